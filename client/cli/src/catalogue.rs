@@ -1,0 +1,57 @@
+//! `ls`: the feeds of a server.
+//!
+//! Shell: stdout. One line per feed: `entries TAB title TAB URL`.
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::Deserialize;
+use simplefeed_client::{fetch::Fetcher, transport};
+use url::Url;
+
+use crate::exit;
+
+/// List the feeds of a server
+#[derive(Args, Debug)]
+pub(crate) struct CatalogueArgs {
+    /// URL of the catalogue
+    url: Url,
+}
+
+#[derive(Deserialize)]
+struct Catalogue {
+    feeds: Vec<Feed>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Feed {
+    title: String,
+    entries: u64,
+    href: String,
+}
+
+pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
+    let fetcher = Fetcher::new(transport::ready_made().context("there is no way to the network")?);
+    let mut out = io::stdout().lock();
+    let mut next = Some(args.url);
+    while let Some(url) = next {
+        let body = fetcher.bytes(&url).await?;
+        let catalogue: Catalogue = serde_json::from_slice(&body)
+            .with_context(|| format!("{url} is not a catalogue of feeds"))?;
+        for feed in &catalogue.feeds {
+            let plain = |text: &str| text.replace(char::is_control, " ");
+            writeln!(
+                out,
+                "{}\t{}\t{}",
+                feed.entries,
+                plain(&feed.title),
+                plain(&feed.href)
+            )?;
+        }
+        next = catalogue.next.map(|next| url.join(&next)).transpose()?;
+    }
+    out.flush()?;
+    Ok(exit::OK)
+}

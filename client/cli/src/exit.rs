@@ -1,0 +1,86 @@
+//! What an exit code means, and which error has which.
+//!
+//! Pure.
+
+use simplefeed_client::{ConsumerError, PublishError, consumer::EntryError, fetch::FetchError};
+use simplefeed_core::replay::WalkError;
+
+/// Everything went well.
+pub(crate) const OK: u8 = 0;
+const OTHER: u8 = 1;
+const USAGE: u8 = 2;
+const NOT_FOUND: u8 = 10;
+const UNAUTHORIZED: u8 = 12;
+const GAP: u8 = 13;
+const UNAVAILABLE: u8 = 14;
+const INTEGRITY: u8 = 15;
+const ANOTHER_FEED: u8 = 16;
+/// Ctrl-C.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Returns the exit code of an error.
+pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<ConsumerError>() {
+        return code_of_consumer(error);
+    }
+    if let Some(error) = error.downcast_ref::<FetchError>() {
+        return code_of_fetch(error);
+    }
+    if let Some(error) = error.downcast_ref::<PublishError>() {
+        return match error {
+            PublishError::Url { .. } => USAGE,
+            PublishError::Refused {
+                status: 401 | 403, ..
+            } => UNAUTHORIZED,
+            PublishError::Refused { status: 404, .. } => NOT_FOUND,
+            PublishError::Refused { status: 409, .. } => INTEGRITY,
+            error if error.is_transient() => UNAVAILABLE,
+            _ => OTHER,
+        };
+    }
+    if error.downcast_ref::<EntryError>().is_some() {
+        return INTEGRITY;
+    }
+    OTHER
+}
+
+fn code_of_consumer(error: &ConsumerError) -> u8 {
+    match error {
+        ConsumerError::Url { .. } => USAGE,
+        ConsumerError::Fetch(error) => code_of_fetch(error),
+        ConsumerError::Walk(error) => match error {
+            WalkError::Gap { .. } => GAP,
+            WalkError::AnotherFeed { .. } => ANOTHER_FEED,
+            WalkError::HistoryChanged { .. } | WalkError::Loop { .. } => INTEGRITY,
+            WalkError::Stale { .. } => UNAVAILABLE,
+            _ => OTHER,
+        },
+        _ => OTHER,
+    }
+}
+
+fn code_of_fetch(error: &FetchError) -> u8 {
+    match error {
+        FetchError::Missing { .. } => NOT_FOUND,
+        FetchError::Unauthorized { .. } => UNAUTHORIZED,
+        FetchError::Malformed { .. } | FetchError::OtherType { .. } => INTEGRITY,
+        error if error.is_transient() => UNAVAILABLE,
+        _ => OTHER,
+    }
+}
+
+/// Returns what the user can do about an error, where there is one thing.
+pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
+    if let Some(PublishError::Refused { status: 405, .. }) = error.downcast_ref() {
+        return Some("publish to the feed's own URL, which ends in its name.");
+    }
+    match error.downcast_ref()? {
+        ConsumerError::Walk(WalkError::Gap { .. }) => {
+            Some("to begin again deliberately, remove the bookmark and choose --since.")
+        }
+        ConsumerError::Walk(WalkError::AnotherFeed { .. }) => {
+            Some("a bookmark belongs to one feed; use another file for this one.")
+        }
+        _ => None,
+    }
+}

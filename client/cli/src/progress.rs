@@ -1,0 +1,21 @@
+//! A sign of life on stderr, where a person may be looking.
+//!
+//! Shell: the terminal.
+
+use std::io::IsTerminal as _;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Returns a counter of entries. It shows itself only if stderr is a terminal and stdout, whose
+/// lines it would disturb, is none.
+pub(crate) fn counter(what: &'static str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() || std::io::stdout().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {human_pos} {msg}, {per_sec}");
+    let bar = ProgressBar::new_spinner().with_message(what);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,91 @@
+//! `replay` and `tail`: a feed's entries on stdout, oldest first.
+//!
+//! Shell: stdout. The bookmark moves only past what was written and flushed.
+
+use std::{
+    io::{self, BufWriter, Write as _},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use simplefeed_client::{Consumer, Delivery, FileBookmark, Since};
+
+use crate::{exit, format::Format, progress::counter, since};
+
+/// Print a feed's entries, oldest first
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// URL of the feed, or of any of its documents
+    url: String,
+    /// Where to begin if there is no bookmark: oldest, newest, a date-time, a date, an age such as
+    /// 90m or 2d, or the id of the entry to begin after [default: oldest; newest for tail]
+    #[arg(long, value_parser = since::parse)]
+    since: Option<Since>,
+    /// File that remembers the last entry printed; the next run begins after it
+    #[arg(long, value_name = "FILE")]
+    bookmark: Option<PathBuf>,
+    /// How to print an entry
+    #[arg(long, value_enum, default_value_t = Format::Ndjson)]
+    format: Format,
+    /// Stop after this many entries
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+}
+
+pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
+    let default = if follow { Since::Newest } else { Since::Oldest };
+    let mut builder = Consumer::builder(args.url)
+        .follow(follow)
+        .since(args.since.unwrap_or(default));
+    if let Some(path) = &args.bookmark {
+        let store = FileBookmark::open(path)
+            .with_context(|| format!("cannot use the bookmark {}", path.display()))?;
+        builder = builder.bookmark(store);
+    }
+    let mut output = Output {
+        consumer: builder.build()?,
+        out: BufWriter::with_capacity(256 * 1024, io::stdout()),
+        written: None,
+        bar: counter("entries"),
+    };
+    let outcome = output.copy(args.format, args.limit).await;
+    output.bar.finish_and_clear();
+    outcome.map(|()| exit::OK)
+}
+
+struct Output {
+    consumer: Consumer,
+    out: BufWriter<io::Stdout>,
+    /// The last entry written, while it is not accepted.
+    written: Option<Delivery>,
+    bar: indicatif::ProgressBar,
+}
+
+impl Output {
+    async fn copy(&mut self, format: Format, limit: Option<u64>) -> anyhow::Result<()> {
+        let mut left = limit.unwrap_or(u64::MAX);
+        while left > 0 {
+            if self.consumer.ready() == 0 {
+                self.settle().await?;
+            }
+            let Some(delivery) = self.consumer.next().await? else {
+                return self.settle().await;
+            };
+            format.write(&delivery, &mut self.out)?;
+            self.written = Some(delivery);
+            self.bar.inc(1);
+            left -= 1;
+        }
+        self.settle().await
+    }
+
+    /// Flushes, and then moves the bookmark past what was written.
+    async fn settle(&mut self) -> anyhow::Result<()> {
+        self.out.flush()?;
+        if let Some(delivery) = self.written.take() {
+            self.consumer.accept(&delivery).await?;
+        }
+        Ok(())
+    }
+}

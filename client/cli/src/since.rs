@@ -1,0 +1,102 @@
+//! Where a replay begins, as written on the command line.
+//!
+//! Pure, but for the clock that an age is counted from.
+
+use std::time::{Duration, SystemTime};
+
+use simplefeed_client::Since;
+use simplefeed_core::{feed::is_absolute_iri, instant::Instant};
+
+/// Reads `oldest`, `newest`, an RFC 3339 date-time, a date (its first instant in UTC), an age such
+/// as `90m` or `2d`, or an entry's id (with or without `id:`).
+pub(crate) fn parse(text: &str) -> Result<Since, String> {
+    parse_at(text, now())
+}
+
+fn now() -> Instant {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    Instant::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+fn parse_at(text: &str, now: Instant) -> Result<Since, String> {
+    match text {
+        "oldest" => return Ok(Since::Oldest),
+        "newest" => return Ok(Since::Newest),
+        _ => {}
+    }
+    let date = || Instant::parse(&format!("{text}T00:00:00Z"));
+    if let Some(instant) = Instant::parse(text).or_else(date) {
+        return Ok(Since::Time(instant));
+    }
+    if let Some(age) = age(text) {
+        let micros = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+        return Ok(Since::Time(Instant::from_micros(
+            now.micros().saturating_sub(micros),
+        )));
+    }
+    let id = text.strip_prefix("id:").unwrap_or(text);
+    if is_absolute_iri(id) {
+        return Ok(Since::Entry(id.into()));
+    }
+    Err("neither oldest, newest, a date, an age such as 90m, nor the id of an entry".into())
+}
+
+fn age(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        _ => return None,
+    };
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = number.parse().ok().filter(|_| digits)?;
+    Some(Duration::from_secs(number.checked_mul(seconds)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, want: Option<&Since>) {
+        let now = Instant::parse("2026-11-20T12:00:00Z").unwrap();
+        assert_eq!(parse_at(text, now).ok().as_ref(), want, "{text}");
+    }
+
+    fn time(text: &str) -> Since {
+        Since::Time(Instant::parse(text).unwrap())
+    }
+
+    #[test]
+    fn every_way_to_say_where_to_begin() {
+        check("oldest", Some(&Since::Oldest));
+        check("newest", Some(&Since::Newest));
+        check(
+            "2026-11-19T08:00:00+01:00",
+            Some(&time("2026-11-19T07:00:00Z")),
+        );
+        check("2026-11-19", Some(&time("2026-11-19T00:00:00Z")));
+        check("90m", Some(&time("2026-11-20T10:30:00Z")));
+        check("2d", Some(&time("2026-11-18T12:00:00Z")));
+        check("urn:uuid:1", Some(&Since::Entry("urn:uuid:1".into())));
+        check("id:urn:uuid:1", Some(&Since::Entry("urn:uuid:1".into())));
+        check("tag:a,2026:x", Some(&Since::Entry("tag:a,2026:x".into())));
+        for bad in [
+            "",
+            "yesterday",
+            "2026-13-01",
+            "m",
+            "+1d",
+            "1.5h",
+            "-1d",
+            "2026",
+        ] {
+            check(bad, None);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Where bookmarks are kept.
+//!
+//! Shell: the bookmark file. A bookmark is replaced as a whole: a temporary file, synced, renamed
+//! over the old one, the folder synced. So after any crash there is the old one or the new one.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use simplefeed_core::replay::Bookmark;
+
+/// The version of the file's form.
+const VERSION: u32 = 1;
+
+/// Keeps one bookmark. Implement it to keep bookmarks elsewhere.
+pub trait BookmarkStore: Send {
+    /// Returns the bookmark, or `None` if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be read. A bookmark that cannot be read is never taken for none.
+    fn load(&mut self) -> io::Result<Option<Bookmark>>;
+
+    /// Keeps a bookmark. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()>;
+}
+
+/// A bookmark in a file, as JSON.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::{Bookmark, BookmarkStore, FileBookmark};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("orders.bookmark");
+/// let mut file = FileBookmark::open(&path)?;
+/// assert_eq!(file.load()?, None);
+/// let bookmark = Bookmark { feed: "urn:f".into(), ..Bookmark::default() };
+/// file.save(&bookmark)?;
+/// assert_eq!(FileBookmark::open(&path)?.load()?, Some(bookmark));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FileBookmark {
+    path: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned {
+    version: u32,
+    #[serde(flatten)]
+    bookmark: Bookmark,
+}
+
+impl FileBookmark {
+    /// Uses the file at `path`, which need not exist yet; its folder must.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the folder cannot be used.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        let bookmark = Self { path };
+        let folder = fs::metadata(bookmark.folder())?;
+        if !folder.is_dir() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotADirectory,
+                "its folder is not a folder",
+            ));
+        }
+        Ok(bookmark)
+    }
+
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        }
+    }
+}
+
+impl BookmarkStore for FileBookmark {
+    fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let found: Versioned = serde_json::from_slice(&text)?;
+        if found.version != VERSION {
+            let detail = format!("bookmark version {} is not known", found.version);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
+        }
+        Ok(Some(found.bookmark))
+    }
+
+    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        let mut text = serde_json::to_vec(&Versioned {
+            version: VERSION,
+            bookmark: bookmark.clone(),
+        })?;
+        text.push(b'\n');
+        let mut temporary = self.path.as_os_str().to_owned();
+        temporary.push(".new");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&temporary, &self.path)?;
+        File::open(self.folder())?.sync_all()
+    }
+}

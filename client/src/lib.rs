@@ -1,0 +1,55 @@
+//! Follow and publish Simplefeed feeds.
+//!
+//! A consumer walks a feed's documents back to the last entry it saw and replays forward from there;
+//! its bookmark is all the memory it needs. Delivery is at least once: the bookmark moves only after
+//! an entry was accepted.
+//!
+//! ```no_run
+//! use simplefeed_client::{Consumer, FileBookmark, Since};
+//!
+//! # async fn ship(order: serde_json::Value) -> Result<(), std::io::Error> { Ok(()) }
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut feed = Consumer::builder("https://example.org/feeds/orders")
+//!     .bookmark(FileBookmark::open("orders.bookmark")?)
+//!     .since(Since::Oldest) // only where no bookmark exists
+//!     .follow(true) // false: the end is pinned at start
+//!     .build()?;
+//! while let Some(delivery) = feed.next().await? {
+//!     ship(delivery.json()?).await?;
+//!     feed.accept(&delivery).await?; // durable when it returns; covers all before it
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Publishing gives every entry its id before the first attempt, so that a retry after a lost answer
+//! stores nothing twice:
+//!
+//! ```no_run
+//! use simplefeed_client::{Event, Publisher};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let publisher = Publisher::new("https://example.org/feeds/orders")?;
+//! publisher.append([Event::json(&serde_json::json!({"order": 7}))?]).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! The modules, in the order to read them:
+//!
+//! - [`consumer`]: [`Consumer`] and what it delivers; the walk itself is
+//!   [`simplefeed_core::replay`].
+//! - [`bookmark`]: where bookmarks are kept.
+//! - [`publisher`]: the way into a feed, [`Publisher`].
+//! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
+//! - [`transport`]: the seam below; `reqwest` behind it by default.
+
+pub mod consumer;
+pub mod bookmark;
+pub mod publisher;
+pub mod fetch;
+pub mod transport;
+
+pub use bookmark::{BookmarkStore, FileBookmark};
+pub use consumer::{Consumer, ConsumerError, Delivery, Since};
+pub use publisher::{Publication, PublishError, Publisher};
+pub use simplefeed_core::{event::Event, replay::Bookmark};
+pub use transport::Transport;

@@ -1,0 +1,339 @@
+//! The publisher: entries into a feed, safely repeated until they are there.
+//!
+//! Shell: the network. Every event has its id before the first attempt, and every request an
+//! idempotency key for what has none, so that repeating a request whose answer was lost stores
+//! nothing twice.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::Deserialize;
+use simplefeed_core::{
+    event::Event, limits::CLIENT_DOCUMENT_BYTES_MAX, refusal::Refusal, syndication::to_atom,
+    xml::ATOM,
+};
+use url::Url;
+use uuid::Uuid;
+
+use crate::{
+    consumer::back_off,
+    fetch::{problem_detail, retry_after},
+    transport::{self, Answer, Method, Request, Transport, TransportError},
+};
+
+/// The most entries of one request.
+pub const BATCH_ENTRIES: usize = 1_000;
+/// The most bytes of one request, unless a single entry is larger.
+pub const BATCH_BYTES: usize = 1024 * 1024;
+/// Attempts at one request before giving up; about two minutes.
+const ATTEMPTS: u32 = 8;
+
+/// Something to publish.
+#[derive(Clone, Debug)]
+pub enum Publication {
+    /// An event.
+    Event(Box<Event>),
+    /// One event as a line of NDJSON.
+    Line(String),
+    /// An Atom entry element.
+    Atom(String),
+    /// An entry of `atom_syndication`.
+    Entry(Box<atom_syndication::Entry>),
+}
+
+impl From<Event> for Publication {
+    fn from(event: Event) -> Self {
+        Self::Event(Box::new(event))
+    }
+}
+
+impl From<atom_syndication::Entry> for Publication {
+    fn from(entry: atom_syndication::Entry) -> Self {
+        Self::Entry(Box::new(entry))
+    }
+}
+
+/// What became of one entry.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Published {
+    /// Its id.
+    pub id: String,
+    /// Its place in the feed.
+    pub position: u64,
+    /// The permanent URL of the document it is in.
+    pub document: Url,
+    /// Whether it is new.
+    pub status: Status,
+}
+
+/// Whether an entry is new.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// It was stored now.
+    Appended,
+    /// It was there before.
+    Duplicate,
+}
+
+/// Why entries were not published. Those of earlier batches are.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The feed's URL is not a URL.
+    #[error("{url:?} is not a URL")]
+    Url {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        source: url::ParseError,
+    },
+    /// An entry cannot be sent as it is.
+    #[error("an entry cannot be published")]
+    Entry(#[from] Refusal),
+    /// An event has no JSON form.
+    #[error("an event has no JSON form")]
+    Json(#[from] serde_json::Error),
+    /// There was no answer, after several attempts. Whether the batch is stored is unknown;
+    /// publishing it again is safe if its entries have ids.
+    #[error("cannot reach {url}")]
+    Transport {
+        /// Where to.
+        url: Url,
+        /// What went wrong on the way.
+        source: TransportError,
+    },
+    /// The server refused the batch; nothing of it is stored.
+    #[error("{url} answered with status {status}: {detail}")]
+    Refused {
+        /// Where to.
+        url: Url,
+        /// The status.
+        status: u16,
+        /// What the server says about it.
+        detail: String,
+    },
+    /// The answer is not one of a Simplefeed server.
+    #[error("{url} did not answer like a Simplefeed server")]
+    Answer {
+        /// Where to.
+        url: Url,
+        /// What is wrong with the answer.
+        source: serde_json::Error,
+    },
+}
+
+impl PublishError {
+    /// Returns whether the same entries may be taken later with nothing changed.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Transport { source, .. } => source.transient,
+            Self::Refused { status, .. } => is_transient(*status),
+            _ => false,
+        }
+    }
+}
+
+fn is_transient(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// Publishes to one feed.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    url: Url,
+    transport: Arc<dyn Transport>,
+}
+
+impl Publisher {
+    /// Returns a publisher to the feed at `url`.
+    ///
+    /// # Errors
+    ///
+    /// If `url` is none, or there is no ready-made transport.
+    pub fn new(url: &str) -> Result<Self, PublishError> {
+        let parsed = Url::parse(url);
+        let parsed = parsed.map_err(|source| PublishError::Url {
+            url: url.into(),
+            source,
+        })?;
+        let failed = |source| PublishError::Transport {
+            url: parsed.clone(),
+            source,
+        };
+        let transport = transport::ready_made().map_err(failed)?;
+        Ok(Self {
+            url: parsed,
+            transport,
+        })
+    }
+
+    /// Brings another transport.
+    #[must_use]
+    pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
+        Self { transport, ..self }
+    }
+
+    /// Appends entries in order, in batches. Returns what became of each, once all are durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]. Batches before the one that failed are stored.
+    pub async fn append<P: Into<Publication>>(
+        &self,
+        entries: impl IntoIterator<Item = P>,
+    ) -> Result<Vec<Published>, PublishError> {
+        let mut published = vec![];
+        let mut batch = Batch::default();
+        for entry in entries {
+            let item = Item::new(entry.into())?;
+            if !batch.takes(&item) {
+                published.extend(self.send(std::mem::take(&mut batch)).await?);
+            }
+            batch.push(item);
+        }
+        if !batch.items.is_empty() {
+            published.extend(self.send(batch).await?);
+        }
+        Ok(published)
+    }
+
+    async fn send(&self, batch: Batch) -> Result<Vec<Published>, PublishError> {
+        #[derive(Deserialize)]
+        struct Appended {
+            results: Vec<Published>,
+        }
+        let (kind, body) = batch.encode();
+        let headers = vec![
+            ("content-type", kind.into()),
+            ("idempotency-key", Uuid::new_v4().to_string()),
+        ];
+        let request = Request {
+            method: Method::Post,
+            url: self.url.clone(),
+            headers,
+            body,
+            answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
+        };
+        let answer = self.send_until_answered(request).await?;
+        let wrong = |source| PublishError::Answer {
+            url: self.url.clone(),
+            source,
+        };
+        let appended: Appended = serde_json::from_slice(&answer.body).map_err(wrong)?;
+        Ok(appended.results)
+    }
+
+    async fn send_until_answered(&self, request: Request) -> Result<Answer, PublishError> {
+        let mut attempt = 0;
+        loop {
+            let last = attempt + 1 == ATTEMPTS;
+            let asked = match self.transport.send(request.clone()).await {
+                Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(answer),
+                Ok(answer) if is_transient(answer.status) && !last => retry_after(&answer),
+                Ok(answer) => return Err(self.refused(&answer)),
+                Err(source) if source.transient && !last => None,
+                Err(source) => {
+                    return Err(PublishError::Transport {
+                        url: self.url.clone(),
+                        source,
+                    });
+                }
+            };
+            tokio::time::sleep(back_off(attempt, asked).min(Duration::from_mins(1))).await;
+            attempt += 1;
+        }
+    }
+
+    fn refused(&self, answer: &Answer) -> PublishError {
+        let (url, status, detail) = (self.url.clone(), answer.status, problem_detail(answer));
+        PublishError::Refused {
+            url,
+            status,
+            detail,
+        }
+    }
+}
+
+/// An entry as it is sent.
+enum Item {
+    Line(String),
+    Element(String),
+}
+
+impl Item {
+    fn new(publication: Publication) -> Result<Self, PublishError> {
+        Ok(match publication {
+            Publication::Event(mut event) => {
+                event.id.get_or_insert_with(fresh_id);
+                Self::Line(serde_json::to_string(&event)?)
+            }
+            Publication::Line(line) => Self::Line(line),
+            Publication::Atom(element) => Self::Element(element),
+            Publication::Entry(mut entry) => {
+                if entry.id.is_empty() {
+                    entry.id = fresh_id();
+                }
+                Self::Element(to_atom(&entry)?)
+            }
+        })
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Line(text) | Self::Element(text) => text,
+        }
+    }
+
+    fn is_line(&self) -> bool {
+        matches!(self, Self::Line(_))
+    }
+}
+
+fn fresh_id() -> String {
+    Uuid::now_v7().urn().to_string()
+}
+
+/// Entries of one kind that go into one request.
+#[derive(Default)]
+struct Batch {
+    items: Vec<Item>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn takes(&self, item: &Item) -> bool {
+        let Some(first) = self.items.first() else {
+            return true;
+        };
+        first.is_line() == item.is_line()
+            && self.items.len() < BATCH_ENTRIES
+            && self.bytes + item.text().len() < BATCH_BYTES
+    }
+
+    fn push(&mut self, item: Item) {
+        self.bytes += item.text().len() + 1;
+        self.items.push(item);
+    }
+
+    /// Returns media type and body. A feed document lists the newest entry first.
+    fn encode(self) -> (&'static str, Bytes) {
+        let mut body = String::with_capacity(self.bytes + 128);
+        if self.items.first().is_some_and(Item::is_line) {
+            for item in &self.items {
+                body.push_str(item.text());
+                body.push('\n');
+            }
+            return ("application/x-ndjson", body.into());
+        }
+        body.push_str("<feed xmlns=\"");
+        body.push_str(ATOM);
+        body.push_str("\">\n");
+        for item in self.items.iter().rev() {
+            body.push_str(item.text());
+            body.push('\n');
+        }
+        body.push_str("</feed>\n");
+        ("application/atom+xml", body.into())
+    }
+}

@@ -1,0 +1,110 @@
+//! The seam to HTTP: one request, one answer.
+//!
+//! Pure: the trait and its types. An embedder or a test can bring another transport; redirects,
+//! proxies, connection pools, TLS and content codings are its job.
+
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use url::Url;
+
+#[cfg(feature = "reqwest")]
+pub mod with_reqwest;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `GET` or `POST`.
+    pub method: Method,
+    /// Where to.
+    pub url: Url,
+    /// Header fields; names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body, empty for a GET.
+    pub body: Bytes,
+    /// The most decoded bytes of the answer's body to accept.
+    pub answer_bytes_max: usize,
+}
+
+/// The methods we use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Read.
+    Get,
+    /// Publish.
+    Post,
+}
+
+/// An answer, complete and decoded.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// Where the answer came from, after redirects.
+    pub url: Url,
+    /// Header fields; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body without its content coding.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Returns the first header field of this name, given in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(field, _)| field == name)
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{detail}")]
+pub struct TransportError {
+    /// What went wrong, lower case, without a period.
+    pub detail: String,
+    /// Whether the same request may succeed later.
+    pub transient: bool,
+    /// What was underneath.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// An answer to come.
+pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, TransportError>> + Send + 'a>>;
+
+/// Sends requests.
+pub trait Transport: fmt::Debug + Send + Sync {
+    /// Sends one request. Dropping the future gives it up.
+    fn send(&self, request: Request) -> Answering<'_>;
+}
+
+/// Returns the ready-made transport.
+///
+/// # Errors
+///
+/// Returns why it cannot be set up on this machine.
+#[cfg(feature = "reqwest")]
+pub fn ready_made() -> Result<Arc<dyn Transport>, TransportError> {
+    Ok(Arc::new(with_reqwest::ReqwestTransport::new(
+        Duration::from_secs(5),
+        Duration::from_secs(20),
+    )?))
+}
+
+/// There is no ready-made transport without the feature `reqwest`.
+///
+/// # Errors
+///
+/// Always.
+#[cfg(not(feature = "reqwest"))]
+pub fn ready_made() -> Result<Arc<dyn Transport>, TransportError> {
+    let _: Option<Duration> = None;
+    let detail = "no transport was given, and the feature reqwest is off".into();
+    Err(TransportError {
+        detail,
+        transient: false,
+        source: None,
+    })
+}

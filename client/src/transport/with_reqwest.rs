@@ -1,0 +1,108 @@
+//! The ready-made transport: reqwest.
+//!
+//! Shell: the network.
+
+use std::time::Duration;
+
+use super::{Answer, Answering, Method, Request, Transport, TransportError};
+
+/// Redirects followed for one request.
+const REDIRECTS_MAX: usize = 5;
+
+/// A transport over reqwest, with rustls and the system's proxies.
+#[derive(Clone, Debug)]
+pub struct ReqwestTransport {
+    client: reqwest::Client,
+}
+
+impl ReqwestTransport {
+    /// Returns a transport that waits at most `connect` for a connection and `read` for more bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns why reqwest cannot be set up.
+    pub fn new(connect: Duration, read: Duration) -> Result<Self, TransportError> {
+        // Another part of the program may have chosen its provider; ours is as good.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let client = reqwest::Client::builder()
+            .connect_timeout(connect)
+            .read_timeout(read)
+            .redirect(reqwest::redirect::Policy::limited(REDIRECTS_MAX))
+            .user_agent(concat!("simplefeed/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(failed)?;
+        Ok(Self { client })
+    }
+
+    async fn exchange(&self, request: Request) -> Result<Answer, TransportError> {
+        let method = match request.method {
+            Method::Get => reqwest::Method::GET,
+            Method::Post => reqwest::Method::POST,
+        };
+        let mut outgoing = self.client.request(method, request.url);
+        for (name, value) in request.headers {
+            outgoing = outgoing.header(name, value);
+        }
+        if !request.body.is_empty() {
+            outgoing = outgoing.body(request.body);
+        }
+        let mut incoming = outgoing.send().await.map_err(failed)?;
+        let status = incoming.status().as_u16();
+        let url = incoming.url().clone();
+        let headers = incoming.headers().iter().map(|(name, value)| {
+            (
+                name.as_str().into(),
+                String::from_utf8_lossy(value.as_bytes()).into_owned(),
+            )
+        });
+        let headers = headers.collect();
+        let mut body = Vec::new();
+        while let Some(chunk) = incoming.chunk().await.map_err(failed)? {
+            if body.len() + chunk.len() > request.answer_bytes_max {
+                let detail = format!(
+                    "the answer is longer than {} bytes",
+                    request.answer_bytes_max
+                );
+                return Err(TransportError {
+                    detail,
+                    transient: false,
+                    source: None,
+                });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Answer {
+            status,
+            url,
+            headers,
+            body: body.into(),
+        })
+    }
+}
+
+impl Transport for ReqwestTransport {
+    fn send(&self, request: Request) -> Answering<'_> {
+        Box::pin(self.exchange(request))
+    }
+}
+
+/// A request that failed on the way may succeed later; one that could not be made will not.
+fn failed(error: reqwest::Error) -> TransportError {
+    let transient = !(error.is_builder() || error.is_redirect());
+    let detail = if error.is_connect() {
+        "cannot connect"
+    } else if error.is_timeout() {
+        "the server took too long"
+    } else if error.is_redirect() {
+        "too many redirects"
+    } else if error.is_decode() || error.is_body() {
+        "the answer broke off"
+    } else {
+        "the request failed"
+    };
+    TransportError {
+        detail: detail.into(),
+        transient,
+        source: Some(Box::new(error.without_url())),
+    }
+}

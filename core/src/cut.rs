@@ -1,0 +1,160 @@
+//! When a document is closed and the next one opened.
+//!
+//! Pure. The policy is asked once, when an entry arrives; its answer is recorded as a fact in the
+//! log. A cut is never computed again, because the policy may change and an archived document may
+//! not. The entry that does not fit opens the next document, so a document is empty only in an
+//! empty feed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    instant::Instant,
+    limits::{DOCUMENT_BYTES_DEFAULT, DOCUMENT_ENTRIES_DEFAULT},
+};
+
+/// The stretch of time one document may cover at most, in UTC, by commit instants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Period {
+    /// Time closes no document.
+    #[default]
+    None,
+    /// A document holds the entries of one hour.
+    Hour,
+    /// A document holds the entries of one day.
+    Day,
+}
+
+impl Period {
+    /// Returns the number of the period that `instant` lies in, the same for all if there is none.
+    fn number(self, instant: Instant) -> i64 {
+        match self {
+            Self::None => 0,
+            Self::Hour => instant.second().div_euclid(3_600),
+            Self::Day => instant.second().div_euclid(86_400),
+        }
+    }
+}
+
+/// The bounds of a document; the first one reached closes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutPolicy {
+    /// The most entries.
+    pub entries: u32,
+    /// The most bytes of fragments. One entry alone may be larger.
+    pub bytes: u64,
+    /// The stretch of time.
+    pub period: Period,
+}
+
+impl Default for CutPolicy {
+    fn default() -> Self {
+        Self {
+            entries: DOCUMENT_ENTRIES_DEFAULT,
+            bytes: DOCUMENT_BYTES_DEFAULT,
+            period: Period::None,
+        }
+    }
+}
+
+/// How full the open document is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Its entries.
+    pub entries: u64,
+    /// The bytes of their fragments.
+    pub bytes: u64,
+    /// The commit instant of the newest of them.
+    pub newest: Instant,
+}
+
+impl CutPolicy {
+    /// Returns whether an entry of `bytes` bytes, committed at `instant`, opens the next document.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::{cut::{CutPolicy, Fill}, instant::Instant};
+    ///
+    /// let policy = CutPolicy { entries: 2, ..CutPolicy::default() };
+    /// let one = Fill { entries: 1, bytes: 300, newest: Instant::default() };
+    /// let two = Fill { entries: 2, bytes: 600, newest: Instant::default() };
+    /// assert!(!policy.cuts_before(one, 300, Instant::default()));
+    /// assert!(policy.cuts_before(two, 300, Instant::default()));
+    /// ```
+    pub fn cuts_before(&self, open: Fill, bytes: u64, instant: Instant) -> bool {
+        if open.entries == 0 {
+            return false;
+        }
+        open.entries >= u64::from(self.entries)
+            || open.bytes.saturating_add(bytes) > self.bytes
+            || self.period.number(open.newest) != self.period.number(instant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn fill(entries: u64, bytes: u64, second: i64) -> Fill {
+        Fill {
+            entries,
+            bytes,
+            newest: Instant::from_micros(second * SECOND),
+        }
+    }
+
+    #[track_caller]
+    fn check(policy: CutPolicy, open: Fill, bytes: u64, second: i64, want: bool) {
+        let instant = Instant::from_micros(second * SECOND);
+        assert_eq!(policy.cuts_before(open, bytes, instant), want);
+    }
+
+    #[test]
+    fn an_empty_document_takes_whatever_comes() {
+        let tight = CutPolicy {
+            entries: 1,
+            bytes: 1,
+            period: Period::Hour,
+        };
+        check(tight, fill(0, 0, 0), 1_000_000, 90_000, false);
+    }
+
+    #[test]
+    fn entries_close_a_document() {
+        let policy = CutPolicy {
+            entries: 3,
+            ..CutPolicy::default()
+        };
+        check(policy, fill(2, 10, 0), 10, 0, false);
+        check(policy, fill(3, 10, 0), 10, 0, true);
+    }
+
+    #[test]
+    fn bytes_close_a_document_before_they_are_exceeded() {
+        let policy = CutPolicy {
+            bytes: 100,
+            ..CutPolicy::default()
+        };
+        check(policy, fill(1, 60, 0), 40, 0, false);
+        check(policy, fill(1, 60, 0), 41, 0, true);
+    }
+
+    #[test]
+    fn a_period_closes_a_document_at_its_end_in_utc() {
+        let hourly = CutPolicy {
+            period: Period::Hour,
+            ..CutPolicy::default()
+        };
+        check(hourly, fill(1, 1, 3_599), 1, 3_599, false);
+        check(hourly, fill(1, 1, 3_599), 1, 3_600, true);
+        let daily = CutPolicy {
+            period: Period::Day,
+            ..CutPolicy::default()
+        };
+        check(daily, fill(1, 1, 3_600), 1, 86_399, false);
+        check(daily, fill(1, 1, 86_399), 1, 86_400, true);
+    }
+}

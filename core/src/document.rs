@@ -1,0 +1,45 @@
+//! Documents are concatenation: a header, the fragments newest first, a footer.
+//!
+//! Pure, and for ever (see [`header`](crate::header)).
+
+use bytes::Bytes;
+
+/// What ends a feed document.
+const FOOTER: &str = "</feed>\n";
+
+/// Returns the bytes of a feed document: `header`, then `fragments` given oldest first, written
+/// newest first (rule SF-1), each on a line of its own.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::document::feed_document;
+///
+/// let document = feed_document("<feed>\n", &["<entry>1</entry>", "<entry>2</entry>"]);
+/// assert_eq!(document, "<feed>\n<entry>2</entry>\n<entry>1</entry>\n</feed>\n");
+/// ```
+pub fn feed_document<F: AsRef<[u8]>>(header: &str, fragments: &[F]) -> Bytes {
+    let entries: usize = fragments
+        .iter()
+        .map(|fragment| fragment.as_ref().len() + 1)
+        .sum();
+    let mut out = Vec::with_capacity(header.len() + entries + FOOTER.len());
+    out.extend_from_slice(header.as_bytes());
+    for fragment in fragments.iter().rev() {
+        out.extend_from_slice(fragment.as_ref());
+        out.push(b'\n');
+    }
+    out.extend_from_slice(FOOTER.as_bytes());
+    out.into()
+}
+
+/// Returns the bytes of an Atom Entry Document.
+pub fn entry_document(fragment: &[u8]) -> Bytes {
+    [
+        b"<?xml version=\"1.0\" encoding=\"utf-8\"?>\n",
+        fragment,
+        b"\n",
+    ]
+    .concat()
+    .into()
+}

@@ -1,0 +1,476 @@
+//! Events: entries as JSON, one object each, for publishers and pipelines that speak no XML.
+//!
+//! Pure. An event is written as an Atom entry and passes the same gate as any other entry; an entry
+//! is read back into an event for `replay --format ndjson`. What one server prints, another takes:
+//! `replay A | append B` gives B the same contents.
+//!
+//! JSON content is kept verbatim, numbers and order of members included, as text under its JSON
+//! media type. RFC 4287, 4.1.3.3 would have it in Base64; the profile deviates for readability.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{
+    digest::Digest,
+    entry::{Draft, push_attribute, push_element},
+    limits::{BATCH_ENTRIES_MAX, DEPTH_MAX},
+    refusal::Refusal,
+    scanner::{essence, inline, is_json_type, is_xml_type, scan},
+    xml::{escape_text, is_char},
+};
+
+mod from_entry;
+
+/// An entry as JSON. Unknown members are refused; absent ones are given by the gate.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::event::Event;
+///
+/// let event: Event = serde_json::from_str(r#"{"title":"Order 7","content":{"total":12.50}}"#)?;
+/// assert_eq!(event.content.unwrap().get(), r#"{"total":12.50}"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// The entry's id, an absolute IRI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// A title; the id if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// An RFC 3339 date-time; the commit instant if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated: Option<String>,
+    /// An RFC 3339 date-time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<String>,
+    /// One author or several: a name, or an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<Authors>,
+    /// Terms, or objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub categories: Option<Vec<Category>>,
+    /// Links with at least an `href`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<Vec<Link>>,
+    /// A summary as plain text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// `text`, `html`, `xhtml` or a media type. If absent: `text` for a JSON string,
+    /// `application/json` for any other content.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Under a JSON type any JSON value, else a string: plain text, HTML, XML or Base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Box<RawValue>>,
+    /// Where the entry was read. Printed by `replay`, ignored by `append`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<String>,
+    /// The position it was read at. Printed by `replay`, ignored by `append`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
+}
+
+/// One author or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Authors {
+    /// One author.
+    One(Author),
+    /// Several authors.
+    Many(Vec<Author>),
+}
+
+/// A person: a name alone, or with more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Author {
+    /// A name.
+    Name(String),
+    /// A name with an address.
+    Person(AuthorPerson),
+}
+
+/// A person with more than a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuthorPerson {
+    /// The name.
+    pub name: String,
+    /// An absolute IRI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+    /// An e-mail address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
+}
+
+/// A category: a term alone, or with more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Category {
+    /// A term.
+    Term(String),
+    /// A term with a scheme or label.
+    Full(FullCategory),
+}
+
+/// A category with more than a term.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FullCategory {
+    /// The term.
+    pub term: String,
+    /// An IRI that says what the term belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
+    /// A label for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// A link (RFC 4287, 4.2.7).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// The relation; `alternate` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rel: Option<String>,
+    /// An absolute IRI.
+    pub href: String,
+    /// The media type at the other end.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The language at the other end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hreflang: Option<String>,
+    /// A title for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The length at the other end, in bytes, as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<String>,
+}
+
+/// Returns the drafts of a JSON body: one event, or an array of events, oldest first.
+///
+/// # Errors
+///
+/// Returns the first event that is not JSON (`Malformed`), or not an event (`Unacceptable`).
+pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
+    let raw: &RawValue = serde_json::from_slice(body).map_err(|error| json_refusal(&error))?;
+    if raw.get().starts_with('{') {
+        return Ok(vec![draft(raw)?]);
+    }
+    let events: Vec<&RawValue> =
+        serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
+    check_count(events.len())?;
+    events
+        .into_iter()
+        .enumerate()
+        .map(|(entry, raw)| draft(raw).map_err(|refusal| refusal.at_entry(entry)))
+        .collect()
+}
+
+/// Returns the drafts of an NDJSON body: one event a line, oldest first. Blank lines are ignored.
+///
+/// # Errors
+///
+/// As [`from_json`], naming the line.
+pub fn from_ndjson(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
+    let mut drafts = vec![];
+    for (line, text) in body.split(|byte| *byte == b'\n').enumerate() {
+        if text.trim_ascii().is_empty() {
+            continue;
+        }
+        check_count(drafts.len() + 1)?;
+        let entry = drafts.len();
+        let place = |refusal: Refusal| refusal.at_entry(entry).at_line(line + 1);
+        let raw: &RawValue =
+            serde_json::from_slice(text).map_err(|error| place(json_refusal(&error)))?;
+        drafts.push(draft(raw).map_err(place)?);
+    }
+    Ok(drafts)
+}
+
+fn check_count(events: usize) -> Result<(), Refusal> {
+    if events <= BATCH_ENTRIES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::too_large(format!(
+        "there are more than {BATCH_ENTRIES_MAX} entries"
+    )))
+}
+
+fn json_refusal(error: &serde_json::Error) -> Refusal {
+    let refusal = match error.classify() {
+        serde_json::error::Category::Data => {
+            Refusal::unacceptable(error.to_string(), "Simplefeed profile: events")
+        }
+        _ => Refusal::malformed(format!("not JSON: {error}")),
+    };
+    if error.line() > 0 {
+        refusal.at_line(error.line())
+    } else {
+        refusal
+    }
+}
+
+fn draft(raw: &RawValue) -> Result<Draft, Refusal> {
+    let event: Event = serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
+    let atom = event.to_atom()?;
+    let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
+    let mut draft = drafts.pop().expect("an entry document has one entry");
+    draft.sent = Digest::of(canonical_event(raw)?.as_bytes());
+    Ok(draft)
+}
+
+/// The line is one of the Atom that we wrote, which the publisher never saw.
+fn without_line(refusal: Refusal) -> Refusal {
+    Refusal {
+        line: None,
+        ..refusal
+    }
+}
+
+/// Returns what two sendings of the same event have in common: members sorted, white space
+/// removed, strings in one spelling, numbers as sent, `document` and `position` left out.
+fn canonical_event(raw: &RawValue) -> Result<String, Refusal> {
+    let mut members: BTreeMap<String, &RawValue> =
+        serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
+    members.remove("document");
+    members.remove("position");
+    let mut out = String::with_capacity(raw.get().len());
+    canonical_members(members, 1, &mut out)?;
+    Ok(out)
+}
+
+fn canonical(raw: &RawValue, depth: usize, out: &mut String) -> Result<(), Refusal> {
+    if depth > DEPTH_MAX {
+        return Err(Refusal::malformed(format!(
+            "JSON is nested deeper than {DEPTH_MAX}"
+        )));
+    }
+    let text = raw.get();
+    let wrong = |error: serde_json::Error| json_refusal(&error);
+    match text.as_bytes().first() {
+        Some(b'{') => canonical_members(serde_json::from_str(text).map_err(wrong)?, depth + 1, out),
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).map_err(wrong)?;
+            out.push('[');
+            for (index, item) in items.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                canonical(item, depth + 1, out)?;
+            }
+            out.push(']');
+            Ok(())
+        }
+        Some(b'"') if text.contains('\\') => {
+            let value: String = serde_json::from_str(text).map_err(wrong)?;
+            out.push_str(&serde_json::to_string(&value).map_err(wrong)?);
+            Ok(())
+        }
+        _ => {
+            out.push_str(text);
+            Ok(())
+        }
+    }
+}
+
+fn canonical_members(
+    members: BTreeMap<String, &RawValue>,
+    depth: usize,
+    out: &mut String,
+) -> Result<(), Refusal> {
+    out.push('{');
+    for (index, (name, value)) in members.into_iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        out.push_str(&serde_json::to_string(&name).map_err(|error| json_refusal(&error))?);
+        out.push(':');
+        canonical(value, depth, out)?;
+    }
+    out.push('}');
+    Ok(())
+}
+
+impl Event {
+    /// Returns an event with `content` as JSON.
+    ///
+    /// # Errors
+    ///
+    /// Returns why `content` has no JSON form.
+    pub fn json<T: Serialize>(content: &T) -> Result<Self, serde_json::Error> {
+        let content = Some(serde_json::value::to_raw_value(content)?);
+        Ok(Self {
+            kind: Some("application/json".into()),
+            content,
+            ..Self::default()
+        })
+    }
+
+    /// Returns the event as an Atom entry, without what the gate completes.
+    fn to_atom(&self) -> Result<String, Refusal> {
+        let mut out = String::from("<entry xmlns=\"http://www.w3.org/2005/Atom\">");
+        for (name, text) in [
+            ("id", &self.id),
+            ("title", &self.title),
+            ("updated", &self.updated),
+            ("published", &self.published),
+        ] {
+            if let Some(text) = text {
+                push_element(name, check_chars(name, text)?, &mut out);
+            }
+        }
+        self.push_authors(&mut out)?;
+        for category in self.categories.iter().flatten() {
+            push_category(category, &mut out)?;
+        }
+        for link in self.links.iter().flatten() {
+            push_link(link, &mut out)?;
+        }
+        if let Some(summary) = &self.summary {
+            push_element("summary", check_chars("summary", summary)?, &mut out);
+        }
+        self.push_content(&mut out)?;
+        out.push_str("</entry>");
+        Ok(out)
+    }
+
+    fn push_authors(&self, out: &mut String) -> Result<(), Refusal> {
+        let authors = match &self.author {
+            None => &[],
+            Some(Authors::One(author)) => std::slice::from_ref(author),
+            Some(Authors::Many(authors)) => authors.as_slice(),
+        };
+        for author in authors {
+            out.push_str("<author>");
+            match author {
+                Author::Name(name) => push_element("name", check_chars("author", name)?, out),
+                Author::Person(person) => {
+                    push_element("name", check_chars("author", &person.name)?, out);
+                    for (name, text) in [("uri", &person.uri), ("email", &person.email)] {
+                        if let Some(text) = text {
+                            push_element(name, check_chars("author", text)?, out);
+                        }
+                    }
+                }
+            }
+            out.push_str("</author>");
+        }
+        Ok(())
+    }
+
+    fn push_content(&self, out: &mut String) -> Result<(), Refusal> {
+        let Some(raw) = self
+            .content
+            .as_deref()
+            .filter(|raw| raw.get() != "null" || self.has_json_type())
+        else {
+            return match &self.kind {
+                Some(_) => Err(wrong_content("there is a type but no content")),
+                None => Ok(()),
+            };
+        };
+        let is_string = raw.get().starts_with('"');
+        let default = if is_string {
+            "text"
+        } else {
+            "application/json"
+        };
+        let kind = self.kind.as_deref().unwrap_or(default);
+        out.push_str("<content");
+        push_attribute("type", check_chars("type", kind)?, out);
+        out.push('>');
+        if is_json_type(kind) {
+            escape_text(check_chars("content", raw.get())?, out);
+        } else if is_string {
+            let text: String = serde_json::from_str(raw.get()).map_err(|e| json_refusal(&e))?;
+            push_string_content(kind, &text, out)?;
+        } else {
+            return Err(wrong_content("content of this type is not a string"));
+        }
+        out.push_str("</content>");
+        Ok(())
+    }
+
+    fn has_json_type(&self) -> bool {
+        self.kind.as_deref().is_some_and(is_json_type)
+    }
+}
+
+fn push_string_content(kind: &str, text: &str, out: &mut String) -> Result<(), Refusal> {
+    if essence(kind) == "xhtml" || is_xml_type(kind) {
+        let element =
+            inline(text).map_err(|error| Refusal::malformed(error.detail).at_element("content"))?;
+        out.push_str(&element);
+    } else {
+        escape_text(check_chars("content", text)?, out);
+    }
+    Ok(())
+}
+
+fn push_category(category: &Category, out: &mut String) -> Result<(), Refusal> {
+    let (term, scheme, label) = match category {
+        Category::Term(term) => (Some(term), None, None),
+        Category::Full(full) => (Some(&full.term), full.scheme.as_ref(), full.label.as_ref()),
+    };
+    push_empty(
+        "category",
+        &[("term", term), ("scheme", scheme), ("label", label)],
+        out,
+    )
+}
+
+fn push_link(link: &Link, out: &mut String) -> Result<(), Refusal> {
+    let attributes = [
+        ("rel", link.rel.as_ref()),
+        ("href", Some(&link.href)),
+        ("type", link.kind.as_ref()),
+        ("hreflang", link.hreflang.as_ref()),
+        ("title", link.title.as_ref()),
+        ("length", link.length.as_ref()),
+    ];
+    push_empty("link", &attributes, out)
+}
+
+fn push_empty(
+    name: &str,
+    attributes: &[(&str, Option<&String>)],
+    out: &mut String,
+) -> Result<(), Refusal> {
+    out.push('<');
+    out.push_str(name);
+    for (attribute, value) in attributes {
+        if let Some(value) = value {
+            push_attribute(attribute, check_chars(name, value)?, out);
+        }
+    }
+    out.push_str("/>");
+    Ok(())
+}
+
+fn check_chars<'a>(member: &str, text: &'a str) -> Result<&'a str, Refusal> {
+    match text.chars().find(|c| !is_char(*c)) {
+        None => Ok(text),
+        Some(bad) => {
+            let detail = format!("{member} has the character U+{:04X}", u32::from(bad));
+            Err(Refusal::unacceptable(detail, "XML 1.0, 2.2").at_element(member))
+        }
+    }
+}
+
+fn wrong_content(detail: &str) -> Refusal {
+    Refusal::unacceptable(detail, "Simplefeed profile: events").at_element("content")
+}
+
+#[cfg(test)]
+mod tests;

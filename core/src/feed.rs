@@ -1,0 +1,501 @@
+//! The vocabulary: what a feed, a place in it and a number of something are called.
+//!
+//! Pure. Every number is a type of its own, so that a position cannot be passed for a document.
+
+use std::{fmt, num::NonZeroU64, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::limits::{ENTRY_ID_BYTES_MAX, FEED_NAME_BYTES_MAX};
+
+/// The name of a feed: the segment of its URL, `[a-z0-9][a-z0-9._-]{0,127}`.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::feed::FeedName;
+///
+/// assert!(FeedName::parse("orders-2026.eu").is_some());
+/// assert!(FeedName::parse("Orders").is_none());
+/// assert!(FeedName::parse("../etc").is_none());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FeedName(Arc<str>);
+
+/// Why a text is not a feed name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a feed name matches [a-z0-9][a-z0-9._-]{{0,127}}")]
+pub struct InvalidFeedName;
+
+impl FeedName {
+    /// Returns the name, or `None` if `text` does not match `[a-z0-9][a-z0-9._-]{0,127}`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let first = text.bytes().next().is_some_and(plain);
+        let rest = text
+            .bytes()
+            .all(|byte| plain(byte) || b"._-".contains(&byte));
+        (first && rest && text.len() <= FEED_NAME_BYTES_MAX).then(|| Self(text.into()))
+    }
+
+    /// Returns the name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for FeedName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for FeedName {
+    type Error = InvalidFeedName;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or(InvalidFeedName)
+    }
+}
+
+impl std::str::FromStr for FeedName {
+    type Err = InvalidFeedName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or(InvalidFeedName)
+    }
+}
+
+impl From<FeedName> for String {
+    fn from(name: FeedName) -> Self {
+        (*name.0).into()
+    }
+}
+
+/// Returns whether `text` can be an `atom:id`: an absolute IRI without white space or controls.
+///
+/// RFC 4287, 4.2.6 and rule A-2. The scheme is checked, the rest is the publisher's affair, since
+/// ids are compared character by character and never dereferenced.
+pub fn is_absolute_iri(text: &str) -> bool {
+    has_scheme(text) && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
+/// Returns whether `reference` begins with a URI scheme (RFC 3986, 3.1), hence is not relative.
+pub fn has_scheme(reference: &str) -> bool {
+    let Some((scheme, rest)) = reference.split_once(':') else {
+        return false;
+    };
+    let mut bytes = scheme.bytes();
+    bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic())
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
+        && !rest.is_empty()
+}
+
+/// The `atom:id` of an entry, compared character by character (RFC 4287, 4.2.6.1).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct EntryId(Arc<str>);
+
+/// Why a text is not an `atom:id`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an id is an absolute IRI of at most {ENTRY_ID_BYTES_MAX} bytes without white space")]
+pub struct InvalidId;
+
+impl EntryId {
+    /// Returns the id, or `None` if `text` is no absolute IRI or longer than
+    /// [`ENTRY_ID_BYTES_MAX`].
+    pub fn parse(text: &str) -> Option<Self> {
+        (text.len() <= ENTRY_ID_BYTES_MAX && is_absolute_iri(text)).then(|| Self(text.into()))
+    }
+
+    /// Returns `urn:uuid:` followed by `uuid` in lower case.
+    pub fn of_uuid(uuid: Uuid) -> Self {
+        Self(uuid.urn().to_string().into())
+    }
+
+    /// Returns the id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for EntryId {
+    type Error = InvalidId;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or(InvalidId)
+    }
+}
+
+impl From<EntryId> for String {
+    fn from(id: EntryId) -> Self {
+        (*id.0).into()
+    }
+}
+
+/// The permanent `atom:id` of a feed: `urn:uuid:…` unless the feed brought another from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FeedId(Arc<str>);
+
+impl FeedId {
+    /// Returns the id, or `None` if `text` is no absolute IRI or longer than
+    /// [`ENTRY_ID_BYTES_MAX`].
+    pub fn parse(text: &str) -> Option<Self> {
+        (text.len() <= ENTRY_ID_BYTES_MAX && is_absolute_iri(text)).then(|| Self(text.into()))
+    }
+
+    /// Returns the id that a new feed gets: `urn:uuid:` and `uuid`.
+    pub fn of_uuid(uuid: Uuid) -> Self {
+        Self(uuid.urn().to_string().into())
+    }
+
+    /// Returns the id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the 16 bytes that stand for this id in the log, in commits and as the name space of
+    /// ids derived from an idempotency key.
+    ///
+    /// They are the UUID of a lower-case `urn:uuid:` id; of any other id, its version 5 UUID in the
+    /// URL name space.
+    pub fn key(&self) -> FeedKey {
+        let own = self
+            .0
+            .strip_prefix("urn:uuid:")
+            .and_then(|text| Uuid::try_parse(text).ok());
+        match own {
+            Some(uuid) if *uuid.urn().to_string() == *self.0 => FeedKey(uuid),
+            _ => FeedKey(Uuid::new_v5(&Uuid::NAMESPACE_URL, self.0.as_bytes())),
+        }
+    }
+}
+
+impl fmt::Display for FeedId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for FeedId {
+    type Error = InvalidId;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or(InvalidId)
+    }
+}
+
+impl From<FeedId> for String {
+    fn from(id: FeedId) -> Self {
+        (*id.0).into()
+    }
+}
+
+/// The 16 bytes that stand for a feed's id inside the log (see [`FeedId::key`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FeedKey(pub Uuid);
+
+/// The place of an entry in its feed: 0 is the oldest, and there are no holes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Position(pub u64);
+
+impl Position {
+    /// Returns the position after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The number of a document in its feed: 1 is the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DocumentNumber(NonZeroU64);
+
+impl DocumentNumber {
+    /// The first document of every feed.
+    pub const OLDEST: Self = Self(NonZeroU64::MIN);
+
+    /// Returns document `number`, or `None` for 0.
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// Returns the number.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Returns the number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(
+            self.0
+                .checked_add(1)
+                .expect("a feed has fewer than 2^64 documents"),
+        )
+    }
+
+    /// Returns the number before this one, or `None` for the oldest document.
+    pub fn previous(self) -> Option<Self> {
+        Self::new(self.get() - 1)
+    }
+}
+
+impl fmt::Display for DocumentNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// How often a restoration may have lost something: 1 at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u32);
+
+impl Epoch {
+    /// The epoch of a log that nothing was ever restored into.
+    pub const FIRST: Self = Self(1);
+
+    /// Returns the part of a file name that keeps epochs apart: empty in the first.
+    ///
+    /// No URL ever names two contents (invariant 4), although positions and document numbers are
+    /// given again after a restoration.
+    fn suffix(self) -> String {
+        if self == Self::FIRST {
+            String::new()
+        } else {
+            format!("-{}", self.0)
+        }
+    }
+}
+
+/// The last segment of a permanent URL without its extension: a number, and the epoch it was
+/// given in.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::feed::{Epoch, Numbered};
+///
+/// assert_eq!(Numbered { number: 7, epoch: Epoch(1) }.to_string(), "7");
+/// assert_eq!(Numbered { number: 7, epoch: Epoch(2) }.to_string(), "7-2");
+/// assert_eq!(Numbered::parse("7-2"), Some(Numbered { number: 7, epoch: Epoch(2) }));
+/// assert_eq!(Numbered::parse("07"), None);
+/// assert_eq!(Numbered::parse("7-1"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Numbered {
+    /// A document number, a position, or the number of an index block.
+    pub number: u64,
+    /// When it was given.
+    pub epoch: Epoch,
+}
+
+impl Numbered {
+    /// Returns what a canonical text names: decimals without leading zeros, no epoch 1.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (number, epoch) = text.split_once('-').unwrap_or((text, "1"));
+        let numbered = Self {
+            number: number.parse().ok()?,
+            epoch: Epoch(epoch.parse().ok()?),
+        };
+        // Only the one spelling that we write names a resource.
+        (numbered.to_string() == text && numbered.epoch >= Epoch::FIRST).then_some(numbered)
+    }
+}
+
+impl fmt::Display for Numbered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.number, self.epoch.suffix())
+    }
+}
+
+/// The name of a document for ever: its number, and the epoch it was opened in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DocumentName {
+    /// The document's number.
+    pub number: DocumentNumber,
+    /// The epoch it was opened in.
+    pub epoch: Epoch,
+}
+
+impl fmt::Display for DocumentName {
+    /// Writes the last segment of the document's permanent URL, `12.atom` or `12-2.atom`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}.atom",
+            Numbered {
+                number: self.number.get(),
+                epoch: self.epoch
+            }
+        )
+    }
+}
+
+/// The number of a commit: 1 is the first; 0 stands for "no commit yet".
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct CommitNumber(pub u64);
+
+impl CommitNumber {
+    /// Returns the number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for CommitNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The revision of a feed's settings: 1 at creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub u32);
+
+impl Revision {
+    /// The settings a feed was created with.
+    pub const FIRST: Self = Self(1);
+
+    /// Returns the revision after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(
+            self.0
+                .checked_add(1)
+                .expect("settings change fewer than 2^32 times"),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feed_name_is_one_safe_path_segment() {
+        let longest = "a".repeat(128);
+        for good in ["a", "0", "a.b", "a..b", "a-_.", longest.as_str()] {
+            assert!(FeedName::parse(good).is_some(), "{good}");
+        }
+        let too_long = "a".repeat(129);
+        for bad in [
+            "",
+            ".",
+            "..",
+            "-a",
+            "_a",
+            "A",
+            "a/b",
+            "a%2f",
+            "é",
+            "a b",
+            too_long.as_str(),
+        ] {
+            assert!(FeedName::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    /// RFC 4287, 4.2.6.1: these are four ids, then three.
+    #[test]
+    fn ids_are_compared_character_by_character() {
+        let ids = [
+            "http://www.example.org/thing",
+            "http://www.example.org/Thing",
+            "http://www.EXAMPLE.org/thing",
+            "HTTP://www.example.org/thing",
+            "http://www.example.com/~bob",
+            "http://www.example.com/%7ebob",
+            "http://www.example.com/%7Ebob",
+        ];
+        let distinct: std::collections::HashSet<_> =
+            ids.iter().map(|id| EntryId::parse(id).unwrap()).collect();
+        assert_eq!(distinct.len(), 7);
+    }
+
+    #[test]
+    fn an_id_is_absolute_and_free_of_white_space() {
+        for good in [
+            "urn:a",
+            "tag:a,2005:b c".split(' ').next().unwrap(),
+            "http://é/ü",
+            "a+b.c-d:x",
+        ] {
+            assert!(EntryId::parse(good).is_some(), "{good}");
+        }
+        for bad in [
+            "",
+            "a",
+            "/a",
+            "urn:",
+            ":a",
+            "1a:b",
+            "urn:a b",
+            "urn:a\n",
+            "urn:\u{a0}a",
+        ] {
+            assert!(EntryId::parse(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_feed_key_is_the_uuid_or_derived() {
+        let uuid = Uuid::parse_str("ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap();
+        assert_eq!(FeedId::of_uuid(uuid).key(), FeedKey(uuid));
+        let upper = FeedId::parse("urn:uuid:FF31A040-75BC-11E2-BCFD-0800200C9A66").unwrap();
+        assert_ne!(upper.key(), FeedKey(uuid), "another spelling is another id");
+        let foreign = FeedId::parse("http://example.org/feed").unwrap();
+        assert_eq!(foreign.key().0.get_version_num(), 5);
+    }
+
+    #[test]
+    fn only_canonical_numbers_name_a_document() {
+        for bad in [
+            "",
+            "-",
+            "0x1",
+            "01",
+            "+1",
+            "1-",
+            "1-0",
+            "1-1",
+            "1-02",
+            "1-2-3",
+            "18446744073709551616",
+        ] {
+            assert_eq!(Numbered::parse(bad), None, "{bad}");
+        }
+        assert_eq!(
+            Numbered::parse("0"),
+            Some(Numbered {
+                number: 0,
+                epoch: Epoch(1)
+            })
+        );
+    }
+}

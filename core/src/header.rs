@@ -1,0 +1,233 @@
+//! The head of a document: everything in it but its entries.
+//!
+//! Pure, and for ever: these bytes stand in frozen documents. A header is made of facts fixed when
+//! its document was opened, the instant of its newest entry, and the form it is asked for in:
+//!
+//! ```text
+//!                     recent.atom   open {n}.atom   archived {n}.atom
+//! self (absolute)     its own       its own         its own
+//! via                 {n}.atom      –               –
+//! current             yes           yes             yes
+//! prev-archive        if n > 1      if n > 1        if n > 1
+//! next-archive        –             –               yes
+//! fh:archive          –             –               yes
+//! index, history      yes           yes             yes
+//! ```
+//!
+//! Prefixes are declared where they are used and not on the feed element, so that an entry sees
+//! the same declarations in every document as in its own.
+
+use crate::{
+    entry::{push_attribute, push_element},
+    feed::DocumentName,
+    instant::Instant,
+    plan::Opening,
+    settings::Settings,
+    xml::{ATOM, HISTORY, SIMPLEFEED},
+};
+
+/// The name of the recent document within its feed.
+pub const RECENT: &str = "recent.atom";
+/// The name of the archive index within its feed.
+pub const INDEX: &str = "index.json";
+/// The media type of a feed document (RFC 4287, 7).
+pub const FEED_TYPE: &str = "application/atom+xml;type=feed;charset=utf-8";
+/// The media type of an entry document (RFC 5023, 12.1).
+pub const ENTRY_TYPE: &str = "application/atom+xml;type=entry;charset=utf-8";
+
+/// What a document is asked for as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The newest document at the published entry point.
+    Recent,
+    /// The newest document at its permanent URL.
+    Open,
+    /// A document closed by its successor.
+    Archived {
+        /// That successor.
+        next: DocumentName,
+    },
+}
+
+/// Returns the bytes of a document before its first entry.
+///
+/// `settings` are those of the opening's revision; `updated` is the instant of the document's
+/// newest entry, or of its feed's creation.
+pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Instant) -> String {
+    let base = settings.base_url();
+    let reference = |name: &str| {
+        if settings.absolute_links() {
+            format!("{base}{name}")
+        } else {
+            name.into()
+        }
+    };
+    let permanent = opening.name.to_string();
+    let own = if form == Form::Recent {
+        RECENT
+    } else {
+        &permanent
+    };
+
+    let mut out = String::with_capacity(1_024);
+    out.push_str("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<feed");
+    push_attribute("xmlns", ATOM, &mut out);
+    out.push_str(">\n");
+    push_line("id", settings.id.as_str(), &mut out);
+    push_line("title", settings.title(), &mut out);
+    push_line("updated", &updated.to_string(), &mut out);
+    out.push_str("<author>");
+    push_element("name", settings.author(), &mut out);
+    out.push_str("</author>\n");
+    push_line("generator", "Simplefeed", &mut out);
+    push_link("self", &format!("{base}{own}"), None, &mut out);
+    if form == Form::Recent {
+        push_link("via", &reference(&permanent), None, &mut out);
+    }
+    push_link("current", &reference(RECENT), None, &mut out);
+    if let Some(previous) = opening.previous {
+        push_link(
+            "prev-archive",
+            &reference(&previous.to_string()),
+            None,
+            &mut out,
+        );
+    }
+    if let Form::Archived { next } = form {
+        push_link(
+            "next-archive",
+            &reference(&next.to_string()),
+            None,
+            &mut out,
+        );
+    }
+    push_link(
+        "index",
+        &reference(INDEX),
+        Some("application/json"),
+        &mut out,
+    );
+    if matches!(form, Form::Archived { .. }) {
+        out.push_str("<fh:archive");
+        push_attribute("xmlns:fh", HISTORY, &mut out);
+        out.push_str("/>\n");
+    }
+    out.push_str("<history");
+    push_attribute("xmlns", SIMPLEFEED, &mut out);
+    push_attribute("first", &opening.first.to_string(), &mut out);
+    push_attribute("before", &opening.before.to_string(), &mut out);
+    out.push_str("/>\n");
+    out
+}
+
+fn push_line(name: &str, text: &str, out: &mut String) {
+    push_element(name, text, out);
+    out.push('\n');
+}
+
+fn push_link(rel: &str, href: &str, kind: Option<&str>, out: &mut String) {
+    out.push_str("<link");
+    push_attribute("rel", rel, out);
+    push_attribute("href", href, out);
+    if let Some(kind) = kind {
+        push_attribute("type", kind, out);
+    }
+    out.push_str("/>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        feed::{DocumentNumber, Epoch, FeedId, FeedName, Position, Revision},
+        history::HistoryHash,
+        settings::{Choices, Defaults},
+    };
+
+    fn name(number: u64) -> DocumentName {
+        DocumentName {
+            number: DocumentNumber::new(number).unwrap(),
+            epoch: Epoch::FIRST,
+        }
+    }
+
+    fn head(form: Form, absolute: bool) -> String {
+        let id = FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap();
+        let settings = Settings {
+            name: FeedName::parse("orders").unwrap(),
+            choices: Choices {
+                title: Some("Orders & more".into()),
+                absolute_links: Some(absolute),
+                ..Choices::default()
+            },
+            defaults: Defaults::new("https://example.org/sub"),
+            id: id.clone(),
+        };
+        let opening = Opening {
+            name: name(2),
+            previous: Some(name(1)),
+            first: Position(100),
+            before: HistoryHash::start(&id),
+            revision: Revision::FIRST,
+            opened: Instant::default(),
+        };
+        header(
+            &opening,
+            &settings,
+            form,
+            Instant::from_micros(1_700_000_000_000_000),
+        )
+    }
+
+    /// Golden: these bytes are in documents that caches keep for ever.
+    #[test]
+    fn golden_archived_header() {
+        let want = r#"<?xml version="1.0" encoding="utf-8"?>
+<feed xmlns="http://www.w3.org/2005/Atom">
+<id>urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66</id>
+<title>Orders &amp; more</title>
+<updated>2023-11-14T22:13:20.000000Z</updated>
+<author><name>Simplefeed</name></author>
+<generator>Simplefeed</generator>
+<link rel="self" href="https://example.org/sub/feeds/orders/2.atom"/>
+<link rel="current" href="recent.atom"/>
+<link rel="prev-archive" href="1.atom"/>
+<link rel="next-archive" href="3.atom"/>
+<link rel="index" href="index.json" type="application/json"/>
+<fh:archive xmlns:fh="http://purl.org/syndication/history/1.0"/>
+<history xmlns="urn:simplefeed:1" first="100" before="@"/>
+"#;
+        let before = HistoryHash::start_of_text("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66");
+        let want = want.replace('@', &before.to_string());
+        assert_eq!(head(Form::Archived { next: name(3) }, false), want);
+    }
+
+    /// SF-4, SF-8 and the table of links.
+    #[test]
+    fn each_form_has_its_links() {
+        let recent = head(Form::Recent, false);
+        assert!(
+            recent
+                .contains(r#"rel="self" href="https://example.org/sub/feeds/orders/recent.atom""#)
+        );
+        assert!(recent.contains(r#"rel="via" href="2.atom""#));
+        assert!(recent.contains(r#"rel="prev-archive" href="1.atom""#));
+        let open = head(Form::Open, false);
+        assert!(open.contains(r#"rel="self" href="https://example.org/sub/feeds/orders/2.atom""#));
+        assert!(!open.contains("via"));
+        for growing in [recent, open] {
+            assert!(!growing.contains("next-archive") && !growing.contains("fh:archive"));
+        }
+    }
+
+    #[test]
+    fn links_are_absolute_on_request() {
+        let open = head(Form::Open, true);
+        assert!(
+            open.contains(
+                r#"rel="prev-archive" href="https://example.org/sub/feeds/orders/1.atom""#
+            )
+        );
+        assert!(!open.contains(r#"href="recent.atom""#));
+    }
+}

@@ -1,0 +1,129 @@
+//! A point in time, as entries and commits carry it.
+//!
+//! Pure. Microseconds are what the log counts in, and what RFC 3339 text carries; years outside
+//! 0001–9999 have no RFC 3339 form and are refused at the gate.
+
+use std::fmt;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+/// Microseconds since 1970-01-01T00:00:00Z.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::instant::Instant;
+///
+/// let instant = Instant::from_micros(1_700_000_000_000_001);
+/// assert_eq!(instant.to_string(), "2023-11-14T22:13:20.000001Z");
+/// assert_eq!(Instant::parse("2023-11-14T23:13:20.000001+01:00"), Some(instant));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(i64);
+
+impl Instant {
+    /// The latest instant that has an RFC 3339 form: the last microsecond of the year 9999.
+    pub const MAX: Self = Self(253_402_300_799_999_999);
+
+    /// The earliest instant that has an RFC 3339 form: the first microsecond of the year 1.
+    pub const MIN: Self = Self(-62_135_596_800_000_000);
+
+    /// Returns the instant `micros` microseconds after 1970, moved into the representable years.
+    pub fn from_micros(micros: i64) -> Self {
+        Self(micros.clamp(Self::MIN.0, Self::MAX.0))
+    }
+
+    /// Returns the microseconds since 1970.
+    pub fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// Returns the whole second this instant lies in, counted from 1970.
+    pub fn second(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
+    /// Returns the instant `micros` microseconds later, at most [`Instant::MAX`].
+    #[must_use]
+    pub fn plus_micros(self, micros: u64) -> Self {
+        let micros = i64::try_from(micros).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(micros).min(Self::MAX.0))
+    }
+
+    /// Returns the instant that an RFC 3339 `date-time` names.
+    ///
+    /// Atom demands an upper-case `T` and `Z` and admits no white space (RFC 4287, 3.3; rule A-2).
+    /// Digits beyond the microsecond are dropped. Returns `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let shape = text.as_bytes();
+        // chrono is lenient about the separator and the case; the RFC is not.
+        let fits = shape.get(10) == Some(&b'T') && !text.contains(['z', ' ', '\t', '\n', '\r']);
+        if !fits || text.starts_with(['+', '-']) {
+            return None;
+        }
+        let parsed = DateTime::parse_from_rfc3339(text).ok()?;
+        let micros = parsed.timestamp_micros();
+        (Self::MIN.0..=Self::MAX.0)
+            .contains(&micros)
+            .then_some(Self(micros))
+    }
+}
+
+impl fmt::Display for Instant {
+    /// Writes RFC 3339 in UTC, always with six digits of fraction.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let utc = DateTime::<Utc>::from(*self);
+        f.write_str(&utc.to_rfc3339_opts(SecondsFormat::Micros, true))
+    }
+}
+
+impl From<DateTime<Utc>> for Instant {
+    fn from(instant: DateTime<Utc>) -> Self {
+        Self::from_micros(instant.timestamp_micros())
+    }
+}
+
+impl From<Instant> for DateTime<Utc> {
+    fn from(instant: Instant) -> Self {
+        DateTime::from_timestamp_micros(instant.0)
+            .expect("an Instant lies within the years chrono can represent")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, want: Option<i64>) {
+        assert_eq!(Instant::parse(text).map(Instant::micros), want, "{text}");
+    }
+
+    /// Rules of RFC 4287, 3.3 and A-2.
+    #[test]
+    fn dates_are_rfc_3339_with_upper_case_t_and_z() {
+        check("1970-01-01T00:00:00Z", Some(0));
+        check("1970-01-01T00:00:00.25Z", Some(250_000));
+        check("1970-01-01T01:00:00+01:00", Some(0));
+        check("1970-01-01T00:00:00.1234567Z", Some(123_456));
+        check("1970-01-01t00:00:00Z", None);
+        check("1970-01-01T00:00:00z", None);
+        check("1970-01-01 00:00:00Z", None);
+        check(" 1970-01-01T00:00:00Z", None);
+        check("1970-01-01T00:00:00", None);
+        check("1970-01-01", None);
+        check("1970-02-30T00:00:00Z", None);
+        check("0000-01-01T00:00:00Z", None);
+    }
+
+    #[test]
+    fn text_keeps_microseconds_and_sorts_like_time() {
+        assert_eq!(
+            Instant::from_micros(0).to_string(),
+            "1970-01-01T00:00:00.000000Z"
+        );
+        assert_eq!(Instant::MAX.to_string(), "9999-12-31T23:59:59.999999Z");
+        assert_eq!(Instant::MIN.to_string(), "0001-01-01T00:00:00.000000Z");
+        assert_eq!(Instant::MAX.plus_micros(5), Instant::MAX);
+    }
+}

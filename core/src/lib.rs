@@ -1,0 +1,40 @@
+//! What a feed is: entries, the documents they stand in, and how a consumer replays them.
+//!
+//! Everything here is a pure function of its arguments. There is no I/O, no clock, no randomness
+//! and no async, so that the server, the client and every test decide alike from the same facts.
+//!
+//! The modules, in the order to read them:
+//!
+//! - [`limits`]: every bound, by name.
+//! - [`feed`]: the vocabulary: names, positions, numbers of documents and commits.
+//! - [`instant`], [`digest`], [`history`]: time, SHA-256, and the hashes that chain entries.
+//! - [`settings`], [`cut`]: what shapes a feed's bytes, and when a document is closed.
+//! - [`refusal`]: why something published was not taken.
+//! - [`xml`]: strict XML, with byte ranges; [`scanner`]: posted Atom into drafts;
+//!   [`event`]: JSON events into drafts and back; [`syndication`]: `atom_syndication::Entry`.
+//! - [`entry`]: drafts, and how the gate completes them into fragments.
+//! - [`commit`]: what the log stores, and its encoding for the chain hash.
+//! - [`plan`]: every decision of a publish.
+//! - [`header`], [`document`]: the bytes a reader gets.
+//! - [`reader`]: those bytes (or a foreign feed's) into entries and links.
+//! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
+
+pub mod limits;
+pub mod feed;
+pub mod instant;
+pub mod digest;
+pub mod history;
+pub mod cut;
+pub mod settings;
+pub mod refusal;
+pub mod xml;
+pub mod entry;
+pub mod scanner;
+pub mod event;
+pub mod syndication;
+pub mod commit;
+pub mod plan;
+pub mod header;
+pub mod document;
+pub mod reader;
+pub mod replay;

@@ -1,0 +1,90 @@
+//! Every bound of the system, by name.
+//!
+//! Pure. A bound stands here even when only one crate enforces it, so that an operator and a
+//! reviewer find all of them in one place. Those that an operator may change say so.
+
+/// The largest entry, in bytes of its fragment.
+pub const ENTRY_BYTES_MAX: usize = 1024 * 1024;
+
+/// The largest body of a publishing request, in bytes, and the largest group of one commit.
+pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The most entries one request may carry, and the most one commit takes.
+pub const BATCH_ENTRIES_MAX: usize = 10_000;
+
+/// The most requests that share one commit.
+pub const GROUP_REQUESTS_MAX: usize = 4_096;
+
+/// The deepest nesting of XML elements or JSON values.
+pub const DEPTH_MAX: usize = 64;
+
+/// The most attributes (namespace declarations included) of one XML element.
+pub const ATTRIBUTES_MAX: usize = 256;
+
+/// The longest `atom:id`, in bytes.
+pub const ENTRY_ID_BYTES_MAX: usize = 2_048;
+
+/// The longest feed title or author name, in bytes.
+pub const TITLE_BYTES_MAX: usize = 1_024;
+
+/// The longest `Idempotency-Key`, in bytes.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// The longest `public_url`, in bytes.
+pub const PUBLIC_URL_BYTES_MAX: usize = 1_024;
+
+/// The longest feed name, in bytes.
+pub const FEED_NAME_BYTES_MAX: usize = 128;
+
+/// The entries of a document where a feed does not say otherwise. Configurable.
+pub const DOCUMENT_ENTRIES_DEFAULT: u32 = 100;
+
+/// The most entries a feed may ask for in one document.
+pub const DOCUMENT_ENTRIES_MAX: u32 = 10_000;
+
+/// The bytes of entries in a document where a feed does not say otherwise. Configurable.
+pub const DOCUMENT_BYTES_DEFAULT: u64 = 1024 * 1024;
+
+/// The most bytes of entries a feed may ask for in one document.
+///
+/// Small enough that any document stays below [`CLIENT_DOCUMENT_BYTES_MAX`].
+pub const DOCUMENT_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// The most feeds of one server.
+pub const FEEDS_MAX: u64 = 1_000_000;
+
+/// The most open connections of one server. Configurable.
+pub const CONNECTIONS_MAX: usize = 4_096;
+
+/// The feeds in one answer of the catalogue.
+pub const CATALOGUE_FEEDS_MAX: usize = 1_000;
+
+/// The documents in one closed block of the archive index.
+pub const INDEX_BLOCK_DOCUMENTS: u64 = 1_000;
+
+/// The most documents a consumer walks back. Configurable.
+pub const WALK_DOCUMENTS_MAX: usize = 1_000_000;
+
+/// The largest document a consumer accepts, in decoded bytes. Configurable.
+pub const CLIENT_DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The most links a consumer reads from the head of one document.
+pub const DOCUMENT_LINKS_MAX: usize = 1_000;
+
+/// The shortest time between two polls of a recent document, in seconds.
+pub const POLL_SECONDS_MIN: u64 = 1;
+
+/// The shortest pause after a failed request, in seconds.
+pub const BACK_OFF_SECONDS_MIN: u64 = 1;
+
+/// The longest pause after a failed request, in seconds.
+pub const BACK_OFF_SECONDS_MAX: u64 = 60;
+
+const _: () = assert!(
+    ENTRY_BYTES_MAX <= BODY_BYTES_MAX,
+    "the largest entry must fit into a request"
+);
+const _: () = assert!(
+    DOCUMENT_BYTES_MAX + 2 * 1024 * 1024 <= 64 * 1024 * 1024,
+    "a consumer must accept every document that a server writes"
+);

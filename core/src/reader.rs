@@ -1,0 +1,632 @@
+//! Feed documents, read: the entries as byte slices, the links as URLs.
+//!
+//! Pure. A consumer trusts what it finds here with its place in the feed, so a document that is
+//! cut short, has something after its end or is no Atom feed is an error, and never a shorter
+//! document. What stands inside the entries is only passed over, so that one odd entry cannot stop
+//! a replay; who needs more parses the slice.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use quick_xml::{
+    Reader,
+    events::{BytesStart, Event},
+};
+use url::Url;
+
+use crate::{
+    digest::Digest,
+    feed::Position,
+    history::HistoryHash,
+    instant::Instant,
+    limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX},
+    xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, line_of, resolve_reference},
+};
+
+/// Why bytes are not a feed document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// It is not XML, or not all of it is there.
+    #[error("line {line}: {detail}")]
+    Malformed {
+        /// What is wrong.
+        detail: String,
+        /// Where, from 1.
+        line: usize,
+    },
+    /// It is XML, but its root is something else: a login page, for instance.
+    #[error("the root element is {root}, not an Atom feed")]
+    NotAFeed {
+        /// The name of its root element.
+        root: String,
+    },
+    /// A feed or entry has no `atom:id`, without which a consumer cannot keep its place.
+    #[error("line {line}: {element} has no id")]
+    NoId {
+        /// `feed` or `entry`.
+        element: &'static str,
+        /// Where it begins, from 1.
+        line: usize,
+    },
+}
+
+/// A feed document.
+#[derive(Clone, Debug)]
+pub struct Document {
+    body: Bytes,
+    /// The feed's `atom:id`.
+    pub feed: String,
+    /// The feed-level `updated`, if it is a date.
+    pub updated: Option<Instant>,
+    /// The feed-level links.
+    pub links: Vec<Link>,
+    /// The position of the oldest entry and the history hash before it, if the document tells.
+    pub history: Option<(Position, HistoryHash)>,
+    /// Whether it carries RFC 5005's mark of an archive.
+    pub archived: bool,
+    entries: Vec<Slice>,
+}
+
+/// A feed-level link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The relation: a registered name or an IRI (rule A-5).
+    pub rel: String,
+    /// Where it leads, made absolute.
+    pub url: Url,
+}
+
+#[derive(Clone, Debug)]
+struct Slice {
+    id: String,
+    range: Range<usize>,
+}
+
+/// One entry of a document.
+#[derive(Clone, Copy, Debug)]
+pub struct EntrySlice<'a> {
+    /// Its `atom:id`.
+    pub id: &'a str,
+    /// Its bytes, from `<entry` to `</entry>`, as they stand in the document.
+    pub fragment: &'a [u8],
+}
+
+impl Document {
+    /// Reads a document that was retrieved from `url`, which relative links are resolved against.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReadError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::reader::Document;
+    ///
+    /// let body = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>\
+    ///     <link rel='prev-archive' href='1.atom'/><entry><id>urn:e</id></entry></feed>";
+    /// let url = "https://example.org/feeds/a/2.atom".parse()?;
+    /// let document = Document::read(body.into(), &url)?;
+    /// assert_eq!(document.entry(0).unwrap().id, "urn:e");
+    /// assert_eq!(
+    ///     document.link("prev-archive").unwrap().as_str(),
+    ///     "https://example.org/feeds/a/1.atom",
+    /// );
+    ///
+    /// let cut = &body.as_bytes()[..body.len() - 7];
+    /// assert!(Document::read(cut.to_vec().into(), &url).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read(body: Bytes, url: &Url) -> Result<Self, ReadError> {
+        let text = std::str::from_utf8(&body).map_err(|error| ReadError::Malformed {
+            detail: "not UTF-8".into(),
+            line: 1 + body
+                .iter()
+                .take(error.valid_up_to())
+                .filter(|b| **b == b'\n')
+                .count(),
+        })?;
+        let mut reading = Reading::new(text, url);
+        reading.document()?;
+        let Reading { head, entries, .. } = reading;
+        let Head {
+            feed,
+            updated,
+            links,
+            history,
+            archived,
+        } = head;
+        let feed = feed.ok_or(ReadError::NoId {
+            element: "feed",
+            line: 1,
+        })?;
+        Ok(Self {
+            body,
+            feed,
+            updated,
+            links,
+            history,
+            archived,
+            entries,
+        })
+    }
+
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns an entry, counted from the top of the document, where the newest is.
+    pub fn entry(&self, index: usize) -> Option<EntrySlice<'_>> {
+        let slice = self.entries.get(index)?;
+        let fragment = self.body.get(slice.range.clone())?;
+        Some(EntrySlice {
+            id: &slice.id,
+            fragment,
+        })
+    }
+
+    /// Returns the bytes of an entry without copying them.
+    pub fn fragment(&self, index: usize) -> Option<Bytes> {
+        Some(self.body.slice(self.entries.get(index)?.range.clone()))
+    }
+
+    /// Returns the index of the entry with this id.
+    pub fn find(&self, id: &str) -> Option<usize> {
+        self.entries.iter().position(|slice| slice.id == id)
+    }
+
+    /// Returns where the first link with this relation leads.
+    pub fn link(&self, rel: &str) -> Option<&Url> {
+        self.links
+            .iter()
+            .find(|link| link.rel == rel)
+            .map(|link| &link.url)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Head {
+    feed: Option<String>,
+    updated: Option<Instant>,
+    links: Vec<Link>,
+    history: Option<(Position, HistoryHash)>,
+    archived: bool,
+}
+
+/// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
+type Scope = Vec<(String, String)>;
+
+struct Reading<'a> {
+    text: &'a str,
+    url: &'a Url,
+    reader: Reader<&'a [u8]>,
+    head: Head,
+    entries: Vec<Slice>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(text: &'a str, url: &'a Url) -> Self {
+        // quick-xml counts positions from behind a byte order mark.
+        let reader = Reader::from_str(text);
+        Self {
+            text,
+            url,
+            reader,
+            head: Head::default(),
+            entries: vec![],
+        }
+    }
+
+    fn document(&mut self) -> Result<(), ReadError> {
+        let (root, empty) = loop {
+            match self.event()? {
+                Event::Start(tag) => break (tag, false),
+                Event::Empty(tag) => break (tag, true),
+                Event::Text(text) if text.trim_ascii().is_empty() => {}
+                Event::Decl(_) | Event::Comment(_) | Event::PI(_) => {}
+                Event::DocType(_) => return Err(self.malformed("a DOCTYPE is not accepted")),
+                Event::Eof => return Err(self.malformed("there is no document")),
+                _ => return Err(self.malformed("text before the root element")),
+            }
+        };
+        let feed = self.declarations(&root)?;
+        if !Self::is(&root, &vec![], &feed, ATOM, b"feed") {
+            let root = String::from_utf8_lossy(root.name().as_ref()).into_owned();
+            return Err(ReadError::NotAFeed { root });
+        }
+        let base = Self::base(self.url, &root);
+        if !empty {
+            self.children(&feed, &base)?;
+        }
+        loop {
+            match self.event()? {
+                Event::Eof => return Ok(()),
+                Event::Text(text) if text.trim_ascii().is_empty() => {}
+                Event::Comment(_) | Event::PI(_) => {}
+                _ => return Err(self.malformed("something after the root element")),
+            }
+        }
+    }
+
+    fn children(&mut self, feed: &Scope, base: &Url) -> Result<(), ReadError> {
+        loop {
+            let start = self.position();
+            let (tag, empty) = match self.event()? {
+                Event::Start(tag) => (tag, false),
+                Event::Empty(tag) => (tag, true),
+                Event::End(_) => return Ok(()),
+                event => {
+                    self.passed_over(&event)?;
+                    continue;
+                }
+            };
+            let own = self.declarations(&tag)?;
+            if Self::is(&tag, &own, feed, ATOM, b"entry") {
+                self.entry(start, feed, &own, empty)?;
+            } else {
+                self.head_child(&tag, &own, feed, base, empty)?;
+            }
+        }
+    }
+
+    fn head_child(
+        &mut self,
+        tag: &BytesStart<'a>,
+        own: &Scope,
+        feed: &Scope,
+        base: &Url,
+        empty: bool,
+    ) -> Result<(), ReadError> {
+        if Self::is(tag, own, feed, ATOM, b"id") && !empty {
+            self.head.feed = Some(self.content()?);
+            return Ok(());
+        }
+        if Self::is(tag, own, feed, ATOM, b"updated") && !empty {
+            self.head.updated = Instant::parse(&self.content()?);
+            return Ok(());
+        }
+        if Self::is(tag, own, feed, ATOM, b"link") {
+            self.link(tag, base);
+        } else if Self::is(tag, own, feed, HISTORY, b"archive") {
+            self.head.archived = true;
+        } else if Self::is(tag, own, feed, SIMPLEFEED, b"history") {
+            let first = Self::attribute(tag, "first").and_then(|text| text.parse().ok());
+            let before = Self::attribute(tag, "before").and_then(|text| Digest::parse(&text));
+            self.head.history = first.map(Position).zip(before.map(HistoryHash));
+        }
+        if empty {
+            Ok(())
+        } else {
+            self.skip(2).map(drop)
+        }
+    }
+
+    fn link(&mut self, tag: &BytesStart<'a>, base: &Url) {
+        let rel = Self::attribute(tag, "rel").unwrap_or("alternate".into());
+        let rel = rel
+            .strip_prefix("http://www.iana.org/assignments/relation/")
+            .unwrap_or(&rel);
+        let base = Self::base(base, tag);
+        let url = Self::attribute(tag, "href").and_then(|href| base.join(href.trim()).ok());
+        // A link that leads nowhere is as good as none; the walk says what it misses.
+        if let Some(url) = url
+            && self.head.links.len() < DOCUMENT_LINKS_MAX
+        {
+            self.head.links.push(Link {
+                rel: rel.into(),
+                url,
+            });
+        }
+    }
+
+    /// Reads an entry to its end, looking only for its id.
+    fn entry(
+        &mut self,
+        start: usize,
+        feed: &Scope,
+        entry: &Scope,
+        empty: bool,
+    ) -> Result<(), ReadError> {
+        let no_id = |text| ReadError::NoId {
+            element: "entry",
+            line: line_of(text, start),
+        };
+        if empty {
+            return Err(no_id(self.text));
+        }
+        let mut id: Option<String> = None;
+        loop {
+            match self.event()? {
+                Event::Start(tag) if id.is_none() && tag.local_name().as_ref() == b"id" => {
+                    let own = self.declarations(&tag)?;
+                    // Innermost first: the id's own, the entry's, the feed's.
+                    let inner = entry.iter().cloned().chain(own).collect();
+                    if Self::is(&tag, &inner, feed, ATOM, b"id") {
+                        id = Some(self.content()?);
+                    } else {
+                        self.skip(3)?;
+                    }
+                }
+                Event::Start(_) => self.skip(3)?,
+                Event::End(_) => break,
+                event => self.passed_over(&event)?,
+            }
+        }
+        let id = id
+            .filter(|id| !id.is_empty())
+            .ok_or_else(|| no_id(self.text))?;
+        self.entries.push(Slice {
+            id,
+            range: start..self.position(),
+        });
+        Ok(())
+    }
+
+    /// Reads to the end of the current element, which is `depth` deep.
+    fn skip(&mut self, depth: usize) -> Result<(), ReadError> {
+        let mut inside = 1_usize;
+        while inside > 0 {
+            match self.event()? {
+                Event::Start(_) if depth + inside > DEPTH_MAX => {
+                    return Err(self.malformed("elements are nested too deeply"));
+                }
+                Event::Start(_) => inside += 1,
+                Event::End(_) => inside -= 1,
+                event => self.passed_over(&event)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the text of the current element, reading to its end.
+    fn content(&mut self) -> Result<String, ReadError> {
+        let mut content = String::new();
+        loop {
+            match self.event()? {
+                Event::Text(text) => content.push_str(&String::from_utf8_lossy(&text)),
+                Event::CData(text) => content.push_str(&String::from_utf8_lossy(&text)),
+                Event::GeneralRef(name) => {
+                    let name = String::from_utf8_lossy(&name);
+                    let c = resolve_reference(&name);
+                    content.push(c.ok_or_else(|| self.unknown_entity(&name))?);
+                }
+                Event::Start(_) => return Err(self.malformed("an element where text belongs")),
+                Event::End(_) => return Ok(content),
+                event => self.passed_over(&event)?,
+            }
+        }
+    }
+
+    /// Checks an event that carries nothing for us.
+    fn passed_over(&self, event: &Event<'_>) -> Result<(), ReadError> {
+        match event {
+            Event::Eof => Err(self.malformed("the document ends before its last element")),
+            Event::DocType(_) => Err(self.malformed("a DOCTYPE is not accepted")),
+            Event::GeneralRef(name) => {
+                let name = String::from_utf8_lossy(name);
+                match resolve_reference(&name) {
+                    Some(_) => Ok(()),
+                    None => Err(self.unknown_entity(&name)),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn event(&mut self) -> Result<Event<'a>, ReadError> {
+        self.reader.read_event().map_err(|error| {
+            let at = usize::try_from(self.reader.error_position()).unwrap_or_default();
+            ReadError::Malformed {
+                detail: error.to_string(),
+                line: line_of(self.text, at),
+            }
+        })
+    }
+
+    fn position(&self) -> usize {
+        usize::try_from(self.reader.buffer_position()).expect("a slice has at most usize bytes")
+    }
+
+    fn malformed(&self, detail: &str) -> ReadError {
+        let line = line_of(self.text, self.position());
+        ReadError::Malformed {
+            detail: detail.into(),
+            line,
+        }
+    }
+
+    /// Returns the namespaces that a tag declares.
+    fn declarations(&self, tag: &BytesStart<'a>) -> Result<Scope, ReadError> {
+        // Most tags declare nothing; finding that out must be cheap.
+        if !tag
+            .attributes_raw()
+            .windows(5)
+            .any(|window| window == b"xmlns")
+        {
+            return Ok(vec![]);
+        }
+        let mut scope = vec![];
+        for attribute in tag.attributes() {
+            let attribute = attribute.map_err(|error| self.malformed(&error.to_string()))?;
+            let key = String::from_utf8_lossy(attribute.key.as_ref());
+            let prefix = if key == "xmlns" {
+                Some("")
+            } else {
+                key.strip_prefix("xmlns:")
+            };
+            if let Some(prefix) = prefix {
+                let raw = String::from_utf8_lossy(&attribute.value);
+                let uri = attribute_value(&raw).map_err(|name| self.unknown_entity(&name))?;
+                scope.push((prefix.into(), uri.into_owned()));
+            }
+        }
+        Ok(scope)
+    }
+
+    fn unknown_entity(&self, name: &str) -> ReadError {
+        self.malformed(&format!("&{name}; is not accepted"))
+    }
+
+    /// Returns whether a tag is the element `local` of `namespace`, given the declarations on it
+    /// and around it.
+    fn is(tag: &BytesStart<'_>, own: &Scope, outer: &Scope, namespace: &str, local: &[u8]) -> bool {
+        if tag.local_name().as_ref() != local {
+            return false;
+        }
+        let prefix = tag
+            .name()
+            .prefix()
+            .map_or(&b""[..], |prefix| prefix.into_inner());
+        let bound = |scope: &Scope| {
+            scope
+                .iter()
+                .rev()
+                .find(|(name, _)| name.as_bytes() == prefix)
+                .map(|(_, uri)| uri == namespace)
+        };
+        bound(own).or_else(|| bound(outer)).unwrap_or(false)
+    }
+
+    /// Returns the decoded value of an unprefixed attribute.
+    fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
+        let attribute = tag.try_get_attribute(name).ok()??;
+        let raw = String::from_utf8_lossy(&attribute.value).into_owned();
+        attribute_value(&raw).ok().map(std::borrow::Cow::into_owned)
+    }
+
+    /// Returns what references inside `tag` are resolved against (rule A-4).
+    fn base(outer: &Url, tag: &BytesStart<'_>) -> Url {
+        let own = Self::attribute(tag, "xml:base").and_then(|base| outer.join(base.trim()).ok());
+        own.unwrap_or_else(|| outer.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Document, ReadError> {
+        let url = "https://example.org/feeds/a/2.atom".parse().unwrap();
+        Document::read(text.as_bytes().to_vec().into(), &url)
+    }
+
+    const GOOD: &str = "<?xml version='1.0'?>\n<feed xmlns='http://www.w3.org/2005/Atom'>\
+        <id>urn:f</id><updated>2026-11-20T08:00:00Z</updated>\
+        <link href='recent.atom' rel='http://www.iana.org/assignments/relation/current'/>\
+        <fh:archive xmlns:fh='http://purl.org/syndication/history/1.0'/>\
+        <history xmlns='urn:simplefeed:1' first='7' before='0000000000000000000000000000000000000000000000000000000000000000'/>\
+        <entry xmlns='http://www.w3.org/2005/Atom'><id>urn:b&amp;<![CDATA[c]]></id><x><id>no</id></x></entry>\n\
+        <entry><source><id>no</id></source><id>urn:a</id></entry></feed>\n";
+
+    #[test]
+    fn entries_are_the_bytes_of_the_document() {
+        let document = read(GOOD).unwrap();
+        assert_eq!(document.len(), 2);
+        let newest = document.entry(0).unwrap();
+        assert_eq!(newest.id, "urn:b&c");
+        assert!(
+            newest.fragment.starts_with(b"<entry xmlns") && newest.fragment.ends_with(b"</entry>")
+        );
+        assert_eq!(document.entry(1).unwrap().id, "urn:a");
+        assert_eq!(document.find("urn:a"), Some(1));
+    }
+
+    #[test]
+    fn the_head_is_read() {
+        let document = read(GOOD).unwrap();
+        assert_eq!(document.feed, "urn:f");
+        assert_eq!(
+            document.link("current").unwrap().as_str(),
+            "https://example.org/feeds/a/recent.atom"
+        );
+        assert!(document.archived);
+        assert_eq!(document.history.unwrap().0, Position(7));
+        assert_eq!(document.updated, Instant::parse("2026-11-20T08:00:00Z"));
+    }
+
+    /// Goal: a body cut anywhere is never taken for a shorter document.
+    /// Method: every prefix of a document is tried.
+    #[test]
+    fn a_truncated_document_is_an_error() {
+        let complete = GOOD.trim_end();
+        for end in 0..complete.len() {
+            if complete.is_char_boundary(end) {
+                assert!(read(&complete[..end]).is_err(), "cut at {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn xml_base_moves_links() {
+        let document = read(
+            "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='/x/'><id>urn:f</id>\
+             <link rel='a' href='1'/><link rel='b' xml:base='y/' href='1'/></feed>",
+        )
+        .unwrap();
+        assert_eq!(document.link("a").unwrap().path(), "/x/1");
+        assert_eq!(document.link("b").unwrap().path(), "/x/y/1");
+    }
+
+    #[test]
+    fn prefixed_atom_is_atom() {
+        let document = read(
+            "<a:feed xmlns:a='http://www.w3.org/2005/Atom'><a:id>urn:f</a:id><id>no</id>\
+             <b:entry xmlns:b='http://www.w3.org/2005/Atom'><id>no</id><b:id>urn:e</b:id></b:entry></a:feed>",
+        )
+        .unwrap();
+        assert_eq!(document.feed, "urn:f");
+        assert_eq!(document.entry(0).unwrap().id, "urn:e");
+    }
+
+    #[test]
+    fn what_is_no_feed_is_an_error() {
+        for (text, why) in [
+            ("", "no document"),
+            ("<html><body>Log in</body></html>", "not an Atom feed"),
+            ("<feed><id>urn:f</id></feed>", "not an Atom feed"),
+            (
+                "<feed xmlns='http://www.w3.org/2005/Atom'/>",
+                "feed has no id",
+            ),
+            (
+                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id><entry/></feed>",
+                "entry has no id",
+            ),
+            (
+                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id><entry><id/></entry></feed>",
+                "entry has no id",
+            ),
+            (
+                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id></feed>x",
+                "after the root",
+            ),
+            (
+                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id></feed><feed/>",
+                "after the root",
+            ),
+            (
+                "<!DOCTYPE x><feed xmlns='http://www.w3.org/2005/Atom'><id>f</id></feed>",
+                "DOCTYPE",
+            ),
+            (
+                "<feed xmlns='http://www.w3.org/2005/Atom'><id>&x;</id></feed>",
+                "&x;",
+            ),
+        ] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let deep = format!(
+            "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id>{}",
+            "<a>".repeat(70)
+        );
+        assert!(read(&deep).expect_err("deep").to_string().contains("deep"));
+    }
+}

@@ -1,0 +1,147 @@
+//! Why something published was not taken, in words its publisher can act on.
+//!
+//! Pure. A refusal changes nothing. Over HTTP it becomes a problem document (RFC 9457); its
+//! members are the problem's members.
+
+use crate::{digest::Digest, feed::EntryId};
+
+/// What kind of refusal it is. Each has one problem type and one HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// Not well-formed XML, not JSON, or beyond a limit of form such as nesting. Status 400.
+    Malformed,
+    /// Well-formed, but breaks a rule of Atom or of this profile. Status 422.
+    Unacceptable,
+    /// Larger than a bound. Status 413.
+    TooLarge,
+    /// An entry with this id and other content exists. Status 409.
+    Conflict,
+    /// Somebody else has appended since (`If-Match`). Status 412.
+    Precondition,
+}
+
+/// An id that stands for two contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The place of the offered entry in its batch, from 0.
+    pub entry: usize,
+    /// The id both have.
+    pub id: EntryId,
+    /// The digest of what was sent when the id was first used.
+    pub stored: Digest,
+    /// The digest of what was sent now.
+    pub offered: Digest,
+}
+
+/// A refusal: what is wrong, and as exactly as possible where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What kind of refusal it is.
+    pub kind: RefusalKind,
+    /// One sentence for the publisher, lower case, without a period.
+    pub detail: String,
+    /// The place of the entry in its batch, from 0, as the batch is appended.
+    pub entry: Option<usize>,
+    /// The element or member at fault.
+    pub element: Option<String>,
+    /// The line of the request body, from 1.
+    pub line: Option<usize>,
+    /// The rule that was broken, such as `RFC 4287, 4.1.2`.
+    pub rule: Option<&'static str>,
+    /// All conflicts of the batch, where the kind is [`RefusalKind::Conflict`].
+    pub conflicts: Vec<Conflict>,
+}
+
+impl Refusal {
+    fn new(kind: RefusalKind, detail: String) -> Self {
+        Self {
+            kind,
+            detail,
+            entry: None,
+            element: None,
+            line: None,
+            rule: None,
+            conflicts: vec![],
+        }
+    }
+
+    /// Returns a refusal of input that has no readable form.
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(RefusalKind::Malformed, detail.into())
+    }
+
+    /// Returns a refusal of readable input that breaks `rule`.
+    pub fn unacceptable(detail: impl Into<String>, rule: &'static str) -> Self {
+        Self {
+            rule: Some(rule),
+            ..Self::new(RefusalKind::Unacceptable, detail.into())
+        }
+    }
+
+    /// Returns a refusal of input beyond a bound.
+    pub fn too_large(detail: impl Into<String>) -> Self {
+        Self::new(RefusalKind::TooLarge, detail.into())
+    }
+
+    /// Returns a refusal because the feed has grown since the publisher looked.
+    pub fn precondition(detail: impl Into<String>) -> Self {
+        Self::new(RefusalKind::Precondition, detail.into())
+    }
+
+    /// Returns a refusal because ids stand for other contents already.
+    pub fn conflict(conflicts: Vec<Conflict>) -> Self {
+        let detail = match conflicts.as_slice() {
+            [one] => format!("entry {} exists with other content", one.id),
+            many => format!("{} entries exist with other content", many.len()),
+        };
+        let entry = conflicts.first().map(|conflict| conflict.entry);
+        Self {
+            entry,
+            conflicts,
+            ..Self::new(RefusalKind::Conflict, detail)
+        }
+    }
+
+    /// Names the element or member at fault.
+    #[must_use]
+    pub fn at_element(self, element: &str) -> Self {
+        Self {
+            element: Some(element.into()),
+            ..self
+        }
+    }
+
+    /// Names the line, from 1.
+    #[must_use]
+    pub fn at_line(self, line: usize) -> Self {
+        Self {
+            line: Some(line),
+            ..self
+        }
+    }
+
+    /// Names the entry, from 0, as the batch is appended.
+    #[must_use]
+    pub fn at_entry(self, entry: usize) -> Self {
+        Self {
+            entry: Some(entry),
+            ..self
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.detail)?;
+        if let Some(line) = self.line {
+            write!(f, " (line {line})")?;
+        }
+        if let Some(rule) = self.rule {
+            write!(f, " ({rule})")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,487 @@
+//! The gate for Atom: a posted entry or feed document becomes drafts, or is refused.
+//!
+//! Pure. Everything that enters the log passes here: JSON events and `atom_syndication` entries
+//! are written as Atom first. The rules are RFC 4287's for producers; what is merely unusual passes
+//! (foreign markup, any order, unknown relations), because a document is only as good as its worst
+//! entry and as useful as its most peculiar one.
+//!
+//! An entry appears in several documents at several URLs, so it must not depend on its
+//! surroundings: what it inherits is written onto it, and a relative reference in Atom's own
+//! attributes needs an absolute `xml:base`.
+
+use std::{borrow::Cow, ops::Range};
+
+use crate::{
+    digest::Digest,
+    entry::{Draft, Missing, Person, push_attribute},
+    feed::{EntryId, has_scheme},
+    limits::ENTRY_BYTES_MAX,
+    refusal::Refusal,
+    xml::{ATOM, Attribute, Tag, Token, Tokens, XmlError, line_of},
+};
+
+mod constructs;
+
+/// Returns the drafts of an Atom entry or feed document, in the order to append them: a feed's
+/// entries last to first, because feeds list the newest first.
+///
+/// # Errors
+///
+/// Returns the first thing that is wrong. `Malformed` is not XML that we accept, `Unacceptable`
+/// breaks a rule of Atom, `TooLarge` is beyond a bound.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::scanner::scan;
+///
+/// let drafts = scan(b"<entry xmlns='http://www.w3.org/2005/Atom'><title>Hi</title></entry>")?;
+/// assert_eq!(drafts.len(), 1);
+///
+/// let refused = scan(b"<entry xmlns='http://www.w3.org/2005/Atom'><title>Hi</entry>");
+/// assert!(refused.is_err());
+/// # Ok::<(), simplefeed_core::refusal::Refusal>(())
+/// ```
+pub fn scan(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
+    let text = std::str::from_utf8(body).map_err(|error| {
+        let line = 1 + body
+            .iter()
+            .take(error.valid_up_to())
+            .filter(|b| **b == b'\n')
+            .count();
+        Refusal::malformed("the document is not UTF-8").at_line(line)
+    })?;
+    Scan::new(text)?.document()
+}
+
+/// Returns the entries of an Atom entry or feed document, or of entries one after the other, in the
+/// order to append them, each as an element that stands alone.
+///
+/// Feeds list the newest first, so their entries are taken last to first; entries one after the
+/// other, as `replay --format atom` prints them, are taken as they come.
+///
+/// # Errors
+///
+/// As [`scan`].
+pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
+    let mut tokens = Tokens::new(text).map_err(|error| error.refusal(text))?;
+    let text = tokens.text();
+    let first = tokens.read().map_err(|error| error.refusal(text))?;
+    let drafts = match first {
+        Some(Token::Start(root)) if root.is(ATOM, "entry") => {
+            let entries = text.get(root.range.start..).unwrap_or_default();
+            let mut drafts = scan(format!("<feed xmlns=\"{ATOM}\">{entries}</feed>").as_bytes())?;
+            drafts.reverse();
+            drafts
+        }
+        _ => scan(text.as_bytes())?,
+    };
+    Ok(drafts.into_iter().map(|draft| draft.element).collect())
+}
+
+/// Where an element's relative references are resolved.
+#[derive(Clone, Debug, Default)]
+struct Base(Option<String>);
+
+impl Base {
+    /// Returns the base inside `tag`.
+    fn inside(&self, tag: &Tag<'_>) -> Result<Self, XmlError> {
+        let Some(own) = tag.value("xml:base")? else {
+            return Ok(self.clone());
+        };
+        let joined = match &self.0 {
+            Some(outer) => url::Url::parse(outer)
+                .and_then(|outer| outer.join(&own))
+                .ok(),
+            None => None,
+        };
+        match joined {
+            Some(absolute) => Ok(Self(Some(absolute.into()))),
+            None if has_scheme(&own) => Ok(Self(Some(own.into_owned()))),
+            None => Ok(Self(None)),
+        }
+    }
+}
+
+/// What the children of an entry told about it.
+#[derive(Debug, Default)]
+struct Findings {
+    seen: Vec<&'static str>,
+    id: Option<EntryId>,
+    alternates: Vec<(String, String)>,
+    author: bool,
+    /// The content is elsewhere or in Base64, so that a summary must be there (rule A-11).
+    opaque: bool,
+}
+
+impl Findings {
+    fn has(&self, name: &str) -> bool {
+        self.seen.contains(&name)
+    }
+}
+
+/// A reading of one document.
+struct Scan<'a> {
+    tokens: Tokens<'a>,
+    text: &'a str,
+}
+
+impl<'a> Scan<'a> {
+    fn new(text: &'a str) -> Result<Self, Refusal> {
+        let tokens = Tokens::new(text).map_err(|error| error.refusal(text))?;
+        let text = tokens.text();
+        Ok(Self { tokens, text })
+    }
+
+    fn document(&mut self) -> Result<Vec<Draft>, Refusal> {
+        let Some(Token::Start(root)) = self.next()? else {
+            return Err(Refusal::malformed("there is no root element"));
+        };
+        let drafts = if root.is(ATOM, "entry") {
+            vec![self.entry(&root, None)?]
+        } else if root.is(ATOM, "feed") {
+            self.feed(&root)?
+        } else {
+            let detail = format!(
+                "the root element {} is not an Atom entry or feed",
+                root.name
+            );
+            return Err(self.unacceptable(&root, detail, "RFC 4287, 2"));
+        };
+        // Only what follows the root is left; reading it checks it.
+        while self.next()?.is_some() {}
+        Ok(drafts)
+    }
+
+    fn feed(&mut self, feed: &Tag<'a>) -> Result<Vec<Draft>, Refusal> {
+        let base = self.inside(&Base::default(), feed)?;
+        let mut authors = vec![];
+        let mut drafts = vec![];
+        while let Some(child) = self.child(feed)? {
+            if child.is(ATOM, "entry") {
+                // Only the place from the end is known once all are read, so none is named yet.
+                let draft = self.entry(
+                    &child,
+                    Some(Inherited {
+                        feed,
+                        base: &base,
+                        authors: &authors,
+                    }),
+                )?;
+                drafts.push(draft);
+            } else if child.is(ATOM, "author") {
+                authors.push(self.person(&child, &base)?);
+            } else {
+                self.skip()?;
+            }
+        }
+        drafts.reverse();
+        Ok(drafts)
+    }
+
+    fn entry(
+        &mut self,
+        tag: &Tag<'a>,
+        inherited: Option<Inherited<'_, 'a>>,
+    ) -> Result<Draft, Refusal> {
+        let outer = inherited
+            .as_ref()
+            .map_or_else(Base::default, |feed| feed.base.clone());
+        let base = self.inside(&outer, tag)?;
+        let scope = self.tokens.in_scope();
+        let mut findings = Findings::default();
+        while let Some(child) = self.child(tag)? {
+            self.entry_child(&child, &base, &mut findings)?;
+        }
+        self.check_entry(tag, &findings)?;
+        let range = tag.range.start..self.tokens.position();
+        let sent = self.text.get(range.clone()).unwrap_or_default();
+        if sent.len() > ENTRY_BYTES_MAX {
+            let detail = format!("an entry is larger than {ENTRY_BYTES_MAX} bytes");
+            return Err(Refusal::too_large(detail).at_line(line_of(self.text, range.start)));
+        }
+        let (element, inside) = self.stand_alone(tag, range, &scope, inherited.as_ref(), &base);
+        Ok(Draft {
+            sent: Digest::of(sent.as_bytes()),
+            authors: inherited.map_or_else(Vec::new, |feed| feed.authors.to_vec()),
+            element,
+            inside,
+            prefix: if tag.prefix.is_empty() {
+                String::new()
+            } else {
+                format!("{}:", tag.prefix)
+            },
+            missing: Missing {
+                id: findings.id.is_none(),
+                title: !findings.has("title"),
+                updated: !findings.has("updated"),
+                author: !findings.author,
+                content: !findings.has("content") && findings.alternates.is_empty(),
+            },
+            id: findings.id,
+        })
+    }
+
+    /// Writes the entry with what it inherits. Returns it with the place behind its start tag.
+    fn stand_alone(
+        &self,
+        tag: &Tag<'a>,
+        range: Range<usize>,
+        scope: &[(&str, Cow<'_, str>)],
+        inherited: Option<&Inherited<'_, 'a>>,
+        base: &Base,
+    ) -> (String, usize) {
+        let mut element = format!("<{}", tag.name);
+        let declared = |prefix: &str| {
+            tag.attributes
+                .iter()
+                .any(|attribute| attribute.declared_prefix() == Some(prefix))
+        };
+        // A document declares Atom as the default; an entry without a default must say so.
+        if !declared("") && !scope.iter().any(|(prefix, _)| prefix.is_empty()) {
+            push_attribute("xmlns", "", &mut element);
+        }
+        for (prefix, uri) in scope.iter().filter(|(prefix, _)| !declared(prefix)) {
+            match *prefix {
+                "" => push_attribute("xmlns", uri, &mut element),
+                _ => push_attribute(&format!("xmlns:{prefix}"), uri, &mut element),
+            }
+        }
+        let own_base = tag.attribute("xml:base");
+        if let Some(feed) = inherited {
+            if tag.attribute("xml:lang").is_none() {
+                push_inherited(feed.feed, "xml:lang", &mut element);
+            }
+            match (&base.0, own_base) {
+                // A relative base of its own depends on the feed's: only the result stands alone.
+                (Some(absolute), _) if feed.base.0.is_some() => {
+                    push_attribute("xml:base", absolute, &mut element);
+                }
+                (_, None) => push_inherited(feed.feed, "xml:base", &mut element),
+                _ => {}
+            }
+        }
+        let replaced_base = inherited.is_some_and(|feed| feed.base.0.is_some());
+        for attribute in &tag.attributes {
+            if !(replaced_base && attribute.name == "xml:base") {
+                push_raw(attribute, &mut element);
+            }
+        }
+        element.push('>');
+        let inside = element.len();
+        let rest = self.text.get(tag.range.end..range.end).unwrap_or_default();
+        element.push_str(rest);
+        if tag.empty {
+            element.push_str("</");
+            element.push_str(tag.name);
+            element.push('>');
+        }
+        (element, inside)
+    }
+
+    fn entry_child(
+        &mut self,
+        child: &Tag<'a>,
+        base: &Base,
+        findings: &mut Findings,
+    ) -> Result<(), Refusal> {
+        if child.namespace != ATOM {
+            return self.skip();
+        }
+        let once = [
+            "id",
+            "title",
+            "updated",
+            "published",
+            "rights",
+            "source",
+            "summary",
+            "content",
+        ];
+        if let Some(name) = once.iter().find(|name| **name == child.local) {
+            if findings.has(name) {
+                let detail = format!("{name} is given twice");
+                return Err(self.unacceptable(child, detail, "RFC 4287, 4.1.2"));
+            }
+            findings.seen.push(name);
+        }
+        match child.local {
+            "id" => findings.id = Some(self.id(child)?),
+            "title" | "summary" | "rights" => self.text_construct(child)?,
+            "updated" | "published" => self.date(child)?,
+            "author" => {
+                self.person(child, base)?;
+                findings.author = true;
+            }
+            "contributor" => drop(self.person(child, base)?),
+            "link" => self.link(child, base, findings)?,
+            "category" => self.category(child)?,
+            "content" => findings.opaque = self.content(child, base)?,
+            "source" => findings.author |= self.source(child, base)?,
+            _ => self.skip()?,
+        }
+        Ok(())
+    }
+
+    fn check_entry(&self, tag: &Tag<'a>, findings: &Findings) -> Result<(), Refusal> {
+        if findings.opaque && !findings.has("summary") {
+            let detail = "content that is elsewhere or in Base64 needs a summary";
+            return Err(self
+                .unacceptable(tag, detail, "RFC 4287, 4.1.2 (A-11)")
+                .at_element("summary"));
+        }
+        Ok(())
+    }
+
+    // ---- the tokens, as refusals -------------------------------------------------------------
+
+    fn next(&mut self) -> Result<Option<Token<'a>>, Refusal> {
+        self.tokens.read().map_err(|error| error.refusal(self.text))
+    }
+
+    fn skip(&mut self) -> Result<(), Refusal> {
+        self.tokens.skip().map_err(|error| error.refusal(self.text))
+    }
+
+    fn inside(&self, base: &Base, tag: &Tag<'a>) -> Result<Base, Refusal> {
+        base.inside(tag).map_err(|error| error.refusal(self.text))
+    }
+
+    fn value(&self, tag: &Tag<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
+        tag.value(name).map_err(|error| error.refusal(self.text))
+    }
+
+    /// Returns the next child element of `parent`, passing over text, or `None` at its end.
+    fn child(&mut self, parent: &Tag<'a>) -> Result<Option<Tag<'a>>, Refusal> {
+        loop {
+            match self.next()? {
+                Some(Token::Start(tag)) => return Ok(Some(tag)),
+                Some(Token::End(_)) | None => return Ok(None),
+                Some(Token::Text(text)) if text.trim().is_empty() => {}
+                Some(Token::Text(_)) => {
+                    let detail = format!("{} has text between its elements", parent.local);
+                    return Err(self.unacceptable(parent, detail, "RFC 4287, 4.1"));
+                }
+            }
+        }
+    }
+
+    /// Returns the text of an element that may hold nothing else.
+    fn only_text(&mut self, tag: &Tag<'a>, rule: &'static str) -> Result<String, Refusal> {
+        let mut text = String::new();
+        loop {
+            match self.next()? {
+                Some(Token::Text(piece)) => text.push_str(&piece),
+                Some(Token::Start(child)) => {
+                    let detail = format!("{} holds an element, {}", tag.local, child.name);
+                    return Err(self.unacceptable(tag, detail, rule));
+                }
+                Some(Token::End(_)) | None => return Ok(text),
+            }
+        }
+    }
+
+    fn unacceptable(
+        &self,
+        tag: &Tag<'_>,
+        detail: impl Into<String>,
+        rule: &'static str,
+    ) -> Refusal {
+        Refusal::unacceptable(detail, rule)
+            .at_element(tag.local)
+            .at_line(line_of(self.text, tag.range.start))
+    }
+}
+
+/// What an entry gets from the feed document it was sent in.
+struct Inherited<'s, 'a> {
+    feed: &'s Tag<'a>,
+    base: &'s Base,
+    authors: &'s [Person],
+}
+
+fn push_inherited(feed: &Tag<'_>, name: &str, out: &mut String) {
+    if let Some(attribute) = feed.attribute(name) {
+        push_raw(attribute, out);
+    }
+}
+
+fn push_raw(attribute: &Attribute<'_>, out: &mut String) {
+    out.push(' ');
+    out.push_str(attribute.name);
+    out.push('=');
+    out.push(attribute.quote);
+    out.push_str(attribute.raw);
+    out.push(attribute.quote);
+}
+
+/// Returns `text`, one complete XML element, so that it can be put inside another: without
+/// declaration, and with the default namespace it has.
+///
+/// # Errors
+///
+/// Returns what is not well-formed.
+pub fn inline(text: &str) -> Result<String, XmlError> {
+    let mut tokens = Tokens::new(text)?;
+    let text = tokens.text();
+    let mut element = String::with_capacity(text.len() + 16);
+    if let Some(Token::Start(root)) = tokens.read()? {
+        tokens.skip()?;
+        let end = tokens.position();
+        element.push('<');
+        element.push_str(root.name);
+        if root.attribute("xmlns").is_none() {
+            push_attribute("xmlns", "", &mut element);
+        }
+        let rest = root.range.start + 1 + root.name.len();
+        element.push_str(text.get(rest..end).unwrap_or_default());
+    }
+    while tokens.read()?.is_some() {}
+    Ok(element)
+}
+
+/// Returns the element that `tag` begins and that ends before byte `end`, with the declarations
+/// in scope around it, so that it stands alone.
+pub(crate) fn outline(
+    text: &str,
+    tag: &Tag<'_>,
+    end: usize,
+    scope: &[(&str, Cow<'_, str>)],
+) -> String {
+    let mut element = format!("<{}", tag.name);
+    for (prefix, uri) in scope {
+        let declared = tag
+            .attributes
+            .iter()
+            .any(|a| a.declared_prefix() == Some(prefix));
+        match (declared, *prefix) {
+            (true, _) => {}
+            (false, "") => push_attribute("xmlns", uri, &mut element),
+            (false, _) => push_attribute(&format!("xmlns:{prefix}"), uri, &mut element),
+        }
+    }
+    let rest = tag.range.start + 1 + tag.name.len();
+    element.push_str(text.get(rest..end).unwrap_or_default());
+    element
+}
+
+/// Returns whether a media type is XML (rule 4 of RFC 4287, 4.1.3.3).
+pub fn is_xml_type(media_type: &str) -> bool {
+    let lower = essence(media_type);
+    lower.ends_with("+xml") || lower.ends_with("/xml")
+}
+
+/// Returns whether a media type is JSON, which this profile carries as text.
+pub fn is_json_type(media_type: &str) -> bool {
+    let lower = essence(media_type);
+    lower == "application/json" || lower.ends_with("+json")
+}
+
+/// Returns a media type in lower case without its parameters.
+pub fn essence(media_type: &str) -> String {
+    let bare = media_type.split(';').next().unwrap_or_default();
+    bare.trim().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests;

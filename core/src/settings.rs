@@ -1,0 +1,328 @@
+//! What shapes the bytes of a feed's documents.
+//!
+//! Pure. Settings are facts in the log like entries are, because a view reads nothing else. Two
+//! parties have a say: who runs the server proposes [`Defaults`], who owns the feed makes choices
+//! ([`Choices`]); a choice wins. Both are recorded, so that a changed default reaches the feeds that
+//! never chose, and no others.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cut::{CutPolicy, Period},
+    feed::{DocumentName, FeedId, FeedName},
+    limits::{
+        DOCUMENT_BYTES_DEFAULT, DOCUMENT_BYTES_MAX, DOCUMENT_ENTRIES_DEFAULT, DOCUMENT_ENTRIES_MAX,
+        TITLE_BYTES_MAX,
+    },
+    refusal::Refusal,
+    xml,
+};
+
+/// What the server proposes for every feed that does not choose for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Defaults {
+    /// The URL that `/feeds/…` is appended to: absolute, without a slash at its end.
+    pub public_url: String,
+    /// The author of entries that name none.
+    pub author: String,
+    /// The most entries of a document.
+    pub document_entries: u32,
+    /// The most bytes of entries in a document.
+    pub document_bytes: u64,
+    /// The stretch of time of a document.
+    pub document_period: Period,
+    /// Whether links are absolute URLs.
+    pub absolute_links: bool,
+}
+
+impl Defaults {
+    /// Returns the defaults of a server at `public_url`.
+    pub fn new(public_url: &str) -> Self {
+        Self {
+            public_url: public_url.trim_end_matches('/').into(),
+            author: "Simplefeed".into(),
+            document_entries: DOCUMENT_ENTRIES_DEFAULT,
+            document_bytes: DOCUMENT_BYTES_DEFAULT,
+            document_period: Period::None,
+            absolute_links: false,
+        }
+    }
+}
+
+/// What a feed's owner chose; what is absent follows the server's [`Defaults`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choices {
+    /// The feed's title; its name if not chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The author of entries that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    /// The most entries of a document, 1 to [`DOCUMENT_ENTRIES_MAX`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_entries: Option<u32>,
+    /// The most bytes of entries in a document, 1 to [`DOCUMENT_BYTES_MAX`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_bytes: Option<u64>,
+    /// The stretch of time of a document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_period: Option<Period>,
+    /// Whether links are absolute URLs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absolute_links: Option<bool>,
+}
+
+impl Choices {
+    /// Returns these choices, and where they are silent, `older` ones.
+    #[must_use]
+    pub fn over(self, older: &Self) -> Self {
+        Self {
+            title: self.title.or_else(|| older.title.clone()),
+            author: self.author.or_else(|| older.author.clone()),
+            document_entries: self.document_entries.or(older.document_entries),
+            document_bytes: self.document_bytes.or(older.document_bytes),
+            document_period: self.document_period.or(older.document_period),
+            absolute_links: self.absolute_links.or(older.absolute_links),
+        }
+    }
+
+    /// Checks every chosen value against its bounds.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first value that is out of bounds, as [`Unacceptable`].
+    ///
+    /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
+    pub fn check(&self) -> Result<(), Refusal> {
+        check_text("title", self.title.as_deref())?;
+        check_text("author", self.author.as_deref())?;
+        check_entries(self.document_entries.unwrap_or(1))?;
+        check_bytes(self.document_bytes.unwrap_or(1))
+    }
+}
+
+/// Checks a title or author name: not blank, not too long, and possible in XML.
+///
+/// # Errors
+///
+/// Names the member `name` and what is wrong with it.
+pub fn check_text(name: &str, text: Option<&str>) -> Result<(), Refusal> {
+    let Some(text) = text else { return Ok(()) };
+    let problem = if text.trim().is_empty() {
+        "is blank"
+    } else if text.len() > TITLE_BYTES_MAX {
+        "is longer than 1024 bytes"
+    } else if !text.chars().all(xml::is_char) {
+        "has a character that XML cannot carry"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::unacceptable(format!("{name} {problem}"), "settings").at_element(name))
+}
+
+/// Checks a number of entries per document against its bounds.
+///
+/// # Errors
+///
+/// Says which bounds.
+pub fn check_entries(entries: u32) -> Result<(), Refusal> {
+    if (1..=DOCUMENT_ENTRIES_MAX).contains(&entries) {
+        return Ok(());
+    }
+    let detail = format!("document_entries is not between 1 and {DOCUMENT_ENTRIES_MAX}");
+    Err(Refusal::unacceptable(detail, "settings").at_element("document_entries"))
+}
+
+/// Checks a number of bytes per document against its bounds.
+///
+/// # Errors
+///
+/// Says which bounds.
+pub fn check_bytes(bytes: u64) -> Result<(), Refusal> {
+    if (1..=DOCUMENT_BYTES_MAX).contains(&bytes) {
+        return Ok(());
+    }
+    let detail = format!("document_bytes is not between 1 and {DOCUMENT_BYTES_MAX}");
+    Err(Refusal::unacceptable(detail, "settings").at_element("document_bytes"))
+}
+
+/// Everything that shapes the bytes of one feed, as recorded in the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The feed's name, the segment of its URLs.
+    pub name: FeedName,
+    /// The feed's permanent `atom:id`.
+    pub id: FeedId,
+    /// What its owner chose.
+    pub choices: Choices,
+    /// What the server proposed.
+    pub defaults: Defaults,
+}
+
+impl Settings {
+    /// Returns the feed's title.
+    pub fn title(&self) -> &str {
+        self.choices.title.as_deref().unwrap_or(self.name.as_str())
+    }
+
+    /// Returns the author of entries that name none.
+    pub fn author(&self) -> &str {
+        self.choices
+            .author
+            .as_deref()
+            .unwrap_or(&self.defaults.author)
+    }
+
+    /// Returns whether links are absolute URLs.
+    pub fn absolute_links(&self) -> bool {
+        self.choices
+            .absolute_links
+            .unwrap_or(self.defaults.absolute_links)
+    }
+
+    /// Returns when a document is closed.
+    pub fn cut_policy(&self) -> CutPolicy {
+        CutPolicy {
+            entries: self
+                .choices
+                .document_entries
+                .unwrap_or(self.defaults.document_entries),
+            bytes: self
+                .choices
+                .document_bytes
+                .unwrap_or(self.defaults.document_bytes),
+            period: self
+                .choices
+                .document_period
+                .unwrap_or(self.defaults.document_period),
+        }
+    }
+
+    /// Returns the absolute URL of the folder that holds the feed's documents, with a slash.
+    pub fn base_url(&self) -> String {
+        format!("{}/feeds/{}/", self.defaults.public_url, self.name)
+    }
+
+    /// Returns the absolute, permanent URL of a document.
+    pub fn document_url(&self, document: DocumentName) -> String {
+        format!("{}{document}", self.base_url())
+    }
+
+    /// Returns these settings under `defaults` proposed later, or `None` if that changes nothing
+    /// that anybody could see.
+    pub fn under(&self, defaults: &Defaults) -> Option<Self> {
+        let changed = Self {
+            defaults: defaults.clone(),
+            ..self.clone()
+        };
+        (!changed.shapes_like(self)).then_some(changed)
+    }
+
+    /// Returns these settings with `choices` made on top, or `None` if that changes nothing.
+    pub fn with(&self, choices: Choices) -> Option<Self> {
+        let choices = choices.over(&self.choices);
+        (choices != self.choices).then(|| Self {
+            choices,
+            ..self.clone()
+        })
+    }
+
+    /// Returns whether both lead to the same bytes.
+    fn shapes_like(&self, other: &Self) -> bool {
+        self.title() == other.title()
+            && self.author() == other.author()
+            && self.absolute_links() == other.absolute_links()
+            && self.cut_policy() == other.cut_policy()
+            && self.base_url() == other.base_url()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            name: FeedName::parse("orders").unwrap(),
+            id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap(),
+            choices: Choices::default(),
+            defaults: Defaults::new("http://h/sub/"),
+        }
+    }
+
+    #[test]
+    fn urls_keep_a_sub_path() {
+        assert_eq!(settings().base_url(), "http://h/sub/feeds/orders/");
+    }
+
+    #[test]
+    fn a_changed_default_reaches_only_feeds_that_did_not_choose() {
+        let defaults = Defaults {
+            document_entries: 7,
+            ..Defaults::new("http://h/sub")
+        };
+        let followed = settings().under(&defaults).unwrap();
+        assert_eq!(followed.cut_policy().entries, 7);
+
+        let chosen = Choices {
+            document_entries: Some(3),
+            ..Choices::default()
+        };
+        let owner = settings().with(chosen).unwrap();
+        assert_eq!(owner.under(&defaults), None);
+        assert_eq!(owner.cut_policy().entries, 3);
+    }
+
+    #[test]
+    fn choices_change_only_what_is_sent() {
+        let titled = settings()
+            .with(Choices {
+                title: Some("Orders".into()),
+                ..Choices::default()
+            })
+            .unwrap();
+        let both = titled
+            .with(Choices {
+                absolute_links: Some(true),
+                ..Choices::default()
+            })
+            .unwrap();
+        assert_eq!(both.title(), "Orders");
+        assert!(both.absolute_links());
+        assert_eq!(both.with(Choices::default()), None);
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_refused() {
+        for bad in [
+            Choices {
+                title: Some(" ".into()),
+                ..Choices::default()
+            },
+            Choices {
+                author: Some("\u{1}".into()),
+                ..Choices::default()
+            },
+            Choices {
+                title: Some("x".repeat(1_025)),
+                ..Choices::default()
+            },
+            Choices {
+                document_entries: Some(0),
+                ..Choices::default()
+            },
+            Choices {
+                document_entries: Some(10_001),
+                ..Choices::default()
+            },
+            Choices {
+                document_bytes: Some(0),
+                ..Choices::default()
+            },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+        assert!(Choices::default().check().is_ok());
+    }
+}

@@ -1,0 +1,511 @@
+//! Strict, namespace-aware XML, as tokens with their byte ranges.
+//!
+//! Pure. quick-xml finds the tokens; this file holds everything it leaves to its caller. What is
+//! accepted here stands in frozen documents for ever, next to other publishers' entries, so it must
+//! be well-formed for every parser there is: one root and nothing after it, XML 1.0 characters and
+//! names only, declared prefixes, no attribute twice, no DOCTYPE, and no entity references but the
+//! five predefined ones (RELIABILITY: a parser that only tokenises accepts all of these).
+
+use std::{borrow::Cow, ops::Range};
+
+use quick_xml::{Reader, events::Event};
+
+use crate::{limits::DEPTH_MAX, refusal::Refusal};
+
+mod tag;
+mod text;
+
+pub use tag::{Attribute, Tag};
+pub use text::{attribute_value, escape_attribute, escape_text, is_char, resolve_reference};
+use text::{is_blank, is_nc_name, normalize_lines};
+
+/// The namespace of Atom (RFC 4287, 1.2).
+pub const ATOM: &str = "http://www.w3.org/2005/Atom";
+/// The namespace of RFC 5005's markers.
+pub const HISTORY: &str = "http://purl.org/syndication/history/1.0";
+/// The namespace of XHTML.
+pub const XHTML: &str = "http://www.w3.org/1999/xhtml";
+/// The namespace of this profile's own elements.
+pub const SIMPLEFEED: &str = "urn:simplefeed:1";
+/// The namespace that the prefix `xml` is always bound to.
+pub const XML: &str = "http://www.w3.org/XML/1998/namespace";
+/// The namespace of namespace declarations.
+pub const XMLNS: &str = "http://www.w3.org/2000/xmlns/";
+
+/// Why a text is not XML that we accept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct XmlError {
+    /// What is wrong, lower case, without a period.
+    pub detail: String,
+    /// The byte where it was noticed.
+    pub offset: usize,
+}
+
+impl XmlError {
+    pub(crate) fn new(detail: impl Into<String>, offset: usize) -> Self {
+        Self {
+            detail: detail.into(),
+            offset,
+        }
+    }
+
+    /// Returns the line of `text` where it was noticed, from 1.
+    pub fn line(&self, text: &str) -> usize {
+        line_of(text, self.offset)
+    }
+
+    /// Returns the refusal that a publisher of `text` gets.
+    pub fn refusal(self, text: &str) -> Refusal {
+        let line = self.line(text);
+        Refusal::malformed(self.detail).at_line(line)
+    }
+}
+
+/// Returns the line of `text` that the byte at `offset` lies in, from 1.
+pub fn line_of(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
+    1 + before
+        .split(|byte| *byte == b'\n')
+        .count()
+        .saturating_sub(1)
+}
+
+/// A piece of a document. Comments and processing instructions are checked and passed over.
+#[derive(Debug)]
+pub enum Token<'a> {
+    /// A start tag, or an empty-element tag (an [`Token::End`] follows all the same).
+    Start(Tag<'a>),
+    /// The end of the element opened last, and the bytes of its end tag (none if it was empty).
+    End(Range<usize>),
+    /// Character data, decoded, as one of possibly several pieces.
+    Text(Cow<'a, str>),
+}
+
+/// A namespace declaration in scope.
+#[derive(Clone, Debug)]
+struct Binding<'a> {
+    depth: usize,
+    prefix: &'a str,
+    uri: Cow<'a, str>,
+}
+
+/// The tokens of a document, up to its end or its first fault.
+#[derive(Debug)]
+pub struct Tokens<'a> {
+    text: &'a str,
+    reader: Reader<&'a [u8]>,
+    bindings: Vec<Binding<'a>>,
+    depth: usize,
+    root_seen: bool,
+    end_owed: bool,
+}
+
+impl<'a> Tokens<'a> {
+    /// Begins at the start of `text`, which may carry a byte order mark.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first character that XML 1.0 does not admit.
+    pub fn new(text: &'a str) -> Result<Self, XmlError> {
+        if let Some((offset, bad)) = text.char_indices().find(|(_, c)| !is_char(*c)) {
+            let code = u32::from(bad);
+            return Err(XmlError::new(
+                format!("character U+{code:04X} is not allowed"),
+                offset,
+            ));
+        }
+        let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut reader = Reader::from_str(body);
+        reader.config_mut().check_comments = true;
+        let bindings = vec![];
+        Ok(Self {
+            text: body,
+            reader,
+            bindings,
+            depth: 0,
+            root_seen: false,
+            end_owed: false,
+        })
+    }
+
+    /// Returns the text that all ranges refer to: the input without its byte order mark.
+    pub fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// Returns the byte after the last token.
+    pub fn position(&self) -> usize {
+        usize::try_from(self.reader.buffer_position()).expect("a slice has at most usize bytes")
+    }
+
+    /// Returns the namespace declarations in scope, the innermost for each prefix, in order of
+    /// declaration. The default namespace has the prefix `""`.
+    pub fn in_scope(&self) -> Vec<(&'a str, Cow<'a, str>)> {
+        let mut scope: Vec<(&'a str, Cow<'a, str>)> = vec![];
+        for binding in &self.bindings {
+            scope.retain(|(prefix, _)| *prefix != binding.prefix);
+            scope.push((binding.prefix, binding.uri.clone()));
+        }
+        scope
+    }
+
+    /// Returns the next token, or `None` at the end of a complete document.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first thing that is not well-formed or not admitted. Nothing after it is read.
+    pub fn read(&mut self) -> Result<Option<Token<'a>>, XmlError> {
+        if self.end_owed {
+            self.end_owed = false;
+            return Ok(Some(self.close(self.position()..self.position())));
+        }
+        loop {
+            let start = self.position();
+            let event = self.reader.read_event().map_err(|error| {
+                let at = usize::try_from(self.reader.error_position()).unwrap_or(start);
+                XmlError::new(error.to_string(), at)
+            })?;
+            let range = start..self.position();
+            let raw = self.text.get(range.clone()).unwrap_or_default();
+            match event {
+                Event::Start(_) => return self.open(raw, range, false).map(Some),
+                Event::Empty(_) => return self.open(raw, range, true).map(Some),
+                Event::End(_) => return Ok(Some(self.close(range))),
+                Event::Text(_) => {
+                    if let Some(token) = self.characters(raw, start)? {
+                        return Ok(Some(token));
+                    }
+                }
+                Event::CData(data) => {
+                    self.inside_root("CDATA", start)?;
+                    let data = raw.get(9..9 + data.len()).unwrap_or_default();
+                    return Ok(Some(Token::Text(normalize_lines(data))));
+                }
+                Event::GeneralRef(_) => {
+                    self.inside_root("reference", start)?;
+                    return reference(raw, start).map(Some);
+                }
+                Event::Comment(_) if raw.ends_with("--->") => {
+                    return Err(XmlError::new("a comment ends with --->", start));
+                }
+                Event::Comment(_) => {}
+                Event::PI(_) => check_instruction(raw, start)?,
+                Event::Decl(_) if start == 0 => check_declaration(raw)?,
+                Event::Decl(_) => {
+                    return Err(XmlError::new(
+                        "an XML declaration is not at the start",
+                        start,
+                    ));
+                }
+                Event::DocType(_) => {
+                    return Err(XmlError::new("a DOCTYPE is not accepted", start));
+                }
+                Event::Eof => return self.finish().map(|()| None),
+            }
+        }
+    }
+
+    /// Reads to the end of the element whose start tag was the last token, checking all of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokens::read`].
+    pub fn skip(&mut self) -> Result<(), XmlError> {
+        let inside = self.depth;
+        while self.depth >= inside {
+            self.read()?;
+        }
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        raw: &'a str,
+        range: Range<usize>,
+        empty: bool,
+    ) -> Result<Token<'a>, XmlError> {
+        if self.depth == 0 && self.root_seen {
+            return Err(XmlError::new("there is a second root element", range.start));
+        }
+        if self.depth >= DEPTH_MAX {
+            let detail = format!("elements are nested deeper than {DEPTH_MAX}");
+            return Err(XmlError::new(detail, range.start));
+        }
+        self.depth += 1;
+        self.root_seen = true;
+        let mut tag = Tag::parse(raw, range)?;
+        self.declare(&tag)?;
+        tag.resolve(|prefix| self.lookup(prefix))?;
+        self.end_owed = empty;
+        Ok(Token::Start(tag))
+    }
+
+    fn close(&mut self, range: Range<usize>) -> Token<'a> {
+        while self
+            .bindings
+            .last()
+            .is_some_and(|binding| binding.depth == self.depth)
+        {
+            self.bindings.pop();
+        }
+        self.depth = self.depth.saturating_sub(1);
+        Token::End(range)
+    }
+
+    fn declare(&mut self, tag: &Tag<'a>) -> Result<(), XmlError> {
+        for attribute in &tag.attributes {
+            let Some(prefix) = attribute.declared_prefix() else {
+                continue;
+            };
+            let uri = attribute.value()?;
+            let at = attribute.offset;
+            let reserved = prefix == "xmlns" || uri == XMLNS || (prefix == "xml") != (uri == XML);
+            if reserved {
+                return Err(XmlError::new(
+                    "a reserved prefix or namespace is declared",
+                    at,
+                ));
+            }
+            if !prefix.is_empty() && (uri.is_empty() || !is_nc_name(prefix)) {
+                return Err(XmlError::new(
+                    format!("prefix {prefix} is declared wrongly"),
+                    at,
+                ));
+            }
+            self.bindings.push(Binding {
+                depth: self.depth,
+                prefix,
+                uri,
+            });
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, prefix: &str) -> Option<Cow<'a, str>> {
+        if prefix == "xml" {
+            return Some(Cow::Borrowed(XML));
+        }
+        let bound = self
+            .bindings
+            .iter()
+            .rev()
+            .find(|binding| binding.prefix == prefix);
+        match bound {
+            Some(binding) => Some(binding.uri.clone()),
+            None if prefix.is_empty() => Some(Cow::Borrowed("")),
+            None => None,
+        }
+    }
+
+    fn characters(&self, raw: &'a str, start: usize) -> Result<Option<Token<'a>>, XmlError> {
+        if self.depth == 0 && is_blank(raw) {
+            return Ok(None);
+        }
+        self.inside_root("text", start)?;
+        match raw.find("]]>") {
+            Some(at) => Err(XmlError::new("text contains ]]>", start + at)),
+            None => Ok(Some(Token::Text(normalize_lines(raw)))),
+        }
+    }
+
+    fn inside_root(&self, what: &str, start: usize) -> Result<(), XmlError> {
+        if self.depth == 0 {
+            return Err(XmlError::new(
+                format!("{what} outside the root element"),
+                start,
+            ));
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<(), XmlError> {
+        let at = self.text.len();
+        match (self.depth, self.root_seen) {
+            (0, true) => Ok(()),
+            (0, false) => Err(XmlError::new("there is no root element", at)),
+            _ => Err(XmlError::new("the document ends inside an element", at)),
+        }
+    }
+}
+
+fn reference<'a>(raw: &str, start: usize) -> Result<Token<'a>, XmlError> {
+    let name = raw
+        .strip_prefix('&')
+        .and_then(|rest| rest.strip_suffix(';'))
+        .unwrap_or(raw);
+    match resolve_reference(name) {
+        Some(c) => Ok(Token::Text(Cow::Owned(c.into()))),
+        None => Err(XmlError::new(
+            format!("reference &{name}; is not accepted"),
+            start,
+        )),
+    }
+}
+
+fn check_instruction(raw: &str, start: usize) -> Result<(), XmlError> {
+    let target = raw.get(2..raw.len().saturating_sub(2)).unwrap_or_default();
+    let target = target
+        .split([' ', '\t', '\r', '\n'])
+        .next()
+        .unwrap_or_default();
+    if is_nc_name(target) && !target.eq_ignore_ascii_case("xml") {
+        return Ok(());
+    }
+    Err(XmlError::new(
+        "a processing instruction has no acceptable target",
+        start,
+    ))
+}
+
+/// Accepts `<?xml version="1.0" encoding="utf-8" standalone="yes"?>` with its optional parts.
+fn check_declaration(raw: &str) -> Result<(), XmlError> {
+    let inner = raw
+        .strip_prefix("<?xml")
+        .and_then(|rest| rest.strip_suffix("?>"));
+    let parts = tag::parse_attributes(inner.unwrap_or_default(), 5)?;
+    let mut expected = ["version", "encoding", "standalone"].into_iter();
+    for part in &parts {
+        // `find` goes on behind the last match, so the parts must come in this order.
+        let known = expected.find(|name| *name == part.name);
+        let fits = match known {
+            Some("version") => part.raw.len() == 3 && part.raw.starts_with("1."),
+            Some("encoding") => {
+                part.raw.eq_ignore_ascii_case("utf-8") || part.raw.eq_ignore_ascii_case("us-ascii")
+            }
+            Some(_) => ["yes", "no"].contains(&part.raw),
+            None => false,
+        };
+        if !fits {
+            let detail = format!(
+                "the XML declaration has {}={:?}, only UTF-8 is accepted",
+                part.name, part.raw
+            );
+            return Err(XmlError::new(detail, part.offset));
+        }
+    }
+    match parts.first() {
+        Some(first) if first.name == "version" => Ok(()),
+        _ => Err(XmlError::new("the XML declaration has no version", 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<usize, XmlError> {
+        let mut tokens = Tokens::new(text)?;
+        let mut count = 0;
+        while tokens.read()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    #[track_caller]
+    fn refused(text: &str, why: &str) {
+        let error = read(text).expect_err(text);
+        assert!(error.detail.contains(why), "{text}: {}", error.detail);
+    }
+
+    #[test]
+    fn what_is_not_well_formed_is_refused() {
+        refused("", "no root");
+        refused("<a>", "ends inside");
+        refused("<a></b>", "expected");
+        refused("<a/><b/>", "second root");
+        refused("<a/>x", "outside the root");
+        refused("x<a/>", "outside the root");
+        refused("<a/>&amp;", "outside the root");
+        refused("<a/><![CDATA[x]]>", "outside the root");
+        refused("<a>]]></a>", "]]>");
+        refused("<a>&nbsp;</a>", "&nbsp;");
+        refused("<a>&#0;</a>", "&#0;");
+        refused("<a>&#xD800;</a>", "&#xD800;");
+        refused("<a>& b</a>", "");
+        refused("<a b='&x;'/>", "&x;");
+        refused("<a>\u{1}</a>", "U+0001");
+        refused("<a>\u{ffff}</a>", "U+FFFF");
+        refused("<!DOCTYPE a><a/>", "DOCTYPE");
+        refused("<a><?xml version='1.0'?></a>", "not at the start");
+        refused(" <?xml version='1.0'?><a/>", "not at the start");
+        refused("<a><?XML x?></a>", "target");
+        refused("<a><!-- a--b --></a>", "");
+        refused("<a><!-- a---></a>", "");
+        refused("<a b='1' b='2'/>", "twice");
+        refused("<a xmlns:p='u' xmlns:q='u' p:b='1' q:b='2'/>", "twice");
+        refused("<a b=1/>", "");
+        refused("<a b/>", "");
+        refused("<a b='1'c='2'/>", "");
+        refused("<a b='<'/>", "<");
+        refused("<1a/>", "name");
+        refused("<a:b:c xmlns:a='u'/>", "name");
+        refused("<p:a/>", "prefix p");
+        refused("<a p:b='1'/>", "prefix p");
+        refused("<a xmlns:p=''/>", "prefix p");
+        refused("<a xmlns:xmlns='u'/>", "reserved");
+        refused("<a xmlns:xml='u'/>", "reserved");
+        refused("<a xmlns='http://www.w3.org/2000/xmlns/'/>", "reserved");
+        refused("<?xml version='1.0' encoding='utf-16'?><a/>", "UTF-8");
+        refused("<?xml encoding='utf-8'?><a/>", "version");
+        refused(
+            "<?xml version='1.0' standalone='no' encoding='utf-8'?><a/>",
+            "declaration",
+        );
+        refused(&"<a>".repeat(65), "nested");
+    }
+
+    #[test]
+    fn what_is_well_formed_is_accepted() {
+        for good in [
+            "<a/>",
+            "\u{feff}<?xml version=\"1.0\" encoding=\"UTF-8\" standalone='yes'?>\n<a/>\n<!-- c --><?p i?>",
+            "<a>&lt;&#10;&#x1F600;<![CDATA[<&]]></a >",
+            "<p:a xmlns:p='u' p:b='1' b='2'\t/>",
+            "<a xml:lang='en' xmlns:xml='http://www.w3.org/XML/1998/namespace'/>",
+            "<a xmlns='u'><b xmlns=''/></a>",
+            "<\u{e9}t\u{e9} \u{e0}='>'/>",
+        ] {
+            assert!(read(good).is_ok(), "{good}: {:?}", read(good));
+        }
+        let deepest = format!("{}{}", "<a>".repeat(64), "</a>".repeat(64));
+        assert!(read(&deepest).is_ok());
+    }
+
+    #[test]
+    fn names_are_resolved_by_the_innermost_declaration() {
+        let mut tokens =
+            Tokens::new("<a xmlns='u'><b xmlns='v' xmlns:p='w'><p:c/></b><d/></a>").unwrap();
+        let mut seen = vec![];
+        while let Some(token) = tokens.read().unwrap() {
+            if let Token::Start(tag) = token {
+                seen.push(format!("{{{}}}{}", tag.namespace, tag.local));
+            }
+        }
+        assert_eq!(seen, ["{u}a", "{v}b", "{w}c", "{u}d"]);
+    }
+
+    #[test]
+    fn character_data_is_decoded_and_lines_are_normalized() {
+        let mut tokens = Tokens::new("<a>x\r\ny\rz&#13;&amp;<![CDATA[&\r\n]]></a>").unwrap();
+        let mut text = String::new();
+        while let Some(token) = tokens.read().unwrap() {
+            if let Token::Text(piece) = token {
+                text.push_str(&piece);
+            }
+        }
+        assert_eq!(text, "x\ny\nz\r&&\n");
+    }
+
+    proptest::proptest! {
+        /// Whatever is accepted here, an independent strict parser accepts too.
+        #[test]
+        fn another_parser_accepts_what_we_accept(text in "(<[ab:]{1,3}( [bx:]{1,3}=['\"][<&a;]{0,2}['\"]){0,2}/?>|</[ab:]{1,3}>|&[a-z#0-9]{1,4};|[\\]>&a ]|<!-- ?-? ?-->|<[?][xp]l? ?[?]>|<!\\[CDATA\\[[\\]>]{0,3}\\]\\]>){1,8}") {
+            let wrapped = format!("<r xmlns:a='u' xmlns:b='u'>{text}</r>");
+            if read(&wrapped).is_ok() {
+                proptest::prop_assert!(roxmltree::Document::parse(&wrapped).is_ok(), "{wrapped}");
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Start tags: their names, attributes and namespaces.
+//!
+//! Pure.
+
+use std::{borrow::Cow, ops::Range};
+
+use super::{
+    XmlError,
+    text::{attribute_value, is_nc_name},
+};
+use crate::limits::ATTRIBUTES_MAX;
+
+/// One attribute as written.
+#[derive(Clone, Debug)]
+pub struct Attribute<'a> {
+    /// Its qualified name.
+    pub name: &'a str,
+    /// The value as written, between the quotes.
+    pub raw: &'a str,
+    /// The quote around it.
+    pub quote: char,
+    /// Where it begins in the document.
+    pub offset: usize,
+}
+
+impl<'a> Attribute<'a> {
+    /// Returns the value, decoded and normalized (XML 1.0, 3.3.3).
+    ///
+    /// # Errors
+    ///
+    /// Returns the first reference that is not accepted.
+    pub fn value(&self) -> Result<Cow<'a, str>, XmlError> {
+        attribute_value(self.raw).map_err(|name| {
+            XmlError::new(format!("reference &{name}; is not accepted"), self.offset)
+        })
+    }
+
+    /// Returns the prefix that this attribute declares: `""` for the default namespace, `None` if
+    /// it is an ordinary attribute.
+    pub fn declared_prefix(&self) -> Option<&'a str> {
+        if self.name == "xmlns" {
+            Some("")
+        } else {
+            self.name.strip_prefix("xmlns:")
+        }
+    }
+}
+
+/// A start tag or empty-element tag.
+#[derive(Clone, Debug)]
+pub struct Tag<'a> {
+    /// Its bytes in the document, from `<` to `>`.
+    pub range: Range<usize>,
+    /// Its qualified name, as written.
+    pub name: &'a str,
+    /// The part of the name before the colon, or `""`.
+    pub prefix: &'a str,
+    /// The part of the name after the colon.
+    pub local: &'a str,
+    /// The namespace the name is in, or `""`.
+    pub namespace: Cow<'a, str>,
+    /// Its attributes in order, namespace declarations included.
+    pub attributes: Vec<Attribute<'a>>,
+    /// Whether it is an empty-element tag, `<…/>`.
+    pub empty: bool,
+}
+
+impl<'a> Tag<'a> {
+    pub(super) fn parse(raw: &'a str, range: Range<usize>) -> Result<Self, XmlError> {
+        let inner = raw
+            .strip_prefix('<')
+            .and_then(|rest| rest.strip_suffix('>'))
+            .unwrap_or(raw);
+        let (inner, empty) = match inner.strip_suffix('/') {
+            Some(inner) => (inner, true),
+            None => (inner, false),
+        };
+        let length = inner.find(is_space).unwrap_or(inner.len());
+        let (name, rest) = inner.split_at(length);
+        let (prefix, local) = split_name(name, range.start)?;
+        let attributes = parse_attributes(rest, range.start + 1 + length)?;
+        Ok(Self {
+            range,
+            name,
+            prefix,
+            local,
+            namespace: Cow::Borrowed(""),
+            attributes,
+            empty,
+        })
+    }
+
+    /// Finds the namespaces of the element and its attributes, and attributes given twice.
+    pub(super) fn resolve(
+        &mut self,
+        lookup: impl Fn(&str) -> Option<Cow<'a, str>>,
+    ) -> Result<(), XmlError> {
+        let unbound = |prefix: &str, offset| {
+            XmlError::new(format!("prefix {prefix} is not declared"), offset)
+        };
+        self.namespace =
+            lookup(self.prefix).ok_or_else(|| unbound(self.prefix, self.range.start))?;
+        let mut seen: Vec<(Cow<'a, str>, &str)> = Vec::with_capacity(self.attributes.len());
+        for attribute in &self.attributes {
+            // Only so that a reference nobody ever decodes is noticed, too.
+            attribute.value()?;
+            let expanded = if attribute.declared_prefix().is_some() {
+                (Cow::Borrowed(super::XMLNS), attribute.name)
+            } else {
+                let (prefix, local) = split_name(attribute.name, attribute.offset)?;
+                let namespace = match prefix {
+                    "" => Cow::Borrowed(""),
+                    _ => lookup(prefix).ok_or_else(|| unbound(prefix, attribute.offset))?,
+                };
+                (namespace, local)
+            };
+            if seen.contains(&expanded) {
+                let detail = format!("attribute {} is given twice", attribute.name);
+                return Err(XmlError::new(detail, attribute.offset));
+            }
+            seen.push(expanded);
+        }
+        Ok(())
+    }
+
+    /// Returns whether this is the element `local` of `namespace`.
+    pub fn is(&self, namespace: &str, local: &str) -> bool {
+        self.local == local && self.namespace == namespace
+    }
+
+    /// Returns the attribute with this qualified name, as written.
+    pub fn attribute(&self, name: &str) -> Option<&Attribute<'a>> {
+        self.attributes
+            .iter()
+            .find(|attribute| attribute.name == name)
+    }
+
+    /// Returns the decoded value of the attribute with this qualified name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Attribute::value`].
+    pub fn value(&self, name: &str) -> Result<Option<Cow<'a, str>>, XmlError> {
+        self.attribute(name).map(Attribute::value).transpose()
+    }
+}
+
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r' | '\n')
+}
+
+fn split_name(name: &str, offset: usize) -> Result<(&str, &str), XmlError> {
+    let (prefix, local) = name.split_once(':').unwrap_or(("", name));
+    let prefix_fits = is_nc_name(prefix) || (prefix.is_empty() && !name.starts_with(':'));
+    if prefix_fits && is_nc_name(local) {
+        return Ok((prefix, local));
+    }
+    Err(XmlError::new(format!("{name:?} is not a name"), offset))
+}
+
+/// Reads `S name Eq quoted` over and over, strictly (XML 1.0, 3.1).
+pub(super) fn parse_attributes(text: &str, offset: usize) -> Result<Vec<Attribute<'_>>, XmlError> {
+    let mut attributes = vec![];
+    let mut rest = text;
+    loop {
+        let trimmed = rest.trim_start_matches(is_space);
+        if trimmed.is_empty() {
+            return Ok(attributes);
+        }
+        let at = offset + text.len() - trimmed.len();
+        let wrong = |why: &str| XmlError::new(format!("an attribute {why}"), at);
+        if trimmed.len() == rest.len() {
+            return Err(wrong("has no space before it"));
+        }
+        if attributes.len() >= ATTRIBUTES_MAX {
+            return Err(wrong(&format!("is one more than {ATTRIBUTES_MAX}")));
+        }
+        let (name, after) = trimmed
+            .split_once('=')
+            .ok_or_else(|| wrong("has no value"))?;
+        let name = name.trim_end_matches(is_space);
+        let after = after.trim_start_matches(is_space);
+        let quote = after.chars().next().filter(|c| matches!(c, '"' | '\''));
+        let quote = quote.ok_or_else(|| wrong("has no quoted value"))?;
+        let quoted = after.get(1..).unwrap_or_default();
+        let (raw, after) = quoted
+            .split_once(quote)
+            .ok_or_else(|| wrong("has no end"))?;
+        if raw.contains('<') {
+            return Err(wrong("contains <"));
+        }
+        attributes.push(Attribute {
+            name,
+            raw,
+            quote,
+            offset: at,
+        });
+        rest = after;
+    }
+}

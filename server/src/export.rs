@@ -1,0 +1,213 @@
+//! Writes the tree of documents as static files.
+//!
+//! Shell: reads the log and the archive, writes a folder. Links are relative, so the tree works
+//! wherever it is put. Some of its files will be other files in the next export; a web server must
+//! not call those immutable, so their names go into an nginx include.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use simplefeed_core::{
+    feed::{DocumentName, DocumentNumber, FeedName, Numbered, Position},
+    header::{INDEX, RECENT},
+    limits::INDEX_BLOCK_DOCUMENTS,
+    plan::FeedHead,
+};
+
+use crate::{
+    log::EntryLog,
+    views::{
+        archive_files::{Archive, ArchiveError},
+        documents::{Address, Coding, Documents},
+        index,
+    },
+};
+
+/// The name of the nginx include.
+pub const INCLUDE: &str = "simplefeed-lifetimes.conf";
+
+/// Why an export failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// A document cannot be read.
+    #[error("a document cannot be read")]
+    Archive(#[from] ArchiveError),
+    /// A file cannot be written.
+    #[error("cannot write {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+}
+
+/// Writes all documents below `to`, with `entries` also every entry on its own. Returns the number
+/// of files.
+///
+/// # Errors
+///
+/// See [`ExportError`].
+pub fn export(
+    log: &Arc<dyn EntryLog>,
+    archive: &Archive,
+    to: &Path,
+    entries: bool,
+) -> Result<u64, ExportError> {
+    let documents = Documents::new(Arc::clone(log), archive.clone());
+    let mut export = Export {
+        documents,
+        to,
+        files: 0,
+        growing: vec![],
+    };
+    let mut after: Option<FeedName> = None;
+    loop {
+        let feeds = log
+            .feeds(after.as_ref(), 1_000)
+            .map_err(ArchiveError::from)?;
+        let Some((last, _)) = feeds.last() else { break };
+        after = Some(last.clone());
+        for (name, head) in &feeds {
+            export.feed(name, head, archive, entries)?;
+        }
+    }
+    let include = include(&export.growing);
+    export.write(INCLUDE, include.as_bytes())?;
+    Ok(export.files)
+}
+
+struct Export<'a> {
+    documents: Documents,
+    to: &'a Path,
+    files: u64,
+    growing: Vec<String>,
+}
+
+impl Export<'_> {
+    fn feed(
+        &mut self,
+        feed: &FeedName,
+        head: &FeedHead,
+        archive: &Archive,
+        entries: bool,
+    ) -> Result<(), ExportError> {
+        let archived = archive.manifests.count(feed).map_err(ArchiveError::from)?;
+        for number in 1..head.open.opening.name.number.get() {
+            let Some(number) = DocumentNumber::new(number) else {
+                continue;
+            };
+            let opening = self
+                .documents
+                .log()
+                .opening(head.feed, number)
+                .map_err(ArchiveError::from)?;
+            if let Some(opening) = opening {
+                self.resource(
+                    feed,
+                    &opening.name.to_string(),
+                    &Address::Document(opening.name),
+                )?;
+            }
+        }
+        let open: DocumentName = head.open.opening.name;
+        self.resource(feed, &open.to_string(), &Address::Document(open))?;
+        self.resource(feed, RECENT, &Address::Recent)?;
+        self.resource(feed, INDEX, &Address::Index)?;
+        for block in 1..=archived / INDEX_BLOCK_DOCUMENTS {
+            let id = self
+                .documents
+                .snapshot(feed)?
+                .map(|state| state.settings.id.clone());
+            let Some(id) = id else { continue };
+            let found = index::closed_block(&archive.manifests, feed, &id, block)
+                .map_err(ArchiveError::from)?;
+            if let Some(found) = found {
+                let numbered = index::block_of_name(&found.name);
+                let numbered = numbered.expect("a block has the name of a block");
+                self.resource(feed, &found.name, &Address::IndexBlock(numbered))?;
+            }
+        }
+        if entries {
+            self.entries(feed, head)?;
+        }
+        Ok(())
+    }
+
+    fn entries(&mut self, feed: &FeedName, head: &FeedHead) -> Result<(), ExportError> {
+        for at in 0..head.next.0 {
+            let entry = self
+                .documents
+                .log()
+                .entries(head.feed, Position(at)..Position(at + 1));
+            let entry = entry.map_err(ArchiveError::from)?.pop();
+            let Some(entry) = entry else { continue };
+            let numbered = Numbered {
+                number: at,
+                epoch: entry.document.epoch,
+            };
+            self.resource(
+                feed,
+                &format!("entries/{numbered}.atom"),
+                &Address::Entry(numbered),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn resource(
+        &mut self,
+        feed: &FeedName,
+        name: &str,
+        address: &Address,
+    ) -> Result<(), ExportError> {
+        let Some(resource) = self.documents.resource(feed, address)? else {
+            return Ok(());
+        };
+        let path = format!("feeds/{feed}/{name}");
+        for (coding, suffix) in [(Coding::Identity, ""), (Coding::Gzip, ".gz")] {
+            let body = self.documents.body(&resource, coding)?;
+            self.write(&format!("{path}{suffix}"), &body.bytes)?;
+        }
+        if !resource.frozen {
+            self.growing.push(path);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ExportError> {
+        let path = self.to.join(name);
+        let parent = path.parent().unwrap_or(self.to);
+        let written = fs::create_dir_all(parent).and_then(|()| fs::write(&path, bytes));
+        written.map_err(|source| ExportError::Write { path, source })?;
+        self.files += 1;
+        Ok(())
+    }
+}
+
+/// Returns an nginx include, for the `http` block, that sets `$simplefeed_cache_control`.
+fn include(growing: &[String]) -> String {
+    let mut text = String::from(
+        "# Lifetimes of the exported files. Include this in the http block, and in the location:\n\
+         #   gzip_static on;\n\
+         #   types { application/atom+xml atom; application/json json; }\n\
+         #   add_header Cache-Control $simplefeed_cache_control;\n\
+         map $uri $simplefeed_cache_control {\n    \
+         default \"public, max-age=31536000, immutable\";\n",
+    );
+    for path in growing {
+        let pattern = path.replace('.', "\\.");
+        writeln!(
+            text,
+            "    \"~/{pattern}$\" \"public, max-age=1, stale-if-error=86400\";"
+        )
+        .expect("writing to memory does not fail");
+    }
+    text.push_str("}\n");
+    text
+}

@@ -1,0 +1,159 @@
+//! Conditional requests (RFC 9110, 13; rules H-1 to H-9).
+//!
+//! Pure: from request headers and validators to a verdict. The etag crate holds and compares tags;
+//! it parses no lists, and takes `"a", "b"` for one tag, so the list is taken apart here.
+
+use std::time::{Duration, SystemTime};
+
+use etag::EntityTag;
+use hyper::header::{
+    HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+    IF_UNMODIFIED_SINCE,
+};
+
+/// What a representation can be recognised by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Validators {
+    /// Its entity tag.
+    pub tag: EntityTag,
+    /// The second in which it changed last, counted from 1970, if it is told.
+    pub modified: Option<i64>,
+}
+
+/// What to do with a GET or HEAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send the representation.
+    Send,
+    /// 304: the client has it.
+    NotModified,
+    /// 412: a precondition does not hold.
+    Failed,
+}
+
+/// A list of entity tags as in `If-Match` and `If-None-Match`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TagList {
+    /// `*`.
+    Any,
+    /// Tags.
+    Tags(Vec<EntityTag>),
+    /// Not a list of tags.
+    Invalid,
+}
+
+impl TagList {
+    /// Returns the list that all header lines of this name form together, or `None` if there are
+    /// none. Tags longer than ours can be are left out, because they are not ours.
+    pub fn of(headers: &HeaderMap, name: &HeaderName) -> Option<Self> {
+        let mut lines = headers.get_all(name).iter().peekable();
+        lines.peek()?;
+        let mut tags = vec![];
+        let mut any = false;
+        for line in lines {
+            let text = line.as_bytes().trim_ascii();
+            if text == b"*" {
+                any = true;
+            } else if parse_tags(text, &mut tags).is_none() {
+                return Some(Self::Invalid);
+            }
+        }
+        Some(match (any, tags.is_empty()) {
+            (true, true) => Self::Any,
+            (true, false) => Self::Invalid,
+            (false, _) => Self::Tags(tags),
+        })
+    }
+}
+
+/// Adds the tags of one line: `[ entity-tag ] *( OWS "," OWS [ entity-tag ] )`.
+fn parse_tags(line: &[u8], tags: &mut Vec<EntityTag>) -> Option<()> {
+    let mut rest = line;
+    loop {
+        rest = rest.trim_ascii_start();
+        if let Some(after) = rest.strip_prefix(b",") {
+            rest = after;
+            continue;
+        }
+        if rest.is_empty() {
+            return Some(());
+        }
+        let (weak, quoted) = match rest.strip_prefix(b"W/") {
+            Some(quoted) => (true, quoted),
+            None => (false, rest),
+        };
+        let opaque = quoted.strip_prefix(b"\"")?;
+        let end = opaque.iter().position(|byte| *byte == b'"')?;
+        let (opaque, after) = opaque.split_at_checked(end)?;
+        let legal = |byte: &u8| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..);
+        if !opaque.iter().all(legal) {
+            return None;
+        }
+        rest = after.strip_prefix(b"\"")?.trim_ascii_start();
+        if !rest.is_empty() && !rest.starts_with(b",") {
+            return None;
+        }
+        let text = std::str::from_utf8(opaque).ok();
+        if let Some(tag) = text.and_then(|text| EntityTag::checked_new(weak, text).ok()) {
+            tags.push(tag);
+        }
+    }
+}
+
+/// Decides a GET or HEAD (rule H-7: first `If-Match`, else `If-Unmodified-Since`; then
+/// `If-None-Match`, else `If-Modified-Since`).
+///
+/// `If-Modified-Since` counts only if it is exactly the second we told, since the same second may
+/// have seen a later change (rule H-4).
+pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
+    let tag = &validators.tag;
+    let holds = match TagList::of(headers, &IF_MATCH) {
+        Some(TagList::Any) => true,
+        Some(TagList::Tags(tags)) => tags.iter().any(|given| given.strong_eq(tag)),
+        Some(TagList::Invalid) => false,
+        None => match (date(headers, &IF_UNMODIFIED_SINCE), validators.modified) {
+            (Some(date), Some(modified)) => modified <= date,
+            _ => true,
+        },
+    };
+    if !holds {
+        return Verdict::Failed;
+    }
+    let known = match TagList::of(headers, &IF_NONE_MATCH) {
+        Some(TagList::Any) => true,
+        Some(TagList::Tags(tags)) => tags.iter().any(|given| given.weak_eq(tag)),
+        // Present, so that the date is not looked at (rule H-8), and matching nothing.
+        Some(TagList::Invalid) => false,
+        None => {
+            let date = date(headers, &IF_MODIFIED_SINCE);
+            date.is_some() && date == validators.modified
+        }
+    };
+    if known {
+        Verdict::NotModified
+    } else {
+        Verdict::Send
+    }
+}
+
+/// Returns the second a date header names (rule H-5: all three forms), if it is one valid date.
+fn date(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
+    let mut lines = headers.get_all(name).iter();
+    let only = lines.next().filter(|_| lines.next().is_none())?;
+    let date = httpdate::parse_http_date(only.to_str().ok()?).ok()?;
+    let since = date.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_secs()).ok()
+}
+
+/// Returns a second, counted from 1970, as an HTTP date; `None` outside the years 1970 to 9999,
+/// which httpdate cannot write.
+pub fn http_date(second: i64) -> Option<HeaderValue> {
+    let second = u64::try_from(second)
+        .ok()
+        .filter(|second| *second <= 253_402_300_799)?;
+    let date = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+    HeaderValue::from_str(&httpdate::fmt_http_date(date)).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,416 @@
+//! From a request to an answer.
+//!
+//! Shell: reads bodies and moves disk work off the threads that serve connections. Every decision is
+//! made elsewhere: routes, conditions, codings, publishing.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode, Version,
+    body::{Body as _, Incoming},
+    header::{
+        ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, EXPECT, HOST, HeaderName,
+        HeaderValue, LOCATION, RETRY_AFTER, TRANSFER_ENCODING,
+    },
+};
+use serde::Serialize;
+use simplefeed_core::{
+    feed::FeedName,
+    header::RECENT,
+    instant::Instant,
+    limits::{BODY_BYTES_MAX, CATALOGUE_FEEDS_MAX},
+};
+use tracing::{debug, error};
+
+use super::{
+    problem::{PROBLEM_TYPE, Problem},
+    publishing::{self, EntryMedia},
+    reply::{Growing, NO_STORE, reply, repr_digest},
+    routes::Route,
+};
+use crate::{
+    log::settings_of,
+    publish::{Append, Configure, PublishError, Publisher},
+    views::{
+        archive_files::ArchiveError,
+        documents::{Address, Documents, HeadTag, Resource, growing_listing},
+    },
+};
+
+/// How long a request's body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_mins(1);
+/// Bodies above this are read into entries on a thread that may take its time.
+const INLINE_BODY_BYTES: usize = 16 * 1024;
+
+type Answer = Response<Full<Bytes>>;
+
+/// Answers requests.
+#[derive(Debug)]
+pub struct Handler {
+    documents: Arc<Documents>,
+    publisher: Publisher,
+    growing: Growing,
+    public_url: String,
+    prefix: String,
+    clock: fn() -> Instant,
+}
+
+impl Handler {
+    /// Returns a handler; `public_url` is where clients see the server.
+    pub fn new(
+        documents: Arc<Documents>,
+        publisher: Publisher,
+        recent_max_age: u32,
+        public_url: &url::Url,
+        clock: fn() -> Instant,
+    ) -> Self {
+        Self {
+            documents,
+            publisher,
+            growing: Growing::new(recent_max_age),
+            public_url: public_url.as_str().trim_end_matches('/').into(),
+            prefix: public_url.path().trim_end_matches('/').into(),
+            clock,
+        }
+    }
+
+    /// Answers one request.
+    pub async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let mut answer = self
+            .dispatch(request)
+            .await
+            .unwrap_or_else(|problem| problem_answer(&problem));
+        debug!(%method, path, status = answer.status().as_u16(), "answered");
+        if method == Method::HEAD {
+            // The length is that of the GET (rule H-12); hyper sends no body.
+            let length = answer.body().size_hint().exact().unwrap_or(0);
+            if answer.status() != StatusCode::NOT_MODIFIED {
+                answer
+                    .headers_mut()
+                    .insert(CONTENT_LENGTH, HeaderValue::from(length));
+            }
+            *answer.body_mut() = Full::default();
+        }
+        answer
+    }
+
+    async fn dispatch(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
+        check_host(&request)?;
+        let path = request.uri().path();
+        let route = Route::of(path, &self.prefix);
+        let route =
+            route.ok_or_else(|| Problem::not_found(format!("there is nothing at {path}")))?;
+        let reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        if reading {
+            check_bodiless(&request)?;
+        }
+        match (route, request.method()) {
+            (Route::Resource(feed, address), _) if reading => {
+                self.read(request.headers(), feed, address).await
+            }
+            (Route::Feed(feed), _) if reading => self.redirect(feed).await,
+            (Route::Feed(feed), &Method::POST) => self.append(feed, request).await,
+            (Route::Feed(feed), &Method::PUT) => self.configure(feed, request).await,
+            (Route::Catalogue, _) if reading => {
+                let query = request.uri().query().unwrap_or_default();
+                let resource = self.catalogue(query).await?;
+                self.send(request.headers(), resource).await
+            }
+            (Route::Health, _) if reading => Ok(plain(StatusCode::OK, "ok\n")),
+            (Route::Ready, _) if reading => Ok(self.ready()),
+            (route, _) => {
+                let mut answer = problem_answer(&Problem::method(route.methods()));
+                answer
+                    .headers_mut()
+                    .insert(ALLOW, HeaderValue::from_static(route.methods()));
+                Ok(answer)
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        headers: &HeaderMap,
+        feed: FeedName,
+        address: Address,
+    ) -> Result<Answer, Problem> {
+        let documents = Arc::clone(&self.documents);
+        let absent = Problem::not_found(format!("feed {feed} has no such document"));
+        let found = match documents.at_once(&feed, &address) {
+            Some(resource) => Some(resource),
+            None => off_thread(move || documents.resource(&feed, &address)).await?,
+        };
+        self.send(headers, found.ok_or(absent)?).await
+    }
+
+    async fn send(&self, headers: &HeaderMap, resource: Resource) -> Result<Answer, Problem> {
+        let reply = reply(headers, &resource, &self.growing, (self.clock)())?;
+        let mut answer = Response::new(Full::default());
+        *answer.status_mut() = reply.status;
+        *answer.headers_mut() = reply.headers;
+        if let Some(coding) = reply.coding {
+            let documents = Arc::clone(&self.documents);
+            let body = match documents.body_at_once(&resource, coding) {
+                Some(body) => body,
+                None => off_thread(move || documents.body(&resource, coding)).await?,
+            };
+            if let Some(digest) = &body.digest {
+                answer
+                    .headers_mut()
+                    .insert(HeaderName::from_static("repr-digest"), repr_digest(digest));
+            }
+            *answer.body_mut() = Full::new(body.bytes);
+        }
+        Ok(answer)
+    }
+
+    async fn redirect(&self, feed: FeedName) -> Result<Answer, Problem> {
+        let documents = Arc::clone(&self.documents);
+        let name = feed.clone();
+        let state = off_thread(move || documents.snapshot(&name)).await?;
+        let state = state.ok_or_else(|| Problem::not_found(format!("there is no feed {feed}")))?;
+        let mut answer = plain(StatusCode::SEE_OTHER, "");
+        let location = format!("{}{RECENT}", state.settings.base_url());
+        answer
+            .headers_mut()
+            .insert(LOCATION, header_value(&location));
+        Ok(answer)
+    }
+
+    async fn append(&self, feed: FeedName, request: Request<Incoming>) -> Result<Answer, Problem> {
+        let media = EntryMedia::of(request.headers())?;
+        let key = publishing::idempotency_key(request.headers())?;
+        let if_match = publishing::if_match(request.headers())?;
+        let body = read_body(request).await?;
+        let drafts = if body.len() <= INLINE_BODY_BYTES {
+            media.drafts(&body)
+        } else {
+            let drafts = tokio::task::spawn_blocking(move || media.drafts(&body)).await;
+            drafts.map_err(|error| {
+                error!(%error, "reading entries failed");
+                Problem::internal()
+            })?
+        };
+        let drafts = drafts.map_err(|refusal| Problem::from(&refusal))?;
+        let append = Append {
+            feed,
+            drafts,
+            key,
+            if_match,
+        };
+        let appended = match self.publisher.append(append).await {
+            Ok(appended) => appended,
+            Err(error) => return Ok(publish_error(&error)),
+        };
+        let new = appended.results.iter().any(|outcome| !outcome.duplicate);
+        let status = if new {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        let mut answer = json(status, publishing::append_answer(&appended), &appended.tag);
+        if let Some(location) = publishing::entry_location(&appended) {
+            answer
+                .headers_mut()
+                .insert(LOCATION, header_value(&location));
+        }
+        Ok(answer)
+    }
+
+    async fn configure(
+        &self,
+        feed: FeedName,
+        request: Request<Incoming>,
+    ) -> Result<Answer, Problem> {
+        let headers = request.headers().clone();
+        let body = read_body(request).await?;
+        let (choices, id) = publishing::settings_body(&headers, &body)?;
+        match self
+            .publisher
+            .configure(Configure { feed, choices, id })
+            .await
+        {
+            Ok(configured) => {
+                let status = if configured.created {
+                    StatusCode::CREATED
+                } else {
+                    StatusCode::OK
+                };
+                Ok(json(
+                    status,
+                    publishing::settings_answer(&configured),
+                    &configured.tag,
+                ))
+            }
+            Err(error) => Ok(publish_error(&error)),
+        }
+    }
+
+    async fn catalogue(&self, query: &str) -> Result<Resource, Problem> {
+        let after = match query.strip_prefix("after=") {
+            None if query.is_empty() => None,
+            after => Some(after.and_then(FeedName::parse).ok_or_else(|| {
+                Problem::malformed("the only query is after= with the name of a feed")
+            })?),
+        };
+        let documents = Arc::clone(&self.documents);
+        let public_url = self.public_url.clone();
+        off_thread(move || {
+            let log = documents.log();
+            let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
+            let mut feeds = Vec::with_capacity(found.len());
+            for (name, head) in &found {
+                let settings = settings_of(&**log, head.feed, head.revision)?;
+                feeds.push(CatalogueFeed {
+                    name: name.to_string(),
+                    id: settings.id.to_string(),
+                    title: settings.title().into(),
+                    entries: head.next.0,
+                    href: format!("{}{RECENT}", settings.base_url()),
+                });
+            }
+            let last = found.last().filter(|_| found.len() == CATALOGUE_FEEDS_MAX);
+            let next = last.map(|(name, _)| format!("{public_url}/feeds?after={name}"));
+            let body = serde_json::to_vec(&Catalogue { feeds, next });
+            Ok(growing_listing(
+                body.expect("a catalogue has a JSON form").into(),
+            ))
+        })
+        .await
+    }
+
+    fn ready(&self) -> Answer {
+        let log = self.documents.log();
+        if !log.is_open() {
+            return plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the log takes no entries\n",
+            );
+        }
+        plain(StatusCode::OK, "ready\n")
+    }
+}
+
+#[derive(Serialize)]
+struct Catalogue {
+    feeds: Vec<CatalogueFeed>,
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CatalogueFeed {
+    name: String,
+    id: String,
+    title: String,
+    entries: u64,
+    href: String,
+}
+
+/// One Host, as HTTP/1.1 demands (RFC 9110, 7.2); hyper accepts none and two.
+fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
+    let hosts = request.headers().get_all(HOST).iter().count();
+    match (hosts, request.version()) {
+        (1, _) | (0, Version::HTTP_10) => Ok(()),
+        (0, _) => Err(Problem::malformed("the request has no Host")),
+        _ => Err(Problem::malformed("the request has several Hosts")),
+    }
+}
+
+/// A read has no body; one that has may be an attempt to smuggle a second request.
+fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
+    let headers = request.headers();
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .is_some_and(|length| length != "0");
+    if length || headers.contains_key(TRANSFER_ENCODING) {
+        return Err(Problem::malformed("a GET or HEAD has no body"));
+    }
+    Ok(())
+}
+
+async fn read_body(request: Request<Incoming>) -> Result<Bytes, Problem> {
+    let too_large = || Problem::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes"));
+    let announced = request.body().size_hint().lower();
+    let continues = request.headers().contains_key(EXPECT);
+    if usize::try_from(announced).map_or(true, |announced| announced > BODY_BYTES_MAX) {
+        debug!(announced, continues, "a body is too large");
+        return Err(too_large());
+    }
+    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
+    match tokio::time::timeout(BODY_TIMEOUT, body).await {
+        Err(_) => Err(Problem::timeout()),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => Err(Problem::malformed(format!("the body is broken: {error}"))),
+    }
+}
+
+/// Runs what may read from the disk where it holds up nobody else.
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ArchiveError> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            error!(error, "a document cannot be read");
+            Err(Problem::internal())
+        }
+        Err(error) => {
+            error!(%error, "reading a document failed");
+            Err(Problem::internal())
+        }
+    }
+}
+
+fn header_value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("URLs we write are plain text")
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Answer {
+    let mut answer = Response::new(Full::from(text));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain;charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+    answer
+}
+
+fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
+    let mut answer = Response::new(Full::from(body));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent)));
+    answer
+}
+
+fn publish_error(error: &PublishError) -> Answer {
+    let mut answer = problem_answer(&Problem::from(error));
+    if matches!(error, PublishError::Busy | PublishError::Unavailable) {
+        answer
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    answer
+}
+
+fn problem_answer(problem: &Problem) -> Answer {
+    let mut answer = Response::new(Full::from(problem.body()));
+    *answer.status_mut() = problem.status();
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    if problem.status() == StatusCode::NOT_ACCEPTABLE {
+        headers.insert(
+            hyper::header::VARY,
+            HeaderValue::from_static("accept-encoding"),
+        );
+    }
+    answer
+}

@@ -1,0 +1,227 @@
+//! Refusals as problem documents (RFC 9457).
+//!
+//! Pure. Every error answer of the server is one of these, and none is ever cached (rule H-22).
+
+use hyper::StatusCode;
+use serde::Serialize;
+use simplefeed_core::{
+    digest::Digest,
+    refusal::{Refusal, RefusalKind},
+};
+
+use crate::publish::PublishError;
+
+/// The media type of a problem document.
+pub const PROBLEM_TYPE: &str = "application/problem+json";
+
+/// A problem document.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    #[serde(serialize_with = "as_number")]
+    status: StatusCode,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    element: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    conflicts: Vec<ConflictMember>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ConflictMember {
+    entry: usize,
+    id: String,
+    stored: Digest,
+    offered: Digest,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
+}
+
+impl Problem {
+    fn new(kind: &str, title: &'static str, status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("urn:simplefeed:problem:{kind}"),
+            title,
+            status,
+            detail: detail.into(),
+            entry: None,
+            element: None,
+            line: None,
+            rule: None,
+            conflicts: vec![],
+        }
+    }
+
+    /// Returns the status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Returns the document.
+    pub fn body(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a problem has a JSON form")
+    }
+
+    /// A request that is not HTTP as we accept it.
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(
+            "malformed",
+            "malformed request",
+            StatusCode::BAD_REQUEST,
+            detail,
+        )
+    }
+
+    /// Nothing has this URL (yet).
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new("not-found", "not found", StatusCode::NOT_FOUND, detail)
+    }
+
+    /// The resource does not answer this method.
+    pub fn method(allowed: &str) -> Self {
+        let detail = format!("this resource answers {allowed}");
+        Self::new(
+            "method",
+            "method not allowed",
+            StatusCode::METHOD_NOT_ALLOWED,
+            detail,
+        )
+    }
+
+    /// Neither of our codings is acceptable.
+    pub fn not_acceptable() -> Self {
+        let detail = "identity and gzip are excluded by Accept-Encoding";
+        Self::new(
+            "unacceptable",
+            "not acceptable",
+            StatusCode::NOT_ACCEPTABLE,
+            detail,
+        )
+    }
+
+    /// A precondition of a read does not hold.
+    pub fn precondition(detail: impl Into<String>) -> Self {
+        Self::new(
+            "precondition",
+            "precondition failed",
+            StatusCode::PRECONDITION_FAILED,
+            detail,
+        )
+    }
+
+    /// The body has a type or coding that cannot be published.
+    pub fn media_type(detail: impl Into<String>) -> Self {
+        Self::new(
+            "media-type",
+            "unsupported media type",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            detail,
+        )
+    }
+
+    /// The body is too long.
+    pub fn too_large(detail: impl Into<String>) -> Self {
+        Self::new(
+            "too-large",
+            "too large",
+            StatusCode::PAYLOAD_TOO_LARGE,
+            detail,
+        )
+    }
+
+    /// The body did not arrive in time.
+    pub fn timeout() -> Self {
+        let detail = "the body did not arrive in time";
+        Self::new(
+            "malformed",
+            "request timeout",
+            StatusCode::REQUEST_TIMEOUT,
+            detail,
+        )
+    }
+
+    /// Something is wrong on our side; it is in the log, not in the answer.
+    pub fn internal() -> Self {
+        let detail = "the server cannot read this now";
+        Self::new(
+            "busy",
+            "internal error",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            detail,
+        )
+    }
+
+    /// The server is starting, stopping, or cannot write.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(
+            "read-only",
+            "unavailable",
+            StatusCode::SERVICE_UNAVAILABLE,
+            detail,
+        )
+    }
+}
+
+impl From<&Refusal> for Problem {
+    fn from(refusal: &Refusal) -> Self {
+        let (kind, title, status) = match refusal.kind {
+            RefusalKind::Malformed => ("malformed", "malformed entry", StatusCode::BAD_REQUEST),
+            RefusalKind::TooLarge => ("too-large", "too large", StatusCode::PAYLOAD_TOO_LARGE),
+            RefusalKind::Conflict => ("conflict", "conflicting content", StatusCode::CONFLICT),
+            RefusalKind::Precondition => (
+                "precondition",
+                "precondition failed",
+                StatusCode::PRECONDITION_FAILED,
+            ),
+            _ => (
+                "unacceptable",
+                "unacceptable entry",
+                StatusCode::UNPROCESSABLE_ENTITY,
+            ),
+        };
+        let conflicts = refusal.conflicts.iter().map(|conflict| ConflictMember {
+            entry: conflict.entry,
+            id: conflict.id.to_string(),
+            stored: conflict.stored,
+            offered: conflict.offered,
+        });
+        Self {
+            entry: refusal.entry,
+            element: refusal.element.clone(),
+            line: refusal.line,
+            rule: refusal.rule,
+            conflicts: conflicts.collect(),
+            ..Self::new(kind, title, status, refusal.detail.clone())
+        }
+    }
+}
+
+impl From<&PublishError> for Problem {
+    fn from(error: &PublishError) -> Self {
+        match error {
+            PublishError::Refused(refusal) => refusal.into(),
+            PublishError::Full => {
+                let status = StatusCode::INSUFFICIENT_STORAGE;
+                Self::new("too-large", "too many feeds", status, error.to_string())
+            }
+            PublishError::Busy => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                Self::new("busy", "busy", status, error.to_string())
+            }
+            PublishError::Unavailable => Self::unavailable(format!(
+                "{error}; whether this request is stored is unknown, repeating it is safe"
+            )),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What a publishing request says, and what it is told.
+//!
+//! Pure: from headers and body to what the writer takes, and from its outcome to JSON.
+
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, IF_MATCH};
+use serde::{Deserialize, Serialize};
+use simplefeed_core::{
+    cut::Period,
+    entry::Draft,
+    event,
+    feed::FeedId,
+    limits::IDEMPOTENCY_KEY_BYTES_MAX,
+    refusal::Refusal,
+    scanner::{essence, scan},
+    settings::{Choices, Settings},
+};
+
+use super::{conditional::TagList, problem::Problem};
+use crate::publish::{Appended, Configured, IfMatch};
+
+/// The media types that entries may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryMedia {
+    /// An Atom entry or feed document.
+    Atom,
+    /// One event, or an array of them.
+    Json,
+    /// One event per line.
+    Ndjson,
+}
+
+impl EntryMedia {
+    /// Returns what a request's headers announce.
+    ///
+    /// # Errors
+    ///
+    /// A problem with status 415 for anything else, and for a coded body.
+    pub fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        check_uncoded(headers)?;
+        let kind = media_type(headers);
+        let charset = kind.split(';').skip(1).find_map(|parameter| {
+            let (name, value) = parameter.split_once('=')?;
+            name.trim()
+                .eq_ignore_ascii_case("charset")
+                .then(|| value.trim().trim_matches('"'))
+        });
+        if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
+            return Err(Problem::media_type("the body must be UTF-8"));
+        }
+        match essence(kind).as_str() {
+            "application/atom+xml" => Ok(Self::Atom),
+            "application/json" => Ok(Self::Json),
+            "application/x-ndjson" => Ok(Self::Ndjson),
+            _ => Err(Problem::media_type(
+                "entries are application/atom+xml, application/json or application/x-ndjson",
+            )),
+        }
+    }
+
+    /// Returns the drafts in a body.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first thing that is wrong.
+    pub fn drafts(self, body: &[u8]) -> Result<Vec<Draft>, Refusal> {
+        match self {
+            Self::Atom => scan(body),
+            Self::Json => event::from_json(body),
+            Self::Ndjson => event::from_ndjson(body),
+        }
+    }
+}
+
+fn media_type(headers: &HeaderMap) -> &str {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default()
+}
+
+fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
+    let codings = headers.get_all(CONTENT_ENCODING).iter();
+    for coding in codings {
+        if !coding
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"identity")
+        {
+            return Err(Problem::media_type(
+                "a body is accepted without content coding only",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the idempotency key of a request.
+///
+/// # Errors
+///
+/// A problem with status 400 if it is empty, too long or given twice.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut lines = headers
+        .get_all(HeaderName::from_static("idempotency-key"))
+        .iter();
+    let Some(key) = lines.next() else {
+        return Ok(None);
+    };
+    let text = key.to_str().unwrap_or_default().trim().trim_matches('"');
+    if text.is_empty() || text.len() > IDEMPOTENCY_KEY_BYTES_MAX || lines.next().is_some() {
+        let detail =
+            format!("Idempotency-Key is one text of 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
+        return Err(Problem::malformed(detail));
+    }
+    Ok(Some(text.into()))
+}
+
+/// Returns the condition under which to append.
+///
+/// # Errors
+///
+/// A problem with status 400 if it is no list of entity tags.
+pub fn if_match(headers: &HeaderMap) -> Result<Option<IfMatch>, Problem> {
+    match TagList::of(headers, &IF_MATCH) {
+        None => Ok(None),
+        Some(TagList::Any) => Ok(Some(IfMatch::Any)),
+        // A proxy that compresses makes our tags weak, so weakness is not held against them.
+        Some(TagList::Tags(tags)) => Ok(Some(IfMatch::Tags(
+            tags.iter().map(|tag| tag.tag().into()).collect(),
+        ))),
+        Some(TagList::Invalid) => Err(Problem::malformed("If-Match is not a list of entity tags")),
+    }
+}
+
+/// The answer to an append.
+#[derive(Debug, Serialize)]
+struct AppendAnswer {
+    results: Vec<ResultAnswer>,
+    commit: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ResultAnswer {
+    id: String,
+    position: u64,
+    document: String,
+    status: &'static str,
+}
+
+/// Returns the body that answers an append.
+pub fn append_answer(appended: &Appended) -> Vec<u8> {
+    let results = appended.results.iter().map(|outcome| ResultAnswer {
+        id: outcome.id.to_string(),
+        position: outcome.position.0,
+        document: appended.settings.document_url(outcome.document),
+        status: if outcome.duplicate {
+            "duplicate"
+        } else {
+            "appended"
+        },
+    });
+    let answer = AppendAnswer {
+        results: results.collect(),
+        commit: appended.commit,
+    };
+    serde_json::to_vec(&answer).expect("an answer has a JSON form")
+}
+
+/// Returns the URL of the entry that an append of exactly one created.
+pub fn entry_location(appended: &Appended) -> Option<String> {
+    match appended.results.as_slice() {
+        [one] if !one.duplicate => {
+            let numbered = simplefeed_core::feed::Numbered {
+                number: one.position.0,
+                epoch: one.document.epoch,
+            };
+            Some(format!(
+                "{}entries/{numbered}.atom",
+                appended.settings.base_url()
+            ))
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettingsBody {
+    id: Option<String>,
+    title: Option<String>,
+    author: Option<String>,
+    document_entries: Option<u32>,
+    document_bytes: Option<u64>,
+    document_period: Option<Period>,
+    absolute_links: Option<bool>,
+}
+
+/// Returns the settings that a PUT asks for, and the id of a feed to be created.
+///
+/// # Errors
+///
+/// A problem: 415 if it is not JSON by its type, 400 if it is not JSON, 422 if it has other members.
+pub fn settings_body(
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(Choices, Option<FeedId>), Problem> {
+    check_uncoded(headers)?;
+    if essence(media_type(headers)) != "application/json" {
+        return Err(Problem::media_type("settings are application/json"));
+    }
+    let parsed: SettingsBody = serde_json::from_slice(body).map_err(|error| {
+        let refusal = if error.is_data() {
+            Refusal::unacceptable(error.to_string(), "Simplefeed profile: settings")
+        } else {
+            Refusal::malformed(format!("not JSON: {error}"))
+        };
+        Problem::from(&refusal)
+    })?;
+    let id = parsed.id.map(|id| {
+        FeedId::parse(&id).ok_or_else(|| {
+            let detail = "id is not an absolute IRI without white space";
+            Problem::from(&Refusal::unacceptable(detail, "RFC 4287, 4.2.6").at_element("id"))
+        })
+    });
+    let choices = Choices {
+        title: parsed.title,
+        author: parsed.author,
+        document_entries: parsed.document_entries,
+        document_bytes: parsed.document_bytes,
+        document_period: parsed.document_period,
+        absolute_links: parsed.absolute_links,
+    };
+    Ok((choices, id.transpose()?))
+}
+
+#[derive(Debug, Serialize)]
+struct SettingsAnswer<'a> {
+    name: &'a str,
+    id: &'a str,
+    title: &'a str,
+    author: &'a str,
+    document_entries: u32,
+    document_bytes: u64,
+    document_period: Period,
+    absolute_links: bool,
+    href: String,
+}
+
+/// Returns the body that answers a change of settings: all of them, as they are now.
+pub fn settings_answer(configured: &Configured) -> Vec<u8> {
+    let settings: &Settings = &configured.settings;
+    let policy = settings.cut_policy();
+    let answer = SettingsAnswer {
+        name: settings.name.as_str(),
+        id: settings.id.as_str(),
+        title: settings.title(),
+        author: settings.author(),
+        document_entries: policy.entries,
+        document_bytes: policy.bytes,
+        document_period: policy.period,
+        absolute_links: settings.absolute_links(),
+        href: format!("{}{}", settings.base_url(), simplefeed_core::header::RECENT),
+    };
+    serde_json::to_vec(&answer).expect("an answer has a JSON form")
+}

@@ -1,0 +1,146 @@
+//! Which resource a path names.
+//!
+//! Pure. Paths are matched exactly as they arrive: no decoding, no dot segments, no second spelling
+//! of a number, and no path ever reaches the file system.
+
+use simplefeed_core::{
+    feed::{DocumentName, DocumentNumber, FeedName, Numbered},
+    header::{INDEX, RECENT},
+};
+
+use crate::views::{documents::Address, index::block_of_name};
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// `/feeds`.
+    Catalogue,
+    /// `/feeds/{feed}`.
+    Feed(FeedName),
+    /// Something below `/feeds/{feed}/`.
+    Resource(FeedName, Address),
+    /// `/healthz`.
+    Health,
+    /// `/readyz`.
+    Ready,
+}
+
+impl Route {
+    /// Returns what `path` names, or `None`. `prefix` is the path of the public URL, which a proxy
+    /// may have left on or taken off.
+    pub fn of(path: &str, prefix: &str) -> Option<Self> {
+        let path = path.strip_prefix(prefix).unwrap_or(path);
+        let mut segments = path.strip_prefix('/')?.split('/');
+        let route = match (
+            segments.next()?,
+            segments.next(),
+            segments.next(),
+            segments.next(),
+        ) {
+            ("healthz", None, ..) => Self::Health,
+            ("readyz", None, ..) => Self::Ready,
+            ("feeds", None, ..) => Self::Catalogue,
+            ("feeds", Some(feed), None, _) => Self::Feed(FeedName::parse(feed)?),
+            ("feeds", Some(feed), Some(file), None) => {
+                Self::Resource(FeedName::parse(feed)?, address(file)?)
+            }
+            ("feeds", Some(feed), Some("entries"), Some(file)) => {
+                let entry = Numbered::parse(file.strip_suffix(".atom")?)?;
+                Self::Resource(FeedName::parse(feed)?, Address::Entry(entry))
+            }
+            _ => return None,
+        };
+        segments.next().is_none().then_some(route)
+    }
+
+    /// Returns the methods it answers, as in an `Allow` header (rule H-14).
+    pub fn methods(&self) -> &'static str {
+        match self {
+            Self::Feed(_) => "GET, HEAD, POST, PUT",
+            _ => "GET, HEAD",
+        }
+    }
+}
+
+fn address(file: &str) -> Option<Address> {
+    match file {
+        RECENT => return Some(Address::Recent),
+        INDEX => return Some(Address::Index),
+        _ => {}
+    }
+    if let Some(block) = block_of_name(file) {
+        return Some(Address::IndexBlock(block));
+    }
+    let Numbered { number, epoch } = Numbered::parse(file.strip_suffix(".atom")?)?;
+    let number = DocumentNumber::new(number)?;
+    Some(Address::Document(DocumentName { number, epoch }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, want: Option<&str>) {
+        let found = Route::of(path, "/sub").map(|route| match route {
+            Route::Feed(feed) => format!("feed {feed}"),
+            Route::Resource(feed, address) => format!("{feed} {address:?}"),
+            other => format!("{other:?}"),
+        });
+        assert_eq!(
+            found.as_deref().map(|f| f.split('(').next().unwrap()),
+            want,
+            "{path}"
+        );
+    }
+
+    #[test]
+    fn known_paths_are_found_with_and_without_the_prefix() {
+        check("/feeds", Some("Catalogue"));
+        check("/sub/feeds", Some("Catalogue"));
+        check("/healthz", Some("Health"));
+        check("/readyz", Some("Ready"));
+        check("/feeds/a", Some("feed a"));
+        check("/feeds/a/recent.atom", Some("a Recent"));
+        check("/sub/feeds/a/1.atom", Some("a Document"));
+        check("/feeds/a/12-2.atom", Some("a Document"));
+        check("/feeds/a/entries/0.atom", Some("a Entry"));
+        check("/feeds/a/index.json", Some("a Index"));
+        check("/feeds/a/index-1.json", Some("a IndexBlock"));
+    }
+
+    #[test]
+    fn other_spellings_name_nothing() {
+        for path in [
+            "",
+            "/",
+            "feeds",
+            "//feeds",
+            "/feeds/",
+            "/Feeds",
+            "/feeds/A",
+            "/feeds/a/",
+            "/feeds/../feeds",
+            "/feeds/a/0.atom",
+            "/feeds/a/01.atom",
+            "/feeds/a/1.atom/",
+            "/feeds/a/1-1.atom",
+            "/feeds/a/+1.atom",
+            "/feeds/a/1",
+            "/feeds/a/recent",
+            "/feeds/a/recent.atom/x",
+            "/feeds/%61",
+            "/feeds/a%2f1.atom",
+            "/feeds/a/entries/",
+            "/feeds/a/entries/1",
+            "/feeds/a/entries/1.atom/x",
+            "/feeds/a/index-0.json",
+            "/feeds/a/18446744073709551616.atom",
+            "/sub",
+            "/subfeeds",
+            "/feeds/a/../b/recent.atom",
+        ] {
+            check(path, None);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The Simplefeed server: publishes entries into a durable log and shows it as Atom documents.
+//!
+//! **publish → commit → views → bytes → HTTP**, and no arrow points back. To follow a publish, start
+//! at [`publish`]; a read, at [`http`]. The modules, in the order to read them:
+//!
+//! - [`log`]: the entry log, its contract and its two kinds.
+//! - [`publish`]: the single writer, with group commit.
+//! - [`views`]: documents, archive files and the archive index, computed from commits.
+//! - [`http`]: routes, conditional requests, codings, problems, and the shell around them.
+//! - [`config`]: settings by flag, environment and file.
+//! - [`serve`]: all of it together, running.
+//! - [`verify`], [`rebuild`], [`export`]: what can be done with a log that no server has open.
+//! - [`exit`]: what exit codes mean.
+
+pub mod log;
+pub mod views;
+pub mod publish;
+pub mod http;
+pub mod config;
+pub mod serve;
+pub mod verify;
+pub mod rebuild;
+pub mod export;
+pub mod exit;

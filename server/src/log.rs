@@ -1,0 +1,216 @@
+//! The entry log: the only truth. Everything a reader sees is computed from its commits.
+//!
+//! Pure: the contract. [`sled_log`] keeps it on a disk, [`memory`] in memory for tests and as the
+//! model that crash tests compare with; both pass the same contract tests and have equal chain
+//! hashes for equal commits.
+
+use std::{io, ops::Range, path::PathBuf};
+
+use simplefeed_core::{
+    commit::Commit,
+    entry::Entry,
+    feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position, Revision},
+    history::ChainHash,
+    instant::Instant,
+    plan::{FeedHead, Known, Opening},
+    settings::Settings,
+};
+
+pub mod memory;
+pub mod barrier;
+pub mod witness;
+mod record;
+pub mod sled_log;
+pub mod opening;
+#[cfg(test)]
+mod contract;
+
+/// The end of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogHead {
+    /// The last commit; 0 if there is none.
+    pub number: CommitNumber,
+    /// The instant of the last commit's last entry. The next commit is later.
+    pub last: Instant,
+    /// The chain hash after the last commit.
+    pub chain: ChainHash,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The number of feeds.
+    pub feeds: u64,
+}
+
+impl LogHead {
+    /// The end of an empty log.
+    pub const START: Self = Self {
+        number: CommitNumber(0),
+        last: Instant::MIN,
+        chain: ChainHash::START,
+        epoch: Epoch::FIRST,
+        feeds: 0,
+    };
+}
+
+/// Why a log cannot do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The disk refused. The log takes no more commits until it is opened again.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// sled refused. The log takes no more commits until it is opened again.
+    #[error("the storage failed")]
+    Storage(#[source] sled::Error),
+    /// An earlier commit failed, so that nobody knows what is on the disk.
+    #[error("the log takes no more commits since one failed; restart the server")]
+    Stopped,
+    /// What is stored contradicts itself.
+    #[error("the log is damaged: {what}")]
+    Damaged {
+        /// The record, and what is wrong with it.
+        what: String,
+    },
+}
+
+impl LogError {
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        Self::Damaged { what: what.into() }
+    }
+
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}
+
+/// A durable, append-only sequence of commits, and what can be looked up in it.
+///
+/// Readers never see beyond the last commit that [`append`](Self::append) has returned from. There
+/// is one writer.
+pub trait EntryLog: Send + Sync {
+    /// Appends commit `head + 1`, and returns once it would survive a power cut.
+    ///
+    /// # Errors
+    ///
+    /// Any error is final: the commit may or may not be found after the next opening, and every
+    /// later append returns [`LogError::Stopped`].
+    ///
+    /// # Panics
+    ///
+    /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
+    /// it changes.
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
+
+    /// Returns the end of the log, as far as readers may see.
+    fn head(&self) -> LogHead;
+
+    /// Returns at most `max` commits from number `from` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError>;
+
+    /// Returns the chain hash after a commit.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError>;
+
+    /// Returns the entries at the given positions, as far as they exist.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError>;
+
+    /// Returns the entry that has an id, if any. For the writer only, since it sees everything.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
+
+    /// Returns the end of a feed.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError>;
+
+    /// Returns the feed that has a name.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError>;
+
+    /// Returns a feed's settings of a revision.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError>;
+
+    /// Returns how a document was opened; the last time, if it was opened anew.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn opening(&self, feed: FeedKey, document: DocumentNumber)
+    -> Result<Option<Opening>, LogError>;
+
+    /// Returns at most `max` feeds in the order of their names, from behind `after` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError>;
+
+    /// Returns whether the log takes commits: not any more once one has failed.
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// Does what can wait until no publisher does.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`]. Nothing acknowledged depends on it.
+    fn settle(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+}
+
+/// Returns settings that a head or an opening refers to, which are there unless the log is damaged.
+///
+/// # Errors
+///
+/// [`LogError::Damaged`] if they are not.
+pub fn settings_of(
+    log: &dyn EntryLog,
+    feed: FeedKey,
+    revision: Revision,
+) -> Result<Settings, LogError> {
+    let missing = || LogError::damaged(format!("feed {} has no settings {}", feed.0, revision.0));
+    log.settings(feed, revision)?.ok_or_else(missing)
+}

@@ -1,0 +1,116 @@
+//! The barrier: what makes written bytes survive a power cut.
+//!
+//! Shell: the file system. sled's own flush does not reach the disk (it calls `sync_file_range`,
+//! which commits neither a file's new length nor the drive's cache), so the log puts a real sync
+//! behind it before anything is acknowledged. It is a trait, so that tests can fail it, count it and
+//! leave it out: a test of durability that passes without the barrier would prove nothing.
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Makes everything written to a folder durable.
+pub trait Barrier: Send + Sync {
+    /// Returns once everything written before would survive a power cut.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first write the disk could not do. It must not be tried again: the pages that
+    /// failed may count as written by then.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The barrier of a real disk: `syncfs` of the folder's file system where it reports errors
+/// (Linux 5.8 and later), else `fdatasync` of every file and folder.
+#[derive(Debug)]
+pub struct DiskBarrier {
+    folder: PathBuf,
+    handle: File,
+    whole: bool,
+}
+
+impl DiskBarrier {
+    /// Returns the barrier for everything below `folder`.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the folder cannot be opened.
+    pub fn new(folder: &Path) -> io::Result<Self> {
+        let handle = File::open(folder)?;
+        Ok(Self {
+            folder: folder.into(),
+            handle,
+            whole: syncfs_reports_errors(),
+        })
+    }
+}
+
+impl Barrier for DiskBarrier {
+    fn sync(&self) -> io::Result<()> {
+        if self.whole {
+            sync_file_system(&self.handle)
+        } else {
+            sync_tree(&self.folder)
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn sync_file_system(folder: &File) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(folder)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn sync_file_system(folder: &File) -> io::Result<()> {
+    folder.sync_all()
+}
+
+#[cfg(target_os = "linux")]
+fn syncfs_reports_errors() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut parts = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    let major = parts.next().and_then(Result::ok);
+    let minor = parts.next().and_then(Result::ok);
+    major.zip(minor).is_some_and(|version| version >= (5, 8))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn syncfs_reports_errors() -> bool {
+    false
+}
+
+/// Syncs every file below a folder, then the folders, the innermost first.
+///
+/// # Errors
+///
+/// Returns the first one that cannot be synced.
+pub fn sync_tree(folder: &Path) -> io::Result<()> {
+    for item in std::fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_type()?.is_dir() {
+            sync_tree(&item.path())?;
+        } else {
+            // A file may go away meanwhile: sled replaces its snapshots.
+            match File::open(item.path()) {
+                Ok(file) => file.sync_data()?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    sync_folder(folder)
+}
+
+/// Makes the names in a folder durable.
+///
+/// # Errors
+///
+/// Returns why the folder cannot be synced.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,254 @@
+//! The entry log in memory: for tests, and the model that crash tests compare with.
+//!
+//! Pure. It keeps the commits and finds everything else by looking through what they say, which is
+//! slow and hard to get wrong.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+    sync::{PoisonError, RwLock, RwLockReadGuard},
+};
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    entry::Entry,
+    feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
+    history::ChainHash,
+    plan::{FeedHead, Known, Opening},
+    settings::Settings,
+};
+
+use super::{EntryLog, LogError, LogHead};
+
+/// The entry log in memory.
+#[derive(Debug, Default)]
+pub struct MemoryLog {
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    commits: Vec<(Commit, LogHead)>,
+    names: BTreeMap<FeedName, FeedKey>,
+    feeds: HashMap<FeedKey, Feed>,
+}
+
+#[derive(Debug)]
+struct Feed {
+    head: FeedHead,
+    settings: HashMap<Revision, Settings>,
+    openings: HashMap<DocumentNumber, Opening>,
+    entries: Vec<Entry>,
+}
+
+impl State {
+    fn head(&self) -> LogHead {
+        self.commits
+            .last()
+            .map_or(LogHead::START, |(_, head)| *head)
+    }
+
+    fn apply(&mut self, commit: &Commit) {
+        let mut head = self.head();
+        assert!(
+            commit.number == head.number.next(),
+            "commits are appended in order"
+        );
+        assert!(
+            commit.instant > head.last,
+            "a commit is later than the one before it"
+        );
+        let mut entries = 0;
+        for change in &commit.changes {
+            if let Change::Epoch { epoch } = change {
+                head.epoch = *epoch;
+                continue;
+            }
+            let entry_instant = commit.instant.plus_micros(entries);
+            let feed = self.feed_of(change, commit, &mut head);
+            feed.head
+                .apply(change, commit.instant, entry_instant, head.epoch);
+            match change {
+                Change::Settings {
+                    revision, settings, ..
+                } => {
+                    feed.settings.insert(*revision, settings.clone());
+                }
+                Change::Opened { document, .. } => {
+                    feed.openings.insert(*document, feed.head.open.opening);
+                }
+                Change::Entry {
+                    at,
+                    id,
+                    sent,
+                    fragment,
+                    ..
+                } => {
+                    assert!(at.next() == feed.head.next, "positions are dense");
+                    entries += 1;
+                    feed.entries.push(Entry {
+                        at: *at,
+                        id: id.clone(),
+                        document: feed.head.open.opening.name,
+                        commit: commit.number,
+                        instant: entry_instant,
+                        sent: *sent,
+                        fragment: fragment.clone(),
+                    });
+                }
+                Change::Epoch { .. } => {}
+            }
+        }
+        head.number = commit.number;
+        head.last = commit.last_instant();
+        head.chain = head.chain.extend(&commit.encode());
+        self.commits.push((commit.clone(), head));
+    }
+
+    fn feed_of(&mut self, change: &Change, commit: &Commit, head: &mut LogHead) -> &mut Feed {
+        let key = match change {
+            Change::Settings { feed, .. }
+            | Change::Opened { feed, .. }
+            | Change::Entry { feed, .. } => *feed,
+            Change::Epoch { .. } => unreachable!("an epoch is no change of a feed"),
+        };
+        if let Change::Settings {
+            settings,
+            revision: Revision::FIRST,
+            ..
+        } = change
+        {
+            head.feeds += 1;
+            self.names.insert(settings.name.clone(), key);
+            let feed = Feed {
+                head: FeedHead::create(settings, commit.instant, head.epoch),
+                settings: HashMap::new(),
+                openings: HashMap::new(),
+                entries: vec![],
+            };
+            self.feeds.insert(key, feed);
+        }
+        self.feeds
+            .get_mut(&key)
+            .expect("a feed is created before it is changed")
+    }
+}
+
+impl MemoryLog {
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EntryLog for MemoryLog {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.apply(commit);
+        Ok(state.head().chain)
+    }
+
+    fn head(&self) -> LogHead {
+        self.state().head()
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        let state = self.state();
+        let wanted = state
+            .commits
+            .iter()
+            .filter(|(commit, _)| commit.number >= from);
+        Ok(wanted.take(max).map(|(commit, _)| commit.clone()).collect())
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        if number == CommitNumber(0) {
+            return Ok(Some(ChainHash::START));
+        }
+        let state = self.state();
+        Ok(state
+            .commits
+            .iter()
+            .find(|(commit, _)| commit.number == number)
+            .map(|(_, head)| head.chain))
+    }
+
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        let state = self.state();
+        let entries = state
+            .feeds
+            .get(&feed)
+            .into_iter()
+            .flat_map(|feed| &feed.entries);
+        Ok(entries
+            .filter(|entry| range.contains(&entry.at))
+            .cloned()
+            .collect())
+    }
+
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        let state = self.state();
+        let entry = state
+            .feeds
+            .get(&feed)
+            .and_then(|feed| feed.entries.iter().find(|entry| entry.id == *id));
+        Ok(entry.map(|entry| Known {
+            at: entry.at,
+            document: entry.document,
+            sent: entry.sent,
+            fragment: Digest::of(&entry.fragment),
+        }))
+    }
+
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        Ok(self.state().feeds.get(&feed).map(|feed| feed.head.clone()))
+    }
+
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        let state = self.state();
+        Ok(state
+            .names
+            .get(name)
+            .and_then(|key| state.feeds.get(key))
+            .map(|feed| feed.head.clone()))
+    }
+
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        let state = self.state();
+        Ok(state
+            .feeds
+            .get(&feed)
+            .and_then(|feed| feed.settings.get(&revision).cloned()))
+    }
+
+    fn opening(
+        &self,
+        feed: FeedKey,
+        document: DocumentNumber,
+    ) -> Result<Option<Opening>, LogError> {
+        let state = self.state();
+        Ok(state
+            .feeds
+            .get(&feed)
+            .and_then(|feed| feed.openings.get(&document).copied()))
+    }
+
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
+        let state = self.state();
+        let behind = state
+            .names
+            .iter()
+            .filter(|(name, _)| after.is_none_or(|after| *name > after));
+        let heads = behind.filter_map(|(name, key)| {
+            state
+                .feeds
+                .get(key)
+                .map(|feed| (name.clone(), feed.head.clone()))
+        });
+        Ok(heads.take(max).collect())
+    }
+}

@@ -1,0 +1,531 @@
+//! Opening and closing a log on a disk, without ever letting sled destroy the only copy.
+//!
+//! Shell: the data folder. sled's recovery overwrites what it takes for torn, and can so empty a
+//! damaged database without a word. So it works in place only after a clean stop whose marks are
+//! all there; otherwise it gets a copy, the copy is checked against the witness, and only a good one
+//! takes the place of the original.
+//!
+//! ```text
+//! <data>/lock          held while open (flock); the process id, for people
+//! <data>/witness       what must be in the log at least
+//! <data>/clean         exists only after a clean stop
+//! <data>/sled/         the log
+//! <data>/sled.opening/ a copy being checked
+//! <data>/sled.before/  the original after an unclean stop, until the next clean one
+//! ```
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write as _},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use simplefeed_core::{feed::CommitNumber, history::ChainHash};
+use sled::{Db, Mode};
+
+use super::{
+    EntryLog, LogError,
+    barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
+    record::{STORAGE_VERSION, VERSION_KEY},
+    sled_log::SledLog,
+    witness::{Testimony, Witness},
+};
+
+/// sled's page cache, in bytes. Its memory is about twice this.
+const CACHE_BYTES: u64 = 128 * 1024 * 1024;
+/// Commits at the end whose checksums and chain are checked at every opening.
+const CHECKED_COMMITS: u64 = 64;
+/// How long to wait for sled's threads to let go of a database just closed.
+const RELEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// Why a log cannot be opened. Nothing in its folder was changed, but for leftovers of openings.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error("the data folder {folder} is in use by another process{holder}")]
+    Locked {
+        /// The data folder.
+        folder: PathBuf,
+        /// The process, if it said so.
+        holder: String,
+    },
+    /// The folder or a file in it cannot be used.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// What is there is not what was there at the last commit.
+    #[error("the log in {folder} is damaged: {what}; nothing was changed")]
+    Damaged {
+        /// The data folder.
+        folder: PathBuf,
+        /// What is missing or wrong.
+        what: String,
+    },
+    /// A newer version of this program wrote it.
+    #[error(
+        "the log in {folder} has storage version {version}, this program knows {STORAGE_VERSION}"
+    )]
+    Newer {
+        /// The data folder.
+        folder: PathBuf,
+        /// Its storage version.
+        version: u32,
+    },
+    /// There is no log in the folder.
+    #[error("there is no log in {folder}")]
+    Absent {
+        /// The data folder.
+        folder: PathBuf,
+    },
+}
+
+/// The data folder of a log, locked.
+#[derive(Debug)]
+pub struct DataFolder {
+    path: PathBuf,
+    lock: File,
+}
+
+/// An opened log, and the folder it must be closed into.
+#[derive(Debug)]
+pub struct OpenedLog {
+    /// The log.
+    pub log: SledLog,
+    /// Its folder.
+    pub folder: DataFolder,
+}
+
+/// Opens the log in `folder`, creating both if there is none.
+///
+/// # Errors
+///
+/// See [`OpenError`].
+pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
+    open_with(folder, |path| Ok(Box::new(DiskBarrier::new(path)?)))
+}
+
+/// Opens the log in `folder`, which must be there, for checking or exporting it.
+///
+/// # Errors
+///
+/// See [`OpenError`].
+pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
+    if !folder.join("witness").exists() && !folder.join("sled").exists() {
+        return Err(OpenError::Absent {
+            folder: folder.into(),
+        });
+    }
+    open(folder)
+}
+
+/// Opens the log in `folder` with another barrier; for tests of what the barrier is for.
+///
+/// # Errors
+///
+/// See [`OpenError`].
+pub fn open_with(
+    folder: &Path,
+    barrier: impl FnOnce(&Path) -> io::Result<Box<dyn Barrier>>,
+) -> Result<OpenedLog, OpenError> {
+    let data = DataFolder::lock(folder)?;
+    let (witness, testimony) = data.witness()?;
+    let clean = data.path("clean").exists();
+    let db = if clean {
+        data.check_file(&testimony)?;
+        data.remove_file("clean")?;
+        data.open_in_place()?
+    } else {
+        data.open_copy(&testimony)?
+    };
+    let barrier = barrier(&data.path).map_err(data.io("sync", ""))?;
+    let log = SledLog::new(db, data.path("sled").join("db"), barrier, witness)
+        .map_err(|error| data.damaged(error.to_string()))?;
+    data.check(&log, &testimony)?;
+    data.write_process_id()?;
+    Ok(OpenedLog { log, folder: data })
+}
+
+impl OpenedLog {
+    /// Closes the log so that the next opening need not doubt it.
+    ///
+    /// # Errors
+    ///
+    /// Returns what could not be written; the next opening then takes the careful way.
+    pub fn close(self) -> Result<(), OpenError> {
+        let Self { log, folder } = self;
+        if !log.is_open() {
+            return Ok(());
+        }
+        let (db, barrier, mut witness, head) = log.into_parts();
+        db.flush()
+            .map_err(|error| folder.damaged(error.to_string()))?;
+        drop(db);
+        folder.wait_for_release()?;
+        barrier.sync().map_err(folder.io("sync", "sled"))?;
+        let file_bytes = folder.file_bytes()?;
+        let testimony = Testimony {
+            commit: head.number,
+            chain: head.chain,
+            file_bytes,
+        };
+        witness
+            .write(&testimony)
+            .and_then(|()| witness.sync())
+            .map_err(folder.io("write", "witness"))?;
+        folder.remove_folder("sled.before")?;
+        let clean = folder.path("clean");
+        File::create(&clean)
+            .and_then(|file| file.sync_all())
+            .map_err(folder.io("write", "clean"))?;
+        sync_folder(&folder.path).map_err(folder.io("sync", ""))
+    }
+}
+
+impl DataFolder {
+    /// Takes the folder, creating it if need be.
+    fn lock(folder: &Path) -> Result<Self, OpenError> {
+        let failed = |action| {
+            let path = folder.to_path_buf();
+            move |source| OpenError::Io {
+                action,
+                path,
+                source,
+            }
+        };
+        fs::create_dir_all(folder).map_err(failed("create"))?;
+        let path = folder.join("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(false)
+            .open(&path);
+        let lock = lock.map_err(failed("write to"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self {
+                path: folder.into(),
+                lock,
+            }),
+            Err(TryLockError::WouldBlock) => {
+                let holder = fs::read_to_string(&path).unwrap_or_default();
+                let holder = holder.trim();
+                let holder = if holder.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({holder})")
+                };
+                Err(OpenError::Locked {
+                    folder: folder.into(),
+                    holder,
+                })
+            }
+            Err(TryLockError::Error(source)) => Err(failed("lock")(source)),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn io(&self, action: &'static str, name: &str) -> impl FnOnce(io::Error) -> OpenError {
+        let path = self.path(name);
+        move |source| OpenError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    fn damaged(&self, what: impl Into<String>) -> OpenError {
+        OpenError::Damaged {
+            folder: self.path.clone(),
+            what: what.into(),
+        }
+    }
+
+    /// For people who wonder what holds the folder. Only written once the opening succeeded, so
+    /// that a refusal leaves every file as it was.
+    fn write_process_id(&self) -> Result<(), OpenError> {
+        let mut file = &self.lock;
+        file.set_len(0)
+            .and_then(|()| writeln!(file, "process {}", std::process::id()))
+            .map_err(self.io("write", "lock"))
+    }
+
+    fn witness(&self) -> Result<(Witness, Testimony), OpenError> {
+        let path = self.path("witness");
+        if !path.exists() {
+            if ["sled", "sled.before", "clean"]
+                .iter()
+                .any(|name| self.path(name).exists())
+            {
+                return Err(self.damaged("its witness is missing"));
+            }
+            let witness = Witness::create(&path).map_err(self.io("create", "witness"))?;
+            sync_folder(&self.path).map_err(self.io("sync", ""))?;
+            let commit = CommitNumber(0);
+            return Ok((
+                witness,
+                Testimony {
+                    commit,
+                    chain: ChainHash::START,
+                    file_bytes: 0,
+                },
+            ));
+        }
+        let (witness, testimony) = Witness::open(&path).map_err(self.io("read", "witness"))?;
+        let testimony = testimony.ok_or_else(|| self.damaged("its witness is unreadable"))?;
+        Ok((witness, testimony))
+    }
+
+    fn file_bytes(&self) -> Result<u64, OpenError> {
+        let file = self.path("sled").join("db");
+        fs::metadata(file)
+            .map(|file| file.len())
+            .map_err(self.io("measure", "sled/db"))
+    }
+
+    /// Before sled may touch its files in place: they must be there, and as long as they were. sled
+    /// shortens its file only while it is open, and the witness was written after it was closed.
+    fn check_file(&self, testimony: &Testimony) -> Result<(), OpenError> {
+        if !self.path("sled").join("db").exists() {
+            return Err(self.damaged("sled/db is missing"));
+        }
+        let (found, expected) = (self.file_bytes()?, testimony.file_bytes);
+        if found < expected {
+            let what = format!("sled/db has {found} bytes and had {expected}");
+            return Err(self.damaged(what));
+        }
+        Ok(())
+    }
+
+    fn open_in_place(&self) -> Result<Db, OpenError> {
+        self.remove_leftovers("sled")?;
+        self.open_sled("sled")
+    }
+
+    /// After an unclean stop, or at the very first start: checks a copy and puts it in place.
+    fn open_copy(&self, testimony: &Testimony) -> Result<Db, OpenError> {
+        let source = self.source(testimony)?;
+        self.remove_folder("sled.opening")?;
+        if let Some(source) = &source {
+            let copy = self.path("sled.opening");
+            copy_folder(&self.path(source), &copy).map_err(self.io("copy to", "sled.opening"))?;
+            self.remove_leftovers("sled.opening")?;
+            let db = self
+                .open_sled("sled.opening")
+                .and_then(|db| self.check_copy(db, testimony));
+            if let Err(error) = db {
+                self.remove_folder("sled.opening")?;
+                return Err(error);
+            }
+            sync_tree(&copy).map_err(self.io("sync", "sled.opening"))?;
+            self.swap(source)?;
+        }
+        self.open_sled("sled")
+    }
+
+    /// Returns the folder to copy from, or `None` if there has never been a log.
+    fn source(&self, testimony: &Testimony) -> Result<Option<&'static str>, OpenError> {
+        let exists = |name: &str| self.path(name).join("db").exists();
+        if exists("sled") {
+            return Ok(Some("sled"));
+        }
+        // Stopped between the two renames of a swap.
+        if !self.path("sled").exists() && exists("sled.before") && exists("sled.opening") {
+            return Ok(Some("sled.before"));
+        }
+        if testimony.commit == CommitNumber(0) {
+            return Ok(None);
+        }
+        Err(self.damaged("sled/db is missing"))
+    }
+
+    fn swap(&self, source: &str) -> Result<(), OpenError> {
+        if source == "sled" {
+            self.remove_folder("sled.before")?;
+            self.rename("sled", "sled.before")?;
+        }
+        self.rename("sled.opening", "sled")
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), OpenError> {
+        fs::rename(self.path(from), self.path(to))
+            .and_then(|()| sync_folder(&self.path))
+            .map_err(self.io("move to", to))
+    }
+
+    fn check_copy(&self, db: Db, testimony: &Testimony) -> Result<(), OpenError> {
+        let witness = tempfile::tempdir().map_err(self.io("create", "a temporary folder"))?;
+        let witness = Witness::create(&witness.path().join("witness"))
+            .map_err(self.io("create", "witness"))?;
+        let file = self.path("sled.opening").join("db");
+        let log = SledLog::new(db, file, Box::new(NoBarrier), witness)
+            .map_err(|error| self.damaged(error.to_string()))?;
+        self.check(&log, testimony)?;
+        let (db, ..) = log.into_parts();
+        db.flush()
+            .map_err(|error| self.damaged(error.to_string()))?;
+        drop(db);
+        self.wait_for_release()
+    }
+
+    /// Checks an opened log: not behind the witness, its end sound, its newest feeds consistent.
+    fn check(&self, log: &SledLog, testimony: &Testimony) -> Result<(), OpenError> {
+        let damaged = |error: LogError| self.damaged(error.to_string());
+        let head = log.head();
+        if head.number < testimony.commit {
+            let what = format!(
+                "it ends at commit {} and had {}",
+                head.number, testimony.commit
+            );
+            return Err(self.damaged(what));
+        }
+        if log.chain(testimony.commit).map_err(damaged)? != Some(testimony.chain) {
+            return Err(self.damaged(format!("commit {} is not what it was", testimony.commit)));
+        }
+        let first = head.number.0.saturating_sub(CHECKED_COMMITS - 1).max(1);
+        let mut chain = log.chain(CommitNumber(first - 1)).map_err(damaged)?;
+        for number in first..=head.number.0 {
+            let commits = log.commits(CommitNumber(number), 1).map_err(damaged)?;
+            let extended = commits
+                .first()
+                .zip(chain)
+                .map(|(commit, chain)| chain.extend(&commit.encode()));
+            chain = log.chain(CommitNumber(number)).map_err(damaged)?;
+            if extended.is_none() || extended != chain {
+                return Err(self.damaged(format!("commit {number} does not fit the chain")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens sled. It panics on some damaged databases; a panic is a refusal here.
+    fn open_sled(&self, name: &str) -> Result<Db, OpenError> {
+        let path = self.path(name);
+        let open = || {
+            sled::Config::new()
+                .path(&path)
+                .cache_capacity(CACHE_BYTES)
+                .flush_every_ms(Some(500))
+                .mode(Mode::LowSpace)
+                .open()
+        };
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let opened = catch_unwind(AssertUnwindSafe(open));
+        std::panic::set_hook(hook);
+        let db = match opened {
+            Ok(Ok(db)) => db,
+            Ok(Err(error)) => return Err(self.damaged(format!("{name} cannot be opened: {error}"))),
+            Err(_) => return Err(self.damaged(format!("{name} cannot be opened: sled gave up"))),
+        };
+        self.check_version(&db)?;
+        Ok(db)
+    }
+
+    fn check_version(&self, db: &Db) -> Result<(), OpenError> {
+        let damaged = |error: sled::Error| self.damaged(error.to_string());
+        match db.get(VERSION_KEY).map_err(damaged)? {
+            None if db.is_empty() => {
+                db.insert(VERSION_KEY, &STORAGE_VERSION.to_be_bytes())
+                    .map_err(damaged)?;
+                Ok(())
+            }
+            None => Err(self.damaged("its storage version is missing")),
+            Some(version) => {
+                let version = version
+                    .first_chunk::<4>()
+                    .copied()
+                    .map_or(0, u32::from_be_bytes);
+                if version > STORAGE_VERSION {
+                    return Err(OpenError::Newer {
+                        folder: self.path.clone(),
+                        version,
+                    });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A snapshot that sled was interrupted in writing stops every later opening, and is of no use.
+    fn remove_leftovers(&self, name: &str) -> Result<(), OpenError> {
+        let folder = self.path(name);
+        for item in fs::read_dir(&folder).map_err(self.io("read", name))? {
+            let item = item.map_err(self.io("read", name))?;
+            let file = item.file_name();
+            let file = file.to_string_lossy();
+            if file.starts_with("snap.") && file.ends_with(".generating") {
+                fs::remove_file(item.path()).map_err(self.io("remove", name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_file(&self, name: &str) -> Result<(), OpenError> {
+        fs::remove_file(self.path(name))
+            .and_then(|()| sync_folder(&self.path))
+            .map_err(self.io("remove", name))
+    }
+
+    fn remove_folder(&self, name: &str) -> Result<(), OpenError> {
+        match fs::remove_dir_all(self.path(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.io("remove", name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// sled's threads let go of the file some time after the last handle is dropped.
+    fn wait_for_release(&self) -> Result<(), OpenError> {
+        let deadline = Instant::now() + RELEASE_WAIT;
+        for name in ["sled", "sled.opening"] {
+            let path = self.path(name).join("db");
+            let Ok(file) = File::open(&path) else {
+                continue;
+            };
+            while file.try_lock().is_err() {
+                if Instant::now() > deadline {
+                    return Err(self.damaged(format!("{name} is still in use")));
+                }
+                std::thread::park_timeout(Duration::from_millis(2));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A copy is checked before anything is written through it.
+struct NoBarrier;
+
+impl Barrier for NoBarrier {
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Copies a folder with its subfolders; `fs::copy` shares the blocks where the file system can.
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for item in fs::read_dir(from)? {
+        let item = item?;
+        let target = to.join(item.file_name());
+        if item.file_type()?.is_dir() {
+            copy_folder(&item.path(), &target)?;
+        } else {
+            fs::copy(item.path(), target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,541 @@
+//! How commits, entries and feeds are laid out in sled.
+//!
+//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its
+//! CRC-32, because sled cannot prove that what it returns is what was stored.
+//!
+//! ```text
+//! V                            storage version
+//! c commit part                commit: instant, chain, epoch, feeds, changes (entries as runs)
+//! e feed position part         entries that one commit added to one document, oldest first
+//! i feed hash(id)              position of the entry with this id
+//! h feed                       head of the feed
+//! d feed document              opening of a document
+//! s feed revision part         settings, as JSON
+//! n name                       feed that has the name
+//! ```
+//!
+//! No value exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. What
+//! is longer continues in the next part; entries are packed into records so that only an entry
+//! that is itself longer does.
+
+use bytes::Bytes;
+use simplefeed_core::{
+    digest::Digest,
+    entry::Entry,
+    feed::{
+        CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position,
+        Revision,
+    },
+    history::{ChainHash, HistoryHash},
+    instant::Instant,
+    plan::{FeedHead, OpenDocument, Opening},
+};
+use uuid::Uuid;
+
+use super::LogError;
+
+/// The version of this layout.
+pub(super) const STORAGE_VERSION: u32 = 1;
+/// The key of the storage version.
+pub(super) const VERSION_KEY: &[u8] = b"V";
+/// The longest value, checksum included.
+pub(super) const VALUE_BYTES_MAX: usize = 7_500;
+
+const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
+
+// ---- keys ----------------------------------------------------------------------------------
+
+pub(super) fn commit_key(number: CommitNumber) -> Vec<u8> {
+    key(b'c', &[&number.0.to_be_bytes()])
+}
+
+pub(super) fn entry_key(feed: FeedKey, at: Position) -> Vec<u8> {
+    key(b'e', &[feed.0.as_bytes(), &at.0.to_be_bytes()])
+}
+
+pub(super) fn id_key(feed: FeedKey, id: &EntryId) -> Vec<u8> {
+    key(
+        b'i',
+        &[
+            feed.0.as_bytes(),
+            &Digest::of(id.as_str().as_bytes()).half(),
+        ],
+    )
+}
+
+pub(super) fn head_key(feed: FeedKey) -> Vec<u8> {
+    key(b'h', &[feed.0.as_bytes()])
+}
+
+pub(super) fn document_key(feed: FeedKey, document: DocumentNumber) -> Vec<u8> {
+    key(b'd', &[feed.0.as_bytes(), &document.get().to_be_bytes()])
+}
+
+pub(super) fn settings_key(feed: FeedKey, revision: Revision) -> Vec<u8> {
+    key(b's', &[feed.0.as_bytes(), &revision.0.to_be_bytes()])
+}
+
+pub(super) fn name_key(name: &FeedName) -> Vec<u8> {
+    key(b'n', &[name.as_str().as_bytes()])
+}
+
+pub(super) fn part_key(key: &[u8], part: u32) -> Vec<u8> {
+    let mut key = key.to_vec();
+    key.extend_from_slice(&part.to_be_bytes());
+    key
+}
+
+fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(32);
+    key.push(kind);
+    for part in parts {
+        key.extend_from_slice(part);
+    }
+    key
+}
+
+/// Returns the commit number of a commit's key, or `None` if it is another kind of key.
+pub(super) fn commit_of_key(key: &[u8]) -> Option<CommitNumber> {
+    let number = key.strip_prefix(b"c")?.first_chunk::<8>()?;
+    Some(CommitNumber(u64::from_be_bytes(*number)))
+}
+
+/// Returns feed and position of an entry record's key, or `None` if it is another kind of key.
+pub(super) fn entry_of_key(key: &[u8]) -> Option<(FeedKey, Position)> {
+    let (feed, rest) = key.strip_prefix(b"e")?.split_first_chunk::<16>()?;
+    let at = rest.first_chunk::<8>()?;
+    Some((
+        FeedKey(Uuid::from_bytes(*feed)),
+        Position(u64::from_be_bytes(*at)),
+    ))
+}
+
+/// Returns the name of a name's key, or `None` if it is another kind of key.
+pub(super) fn name_of_key(key: &[u8]) -> Option<FeedName> {
+    FeedName::parse(std::str::from_utf8(key.strip_prefix(b"n")?).ok()?)
+}
+
+// ---- values --------------------------------------------------------------------------------
+
+/// Returns `body` with its checksum.
+pub(super) fn seal(mut body: Vec<u8>) -> Vec<u8> {
+    let checksum = crc32fast::hash(&body);
+    body.extend_from_slice(&checksum.to_be_bytes());
+    body
+}
+
+/// Returns the body of a value whose checksum is right.
+pub(super) fn unseal(value: &[u8]) -> Option<&[u8]> {
+    let (body, checksum) = value.split_last_chunk::<4>()?;
+    (crc32fast::hash(body).to_be_bytes() == *checksum).then_some(body)
+}
+
+/// Returns `body` as parts, each with its number and checksum.
+pub(super) fn parts(body: &[u8]) -> impl Iterator<Item = (u32, Vec<u8>)> {
+    (0..).zip(body.chunks(PART_BYTES_MAX).map(|part| seal(part.to_vec())))
+}
+
+/// A value being written.
+#[derive(Debug, Default)]
+pub(super) struct Writer(pub(super) Vec<u8>);
+
+impl Writer {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Writes a number in as few bytes as it needs (LEB128).
+    pub(super) fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            let low = u8::try_from(number & 0x7f).expect("seven bits fit into a byte");
+            self.0.push(low | 0x80);
+            number >>= 7;
+        }
+        self.0
+            .push(u8::try_from(number).expect("seven bits fit into a byte"));
+    }
+
+    pub(super) fn length(&mut self, length: usize) {
+        self.number(u64::try_from(length).expect("a length fits into 64 bits"));
+    }
+
+    pub(super) fn instant(&mut self, instant: Instant) {
+        self.bytes(&instant.micros().to_be_bytes());
+    }
+
+    pub(super) fn feed(&mut self, feed: FeedKey) {
+        self.bytes(feed.0.as_bytes());
+    }
+
+    fn name(&mut self, name: DocumentName) {
+        self.number(name.number.get());
+        self.number(u64::from(name.epoch.0));
+    }
+}
+
+/// A value being read. Every method returns `None` past the end or out of range.
+#[derive(Debug)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (chunk, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*chunk)
+    }
+
+    pub(super) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    pub(super) fn number(&mut self) -> Option<u64> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.chunk::<1>()?;
+            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    pub(super) fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    pub(super) fn length(&mut self) -> Option<usize> {
+        usize::try_from(self.number()?).ok()
+    }
+
+    pub(super) fn instant(&mut self) -> Option<Instant> {
+        Some(Instant::from_micros(i64::from_be_bytes(self.chunk()?)))
+    }
+
+    pub(super) fn feed(&mut self) -> Option<FeedKey> {
+        Some(FeedKey(Uuid::from_bytes(self.chunk()?)))
+    }
+
+    pub(super) fn digest(&mut self) -> Option<Digest> {
+        Some(Digest(self.chunk()?))
+    }
+
+    fn name(&mut self) -> Option<DocumentName> {
+        let number = DocumentNumber::new(self.number()?)?;
+        Some(DocumentName {
+            number,
+            epoch: Epoch(self.small()?),
+        })
+    }
+}
+
+// ---- feeds and documents -------------------------------------------------------------------
+
+fn write_opening(opening: &Opening, out: &mut Writer) {
+    out.name(opening.name);
+    match opening.previous {
+        Some(previous) => out.name(previous),
+        None => out.number(0),
+    }
+    out.number(opening.first.0);
+    out.bytes(&opening.before.0.0);
+    out.number(u64::from(opening.revision.0));
+    out.instant(opening.opened);
+}
+
+fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
+    let name = from.name()?;
+    let previous = match DocumentNumber::new(from.number()?) {
+        Some(number) => Some(DocumentName {
+            number,
+            epoch: Epoch(from.small()?),
+        }),
+        None => None,
+    };
+    Some(Opening {
+        name,
+        previous,
+        first: Position(from.number()?),
+        before: HistoryHash(from.digest()?),
+        revision: Revision(from.small()?),
+        opened: from.instant()?,
+    })
+}
+
+pub(super) fn encode_opening(opening: &Opening) -> Vec<u8> {
+    let mut out = Writer::default();
+    write_opening(opening, &mut out);
+    seal(out.0)
+}
+
+pub(super) fn decode_opening(value: &[u8]) -> Option<Opening> {
+    read_opening(&mut Reader(unseal(value)?))
+}
+
+pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.feed(head.feed);
+    out.number(u64::from(head.revision.0));
+    out.number(head.next.0);
+    out.bytes(&head.history.0.0);
+    out.instant(head.updated);
+    out.number(head.open.bytes);
+    write_opening(&head.open.opening, &mut out);
+    seal(out.0)
+}
+
+pub(super) fn decode_head(value: &[u8]) -> Option<FeedHead> {
+    let mut from = Reader(unseal(value)?);
+    Some(FeedHead {
+        feed: from.feed()?,
+        revision: Revision(from.small()?),
+        next: Position(from.number()?),
+        history: HistoryHash(from.digest()?),
+        updated: from.instant()?,
+        open: OpenDocument {
+            bytes: from.number()?,
+            opening: read_opening(&mut from)?,
+        },
+    })
+}
+
+pub(super) fn encode_position(at: Position) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.number(1); // the version of this value
+    out.number(at.0);
+    seal(out.0)
+}
+
+pub(super) fn decode_position(value: &[u8]) -> Option<Position> {
+    let mut from = Reader(unseal(value)?);
+    (from.number()? == 1).then_some(())?;
+    from.number().map(Position)
+}
+
+// ---- entries -------------------------------------------------------------------------------
+
+/// Entries of one commit in one document, being packed into a record.
+#[derive(Debug)]
+pub(super) struct EntryRecord {
+    pub(super) first: Position,
+    document: DocumentName,
+    commit: CommitNumber,
+    instant: Instant,
+    count: u64,
+    body: Writer,
+}
+
+impl EntryRecord {
+    pub(super) fn new(
+        first: Position,
+        document: DocumentName,
+        commit: CommitNumber,
+        instant: Instant,
+    ) -> Self {
+        Self {
+            first,
+            document,
+            commit,
+            instant,
+            count: 0,
+            body: Writer::default(),
+        }
+    }
+
+    /// Returns whether the next entry belongs into this record.
+    pub(super) fn takes(&self, at: Position, document: DocumentName, fragment: &[u8]) -> bool {
+        self.first.0 + self.count == at.0
+            && self.document == document
+            && self.body.0.len() + fragment.len() + 256 <= PART_BYTES_MAX
+    }
+
+    /// Adds an entry, the `offset`th of its commit.
+    pub(super) fn push(&mut self, offset: u64, id: &EntryId, sent: Digest, fragment: &[u8]) {
+        self.count += 1;
+        self.body.number(offset);
+        self.body.bytes(&sent.0);
+        let id = id.as_str().as_bytes();
+        // Nearly always the id stands in the fragment as it is.
+        let place = fragment.windows(id.len()).position(|window| window == id);
+        self.body.length(place.map_or(0, |place| place + 1));
+        self.body.length(id.len());
+        if place.is_none() {
+            self.body.bytes(id);
+        }
+        self.body.length(fragment.len());
+        self.body.bytes(fragment);
+    }
+
+    /// Returns the record's bytes, to be stored in parts.
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.number(self.count);
+        out.number(self.commit.0);
+        out.instant(self.instant);
+        out.name(self.document);
+        out.bytes(&self.body.0);
+        out.0
+    }
+}
+
+/// Returns the entries of a record whose first entry is at `first`.
+pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entry>> {
+    let mut from = Reader(record);
+    let count = from.number()?;
+    let commit = CommitNumber(from.number()?);
+    let instant = from.instant()?;
+    let document = from.name()?;
+    let mut entries = vec![];
+    for index in 0..count {
+        let offset = from.number()?;
+        let sent = from.digest()?;
+        let place = from.length()?;
+        let id_length = from.length()?;
+        let explicit = if place == 0 {
+            Some(from.bytes(id_length)?)
+        } else {
+            None
+        };
+        let length = from.length()?;
+        let fragment = from.bytes(length)?;
+        let id = match explicit {
+            Some(id) => id,
+            None => fragment.get(place - 1..place - 1 + id_length)?,
+        };
+        entries.push(Entry {
+            at: Position(first.0 + index),
+            id: EntryId::parse(std::str::from_utf8(id).ok()?)?,
+            document,
+            commit,
+            instant: instant.plus_micros(offset),
+            sent,
+            fragment: record.slice_ref(fragment),
+        });
+    }
+    from.0.is_empty().then_some(entries)
+}
+
+// ---- commits -------------------------------------------------------------------------------
+
+/// A commit as stored: its settings and entries are elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CommitFacts {
+    pub(super) instant: Instant,
+    pub(super) last: Instant,
+    pub(super) chain: ChainHash,
+    pub(super) epoch: Epoch,
+    pub(super) feeds: u64,
+    pub(super) changes: Vec<ChangeFacts>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChangeFacts {
+    Settings {
+        feed: FeedKey,
+        revision: Revision,
+    },
+    Opened {
+        feed: FeedKey,
+        document: DocumentNumber,
+        first: Position,
+        revision: Revision,
+    },
+    Entries {
+        feed: FeedKey,
+        first: Position,
+        count: u64,
+    },
+    Epoch {
+        epoch: Epoch,
+    },
+}
+
+impl CommitFacts {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.instant(self.instant);
+        out.instant(self.last);
+        out.bytes(&self.chain.0.0);
+        out.number(u64::from(self.epoch.0));
+        out.number(self.feeds);
+        for change in &self.changes {
+            match *change {
+                ChangeFacts::Settings { feed, revision } => {
+                    out.number(1);
+                    out.feed(feed);
+                    out.number(u64::from(revision.0));
+                }
+                ChangeFacts::Opened {
+                    feed,
+                    document,
+                    first,
+                    revision,
+                } => {
+                    out.number(2);
+                    out.feed(feed);
+                    out.number(document.get());
+                    out.number(first.0);
+                    out.number(u64::from(revision.0));
+                }
+                ChangeFacts::Entries { feed, first, count } => {
+                    out.number(3);
+                    out.feed(feed);
+                    out.number(first.0);
+                    out.number(count);
+                }
+                ChangeFacts::Epoch { epoch } => {
+                    out.number(4);
+                    out.number(u64::from(epoch.0));
+                }
+            }
+        }
+        out.0
+    }
+
+    pub(super) fn decode(body: &[u8]) -> Option<Self> {
+        let mut from = Reader(body);
+        let mut facts = Self {
+            instant: from.instant()?,
+            last: from.instant()?,
+            chain: ChainHash(from.digest()?),
+            epoch: Epoch(from.small()?),
+            feeds: from.number()?,
+            changes: vec![],
+        };
+        while !from.0.is_empty() {
+            facts.changes.push(read_change(&mut from)?);
+        }
+        Some(facts)
+    }
+}
+
+fn read_change(from: &mut Reader<'_>) -> Option<ChangeFacts> {
+    Some(match from.number()? {
+        1 => ChangeFacts::Settings {
+            feed: from.feed()?,
+            revision: Revision(from.small()?),
+        },
+        2 => ChangeFacts::Opened {
+            feed: from.feed()?,
+            document: DocumentNumber::new(from.number()?)?,
+            first: Position(from.number()?),
+            revision: Revision(from.small()?),
+        },
+        3 => ChangeFacts::Entries {
+            feed: from.feed()?,
+            first: Position(from.number()?),
+            count: from.number()?,
+        },
+        4 => ChangeFacts::Epoch {
+            epoch: Epoch(from.small()?),
+        },
+        _ => return None,
+    })
+}
+
+/// Returns the error for a value that cannot be what was stored.
+pub(super) fn damaged(kind: &str, key: &[u8]) -> LogError {
+    LogError::damaged(format!("{kind} {}", data_encoding::HEXLOWER.encode(key)))
+}

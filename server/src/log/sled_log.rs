@@ -1,0 +1,677 @@
+//! The entry log on a disk, in sled.
+//!
+//! Shell: sled; the only file that names it (with [`opening`](super::opening), which decides when
+//! sled may touch its files). An append is one atomic batch, sled's flush, the [`Barrier`], the
+//! witness; only then do readers see it, and only then does it return.
+//!
+//! sled shows a batch to readers as soon as it is applied. Until the barrier is passed, the heads
+//! of the feeds it changes are therefore kept aside as they were ([`SledLog::shadow`]), and a reader
+//! that finds a newer one takes the one kept aside. A reader asks sled first and looks aside second:
+//! if nothing is kept aside by then, what sled answered was behind the barrier.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    ops::Range,
+    path::PathBuf,
+    sync::{
+        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    entry::Entry,
+    feed::{
+        CommitNumber, DocumentName, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision,
+    },
+    history::ChainHash,
+    plan::{FeedHead, Known, Opening},
+    settings::Settings,
+};
+use sled::{Batch, Db};
+
+use super::{
+    EntryLog, LogError, LogHead,
+    barrier::Barrier,
+    record::{self, ChangeFacts, CommitFacts, EntryRecord},
+    witness::{Testimony, Witness},
+};
+
+/// The entry log on a disk.
+pub struct SledLog {
+    db: Db,
+    file: PathBuf,
+    barrier: Box<dyn Barrier>,
+    witness: Mutex<Witness>,
+    /// The end, as far as the barrier has been passed.
+    head: RwLock<LogHead>,
+    /// The heads of feeds changed by the commit that has not passed the barrier, as they were.
+    shadow: RwLock<HashMap<FeedKey, Option<FeedHead>>>,
+    failed: AtomicBool,
+}
+
+impl fmt::Debug for SledLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SledLog")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SledLog {
+    /// Wraps an opened database.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read of its end.
+    pub(super) fn new(
+        db: Db,
+        file: PathBuf,
+        barrier: Box<dyn Barrier>,
+        witness: Witness,
+    ) -> Result<Self, LogError> {
+        let head = read_head(&db)?;
+        Ok(Self {
+            db,
+            file,
+            barrier,
+            witness: Mutex::new(witness),
+            head: RwLock::new(head),
+            shadow: RwLock::default(),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Gives the database back, for closing.
+    pub(super) fn into_parts(self) -> (Db, Box<dyn Barrier>, Witness, LogHead) {
+        let witness = self
+            .witness
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let head = self
+            .head
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        (self.db, self.barrier, witness, head)
+    }
+
+    fn stored(&self, key: &[u8]) -> Result<Option<sled::IVec>, LogError> {
+        self.db.get(key).map_err(LogError::Storage)
+    }
+
+    fn parts(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        read_parts(&self.db, kind, key)
+    }
+
+    /// Returns a feed's head, be it behind the barrier or not. For the writer.
+    fn stored_head(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        let key = record::head_key(feed);
+        let Some(value) = self.stored(&key)? else {
+            return Ok(None);
+        };
+        let head = record::decode_head(&value).ok_or_else(|| record::damaged("head", &key))?;
+        Ok(Some(head))
+    }
+
+    fn visible_head(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        let stored = self.stored_head(feed)?;
+        let shadow = read(&self.shadow);
+        Ok(shadow.get(&feed).cloned().unwrap_or(stored))
+    }
+
+    fn apply(&self, commit: &Commit) -> Result<LogHead, LogError> {
+        let head = self.head();
+        assert!(
+            commit.number == head.number.next(),
+            "commits are appended in order"
+        );
+        assert!(
+            commit.instant > head.last,
+            "a commit is later than the one before it"
+        );
+        let mut writing = Writing::new(commit, head);
+        for change in &commit.changes {
+            writing.change(change, |feed| self.stored_head(feed))?;
+        }
+        let before = writing.before();
+        let (batch, head) = writing.finish(commit, head);
+        *write(&self.shadow) = before;
+        self.db.apply_batch(batch).map_err(LogError::Storage)?;
+        self.db.flush().map_err(LogError::Storage)?;
+        self.barrier
+            .sync()
+            .map_err(LogError::io("sync", &self.file))?;
+        Ok(head)
+    }
+
+    fn testify(&self, head: LogHead) -> Result<(), LogError> {
+        let file_bytes = std::fs::metadata(&self.file)
+            .map_err(LogError::io("measure", &self.file))?
+            .len();
+        let testimony = Testimony {
+            commit: head.number,
+            chain: head.chain,
+            file_bytes,
+        };
+        let mut witness = lock(&self.witness);
+        witness
+            .write(&testimony)
+            .map_err(LogError::io("write", &self.file))
+    }
+
+    fn facts(&self, number: CommitNumber) -> Result<Option<CommitFacts>, LogError> {
+        if number > self.head().number {
+            return Ok(None);
+        }
+        let key = record::commit_key(number);
+        let Some(body) = self.parts("commit", &key)? else {
+            return Ok(None);
+        };
+        CommitFacts::decode(&body)
+            .map(Some)
+            .ok_or_else(|| record::damaged("commit", &key))
+    }
+
+    fn commit(&self, number: CommitNumber) -> Result<Option<Commit>, LogError> {
+        let Some(facts) = self.facts(number)? else {
+            return Ok(None);
+        };
+        let mut changes = vec![];
+        for change in facts.changes {
+            self.expand(change, &mut changes)?;
+        }
+        Ok(Some(Commit {
+            number,
+            instant: facts.instant,
+            changes,
+        }))
+    }
+
+    fn expand(&self, change: ChangeFacts, changes: &mut Vec<Change>) -> Result<(), LogError> {
+        match change {
+            ChangeFacts::Settings { feed, revision } => {
+                let settings = super::settings_of(self, feed, revision)?;
+                changes.push(Change::Settings {
+                    feed,
+                    revision,
+                    settings,
+                });
+            }
+            ChangeFacts::Opened {
+                feed,
+                document,
+                first,
+                revision,
+            } => {
+                changes.push(Change::Opened {
+                    feed,
+                    document,
+                    first,
+                    revision,
+                });
+            }
+            ChangeFacts::Entries { feed, first, count } => {
+                let entries = self.entries(feed, first..Position(first.0 + count))?;
+                changes.extend(entries.into_iter().map(|entry| Change::Entry {
+                    feed,
+                    at: entry.at,
+                    id: entry.id,
+                    sent: entry.sent,
+                    fragment: entry.fragment,
+                }));
+            }
+            ChangeFacts::Epoch { epoch } => changes.push(Change::Epoch { epoch }),
+        }
+        Ok(())
+    }
+}
+
+impl EntryLog for SledLog {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        if !self.is_open() {
+            return Err(LogError::Stopped);
+        }
+        let appended = self
+            .apply(commit)
+            .and_then(|head| self.testify(head).map(|()| head));
+        let head = appended.inspect_err(|_| {
+            // What is on the disk is unknown now. Readers go on with what they could see before.
+            self.failed.store(true, Ordering::Release);
+        })?;
+        *write(&self.head) = head;
+        write(&self.shadow).clear();
+        Ok(head.chain)
+    }
+
+    fn head(&self) -> LogHead {
+        *read(&self.head)
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        let mut commits = vec![];
+        let mut number = from.max(CommitNumber(1));
+        while commits.len() < max
+            && let Some(commit) = self.commit(number)?
+        {
+            commits.push(commit);
+            number = number.next();
+        }
+        Ok(commits)
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        if number == CommitNumber(0) {
+            return Ok(Some(ChainHash::START));
+        }
+        Ok(self.facts(number)?.map(|facts| facts.chain))
+    }
+
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        let mut entries = vec![];
+        if range.is_empty() {
+            return Ok(entries);
+        }
+        // The record that holds the first position begins there or before.
+        let behind = record::entry_key(feed, range.start.next());
+        let before = self.db.get_lt(&behind).map_err(LogError::Storage)?;
+        let holder = before.and_then(|(key, _)| record::entry_of_key(&key));
+        let first = match holder {
+            Some((holder, first)) if holder == feed => first,
+            _ => range.start,
+        };
+        let end = record::entry_key(feed, range.end);
+        let mut open: Option<(Position, Vec<u8>)> = None;
+        for item in self.db.range(record::entry_key(feed, first)..end) {
+            let (key, value) = item.map_err(LogError::Storage)?;
+            let broken = || record::damaged("entry", &key);
+            let (_, at) = record::entry_of_key(&key).ok_or_else(broken)?;
+            let part = record::unseal(&value).ok_or_else(broken)?;
+            match &mut open {
+                Some((first, body)) if *first == at => body.extend_from_slice(part),
+                _ => {
+                    take_entries(open.take(), &range, &mut entries)?;
+                    open = Some((at, part.to_vec()));
+                }
+            }
+        }
+        take_entries(open, &range, &mut entries)?;
+        Ok(entries)
+    }
+
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        let key = record::id_key(feed, id);
+        let Some(value) = self.stored(&key)? else {
+            return Ok(None);
+        };
+        let at = record::decode_position(&value).ok_or_else(|| record::damaged("id", &key))?;
+        let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
+        let entry = self
+            .entries(feed, at..at.next())?
+            .pop()
+            .ok_or_else(missing)?;
+        let fragment = Digest::of(&entry.fragment);
+        Ok(Some(Known {
+            at,
+            document: entry.document,
+            sent: entry.sent,
+            fragment,
+        }))
+    }
+
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        self.visible_head(feed)
+    }
+
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        let key = record::name_key(name);
+        let Some(value) = self.stored(&key)? else {
+            return Ok(None);
+        };
+        let feed = record::unseal(&value).and_then(|body| record::Reader(body).feed());
+        self.visible_head(feed.ok_or_else(|| record::damaged("name", &key))?)
+    }
+
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        let key = record::settings_key(feed, revision);
+        let Some(body) = self.parts("settings", &key)? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&body).map(Some).map_err(|error| {
+            LogError::damaged(format!(
+                "settings {} of feed {}: {error}",
+                revision.0, feed.0
+            ))
+        })
+    }
+
+    fn opening(
+        &self,
+        feed: FeedKey,
+        document: DocumentNumber,
+    ) -> Result<Option<Opening>, LogError> {
+        let key = record::document_key(feed, document);
+        let Some(value) = self.stored(&key)? else {
+            return Ok(None);
+        };
+        record::decode_opening(&value)
+            .map(Some)
+            .ok_or_else(|| record::damaged("document", &key))
+    }
+
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
+        let mut from = after.map_or_else(|| vec![b'n'], record::name_key);
+        if after.is_some() {
+            from.push(0);
+        }
+        let mut feeds = vec![];
+        for item in self.db.range(from..vec![b'n' + 1]) {
+            if feeds.len() == max {
+                break;
+            }
+            let (key, _) = item.map_err(LogError::Storage)?;
+            let name = record::name_of_key(&key).ok_or_else(|| record::damaged("name", &key))?;
+            if let Some(head) = self.named(&name)? {
+                feeds.push((name, head));
+            }
+        }
+        Ok(feeds)
+    }
+
+    fn is_open(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+    }
+
+    fn settle(&self) -> Result<(), LogError> {
+        lock(&self.witness)
+            .sync()
+            .map_err(LogError::io("sync", &self.file))
+    }
+}
+
+/// Adds a record's entries as far as they are asked for.
+fn take_entries(
+    record: Option<(Position, Vec<u8>)>,
+    range: &Range<Position>,
+    entries: &mut Vec<Entry>,
+) -> Result<(), LogError> {
+    let Some((first, body)) = record else {
+        return Ok(());
+    };
+    let damaged = || LogError::damaged(format!("the record of entry {first}"));
+    let decoded = record::decode_entries(first, &Bytes::from(body)).ok_or_else(damaged)?;
+    entries.extend(
+        decoded
+            .into_iter()
+            .filter(|entry| range.contains(&entry.at)),
+    );
+    Ok(())
+}
+
+fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+    let mut body: Option<Vec<u8>> = None;
+    for item in db.scan_prefix(key) {
+        let (key, value) = item.map_err(LogError::Storage)?;
+        let part = record::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
+        body.get_or_insert_default().extend_from_slice(part);
+    }
+    Ok(body)
+}
+
+/// Returns the end of the log: what its last commit says.
+fn read_head(db: &Db) -> Result<LogHead, LogError> {
+    let end = vec![b'c' + 1];
+    let last = db.get_lt(end).map_err(LogError::Storage)?;
+    let Some(number) = last.and_then(|(key, _)| record::commit_of_key(&key)) else {
+        return Ok(LogHead::START);
+    };
+    let key = record::commit_key(number);
+    let body = read_parts(db, "commit", &key)?.unwrap_or_default();
+    let facts = CommitFacts::decode(&body).ok_or_else(|| record::damaged("commit", &key))?;
+    let CommitFacts {
+        last,
+        chain,
+        epoch,
+        feeds,
+        ..
+    } = facts;
+    Ok(LogHead {
+        number,
+        last,
+        chain,
+        epoch,
+        feeds,
+    })
+}
+
+/// A commit being turned into one batch.
+struct Writing<'c> {
+    commit: &'c Commit,
+    batch: Batch,
+    head: LogHead,
+    /// Feeds it touches: as they were, and as they become.
+    feeds: HashMap<FeedKey, (Option<FeedHead>, FeedHead)>,
+    open: Option<(FeedKey, EntryRecord)>,
+    changes: Vec<ChangeFacts>,
+    entries: u64,
+}
+
+impl<'c> Writing<'c> {
+    fn new(commit: &'c Commit, head: LogHead) -> Self {
+        Self {
+            commit,
+            batch: Batch::default(),
+            head,
+            feeds: HashMap::new(),
+            open: None,
+            changes: vec![],
+            entries: 0,
+        }
+    }
+
+    fn change(
+        &mut self,
+        change: &Change,
+        stored: impl Fn(FeedKey) -> Result<Option<FeedHead>, LogError>,
+    ) -> Result<(), LogError> {
+        let instant = self.commit.instant;
+        let entry_instant = instant.plus_micros(self.entries);
+        let feed = match change {
+            Change::Settings { feed, .. }
+            | Change::Opened { feed, .. }
+            | Change::Entry { feed, .. } => *feed,
+            Change::Epoch { epoch } => {
+                self.head.epoch = *epoch;
+                self.changes.push(ChangeFacts::Epoch { epoch: *epoch });
+                return Ok(());
+            }
+        };
+        if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
+            let before = stored(feed)?;
+            let now = match (&before, change) {
+                (Some(head), _) => head.clone(),
+                (None, Change::Settings { settings, .. }) => {
+                    self.head.feeds += 1;
+                    FeedHead::create(settings, instant, self.head.epoch)
+                }
+                (None, _) => {
+                    return Err(LogError::damaged(format!("feed {} does not exist", feed.0)));
+                }
+            };
+            place.insert((before, now));
+        }
+        let epoch = self.head.epoch;
+        let (_, now) = self
+            .feeds
+            .get_mut(&feed)
+            .expect("the feed was put there above");
+        if let Change::Entry { at, .. } = change {
+            assert!(*at == now.next, "positions are dense");
+        }
+        now.apply(change, instant, entry_instant, epoch);
+        let now = now.clone();
+        self.store(change, &now);
+        Ok(())
+    }
+
+    fn store(&mut self, change: &Change, now: &FeedHead) {
+        match change {
+            Change::Settings {
+                feed,
+                revision,
+                settings,
+            } => {
+                let json = serde_json::to_vec(settings).expect("settings have a JSON form");
+                self.store_parts(&record::settings_key(*feed, *revision), &json);
+                let mut key = record::Writer::default();
+                key.feed(*feed);
+                self.batch
+                    .insert(record::name_key(&settings.name), record::seal(key.0));
+                self.changes.push(ChangeFacts::Settings {
+                    feed: *feed,
+                    revision: *revision,
+                });
+            }
+            Change::Opened {
+                feed,
+                document,
+                first,
+                revision,
+            } => {
+                let opening = record::encode_opening(&now.open.opening);
+                self.batch
+                    .insert(record::document_key(*feed, *document), opening);
+                let (feed, document, first, revision) = (*feed, *document, *first, *revision);
+                self.changes.push(ChangeFacts::Opened {
+                    feed,
+                    document,
+                    first,
+                    revision,
+                });
+            }
+            Change::Entry {
+                feed,
+                at,
+                id,
+                sent,
+                fragment,
+            } => {
+                self.store_entry(*feed, *at, id, *sent, fragment, now.open.opening.name);
+            }
+            Change::Epoch { .. } => {}
+        }
+    }
+
+    fn store_entry(
+        &mut self,
+        feed: FeedKey,
+        at: Position,
+        id: &EntryId,
+        sent: Digest,
+        fragment: &[u8],
+        document: DocumentName,
+    ) {
+        self.batch
+            .insert(record::id_key(feed, id), record::encode_position(at));
+        let fits = self
+            .open
+            .as_ref()
+            .is_some_and(|(open, record)| *open == feed && record.takes(at, document, fragment));
+        if !fits {
+            self.close_record();
+            let (number, instant) = (self.commit.number, self.commit.instant);
+            self.open = Some((feed, EntryRecord::new(at, document, number, instant)));
+        }
+        if let Some((_, record)) = &mut self.open {
+            record.push(self.entries, id, sent, fragment);
+        }
+        self.entries += 1;
+        match self.changes.last_mut() {
+            Some(ChangeFacts::Entries {
+                feed: last,
+                first,
+                count,
+            }) if *last == feed && first.0 + *count == at.0 => {
+                *count += 1;
+            }
+            _ => self.changes.push(ChangeFacts::Entries {
+                feed,
+                first: at,
+                count: 1,
+            }),
+        }
+    }
+
+    fn close_record(&mut self) {
+        if let Some((feed, record)) = self.open.take() {
+            let key = record::entry_key(feed, record.first);
+            self.store_parts(&key, &record.encode());
+        }
+    }
+
+    fn store_parts(&mut self, key: &[u8], body: &[u8]) {
+        for (part, value) in record::parts(body) {
+            self.batch.insert(record::part_key(key, part), value);
+        }
+    }
+
+    /// Returns the heads of the feeds it touches, as they were.
+    fn before(&self) -> HashMap<FeedKey, Option<FeedHead>> {
+        self.feeds
+            .iter()
+            .map(|(feed, (before, _))| (*feed, before.clone()))
+            .collect()
+    }
+
+    fn finish(mut self, commit: &Commit, head: LogHead) -> (Batch, LogHead) {
+        self.close_record();
+        for (feed, (_, now)) in &self.feeds {
+            self.batch
+                .insert(record::head_key(*feed), record::encode_head(now));
+        }
+        let chain = head.chain.extend(&commit.encode());
+        let LogHead { epoch, feeds, .. } = self.head;
+        let last = commit.last_instant();
+        let facts = CommitFacts {
+            instant: commit.instant,
+            last,
+            chain,
+            epoch,
+            feeds,
+            changes: std::mem::take(&mut self.changes),
+        };
+        self.store_parts(&record::commit_key(commit.number), &facts.encode());
+        (
+            self.batch,
+            LogHead {
+                number: commit.number,
+                last,
+                chain,
+                epoch,
+                feeds,
+            },
+        )
+    }
+}
+
+// A poisoned lock means that a thread panicked between two plain assignments; what they guard is
+// whole all the same.
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

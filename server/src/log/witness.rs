@@ -1,0 +1,184 @@
+//! The witness: what the log must at least contain, kept outside of it.
+//!
+//! Shell: one small file. sled's recovery can silently empty a damaged database; only something
+//! beside it can tell. Two slots are written in turn, so that a write cut short leaves the other
+//! one. A slot is written after the sync of the commit it speaks of, so it is never ahead.
+//!
+//! ```text
+//! slot (64 bytes, at 0 and at 512):
+//!   "SFW1" | commit u64 | chain hash 32 | length of sled's file u64 | zeros | CRC-32 u32
+//! ```
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+use simplefeed_core::{digest::Digest, feed::CommitNumber, history::ChainHash};
+
+const MAGIC: &[u8; 4] = b"SFW1";
+const SLOT_BYTES: usize = 64;
+/// Slots stand in sectors of their own, so that tearing one cannot touch the other.
+const SLOT_OFFSETS: [u64; 2] = [0, 512];
+
+/// What the witness says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Testimony {
+    /// A commit that is on the disk.
+    pub commit: CommitNumber,
+    /// The chain hash after it.
+    pub chain: ChainHash,
+    /// The length of sled's file then, in bytes.
+    pub file_bytes: u64,
+}
+
+impl Testimony {
+    fn encode(&self) -> [u8; SLOT_BYTES] {
+        let mut slot = Vec::with_capacity(SLOT_BYTES);
+        slot.extend_from_slice(MAGIC);
+        slot.extend_from_slice(&self.commit.0.to_be_bytes());
+        slot.extend_from_slice(&self.chain.0.0);
+        slot.extend_from_slice(&self.file_bytes.to_be_bytes());
+        slot.resize(SLOT_BYTES - 4, 0);
+        let checksum = crc32fast::hash(&slot);
+        slot.extend_from_slice(&checksum.to_be_bytes());
+        slot.try_into().expect("a slot has its size")
+    }
+
+    fn decode(slot: &[u8; SLOT_BYTES]) -> Option<Self> {
+        let (body, checksum) = slot.split_last_chunk::<4>()?;
+        let (magic, body) = body.split_first_chunk::<4>()?;
+        let (commit, body) = body.split_first_chunk::<8>()?;
+        let (chain, body) = body.split_first_chunk::<32>()?;
+        let (file_bytes, _) = body.split_first_chunk::<8>()?;
+        let testimony = Self {
+            commit: CommitNumber(u64::from_be_bytes(*commit)),
+            chain: ChainHash(Digest(*chain)),
+            file_bytes: u64::from_be_bytes(*file_bytes),
+        };
+        let sound = magic == MAGIC && *checksum == testimony.encode().last_chunk().copied()?;
+        sound.then_some(testimony)
+    }
+}
+
+/// The witness file of a log.
+#[derive(Debug)]
+pub struct Witness {
+    file: File,
+    next_slot: usize,
+}
+
+impl Witness {
+    /// Creates a witness that has seen nothing, and makes it durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be written.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        let mut witness = Self { file, next_slot: 0 };
+        let nothing = Testimony {
+            commit: CommitNumber(0),
+            chain: ChainHash::START,
+            file_bytes: 0,
+        };
+        witness.write(&nothing)?;
+        witness.file.sync_all()?;
+        Ok(witness)
+    }
+
+    /// Opens a witness, and returns what it says: the newer of its sound slots, if any is.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be read.
+    pub fn open(path: &Path) -> io::Result<(Self, Option<Testimony>)> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let testimonies = SLOT_OFFSETS.map(|offset| {
+            let mut slot = [0; SLOT_BYTES];
+            file.read_exact_at(&mut slot, offset).ok()?;
+            Testimony::decode(&slot)
+        });
+        let [first, second] = testimonies;
+        let first_is_newer = first.map(|t| t.commit) > second.map(|t| t.commit);
+        let newest = if first_is_newer { first } else { second };
+        Ok((
+            Self {
+                file,
+                next_slot: usize::from(first_is_newer),
+            },
+            newest,
+        ))
+    }
+
+    /// Writes what is known to be on the disk now. It is not durable before the next sync.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be written.
+    pub fn write(&mut self, testimony: &Testimony) -> io::Result<()> {
+        let offset = SLOT_OFFSETS
+            .get(self.next_slot)
+            .copied()
+            .unwrap_or_default();
+        self.file.write_all_at(&testimony.encode(), offset)?;
+        self.next_slot = 1 - self.next_slot;
+        Ok(())
+    }
+
+    /// Makes what was written durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be synced.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn testimony(commit: u64) -> Testimony {
+        let chain = ChainHash::START.extend(&commit.to_be_bytes());
+        Testimony {
+            commit: CommitNumber(commit),
+            chain,
+            file_bytes: commit * 512,
+        }
+    }
+
+    #[test]
+    fn the_newest_testimony_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("witness");
+        let mut witness = Witness::create(&path).unwrap();
+        for commit in 1..=5 {
+            witness.write(&testimony(commit)).unwrap();
+            let (reopened, read) = Witness::open(&path).unwrap();
+            assert_eq!(read, Some(testimony(commit)));
+            witness = reopened;
+        }
+    }
+
+    /// Goal: a write cut short costs one commit of knowledge, not all of it.
+    #[test]
+    fn a_torn_slot_leaves_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("witness");
+        let mut witness = Witness::create(&path).unwrap();
+        witness.write(&testimony(1)).unwrap();
+        witness.write(&testimony(2)).unwrap();
+        for (offset, left) in [(0, Some(testimony(1))), (512, None)] {
+            witness.file.write_all_at(&[0xff; 9], offset + 40).unwrap();
+            assert_eq!(Witness::open(&path).unwrap().1, left);
+        }
+    }
+}

@@ -1,0 +1,617 @@
+//! The single writer: every publish passes here, one after the other, on a thread of its own.
+//!
+//! Shell: a thread and a queue. What to store is decided by [`plan`](simplefeed_core::plan); this
+//! file decides what shares a commit. While one commit waits for the disk, the next requests queue
+//! up; all that wait then become one commit and pass the barrier once (group commit).
+//!
+//! An answer that depends on what has not passed the barrier (a duplicate of an entry of the same
+//! group, a conflict with one, a failed precondition) leaves after the barrier too, and becomes
+//! "unavailable" if it fails. So nobody is ever told something that a power cut can make untrue.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    entry::Draft,
+    feed::{EntryId, FeedId, FeedName},
+    instant::Instant,
+    limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX},
+    plan::{self, FeedState, Known, Moment, Outcome, Plan},
+    refusal::Refusal,
+    settings::{Choices, Defaults, Settings},
+};
+use tokio::sync::oneshot;
+use tracing::{debug, error, info};
+use uuid::Uuid;
+
+use crate::{
+    log::{EntryLog, LogError, LogHead, settings_of},
+    views::documents::{HeadTag, head_tag},
+};
+
+/// How long the queue is empty before work that can wait is done.
+const IDLE: Duration = Duration::from_millis(20);
+/// Requests that may wait in the queue.
+const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
+
+/// Entries to append to a feed, which is created if need be.
+#[derive(Debug)]
+pub struct Append {
+    /// The feed's name.
+    pub feed: FeedName,
+    /// The entries, oldest first.
+    pub drafts: Vec<Draft>,
+    /// What ids are derived from for entries that have none.
+    pub key: Option<String>,
+    /// Append only if the feed's head is this.
+    pub if_match: Option<IfMatch>,
+}
+
+/// A condition on the head of a feed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IfMatch {
+    /// The feed exists.
+    Any,
+    /// The head has one of these tags, without coding.
+    Tags(Vec<String>),
+}
+
+/// Settings to give to a feed, which is created if need be.
+#[derive(Debug)]
+pub struct Configure {
+    /// The feed's name.
+    pub feed: FeedName,
+    /// What to change.
+    pub choices: Choices,
+    /// The id of a feed to be created.
+    pub id: Option<FeedId>,
+}
+
+/// What became of an [`Append`].
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// One result for each entry.
+    pub results: Vec<Outcome>,
+    /// The commit that holds the appended ones; the log's last one if there are none.
+    pub commit: u64,
+    /// The head after it.
+    pub tag: HeadTag,
+    /// The feed's settings.
+    pub settings: Settings,
+}
+
+/// What became of a [`Configure`].
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// The resulting settings.
+    pub settings: Settings,
+    /// Whether the feed was created.
+    pub created: bool,
+    /// The head after it.
+    pub tag: HeadTag,
+}
+
+/// Why a publish was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The publisher must send something else.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// There are as many feeds as there may be.
+    #[error("the server has {FEEDS_MAX} feeds, which is its limit")]
+    Full,
+    /// More requests wait than may wait. The same request may succeed soon.
+    #[error("too many requests are waiting")]
+    Busy,
+    /// The log takes nothing. Whether this request is stored is unknown; it is safe to repeat.
+    #[error("the log takes no entries now")]
+    Unavailable,
+}
+
+type Reply<T> = oneshot::Sender<Result<T, PublishError>>;
+
+enum Request {
+    Append(Append, Reply<Appended>),
+    Configure(Configure, Reply<Configured>),
+}
+
+/// Hands requests to the writer. Cloning it is cheap; the writer ends with the last clone.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    queue: SyncSender<Request>,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Request")
+    }
+}
+
+impl Publisher {
+    /// Appends entries. Returns once they are durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub async fn append(&self, append: Append) -> Result<Appended, PublishError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Append(append, reply), answer).await
+    }
+
+    /// Changes settings. Returns once they are durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub async fn configure(&self, configure: Configure) -> Result<Configured, PublishError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Configure(configure, reply), answer)
+            .await
+    }
+
+    async fn send<T>(
+        &self,
+        request: Request,
+        answer: oneshot::Receiver<Result<T, PublishError>>,
+    ) -> Result<T, PublishError> {
+        match self.queue.try_send(request) {
+            Ok(()) => answer.await.unwrap_or(Err(PublishError::Unavailable)),
+            Err(TrySendError::Full(_)) => Err(PublishError::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(PublishError::Unavailable),
+        }
+    }
+}
+
+/// What the writer is told once a commit may be seen by readers, before anyone is answered.
+pub type OnCommit = Box<dyn FnMut(&Arc<Commit>) + Send>;
+
+/// Starts the writer.
+///
+/// `clock` tells the time; commits are made later than the one before them even if it does not.
+pub fn start(
+    log: Arc<dyn EntryLog>,
+    defaults: Defaults,
+    clock: impl Fn() -> Instant + Send + 'static,
+    on_commit: OnCommit,
+) -> (Publisher, JoinHandle<()>) {
+    let (queue, requests) = sync_channel(QUEUE_MAX);
+    let mut writer = Writer {
+        log,
+        defaults,
+        clock: Box::new(clock),
+        on_commit,
+        requests,
+    };
+    let thread = std::thread::Builder::new()
+        .name("writer".into())
+        .spawn(move || writer.run())
+        .expect("the system lets a server start its writer");
+    (Publisher { queue }, thread)
+}
+
+struct Writer {
+    log: Arc<dyn EntryLog>,
+    defaults: Defaults,
+    clock: Box<dyn Fn() -> Instant + Send>,
+    on_commit: OnCommit,
+    requests: Receiver<Request>,
+}
+
+impl Writer {
+    fn run(&mut self) {
+        let mut settled = true;
+        let mut carried = None;
+        loop {
+            let first = match carried.take() {
+                Some(request) => request,
+                None => match self
+                    .requests
+                    .recv_timeout(if settled { Duration::MAX } else { IDLE })
+                {
+                    Ok(request) => request,
+                    Err(RecvTimeoutError::Timeout) => {
+                        settled = true;
+                        if let Err(error) = self.log.settle() {
+                            error!(%error, "the witness cannot be synced");
+                        }
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
+                },
+            };
+            carried = self.serve(first);
+            settled = false;
+        }
+    }
+
+    /// Commits a group that begins with `first`. Returns a request that did not fit into it.
+    fn serve(&mut self, first: Request) -> Option<Request> {
+        let head = self.log.head();
+        let instant = (self.clock)().max(head.last.plus_micros(1));
+        let mut group = Group::new(&*self.log, &self.defaults, head, instant);
+        let mut next = Some(first);
+        while let Some(request) = next.take() {
+            if !group.has_room_for(&request) {
+                next = Some(request);
+                break;
+            }
+            group.add(request);
+            next = self.requests.try_recv().ok();
+        }
+        let Group {
+            changes, answers, ..
+        } = group;
+        let committed = self.commit(head, instant, changes);
+        for answer in answers {
+            answer(committed);
+        }
+        next
+    }
+
+    /// Returns the number of the log's last commit, or `None` if the log failed.
+    fn commit(&mut self, head: LogHead, instant: Instant, changes: Vec<Change>) -> Option<u64> {
+        if changes.is_empty() {
+            return Some(head.number.0);
+        }
+        let commit = Arc::new(Commit {
+            number: head.number.next(),
+            instant,
+            changes,
+        });
+        match self.log.append(&commit) {
+            Ok(_) => {
+                debug!(
+                    commit = commit.number.0,
+                    entries = commit.entries(),
+                    "appended"
+                );
+                note_changes(&commit);
+                (self.on_commit)(&commit);
+                Some(commit.number.0)
+            }
+            Err(LogError::Stopped) => None,
+            Err(error) => {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                error!(
+                    error,
+                    "the log failed; it takes no entries until the server is restarted"
+                );
+                None
+            }
+        }
+    }
+}
+
+fn note_changes(commit: &Commit) {
+    for change in &commit.changes {
+        match change {
+            Change::Settings {
+                revision, settings, ..
+            } => {
+                info!(feed = %settings.name, revision = revision.0, "settings changed");
+            }
+            Change::Opened { feed, document, .. } if document.get() > 1 => {
+                debug!(feed = %feed.0, document = document.get(), "cut");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// An answer that waits for the barrier: given the last commit's number, or `None` if it failed.
+type Answer = Box<dyn FnOnce(Option<u64>) + Send>;
+
+/// Requests that become one commit.
+struct Group<'w> {
+    log: &'w dyn EntryLog,
+    defaults: &'w Defaults,
+    moment: Moment,
+    feeds: u64,
+    /// The feeds as the group leaves them, by name, with the ids it adds.
+    states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
+    changes: Vec<Change>,
+    answers: Vec<Answer>,
+    bytes: usize,
+}
+
+impl<'w> Group<'w> {
+    fn new(log: &'w dyn EntryLog, defaults: &'w Defaults, head: LogHead, instant: Instant) -> Self {
+        Self {
+            log,
+            defaults,
+            moment: Moment {
+                instant,
+                entries_before: 0,
+                epoch: head.epoch,
+            },
+            feeds: head.feeds,
+            states: HashMap::new(),
+            changes: vec![],
+            answers: vec![],
+            bytes: 0,
+        }
+    }
+
+    fn has_room_for(&self, request: &Request) -> bool {
+        let (entries, bytes) = size(request);
+        let entries_before = usize::try_from(self.moment.entries_before).unwrap_or(usize::MAX);
+        self.answers.is_empty()
+            || (self.answers.len() < GROUP_REQUESTS_MAX
+                && entries_before + entries <= BATCH_ENTRIES_MAX
+                && self.bytes + bytes <= BODY_BYTES_MAX)
+    }
+
+    fn add(&mut self, request: Request) {
+        self.bytes += size(&request).1;
+        match request {
+            Request::Append(append, reply) => {
+                let outcome = self.append(append);
+                self.answer(reply, outcome, |appended, commit| appended.commit = commit);
+            }
+            Request::Configure(configure, reply) => {
+                let outcome = self.configure(configure);
+                self.answer(reply, outcome, |_, _| {});
+            }
+        }
+    }
+
+    fn answer<T: Send + 'static>(
+        &mut self,
+        reply: Reply<T>,
+        outcome: Result<T, PublishError>,
+        number: impl FnOnce(&mut T, u64) + Send + 'static,
+    ) {
+        self.answers.push(Box::new(move |commit| {
+            let outcome = match commit {
+                Some(commit) => outcome.map(|mut value| {
+                    number(&mut value, commit);
+                    value
+                }),
+                None => Err(PublishError::Unavailable),
+            };
+            // Whoever asked may have gone; the entries are stored all the same.
+            drop(reply.send(outcome));
+        }));
+    }
+
+    fn append(&mut self, append: Append) -> Result<Appended, PublishError> {
+        let Append {
+            feed,
+            mut drafts,
+            key,
+            if_match,
+        } = append;
+        let (creation, state) = if let Some(state) = self.state(&feed)? {
+            (vec![], state)
+        } else {
+            let plan = self.create(&feed, Choices::default(), None)?;
+            (plan.changes, plan.state)
+        };
+        plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
+        let known = self.known(&feed, &state, &drafts)?;
+        let plan = plan::plan(&state, &drafts, &known, self.defaults, self.moment)?;
+        if let Some(condition) = &if_match
+            && !plan.changes.is_empty()
+        {
+            self.check_condition(condition, &state, creation.is_empty())?;
+        }
+        let results = plan.results.clone();
+        let state = if plan.changes.is_empty() {
+            // Nothing is stored, so a feed that would have been created is not.
+            state
+        } else {
+            self.take(&feed, creation, plan)
+        };
+        let tag = self.tag(&state)?;
+        Ok(Appended {
+            results,
+            commit: 0,
+            tag,
+            settings: state.settings,
+        })
+    }
+
+    fn configure(&mut self, configure: Configure) -> Result<Configured, PublishError> {
+        let Configure { feed, choices, id } = configure;
+        choices.check()?;
+        let (plan, created) = match self.state(&feed)? {
+            None => (self.create(&feed, choices, id)?, true),
+            Some(state) => {
+                if id.is_some_and(|id| id != state.settings.id) {
+                    let detail = "the id of a feed is given at its creation and never changes";
+                    return Err(Refusal::unacceptable(detail, "settings")
+                        .at_element("id")
+                        .into());
+                }
+                (
+                    plan::plan_settings(&state, choices, self.defaults, self.moment),
+                    false,
+                )
+            }
+        };
+        let state = self.take(&feed, vec![], plan);
+        Ok(Configured {
+            tag: self.tag(&state)?,
+            settings: state.settings,
+            created,
+        })
+    }
+
+    /// Returns a feed as the group leaves it.
+    fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
+        if let Some((state, _)) = self.states.get(feed) {
+            return Ok(Some(state.clone()));
+        }
+        let Some(head) = self.log.named(feed).map_err(unavailable)? else {
+            return Ok(None);
+        };
+        let settings = settings_of(self.log, head.feed, head.revision).map_err(unavailable)?;
+        Ok(Some(FeedState { head, settings }))
+    }
+
+    fn create(
+        &self,
+        feed: &FeedName,
+        choices: Choices,
+        id: Option<FeedId>,
+    ) -> Result<Plan, PublishError> {
+        if self.feeds >= FEEDS_MAX {
+            return Err(PublishError::Full);
+        }
+        let given = id.is_some();
+        let id = id.unwrap_or_else(|| FeedId::of_uuid(Uuid::new_v4()));
+        let in_group = self
+            .states
+            .values()
+            .any(|(state, _)| state.head.feed == id.key());
+        if given && (in_group || self.log.feed(id.key()).map_err(unavailable)?.is_some()) {
+            let detail = format!("another feed has the id {id}");
+            return Err(Refusal::unacceptable(detail, "settings")
+                .at_element("id")
+                .into());
+        }
+        let defaults = self.defaults.clone();
+        let settings = Settings {
+            name: feed.clone(),
+            id,
+            choices,
+            defaults,
+        };
+        Ok(plan::plan_creation(settings, self.moment))
+    }
+
+    /// Returns what is known under the ids of the drafts, in the log and in this group.
+    fn known(
+        &self,
+        feed: &FeedName,
+        state: &FeedState,
+        drafts: &[Draft],
+    ) -> Result<HashMap<EntryId, Known>, PublishError> {
+        let in_group = self.states.get(feed).map(|(_, added)| added);
+        let mut known = HashMap::new();
+        for id in drafts.iter().filter_map(|draft| draft.id.as_ref()) {
+            let found = match in_group.and_then(|added| added.get(id)) {
+                Some(found) => Some(found.clone()),
+                None => self.log.find(state.head.feed, id).map_err(unavailable)?,
+            };
+            if let Some(found) = found {
+                known.insert(id.clone(), found);
+            }
+        }
+        Ok(known)
+    }
+
+    fn check_condition(
+        &self,
+        condition: &IfMatch,
+        state: &FeedState,
+        exists: bool,
+    ) -> Result<(), PublishError> {
+        let holds = match condition {
+            IfMatch::Any => exists,
+            IfMatch::Tags(tags) => exists && self.tag(state)?.is_among(tags),
+        };
+        if holds {
+            return Ok(());
+        }
+        Err(
+            Refusal::precondition("the feed has changed since, or does not have the tag given")
+                .into(),
+        )
+    }
+
+    fn tag(&self, state: &FeedState) -> Result<HeadTag, PublishError> {
+        let revision = state.head.open.opening.revision;
+        if revision == state.head.revision {
+            return Ok(head_tag(&state.head, &state.settings));
+        }
+        let settings = self.recorded_settings(state, revision)?;
+        Ok(head_tag(&state.head, &settings))
+    }
+
+    /// Returns earlier settings of a feed, which this group may have recorded.
+    fn recorded_settings(
+        &self,
+        state: &FeedState,
+        wanted: simplefeed_core::feed::Revision,
+    ) -> Result<Settings, PublishError> {
+        let in_group = self.changes.iter().find_map(|change| match change {
+            Change::Settings {
+                feed,
+                revision,
+                settings,
+            } if *feed == state.head.feed && *revision == wanted => Some(settings.clone()),
+            _ => None,
+        });
+        match in_group {
+            Some(settings) => Ok(settings),
+            None => settings_of(self.log, state.head.feed, wanted).map_err(unavailable),
+        }
+    }
+
+    /// Makes a plan part of the commit. Returns the feed as it is then.
+    fn take(&mut self, feed: &FeedName, creation: Vec<Change>, plan: Plan) -> FeedState {
+        let changes: Vec<Change> = creation.into_iter().chain(plan.changes).collect();
+        let (_, added) = self
+            .states
+            .entry(feed.clone())
+            .or_insert_with(|| (plan.state.clone(), HashMap::new()));
+        let mut outcomes = plan.results.iter().filter(|outcome| !outcome.duplicate);
+        for change in &changes {
+            match change {
+                Change::Settings { revision, .. } if revision.0 == 1 => self.feeds += 1,
+                Change::Entry {
+                    at,
+                    id,
+                    sent,
+                    fragment,
+                    ..
+                } => {
+                    self.moment.entries_before += 1;
+                    if let Some(outcome) = outcomes.next() {
+                        let known = Known {
+                            at: *at,
+                            document: outcome.document,
+                            sent: *sent,
+                            fragment: Digest::of(fragment),
+                        };
+                        added.insert(id.clone(), known);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.changes.extend(changes);
+        if let Some((state, _)) = self.states.get_mut(feed) {
+            *state = plan.state.clone();
+        }
+        plan.state
+    }
+}
+
+fn size(request: &Request) -> (usize, usize) {
+    match request {
+        Request::Append(append, _) => (
+            append.drafts.len(),
+            append.drafts.iter().map(Draft::size).sum(),
+        ),
+        Request::Configure(..) => (0, 0),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unavailable(error: LogError) -> PublishError {
+    let error: &(dyn std::error::Error + 'static) = &error;
+    error!(error, "the log cannot be read");
+    PublishError::Unavailable
+}

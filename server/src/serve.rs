@@ -1,0 +1,247 @@
+//! A running server: the log, the writer, the views and the listener, put together and taken apart.
+//!
+//! Shell: threads, sockets, signals. Taking apart goes in the order of the data: first no more
+//! requests, then no more commits, then everything committed is archived, then the log is closed.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, SystemTime},
+};
+
+use simplefeed_core::instant::Instant;
+use tokio::{
+    net::TcpListener,
+    runtime::{Builder, Runtime},
+};
+use tracing::{info, warn};
+use url::Url;
+
+use crate::{
+    config::Config,
+    http::{self, handler::Handler},
+    log::{
+        EntryLog,
+        opening::{DataFolder, OpenError, OpenedLog},
+        sled_log::SledLog,
+    },
+    publish::{self, Publisher},
+    views::{CommitQueue, archive_files::Archive, documents::Documents},
+};
+
+/// How long work that was cut off may go on before the server ends without it.
+const CUT_OFF: Duration = Duration::from_secs(5);
+
+/// Why a server cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address is in use or not ours.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// The system does not give a server what it needs.
+    #[error("cannot start")]
+    Start(#[source] std::io::Error),
+    /// The log cannot be closed cleanly. Nothing is lost.
+    #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
+    Close(#[from] OpenError),
+}
+
+/// A bound listener. It comes first, so that a busy port leaves the log alone.
+#[derive(Debug)]
+pub struct Listening {
+    runtime: Runtime,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listening {
+    /// Binds an address; port 0 takes a free one.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServeError`].
+    pub fn bind(address: SocketAddr) -> Result<Self, ServeError> {
+        let runtime = Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(ServeError::Start)?;
+        let listen = |source| ServeError::Listen { address, source };
+        let listener = runtime
+            .block_on(TcpListener::bind(address))
+            .map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        Ok(Self {
+            runtime,
+            listener,
+            address,
+        })
+    }
+}
+
+/// A server that is ready.
+#[derive(Debug)]
+pub struct Server {
+    listening: Listening,
+    public_url: Url,
+    handler: Arc<Handler>,
+    publisher: Publisher,
+    writer: JoinHandle<()>,
+    queue: Arc<CommitQueue>,
+    archivist: JoinHandle<()>,
+    log: Arc<SledLog>,
+    folder: DataFolder,
+}
+
+/// Returns the time on the machine's clock.
+pub fn now() -> Instant {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    Instant::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+impl Server {
+    /// Starts everything behind the listener; connections wait until [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// See [`ServeError`]. The log is left to be opened the careful way.
+    pub fn start(
+        config: &Config,
+        listening: Listening,
+        opened: OpenedLog,
+    ) -> Result<Self, ServeError> {
+        let own = format!("http://{}/", listening.address);
+        let own = Url::parse(&own).expect("an address makes a URL");
+        let public_url = config.public_url.clone().unwrap_or(own);
+
+        let OpenedLog { log, folder } = opened;
+        let log = Arc::new(log);
+        let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
+        let archive = Archive::new(&config.data, config.www.as_deref());
+        let documents = Arc::new(Documents::new(Arc::clone(&shared), archive.clone()));
+        let queue = Arc::new(CommitQueue::default());
+        let archivist = spawn_archivist(archive, Arc::clone(&shared), Arc::clone(&queue))?;
+        let (shown, followers) = (Arc::clone(&documents), Arc::clone(&queue));
+        let on_commit = Box::new(move |commit: &Arc<_>| {
+            shown.committed(commit);
+            followers.push(Arc::clone(commit));
+        });
+        let (publisher, writer) =
+            publish::start(shared, config.defaults(&public_url), now, on_commit);
+        let max_age = config.recent_max_age;
+        let handler = Arc::new(Handler::new(
+            documents,
+            publisher.clone(),
+            max_age,
+            &public_url,
+            now,
+        ));
+        Ok(Self {
+            listening,
+            public_url,
+            handler,
+            publisher,
+            writer,
+            queue,
+            archivist,
+            log,
+            folder,
+        })
+    }
+
+    /// Returns the address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.listening.address
+    }
+
+    /// Returns the URL at which clients see it, with a slash at its end.
+    pub fn public_url(&self) -> &Url {
+        &self.public_url
+    }
+
+    /// Returns the way into its log that publishing requests take, and the runtime to wait on it.
+    pub fn publisher(&self) -> (Publisher, tokio::runtime::Handle) {
+        (
+            self.publisher.clone(),
+            self.listening.runtime.handle().clone(),
+        )
+    }
+
+    /// Serves until `stop` completes, then ends in order.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Close`] if the log could not be closed cleanly.
+    pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let Self {
+            listening,
+            public_url,
+            handler,
+            publisher,
+            writer,
+            queue,
+            archivist,
+            log,
+            folder,
+        } = self;
+        let Listening {
+            runtime,
+            listener,
+            address,
+        } = listening;
+        info!(%address, %public_url, "started");
+        runtime.block_on(http::serve(listener, handler, stop));
+        info!("stopping");
+        runtime.shutdown_timeout(CUT_OFF);
+        drop(publisher);
+        let writer = writer.join();
+        queue.close();
+        let archivist = archivist.join();
+        if writer.is_err() || archivist.is_err() {
+            warn!("a thread had failed; the log is not closed");
+            return Ok(());
+        }
+        if let Ok(log) = Arc::try_unwrap(log) {
+            OpenedLog { log, folder }.close()?;
+        } else {
+            warn!("the log is still in use and not closed");
+        }
+        info!("stopped");
+        Ok(())
+    }
+}
+
+fn spawn_archivist(
+    archive: Archive,
+    log: Arc<dyn EntryLog>,
+    queue: Arc<CommitQueue>,
+) -> Result<JoinHandle<()>, ServeError> {
+    std::thread::Builder::new()
+        .name("archivist".into())
+        .spawn(move || archive.follow(&log, &queue))
+        .map_err(ServeError::Start)
+}
+
+/// Completes when the process is asked to end: by SIGTERM, or by SIGINT from a terminal.
+///
+/// # Errors
+///
+/// Returns why signals cannot be received.
+pub async fn asked_to_stop() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

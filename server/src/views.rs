@@ -1,0 +1,127 @@
+//! Views: everything a reader sees, computed from commits.
+//!
+//! Pure: the trait, and the queue between the writer and the views that work behind its back. A view
+//! reads commits (and what the log can look up) and nothing else: no clock, no configuration. So its
+//! files can be deleted and made again, the same.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+};
+
+use simplefeed_core::{commit::Commit, feed::CommitNumber};
+
+use crate::log::{EntryLog, LogError};
+
+pub mod documents;
+pub mod manifest;
+pub mod archive_files;
+pub mod index;
+
+/// A deterministic function of commits.
+pub trait View {
+    /// The name of its folder.
+    const NAME: &'static str;
+    /// What a shell has to do for it. Doing it twice is as good as once.
+    type Effect;
+
+    /// Takes the next commit into account.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    fn apply(&mut self, commit: &Commit, log: &dyn EntryLog)
+    -> Result<Vec<Self::Effect>, LogError>;
+}
+
+/// Commits kept for followers that are nearly up to date.
+const RECENT_COMMITS_MAX: usize = 1_024;
+
+/// Hands new commits to views on other threads, which read older ones from the log.
+#[derive(Debug, Default)]
+pub struct CommitQueue {
+    state: Mutex<QueueState>,
+    grown: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    recent: VecDeque<Arc<Commit>>,
+    closed: bool,
+}
+
+impl CommitQueue {
+    /// Adds the commit that readers may see from now on.
+    pub fn push(&self, commit: Arc<Commit>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.recent.len() == RECENT_COMMITS_MAX {
+            state.recent.pop_front();
+        }
+        state.recent.push_back(commit);
+        self.grown.notify_all();
+    }
+
+    /// Lets followers end once they have seen everything.
+    pub fn close(&self) {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = true;
+        self.grown.notify_all();
+    }
+
+    /// Returns whether the queue was closed.
+    pub fn is_closed(&self) -> bool {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed
+    }
+
+    /// Returns commit `number`, waiting for it; `None` if the queue was closed before it came.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    pub fn wait_for(
+        &self,
+        number: CommitNumber,
+        log: &dyn EntryLog,
+    ) -> Result<Option<Arc<Commit>>, LogError> {
+        loop {
+            if number <= log.head().number {
+                return self.ready(number, log);
+            }
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            // Looked at again under the lock, so that a commit pushed meanwhile is not slept over.
+            if number <= log.head().number {
+                continue;
+            }
+            if state.closed {
+                return Ok(None);
+            }
+            drop(
+                self.grown
+                    .wait_timeout(state, std::time::Duration::from_millis(200)),
+            );
+        }
+    }
+
+    fn ready(
+        &self,
+        number: CommitNumber,
+        log: &dyn EntryLog,
+    ) -> Result<Option<Arc<Commit>>, LogError> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = state
+            .recent
+            .iter()
+            .find(|commit| commit.number == number)
+            .cloned();
+        drop(state);
+        match found {
+            Some(commit) => Ok(Some(commit)),
+            None => Ok(log.commits(number, 1)?.pop().map(Arc::new)),
+        }
+    }
+}

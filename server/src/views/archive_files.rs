@@ -1,0 +1,514 @@
+//! Archived documents as files, which any web server can serve for ever.
+//!
+//! Shell: files below `www`, beside it the sidecars. The view itself is small: a commit that opens a
+//! document closes the one before it, which is then rendered from the log once. The order in which
+//! things reach the disk is the promise: twin, document, sidecar, each synced and renamed into
+//! place; then the manifest. Only what is in the manifest is called immutable.
+
+use std::{
+    fs::{self, File, FileTimes, OpenOptions},
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
+use serde::Serialize;
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    document::feed_document,
+    entry::Entry,
+    feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
+    header::{Form, header},
+    instant::Instant,
+    limits::INDEX_BLOCK_DOCUMENTS,
+    plan::Opening,
+    settings::Settings,
+};
+use tracing::{error, info};
+
+use super::{
+    CommitQueue, View, index,
+    manifest::{Archived, Coded, ManifestError, Manifests},
+};
+use crate::log::{EntryLog, LogError, barrier::sync_folder, settings_of};
+
+/// Commits between two notes of how far the view has come.
+const CURSOR_COMMITS: u64 = 1_024;
+/// The pause after a file could not be written.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Why archived documents cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// The log cannot be read.
+    #[error("the log cannot be read")]
+    Log(#[from] LogError),
+    /// The manifest cannot be used.
+    #[error("the manifest cannot be used")]
+    Manifest(#[from] ManifestError),
+    /// A file cannot be used.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// A file is not what the manifest says.
+    #[error("{path} is not what was archived; run `simplefeed-server rebuild`")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// An archived document, rendered from the log.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    /// How it was opened.
+    pub opening: Opening,
+    /// How its successor was.
+    pub successor: Opening,
+    /// The settings its header is made of.
+    pub settings: Settings,
+    /// Its entries, oldest first.
+    pub entries: Vec<Entry>,
+    /// Its bytes.
+    pub bytes: Bytes,
+}
+
+impl Frozen {
+    /// Renders document `number`, or returns `None` if it is not closed.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    pub fn render(
+        log: &dyn EntryLog,
+        feed: FeedKey,
+        number: DocumentNumber,
+    ) -> Result<Option<Self>, LogError> {
+        let opening = log.opening(feed, number)?;
+        let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) else {
+            return Ok(None);
+        };
+        let settings = settings_of(log, feed, opening.revision)?;
+        let entries = log.entries(feed, opening.first..successor.first)?;
+        let expected = successor.first.0 - opening.first.0;
+        let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        let Some(newest) = entries.last().filter(|_| found == expected) else {
+            let what = format!(
+                "document {number} of {} has {found} of {expected} entries",
+                settings.name
+            );
+            return Err(LogError::Damaged { what });
+        };
+        let form = Form::Archived {
+            next: successor.name,
+        };
+        let header = header(&opening, &settings, form, newest.instant);
+        let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
+        let bytes = feed_document(&header, &fragments);
+        Ok(Some(Self {
+            opening,
+            successor,
+            settings,
+            entries,
+            bytes,
+        }))
+    }
+
+    /// Returns the facts to record, given those of the compressed twin.
+    pub fn archived_as(&self, gzip: Coded) -> Archived {
+        Archived {
+            name: self.opening.name,
+            closed_in: self.successor.name.epoch,
+            first: self.opening.first,
+            entries: self.successor.first.0 - self.opening.first.0,
+            opened: self.opening.opened,
+            updated: self
+                .entries
+                .last()
+                .map_or(self.opening.opened, |entry| entry.instant),
+            closed: self.successor.opened,
+            identity: Coded::of(&self.bytes),
+            gzip,
+        }
+    }
+
+    /// Returns what the bytes do not tell and a new log could not be made without.
+    fn sidecar(&self) -> Vec<u8> {
+        let entries = self.entries.iter().map(|entry| SidecarEntry {
+            position: entry.at.0,
+            commit: entry.commit.0,
+            instant: entry.instant.to_string(),
+            sent: entry.sent,
+        });
+        let sidecar = Sidecar {
+            version: 1,
+            document: self.opening.name.to_string(),
+            opened: self.opening.opened.to_string(),
+            closed: self.successor.opened.to_string(),
+            revision: self.opening.revision.0,
+            settings: &self.settings,
+            sha256: Digest::of(&self.bytes),
+            entries: entries.collect(),
+        };
+        let mut json = serde_json::to_vec(&sidecar).expect("a sidecar has a JSON form");
+        json.push(b'\n');
+        json
+    }
+}
+
+#[derive(Serialize)]
+struct Sidecar<'a> {
+    version: u32,
+    document: String,
+    opened: String,
+    closed: String,
+    revision: u32,
+    settings: &'a Settings,
+    sha256: Digest,
+    entries: Vec<SidecarEntry>,
+}
+
+#[derive(Serialize)]
+struct SidecarEntry {
+    position: u64,
+    commit: u64,
+    instant: String,
+    sent: Digest,
+}
+
+/// The view: which documents a commit closes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ArchiveFiles;
+
+/// Archive all documents of a feed up to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArchiveUpTo {
+    /// The feed.
+    pub feed: FeedKey,
+    /// The newest document that is closed.
+    pub document: DocumentNumber,
+}
+
+impl View for ArchiveFiles {
+    const NAME: &'static str = "archive-files";
+    type Effect = ArchiveUpTo;
+
+    fn apply(&mut self, commit: &Commit, _: &dyn EntryLog) -> Result<Vec<ArchiveUpTo>, LogError> {
+        let closed = commit.changes.iter().filter_map(|change| match change {
+            Change::Opened { feed, document, .. } => Some(ArchiveUpTo {
+                feed: *feed,
+                document: document.previous()?,
+            }),
+            _ => None,
+        });
+        Ok(closed.collect())
+    }
+}
+
+/// Whether making a file again gave what was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remade {
+    /// There was no file.
+    New,
+    /// It is the same, byte for byte.
+    Identical,
+    /// It was something else, and is right now.
+    Different,
+}
+
+/// The folders of the archived documents.
+#[derive(Clone, Debug)]
+pub struct Archive {
+    www: PathBuf,
+    sidecars: PathBuf,
+    views: PathBuf,
+    /// The manifests of all feeds.
+    pub manifests: Manifests,
+}
+
+impl Archive {
+    /// Returns the archive of the data folder `data`, with its documents below `www` if given,
+    /// else below `<data>/www`.
+    pub fn new(data: &Path, www: Option<&Path>) -> Self {
+        let views = data.join("views").join(ArchiveFiles::NAME);
+        Self {
+            www: www.map_or_else(|| data.join("www"), Path::to_path_buf),
+            sidecars: data.join("sidecars"),
+            manifests: Manifests::new(&views),
+            views,
+        }
+    }
+
+    /// Returns the folder whose files a web server may serve.
+    pub fn www(&self) -> &Path {
+        &self.www
+    }
+
+    fn folder(&self, feed: &FeedName) -> PathBuf {
+        self.www.join("feeds").join(feed.as_str())
+    }
+
+    /// Returns the bytes of an archived document, as they are or compressed.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    pub fn read(
+        &self,
+        feed: &FeedName,
+        archived: &Archived,
+        gzip: bool,
+    ) -> Result<Bytes, ArchiveError> {
+        let (suffix, coded) = if gzip {
+            (".gz", archived.gzip)
+        } else {
+            ("", archived.identity)
+        };
+        let path = self.folder(feed).join(format!("{}{suffix}", archived.name));
+        let bytes = fs::read(&path).map_err(failed("read", &path))?;
+        if Coded::of(&bytes) == coded {
+            return Ok(bytes.into());
+        }
+        Err(ArchiveError::Damaged { path })
+    }
+
+    /// Returns whether the sidecar of a document is missing or not what it should be.
+    pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
+        let name = frozen.opening.name.to_string().replace(".atom", ".json");
+        let path = self.sidecars.join(feed.as_str()).join(name);
+        fs::read(path).map_or(true, |found| found != frozen.sidecar())
+    }
+
+    /// Does what the view asks for. What is archived already is left alone.
+    ///
+    /// # Errors
+    ///
+    /// See [`ArchiveError`].
+    pub fn archive(&self, log: &dyn EntryLog, wanted: ArchiveUpTo) -> Result<(), ArchiveError> {
+        let Some(head) = log.feed(wanted.feed)? else {
+            return Ok(());
+        };
+        let name = settings_of(log, wanted.feed, head.revision)?.name;
+        for number in self.manifests.count(&name)? + 1..=wanted.document.get() {
+            let Some(number) = DocumentNumber::new(number) else {
+                continue;
+            };
+            if let Some(frozen) = Frozen::render(log, wanted.feed, number)? {
+                self.write(&name, &frozen)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an archived document and records it. Returns whether it was there already.
+    ///
+    /// # Errors
+    ///
+    /// See [`ArchiveError`].
+    pub fn write(&self, feed: &FeedName, frozen: &Frozen) -> Result<Remade, ArchiveError> {
+        let folder = self.folder(feed);
+        let sidecars = self.sidecars.join(feed.as_str());
+        for folder in [&folder, &sidecars] {
+            fs::create_dir_all(folder).map_err(failed("create", folder))?;
+        }
+        let name = frozen.opening.name.to_string();
+        let mtime = frozen.successor.opened;
+        let gzip = write_twin(&folder.join(format!("{name}.gz")), &frozen.bytes, mtime)?;
+        let remade = write_frozen(&folder.join(&name), &frozen.bytes, mtime)?;
+        write_frozen(
+            &sidecars.join(name.replace(".atom", ".json")),
+            &frozen.sidecar(),
+            mtime,
+        )?;
+        for folder in [&folder, &sidecars] {
+            sync_folder(folder).map_err(failed("sync", folder))?;
+        }
+        self.manifests
+            .record(feed, &frozen.archived_as(Coded::of(&gzip)))?;
+        self.close_index_block(feed, &frozen.settings, frozen.opening.name.number)?;
+        Ok(remade)
+    }
+
+    fn close_index_block(
+        &self,
+        feed: &FeedName,
+        settings: &Settings,
+        number: DocumentNumber,
+    ) -> Result<(), ArchiveError> {
+        if !number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
+            return Ok(());
+        }
+        let block = number.get() / INDEX_BLOCK_DOCUMENTS;
+        let Some(block) = index::closed_block(&self.manifests, feed, &settings.id, block)? else {
+            return Ok(());
+        };
+        let folder = self.folder(feed);
+        let path = folder.join(&block.name);
+        let twin = folder.join(format!("{}.gz", block.name));
+        write_twin(&twin, &block.bytes, block.closed)?;
+        write_frozen(&path, &block.bytes, block.closed)?;
+        sync_folder(&folder).map_err(failed("sync", &folder))
+    }
+
+    fn cursor(&self) -> CommitNumber {
+        let text = fs::read_to_string(self.views.join("cursor")).unwrap_or_default();
+        CommitNumber(text.trim().parse().unwrap_or(0))
+    }
+
+    /// Notes that everything up to a commit is done. Losing the note costs time, nothing else.
+    fn save_cursor(&self, cursor: CommitNumber) -> Result<(), ArchiveError> {
+        fs::create_dir_all(&self.views).map_err(failed("create", &self.views))?;
+        let path = self.views.join("cursor");
+        let temporary = self.views.join("cursor.new");
+        fs::write(&temporary, format!("{cursor}\n"))
+            .and_then(|()| fs::rename(&temporary, &path))
+            .map_err(failed("write", &path))
+    }
+
+    /// Follows the log until the queue is closed and everything is archived.
+    pub fn follow(&self, log: &Arc<dyn EntryLog>, queue: &CommitQueue) {
+        // A cursor beyond the log belongs to another log; begin again, which finds what is there.
+        let mut cursor = self.cursor();
+        if cursor > log.head().number {
+            cursor = CommitNumber(0);
+        }
+        let mut saved = cursor;
+        loop {
+            match self.follow_one(&**log, queue, cursor) {
+                Ok(true) => cursor = cursor.next(),
+                Ok(false) => break,
+                Err(error) => {
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    error!(
+                        error,
+                        "a document cannot be archived; it will be tried again"
+                    );
+                    std::thread::park_timeout(RETRY);
+                    if queue.is_closed() {
+                        break;
+                    }
+                }
+            }
+            if cursor.0 >= saved.0 + CURSOR_COMMITS {
+                saved = self.note(cursor);
+            }
+        }
+        self.note(cursor);
+    }
+
+    fn note(&self, cursor: CommitNumber) -> CommitNumber {
+        if let Err(error) = self.save_cursor(cursor) {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            error!(error, "the archive's cursor cannot be saved");
+        }
+        cursor
+    }
+
+    /// Takes the commit after `cursor`. Returns false when there will be none.
+    fn follow_one(
+        &self,
+        log: &dyn EntryLog,
+        queue: &CommitQueue,
+        cursor: CommitNumber,
+    ) -> Result<bool, ArchiveError> {
+        let Some(commit) = queue.wait_for(cursor.next(), log)? else {
+            return Ok(false);
+        };
+        for wanted in ArchiveFiles.apply(&commit, log)? {
+            self.archive(log, wanted)?;
+            info!(feed = %wanted.feed.0, document = wanted.document.get(), "archived");
+        }
+        Ok(true)
+    }
+}
+
+/// Writes the compressed twin of a file, unless one that decodes to the same is there: its
+/// bytes may have been shown, and another version of the compressor may give others.
+fn write_twin(path: &Path, bytes: &[u8], mtime: Instant) -> Result<Vec<u8>, ArchiveError> {
+    if let Ok(twin) = fs::read(path)
+        && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
+    {
+        return Ok(twin);
+    }
+    let twin = gzip(bytes, Compression::best());
+    write_frozen(path, &twin, mtime)?;
+    Ok(twin)
+}
+
+/// Writes a file that is never to change: to a temporary name, synced, renamed into place, with the
+/// instant its bytes became final as its time of modification. A file that is right is left alone.
+fn write_frozen(path: &Path, bytes: &[u8], mtime: Instant) -> Result<Remade, ArchiveError> {
+    let before = match fs::read(path) {
+        Ok(found) if found == bytes => Remade::Identical,
+        Ok(_) => Remade::Different,
+        Err(_) => Remade::New,
+    };
+    if before == Remade::Identical {
+        // It may have been written, but not synced, before a crash.
+        File::open(path)
+            .and_then(|file| file.sync_all())
+            .map_err(failed("sync", path))?;
+        return Ok(before);
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&temporary)?;
+        file.write_all(bytes)?;
+        file.set_times(FileTimes::new().set_modified(system_time(mtime)))?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(failed("write", path))?;
+    Ok(before)
+}
+
+fn system_time(instant: Instant) -> SystemTime {
+    let micros = u64::try_from(instant.micros()).unwrap_or(0);
+    SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
+}
+
+/// Compresses.
+pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), level);
+    encoder
+        .write_all(bytes)
+        .and_then(|()| encoder.finish())
+        .expect("writing to memory does not fail")
+}
+
+/// Decompresses one of our own files.
+///
+/// # Errors
+///
+/// Returns what is wrong with it.
+pub fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut decoded = vec![];
+    GzDecoder::new(bytes).read_to_end(&mut decoded)?;
+    Ok(decoded)
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ArchiveError + use<> {
+    let path = path.to_path_buf();
+    move |source| ArchiveError::Io {
+        action,
+        path,
+        source,
+    }
+}

@@ -1,0 +1,148 @@
+//! The archive index: what documents there are, so that a consumer need not walk to find out.
+//!
+//! Pure, but for reading manifests. Closed blocks of 1,000 documents are frozen; the growing block
+//! holds the rest. The index may lag behind the chain of documents and never leads it, because it
+//! lists what is in the manifest.
+
+use bytes::Bytes;
+use serde::Serialize;
+use simplefeed_core::{
+    digest::Digest,
+    feed::{DocumentNumber, FeedId, FeedName, Numbered},
+    instant::Instant,
+    limits::INDEX_BLOCK_DOCUMENTS,
+};
+
+use super::manifest::{Archived, ManifestError, Manifests};
+
+/// A block of the index.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Its name within the feed.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// When the last document in it was closed.
+    pub closed: Instant,
+}
+
+#[derive(Serialize)]
+struct Listing<'a> {
+    feed: &'a FeedId,
+    prev: Option<String>,
+    documents: Vec<Listed>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    href: String,
+    first: u64,
+    entries: u64,
+    opened: String,
+    updated: String,
+    sha256: Digest,
+}
+
+/// Returns closed block `block` (1 is the oldest), or `None` while it is not closed.
+///
+/// # Errors
+///
+/// See [`ManifestError`].
+pub fn closed_block(
+    manifests: &Manifests,
+    feed: &FeedName,
+    id: &FeedId,
+    block: u64,
+) -> Result<Option<Block>, ManifestError> {
+    let documents = documents_of(manifests, feed, block)?;
+    let full = u64::try_from(documents.len()).is_ok_and(|found| found == INDEX_BLOCK_DOCUMENTS);
+    let Some(last) = documents.last().filter(|_| full).copied() else {
+        return Ok(None);
+    };
+    let prev = name_of_closed(manifests, feed, block - 1)?;
+    let bytes = listing(id, prev, documents);
+    Ok(Some(Block {
+        name: name_of(block, &last),
+        bytes,
+        closed: last.closed,
+    }))
+}
+
+/// Returns the growing block of a feed with `archived` documents in its manifest.
+///
+/// # Errors
+///
+/// See [`ManifestError`].
+pub fn growing_block(
+    manifests: &Manifests,
+    feed: &FeedName,
+    id: &FeedId,
+    archived: u64,
+) -> Result<Bytes, ManifestError> {
+    let closed = archived / INDEX_BLOCK_DOCUMENTS;
+    let mut documents = documents_of(manifests, feed, closed + 1)?;
+    // One may have been added since they were counted.
+    documents.retain(|document| document.name.number.get() <= archived);
+    let prev = name_of_closed(manifests, feed, closed)?;
+    Ok(listing(id, prev, documents))
+}
+
+/// Returns the number of a closed block's name, if it is canonical.
+pub fn block_of_name(name: &str) -> Option<Numbered> {
+    let numbered = Numbered::parse(name.strip_prefix("index-")?.strip_suffix(".json")?)?;
+    (numbered.number > 0).then_some(numbered)
+}
+
+fn documents_of(
+    manifests: &Manifests,
+    feed: &FeedName,
+    block: u64,
+) -> Result<Vec<Archived>, ManifestError> {
+    let first = block
+        .checked_sub(1)
+        .and_then(|before| before.checked_mul(INDEX_BLOCK_DOCUMENTS));
+    match first.and_then(|before| DocumentNumber::new(before + 1)) {
+        Some(first) => manifests.range(feed, first, INDEX_BLOCK_DOCUMENTS),
+        None => Ok(vec![]),
+    }
+}
+
+fn name_of_closed(
+    manifests: &Manifests,
+    feed: &FeedName,
+    block: u64,
+) -> Result<Option<String>, ManifestError> {
+    let Some(last) = DocumentNumber::new(block * INDEX_BLOCK_DOCUMENTS) else {
+        return Ok(None);
+    };
+    Ok(manifests.get(feed, last)?.map(|last| name_of(block, &last)))
+}
+
+fn name_of(block: u64, last: &Archived) -> String {
+    format!(
+        "index-{}.json",
+        Numbered {
+            number: block,
+            epoch: last.closed_in
+        }
+    )
+}
+
+fn listing(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
+    let documents = documents.into_iter().map(|document| Listed {
+        href: document.name.to_string(),
+        first: document.first.0,
+        entries: document.entries,
+        opened: document.opened.to_string(),
+        updated: document.updated.to_string(),
+        sha256: document.identity.digest,
+    });
+    let listing = Listing {
+        feed,
+        prev,
+        documents: documents.collect(),
+    };
+    let mut json = serde_json::to_vec(&listing).expect("a listing has a JSON form");
+    json.push(b'\n');
+    json.into()
+}

@@ -1,0 +1,361 @@
+//! The manifest: which archived documents are durable files, and what their bytes are.
+//!
+//! Shell: one file per feed, a record of fixed size per archived document, in order. Being in the
+//! manifest is what makes a document *archived* for readers: before, it is served from the log and
+//! not called immutable.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use simplefeed_core::{
+    digest::Digest,
+    feed::{DocumentName, DocumentNumber, Epoch, FeedName, Position},
+    instant::Instant,
+};
+
+const RECORD_BYTES: usize = 160;
+const RECORD_LENGTH: u64 = 160;
+
+/// The facts of one coded form of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coded {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its SHA-256.
+    pub digest: Digest,
+}
+
+impl Coded {
+    /// Returns the facts of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        let length = u64::try_from(bytes.len()).expect("a file in memory has a 64-bit length");
+        Self {
+            bytes: length,
+            digest: Digest::of(bytes),
+        }
+    }
+}
+
+/// The facts of an archived document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Archived {
+    /// The document.
+    pub name: DocumentName,
+    /// The epoch its successor was opened in, hence the epoch of an index block it closes.
+    pub closed_in: Epoch,
+    /// The position of its oldest entry.
+    pub first: Position,
+    /// The number of its entries.
+    pub entries: u64,
+    /// When it was opened.
+    pub opened: Instant,
+    /// The instant of its newest entry: its feed-level `updated`.
+    pub updated: Instant,
+    /// The instant of the commit that closed it: when its bytes became final.
+    pub closed: Instant,
+    /// The document as it is.
+    pub identity: Coded,
+    /// Its gzip twin.
+    pub gzip: Coded,
+}
+
+impl Archived {
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut out = Vec::with_capacity(RECORD_BYTES);
+        out.extend_from_slice(&self.name.number.get().to_be_bytes());
+        out.extend_from_slice(&self.name.epoch.0.to_be_bytes());
+        out.extend_from_slice(&self.closed_in.0.to_be_bytes());
+        out.extend_from_slice(&self.first.0.to_be_bytes());
+        out.extend_from_slice(&self.entries.to_be_bytes());
+        for instant in [self.opened, self.updated, self.closed] {
+            out.extend_from_slice(&instant.micros().to_be_bytes());
+        }
+        for coded in [self.identity, self.gzip] {
+            out.extend_from_slice(&coded.bytes.to_be_bytes());
+            out.extend_from_slice(&coded.digest.0);
+        }
+        out.resize(RECORD_BYTES - 4, 0);
+        let checksum = crc32fast::hash(&out);
+        out.extend_from_slice(&checksum.to_be_bytes());
+        out.try_into().expect("a record has its size")
+    }
+
+    fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let mut rest: &[u8] = record;
+        let mut long = || {
+            let (chunk, after) = rest.split_first_chunk::<8>()?;
+            rest = after;
+            Some(u64::from_be_bytes(*chunk))
+        };
+        let number = DocumentNumber::new(long()?)?;
+        let epochs = long()?;
+        let low = u32::try_from(epochs & u64::from(u32::MAX)).ok()?;
+        let high = u32::try_from(epochs >> 32).ok()?;
+        let (first, entries) = (Position(long()?), long()?);
+        let mut instant = || {
+            Some(Instant::from_micros(i64::from_be_bytes(
+                long()?.to_be_bytes(),
+            )))
+        };
+        let (opened, updated, closed) = (instant()?, instant()?, instant()?);
+        let mut coded = || {
+            let (bytes, after) = rest.split_first_chunk::<8>()?;
+            let (digest, after) = after.split_first_chunk::<32>()?;
+            rest = after;
+            Some(Coded {
+                bytes: u64::from_be_bytes(*bytes),
+                digest: Digest(*digest),
+            })
+        };
+        let archived = Self {
+            name: DocumentName {
+                number,
+                epoch: Epoch(high),
+            },
+            closed_in: Epoch(low),
+            first,
+            entries,
+            opened,
+            updated,
+            closed,
+            identity: coded()?,
+            gzip: coded()?,
+        };
+        (archived.encode() == *record).then_some(archived)
+    }
+}
+
+/// Why a manifest cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// The operating system refused.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// A record is not what was written. `rebuild` makes it anew.
+    #[error("{path} is damaged at document {document}; run `simplefeed-server rebuild`")]
+    Damaged {
+        /// The manifest.
+        path: PathBuf,
+        /// The document whose record it is.
+        document: u64,
+    },
+}
+
+/// The manifests of all feeds.
+#[derive(Clone, Debug)]
+pub struct Manifests {
+    folder: PathBuf,
+}
+
+impl Manifests {
+    /// Returns the manifests in `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.into(),
+        }
+    }
+
+    fn path(&self, feed: &FeedName) -> PathBuf {
+        self.folder.join(format!("{feed}.manifest"))
+    }
+
+    fn io(
+        &self,
+        action: &'static str,
+        feed: &FeedName,
+    ) -> impl FnOnce(io::Error) -> ManifestError + use<> {
+        let path = self.path(feed);
+        move |source| ManifestError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    fn existing(&self, feed: &FeedName) -> Result<Option<File>, ManifestError> {
+        match File::open(self.path(feed)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.io("open", feed)(error)),
+        }
+    }
+
+    /// Returns how many documents of a feed are archived files.
+    ///
+    /// # Errors
+    ///
+    /// See [`ManifestError`].
+    pub fn count(&self, feed: &FeedName) -> Result<u64, ManifestError> {
+        let Some(file) = self.existing(feed)? else {
+            return Ok(0);
+        };
+        let length = file.metadata().map_err(self.io("measure", feed))?.len();
+        // A record cut short by a crash is written again over itself.
+        Ok(length / RECORD_LENGTH)
+    }
+
+    /// Returns the facts of an archived document, or `None` if it is not archived yet.
+    ///
+    /// # Errors
+    ///
+    /// See [`ManifestError`].
+    pub fn get(
+        &self,
+        feed: &FeedName,
+        document: DocumentNumber,
+    ) -> Result<Option<Archived>, ManifestError> {
+        Ok(self.range(feed, document, 1)?.pop())
+    }
+
+    /// Returns the facts of at most `max` archived documents from `first` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`ManifestError`].
+    pub fn range(
+        &self,
+        feed: &FeedName,
+        first: DocumentNumber,
+        max: u64,
+    ) -> Result<Vec<Archived>, ManifestError> {
+        let Some(mut file) = self.existing(feed)? else {
+            return Ok(vec![]);
+        };
+        let mut bytes = vec![];
+        file.seek(SeekFrom::Start((first.get() - 1) * RECORD_LENGTH))
+            .and_then(|_| file.take(max * RECORD_LENGTH).read_to_end(&mut bytes))
+            .map_err(self.io("read", feed))?;
+        let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
+        (first.get()..)
+            .zip(records)
+            .map(|(document, record)| {
+                let archived =
+                    Archived::decode(record).filter(|found| found.name.number.get() == document);
+                archived.ok_or_else(|| ManifestError::Damaged {
+                    path: self.path(feed),
+                    document,
+                })
+            })
+            .collect()
+    }
+
+    /// Records that a document is archived, durably. Its predecessors must be recorded already.
+    ///
+    /// # Errors
+    ///
+    /// See [`ManifestError`].
+    pub fn record(&self, feed: &FeedName, archived: &Archived) -> Result<(), ManifestError> {
+        fs::create_dir_all(&self.folder).map_err(self.io("create", feed))?;
+        let path = self.path(feed);
+        let created = !path.exists();
+        let file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(&path);
+        let file = file.map_err(self.io("write", feed))?;
+        let offset = (archived.name.number.get() - 1) * RECORD_LENGTH;
+        file.write_all_at(&archived.encode(), offset)
+            .and_then(|()| file.sync_data())
+            .map_err(self.io("write", feed))?;
+        if created {
+            crate::log::barrier::sync_folder(&self.folder).map_err(self.io("sync", feed))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets which documents of a feed are archived, from `first` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`ManifestError`].
+    pub fn forget(&self, feed: &FeedName, first: DocumentNumber) -> Result<(), ManifestError> {
+        if self.existing(feed)?.is_none() {
+            return Ok(());
+        }
+        let file = OpenOptions::new()
+            .write(true)
+            .open(self.path(feed))
+            .map_err(self.io("write", feed))?;
+        file.set_len((first.get() - 1) * RECORD_LENGTH)
+            .map_err(self.io("shorten", feed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn archived(number: u64) -> Archived {
+        Archived {
+            name: DocumentName {
+                number: DocumentNumber::new(number).unwrap(),
+                epoch: Epoch(1),
+            },
+            closed_in: Epoch(2),
+            first: Position(number * 100),
+            entries: 100,
+            opened: Instant::from_micros(-5),
+            updated: Instant::from_micros(6),
+            closed: Instant::from_micros(7),
+            identity: Coded::of(b"identity"),
+            gzip: Coded::of(b"gzip"),
+        }
+    }
+
+    #[test]
+    fn records_are_read_back_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::new(folder.path());
+        let feed = FeedName::parse("a").unwrap();
+        assert_eq!(manifests.count(&feed).unwrap(), 0);
+        for number in 1..=3 {
+            manifests.record(&feed, &archived(number)).unwrap();
+        }
+        assert_eq!(manifests.count(&feed).unwrap(), 3);
+        let two = DocumentNumber::new(2).unwrap();
+        assert_eq!(
+            manifests.range(&feed, two, 9).unwrap(),
+            [archived(2), archived(3)]
+        );
+        assert_eq!(
+            manifests
+                .get(&feed, DocumentNumber::new(4).unwrap())
+                .unwrap(),
+            None
+        );
+        manifests.forget(&feed, two).unwrap();
+        assert_eq!(manifests.count(&feed).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_changed_record_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::new(folder.path());
+        let feed = FeedName::parse("a").unwrap();
+        manifests.record(&feed, &archived(1)).unwrap();
+        let path = manifests.path(&feed);
+        let mut bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            assert!(
+                manifests.get(&feed, DocumentNumber::OLDEST).is_err(),
+                "byte {at}"
+            );
+            bytes[at] ^= 1;
+        }
+    }
+}
