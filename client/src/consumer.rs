@@ -259,6 +259,10 @@ impl Builder {
             queue: VecDeque::new(),
             pause: Duration::from_secs(POLL_SECONDS_MIN),
             newest: None,
+            led_on: false,
+            stale_copies: 0,
+            delivered: None,
+            accepted: None,
         })
     }
 }
@@ -279,6 +283,13 @@ pub struct Consumer {
     pause: Duration,
     /// The newest entry of the recent document when last looked at, and what recognises it.
     newest: Option<(String, Validators)>,
+    /// Whether a link to the recent document was followed already.
+    led_on: bool,
+    /// How often in a row a cache gave an old copy past which we asked.
+    stale_copies: u32,
+    /// The newest entries delivered and accepted.
+    delivered: Option<String>,
+    accepted: Option<String>,
 }
 
 impl std::fmt::Debug for Consumer {
@@ -317,9 +328,8 @@ impl Consumer {
                 None => self.look().await?,
                 Some(Some(_)) => self.step().await?,
                 Some(None) => {
-                    let last = self.finish_round();
+                    self.finish_round()?;
                     if !self.follow {
-                        self.keep_place(last)?;
                         return Ok(None);
                     }
                     tokio::time::sleep(self.pause).await;
@@ -345,7 +355,9 @@ impl Consumer {
         reason = "a bookmark may be kept across a network"
     )]
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        self.save(&delivery.bookmark)
+        self.save(&delivery.bookmark)?;
+        self.accepted.clone_from(&delivery.bookmark.entry);
+        Ok(())
     }
 
     fn save(&mut self, bookmark: &Bookmark) -> Result<(), ConsumerError> {
@@ -380,11 +392,12 @@ impl Consumer {
                 max_age,
             } => (url, document, validators, max_age),
         };
-        let recent = document
-            .link("current")
-            .filter(|_| document.link("via").is_none());
-        if let Some(recent) = recent.filter(|recent| **recent != url) {
-            // Any other document of the feed was given; this one leads on.
+        let current = document.link("current").filter(|current| **current != url);
+        let current = current.filter(|_| document.link("via").is_none() && !self.led_on);
+        if let Some(recent) = current {
+            // Another document of the feed was given; it leads on, once.
+            self.led_on = true;
+            self.known = Validators::default();
             self.url = recent.clone();
             return Ok(());
         }
@@ -416,9 +429,13 @@ impl Consumer {
                 validators,
                 ..
             }) => {
-                let run = walk.take(document.clone(), &url)?;
+                let newest = document.entry(0).map(|entry| entry.id.to_owned());
+                let run = match walk.take(document, &url) {
+                    Err(WalkError::Stale { url }) => return self.wait_out_stale(url).await,
+                    run => run?,
+                };
                 if ask.recent {
-                    self.note_newest(&document, validators);
+                    self.newest = newest.map(|newest| (newest, validators));
                 }
                 run
             }
@@ -432,7 +449,21 @@ impl Consumer {
             }
             Err(error) => return Err(error.into()),
         };
+        self.stale_copies = 0;
         self.deliver(run);
+        Ok(())
+    }
+
+    /// A cache does not let go of an old copy. It will, when its time is over: `max-age` and as long
+    /// again while it revalidates.
+    async fn wait_out_stale(&mut self, url: Url) -> Result<(), ConsumerError> {
+        self.stale_copies += 1;
+        if !self.follow && self.stale_copies >= ATTEMPTS {
+            self.stale_copies = 0;
+            return Err(WalkError::Stale { url }.into());
+        }
+        let longest = Duration::from_secs(BACK_OFF_SECONDS_MAX);
+        tokio::time::sleep((2 * self.pause).min(longest)).await;
         Ok(())
     }
 
@@ -442,15 +473,21 @@ impl Consumer {
             if let (Some(fragment), Some(bookmark)) =
                 (run.document.fragment(entry.index), run.bookmark(entry))
             {
+                self.delivered.clone_from(&bookmark.entry);
                 self.queue.push_back(Delivery { fragment, bookmark });
             }
         }
     }
 
-    /// Ends a round: the next one begins after what was delivered. Returns the bookmark, with
-    /// validators if the recent document holds nothing newer.
-    fn finish_round(&mut self) -> Option<Bookmark> {
-        let mut last = self.walk.take()?.bookmark()?.clone();
+    /// Ends a round: the next one begins after what was passed in this one.
+    ///
+    /// The place is kept, so that the next start goes on from here, but never past an entry that was
+    /// delivered and not accepted.
+    fn finish_round(&mut self) -> Result<(), ConsumerError> {
+        let passed = self.walk.take().and_then(|walk| walk.bookmark().cloned());
+        let Some(mut last) = passed else {
+            return Ok(());
+        };
         self.known = match self.newest.take() {
             Some((newest, validators)) if last.entry.as_ref() == Some(&newest) => validators,
             Some(_) => Validators::default(),
@@ -458,27 +495,12 @@ impl Consumer {
         };
         last.etag.clone_from(&self.known.etag);
         last.last_modified.clone_from(&self.known.last_modified);
-        self.start = Start::Bookmark(last.clone());
-        Some(last)
-    }
-
-    /// Keeps a bookmark where nothing was delivered, so that the next start goes on from here: after
-    /// `since(Newest)`, or with validators that save the next look a body.
-    fn keep_place(&mut self, last: Option<Bookmark>) -> Result<(), ConsumerError> {
-        let Some(last) = last else { return Ok(()) };
-        let kept = match &mut self.store {
-            Some(store) => store.load(),
-            None => return Ok(()),
-        };
-        let kept = kept.map_err(|source| ConsumerError::Bookmark {
-            action: "read",
-            source,
-        })?;
-        // Only what was accepted may be passed over.
-        let accepted = kept.as_ref().is_none_or(|kept| kept.entry == last.entry);
-        if accepted && kept.as_ref() != Some(&last) {
+        let place = Start::Bookmark(last.clone());
+        let accepted = self.delivered.is_none() || self.delivered == self.accepted;
+        if accepted && self.start != place {
             self.save(&last)?;
         }
+        self.start = place;
         Ok(())
     }
 
@@ -491,6 +513,12 @@ impl Consumer {
         self.pause = max_age.unwrap_or(floor).max(floor);
     }
 
+    /// Whether to try again for ever: a server may be down for long, but a document that stays
+    /// broken is a fault to tell.
+    fn waits_for(&self, error: &FetchError) -> bool {
+        self.follow && !matches!(error, FetchError::Malformed { .. })
+    }
+
     /// Fetches with patience: transient failures are tried again after growing pauses.
     async fn fetch(
         &self,
@@ -501,7 +529,10 @@ impl Consumer {
         let mut attempt = 0;
         loop {
             match self.fetcher.document(url, validators, again).await {
-                Err(error) if error.is_transient() && (self.follow || attempt + 1 < ATTEMPTS) => {
+                Err(error)
+                    if error.is_transient()
+                        && (self.waits_for(&error) || attempt + 1 < ATTEMPTS) =>
+                {
                     tokio::time::sleep(back_off(attempt, error.retry_after())).await;
                     attempt += 1;
                 }
@@ -523,9 +554,10 @@ pub(crate) fn back_off(attempt: u32, asked: Option<Duration>) -> Duration {
 
 fn validators_of(start: &Start) -> Validators {
     match start {
+        // A date may match another document than the recent one, if such a URL is given next time.
         Start::Bookmark(bookmark) => Validators {
             etag: bookmark.etag.clone(),
-            last_modified: bookmark.last_modified.clone(),
+            last_modified: None,
         },
         _ => Validators::default(),
     }

@@ -80,8 +80,8 @@ impl FetchError {
         match self {
             Self::Transport { source, .. } => source.transient,
             Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
-            // A body cut short looks like this, too.
-            Self::Malformed { .. } => true,
+            // A body cut short looks like this, too; a page for people does not.
+            Self::Malformed { source, .. } => !matches!(source, ReadError::NotAFeed { .. }),
             Self::Missing { .. } | Self::Unauthorized { .. } | Self::OtherType { .. } => false,
         }
     }

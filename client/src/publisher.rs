@@ -184,18 +184,34 @@ impl Publisher {
         entries: impl IntoIterator<Item = P>,
     ) -> Result<Vec<Published>, PublishError> {
         let mut published = vec![];
+        self.append_reporting(entries, |batch| published.extend_from_slice(batch))
+            .await?;
+        Ok(published)
+    }
+
+    /// Appends entries as [`append`](Self::append) does, and tells what became of each batch as soon
+    /// as it is durable, so that a later failure hides nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub async fn append_reporting<P: Into<Publication>>(
+        &self,
+        entries: impl IntoIterator<Item = P>,
+        mut report: impl FnMut(&[Published]),
+    ) -> Result<(), PublishError> {
         let mut batch = Batch::default();
         for entry in entries {
             let item = Item::new(entry.into())?;
             if !batch.takes(&item) {
-                published.extend(self.send(std::mem::take(&mut batch)).await?);
+                report(&self.send(std::mem::take(&mut batch)).await?);
             }
             batch.push(item);
         }
         if !batch.items.is_empty() {
-            published.extend(self.send(batch).await?);
+            report(&self.send(batch).await?);
         }
-        Ok(published)
+        Ok(())
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Published>, PublishError> {

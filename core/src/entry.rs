@@ -100,6 +100,21 @@ impl Draft {
         Ok(fragment.into())
     }
 
+    /// Returns the element as it is to be sent on: with the authors it inherited.
+    pub(crate) fn into_element(self) -> String {
+        if !self.missing.author || self.authors.is_empty() {
+            return self.element;
+        }
+        let (start, rest) = self.element.split_at(self.inside);
+        let mut element = String::with_capacity(self.element.len() + 128);
+        element.push_str(start);
+        for person in &self.authors {
+            self.author_with(person, &mut element);
+        }
+        element.push_str(rest);
+        element
+    }
+
     fn complete_authors(&self, author: &str, out: &mut String) {
         if self.authors.is_empty() {
             self.author_with(

@@ -66,7 +66,11 @@ pub struct Event {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Under a JSON type any JSON value, else a string: plain text, HTML, XML or Base64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "keep_null",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub content: Option<Box<RawValue>>,
     /// Where the entry was read. Printed by `replay`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +78,11 @@ pub struct Event {
     /// The position it was read at. Printed by `replay`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
+}
+
+/// Reads a member that is there, so that a JSON `null` is a value and not an absence.
+fn keep_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(from).map(Some)
 }
 
 /// One author or several.
@@ -241,13 +250,55 @@ fn without_line(refusal: Refusal) -> Refusal {
 /// Returns what two sendings of the same event have in common: members sorted, white space
 /// removed, strings in one spelling, numbers as sent, `document` and `position` left out.
 fn canonical_event(raw: &RawValue) -> Result<String, Refusal> {
-    let mut members: BTreeMap<String, &RawValue> =
-        serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
-    members.remove("document");
-    members.remove("position");
+    let mut members = members_of(raw.get())?;
+    members.retain(|name, _| name != "document" && name != "position");
     let mut out = String::with_capacity(raw.get().len());
     canonical_members(members, 1, &mut out)?;
     Ok(out)
+}
+
+/// Returns the members of a JSON object. A name given twice is refused: which one counts is not for
+/// us to say.
+fn members_of(text: &str) -> Result<BTreeMap<String, &RawValue>, Refusal> {
+    let Members(listed) = serde_json::from_str(text).map_err(|error| json_refusal(&error))?;
+    let count = listed.len();
+    let members: BTreeMap<_, _> = listed.into_iter().collect();
+    if members.len() == count {
+        return Ok(members);
+    }
+    Err(Refusal::malformed(
+        "a JSON object has the same member twice",
+    ))
+}
+
+/// The members of a JSON object as they come.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Listing;
+
+        impl<'de> serde::de::Visitor<'de> for Listing {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Self::Value, A::Error> {
+                let mut members = vec![];
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+
+        from.deserialize_map(Listing)
+    }
 }
 
 fn canonical(raw: &RawValue, depth: usize, out: &mut String) -> Result<(), Refusal> {
@@ -259,7 +310,7 @@ fn canonical(raw: &RawValue, depth: usize, out: &mut String) -> Result<(), Refus
     let text = raw.get();
     let wrong = |error: serde_json::Error| json_refusal(&error);
     match text.as_bytes().first() {
-        Some(b'{') => canonical_members(serde_json::from_str(text).map_err(wrong)?, depth + 1, out),
+        Some(b'{') => canonical_members(members_of(text)?, depth + 1, out),
         Some(b'[') => {
             let items: Vec<&RawValue> = serde_json::from_str(text).map_err(wrong)?;
             out.push('[');

@@ -7,7 +7,10 @@ use std::{fmt, num::NonZeroU64, sync::Arc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::limits::{ENTRY_ID_BYTES_MAX, FEED_NAME_BYTES_MAX};
+use crate::{
+    limits::{ENTRY_ID_BYTES_MAX, FEED_NAME_BYTES_MAX},
+    xml::is_char,
+};
 
 /// The name of a feed: the segment of its URL, `[a-z0-9][a-z0-9._-]{0,127}`.
 ///
@@ -79,7 +82,8 @@ impl From<FeedName> for String {
 /// RFC 4287, 4.2.6 and rule A-2. The scheme is checked, the rest is the publisher's affair, since
 /// ids are compared character by character and never dereferenced.
 pub fn is_absolute_iri(text: &str) -> bool {
-    has_scheme(text) && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+    let forbidden = |c: char| c.is_whitespace() || c.is_control() || !is_char(c);
+    has_scheme(text) && !text.contains(forbidden)
 }
 
 /// Returns whether `reference` begins with a URI scheme (RFC 3986, 3.1), hence is not relative.
@@ -458,6 +462,7 @@ mod tests {
             "urn:a b",
             "urn:a\n",
             "urn:\u{a0}a",
+            "urn:\u{ffff}",
         ] {
             assert!(EntryId::parse(bad).is_none(), "{bad}");
         }

@@ -57,7 +57,9 @@ impl Instant {
     pub fn parse(text: &str) -> Option<Self> {
         let shape = text.as_bytes();
         // chrono is lenient about the separator and the case; the RFC is not.
-        let fits = shape.get(10) == Some(&b'T') && !text.contains(['z', ' ', '\t', '\n', '\r']);
+        let fits = text.is_ascii()
+            && shape.get(10) == Some(&b'T')
+            && !text.contains(['z', ' ', '\t', '\n', '\r']);
         if !fits || text.starts_with(['+', '-']) {
             return None;
         }
@@ -112,6 +114,7 @@ mod tests {
         check(" 1970-01-01T00:00:00Z", None);
         check("1970-01-01T00:00:00", None);
         check("1970-01-01", None);
+        check("1970-01-01T00:00:00\u{2212}01:00", None);
         check("1970-02-30T00:00:00Z", None);
         check("0000-01-01T00:00:00Z", None);
     }

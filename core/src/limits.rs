@@ -21,6 +21,9 @@ pub const DEPTH_MAX: usize = 64;
 /// The most attributes (namespace declarations included) of one XML element.
 pub const ATTRIBUTES_MAX: usize = 256;
 
+/// The most namespace declarations in scope at one place.
+pub const BINDINGS_MAX: usize = 256;
+
 /// The longest `atom:id`, in bytes.
 pub const ENTRY_ID_BYTES_MAX: usize = 2_048;
 

@@ -23,6 +23,10 @@ use crate::{
     xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, line_of, resolve_reference},
 };
 
+/// An entry document as deep as the gate admits is one level deeper in a feed document; foreign
+/// feeds get some more.
+const READER_DEPTH_MAX: usize = 2 * DEPTH_MAX;
+
 /// Why bytes are not a feed document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -118,7 +122,10 @@ impl Document {
     /// assert!(Document::read(cut.to_vec().into(), &url).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn read(body: Bytes, url: &Url) -> Result<Self, ReadError> {
+    pub fn read(mut body: Bytes, url: &Url) -> Result<Self, ReadError> {
+        if body.starts_with(b"\xef\xbb\xbf") {
+            body = body.slice(3..);
+        }
         let text = std::str::from_utf8(&body).map_err(|error| ReadError::Malformed {
             detail: "not UTF-8".into(),
             line: 1 + body
@@ -141,6 +148,13 @@ impl Document {
             element: "feed",
             line: 1,
         })?;
+        // Positions that cannot be counted on are as good as none.
+        let room = u64::try_from(entries.len())
+            .ok()
+            .and_then(|entries| entries.checked_add(1));
+        let history = history.filter(|(first, _): &(Position, HistoryHash)| {
+            room.is_some_and(|room| first.0.checked_add(room).is_some())
+        });
         Ok(Self {
             body,
             feed,
@@ -213,7 +227,6 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn new(text: &'a str, url: &'a Url) -> Self {
-        // quick-xml counts positions from behind a byte order mark.
         let reader = Reader::from_str(text);
         Self {
             text,
@@ -374,7 +387,7 @@ impl<'a> Reading<'a> {
         let mut inside = 1_usize;
         while inside > 0 {
             match self.event()? {
-                Event::Start(_) if depth + inside > DEPTH_MAX => {
+                Event::Start(_) if depth + inside > READER_DEPTH_MAX => {
                     return Err(self.malformed("elements are nested too deeply"));
                 }
                 Event::Start(_) => inside += 1,
@@ -564,6 +577,25 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_moves_no_slice() {
+        let document = read(&format!("\u{feff}{GOOD}")).unwrap();
+        assert!(
+            document
+                .entry(0)
+                .unwrap()
+                .fragment
+                .starts_with(b"<entry xmlns")
+        );
+        assert!(document.entry(1).unwrap().fragment.ends_with(b"</entry>"));
+    }
+
+    #[test]
+    fn positions_that_overflow_are_not_believed() {
+        let text = GOOD.replace("first='7'", "first='18446744073709551614'");
+        assert_eq!(read(&text).unwrap().history, None);
+    }
+
+    #[test]
     fn xml_base_moves_links() {
         let document = read(
             "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='/x/'><id>urn:f</id>\
@@ -625,7 +657,7 @@ mod tests {
         }
         let deep = format!(
             "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id>{}",
-            "<a>".repeat(70)
+            "<a>".repeat(140)
         );
         assert!(read(&deep).expect_err("deep").to_string().contains("deep"));
     }

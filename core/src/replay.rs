@@ -111,6 +111,12 @@ pub enum WalkError {
         /// Where the copy came from.
         url: Url,
     },
+    /// A document that the archive links lead to does not exist (any more).
+    #[error("gap: there is no document at {url} any more")]
+    Missing {
+        /// Where it should be.
+        url: Url,
+    },
     /// The links lead back to a document that was read already.
     #[error("loop: the archive links lead to {url} twice")]
     Loop {
@@ -149,15 +155,26 @@ pub struct RunEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// Before the look at the recent document.
-    Looking { again: bool },
+    Looking,
     /// Trying the document that the bookmark names; if it does not help, back from `back`.
     Resuming { url: Url, back: Option<Url> },
     /// Looking for the entry to begin after, along `prev-archive`.
     Back { url: Url },
     /// Handing over, along `next-archive`.
-    Forward { url: Url, again: bool },
+    Forward { url: Url },
     /// Everything there was is handed over.
     Done,
+}
+
+/// How a document stands to the place to go on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// That many of its oldest entries lie before the place, and the place is in it or at its edge.
+    Holds(usize),
+    /// It ends before the place, although it should hold it: an old copy.
+    Stale,
+    /// The place is not in it.
+    Elsewhere,
 }
 
 /// The newest entry when the walk began: where it ends.
@@ -191,11 +208,13 @@ pub struct Walk {
     recent: Url,
     start: Start,
     state: State,
+    /// Whether the document asked for was asked for before, so that caches must be passed by.
+    again: bool,
     documents_max: usize,
     pin: Option<Pin>,
-    /// The bookmark after everything handed over so far.
+    /// The newest entry passed, handed over or not: the place the next document must continue.
     last: Option<Bookmark>,
-    /// Until an entry at or after this instant is met, nothing is handed over.
+    /// Until an entry at or after this instant is met, entries are passed without being handed over.
     seeking: Option<Instant>,
     /// Documents walked back over: the way forward where documents do not link forward.
     way_back: Vec<Url>,
@@ -216,7 +235,8 @@ impl Walk {
         Self {
             recent,
             start,
-            state: State::Looking { again: false },
+            state: State::Looking,
+            again: false,
             documents_max: WALK_DOCUMENTS_MAX,
             pin: None,
             last,
@@ -237,20 +257,21 @@ impl Walk {
 
     /// Returns the document to fetch next, or `None` when the walk is over.
     pub fn ask(&self) -> Option<Ask> {
-        let (url, recent, again) = match &self.state {
-            State::Looking { again } => (&self.recent, true, *again),
-            State::Resuming { url, .. } | State::Back { url } => (url, false, false),
-            State::Forward { url, again } => (url, false, *again),
+        let (url, recent) = match &self.state {
+            State::Looking => (&self.recent, true),
+            State::Resuming { url, .. } | State::Back { url } | State::Forward { url } => {
+                (url, false)
+            }
             State::Done => return None,
         };
         Some(Ask {
             url: url.clone(),
             recent,
-            again,
+            again: self.again,
         })
     }
 
-    /// Returns the bookmark after everything handed over so far.
+    /// Returns the bookmark after everything passed so far.
     pub fn bookmark(&self) -> Option<&Bookmark> {
         self.last.as_ref()
     }
@@ -258,23 +279,28 @@ impl Walk {
     /// Takes the news that the recent document has not changed since the bookmarked entry was its
     /// newest: there is nothing to do.
     pub fn not_modified(&mut self) {
-        self.state = State::Done;
+        self.go(State::Done);
     }
 
     /// Takes the news that the document asked for does not exist (any more).
     ///
     /// # Errors
     ///
-    /// [`WalkError::Gap`] if the walk cannot do without it.
+    /// [`WalkError::Missing`] if the walk cannot do without it.
     pub fn missing(&mut self) -> Result<(), WalkError> {
-        match &self.state {
+        match self.state.clone() {
             State::Resuming {
                 back: Some(url), ..
             } => {
-                self.state = State::Back { url: url.clone() };
+                self.go(State::Back { url });
                 Ok(())
             }
-            _ => Err(self.gap()),
+            State::Resuming { url, .. } | State::Back { url } | State::Forward { url } => {
+                Err(WalkError::Missing { url })
+            }
+            State::Looking | State::Done => Err(WalkError::Missing {
+                url: self.recent.clone(),
+            }),
         }
     }
 
@@ -287,33 +313,23 @@ impl Walk {
     pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         self.check_feed(&document, url)?;
         match self.state.clone() {
-            State::Looking { again } => self.look(document, url, again),
-            State::Resuming { back, .. } => match self.places(&document, url)? {
-                Some(after) => Ok(Some(self.hand_over(document, url, after))),
-                None => match back {
-                    Some(url) => self.go_back(url).map(|()| None),
-                    None => Err(self.gap()),
-                },
-            },
+            State::Looking => self.look(document, url),
+            State::Resuming { back, .. } => self.resume(document, url, back),
             State::Back { .. } => self.back(document, url),
-            State::Forward { again, .. } => self.forward(document, url, again),
+            State::Forward { .. } => self.forward(document, url),
             State::Done => Ok(None),
         }
     }
 
     /// The look at the recent document: how far behind are we?
-    fn look(
-        &mut self,
-        document: Document,
-        url: &Url,
-        again: bool,
-    ) -> Result<Option<Run>, WalkError> {
-        if self.ends_too_early(&document) {
-            if again {
-                return Err(WalkError::Stale { url: url.clone() });
-            }
-            self.state = State::Looking { again: true };
-            return Ok(None);
+    fn look(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        if matches!(&self.start, Start::Bookmark(Bookmark { entry: None, .. })) {
+            self.start = Start::Oldest;
+            self.last = None;
+        }
+        let standing = self.standing(&document, url)?;
+        if standing == Standing::Stale {
+            return self.ask_again(url);
         }
         let Some(newest) = document.entry(0) else {
             return self.look_at_empty(&document, url);
@@ -325,88 +341,95 @@ impl Walk {
         });
         let permanent = document.link("via").unwrap_or(url).clone();
         let previous = document.link("prev-archive").cloned();
-        let before_all = |time: &Instant| document.updated.is_some_and(|updated| updated < *time);
-        match &self.start {
-            Start::Newest => Ok(self.begin_after_newest(&document, &permanent)),
-            Start::Time(time) if before_all(time) => {
-                Ok(self.begin_after_newest(&document, &permanent))
+        match (&self.start, standing, previous) {
+            (Start::Newest, ..) => Ok(self.begin_after(&document, &permanent)),
+            (Start::Time(time), ..) if is_before(&document, *time) => {
+                Ok(self.begin_after(&document, &permanent))
             }
-            Start::Oldest | Start::Time(_) => match previous {
-                Some(previous) => {
-                    self.way_back.push(permanent);
-                    self.go_back(previous).map(|()| None)
-                }
-                None => Ok(Some(self.hand_over(document, &permanent, 0))),
-            },
-            Start::Bookmark(Bookmark { entry: None, .. }) => {
-                self.start = Start::Oldest;
-                self.last = None;
-                self.look(document, url, again)
+            (Start::Oldest | Start::Time(_), _, None) => {
+                self.hand_over(document, &permanent, 0).map(Some)
             }
-            Start::Entry(_) | Start::Bookmark(_) => {
-                if let Some(after) = self.places(&document, url)? {
-                    return Ok(Some(self.hand_over(document, &permanent, after)));
-                }
+            (Start::Entry(_) | Start::Bookmark(_), Standing::Holds(after), _) => {
+                self.hand_over(document, &permanent, after).map(Some)
+            }
+            (_, _, previous) => {
                 self.way_back.push(permanent);
-                let named = self
-                    .last
-                    .as_ref()
-                    .and_then(|bookmark| bookmark.document.clone());
-                match (named, previous) {
-                    (Some(url), back) => self.state = State::Resuming { url, back },
-                    (None, Some(previous)) => self.go_back(previous)?,
-                    (None, None) => return Err(self.gap()),
-                }
-                Ok(None)
+                self.turn_back(previous).map(|()| None)
             }
         }
     }
 
     /// A recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
     fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        match (document.link("prev-archive").cloned(), &self.start) {
-            (
-                Some(previous),
-                Start::Oldest | Start::Time(_) | Start::Entry(_) | Start::Bookmark(_),
-            ) => {
-                self.way_back
-                    .push(document.link("via").unwrap_or(url).clone());
-                self.go_back(previous)?;
-            }
-            (None, Start::Entry(_) | Start::Bookmark(Bookmark { entry: Some(_), .. })) => {
-                return Err(self.gap());
-            }
-            _ => {
-                let feed = document.feed.clone();
-                self.last = Some(Bookmark {
-                    feed,
-                    ..Bookmark::default()
-                });
-                self.state = State::Done;
-            }
+        if let Some(previous) = document.link("prev-archive").cloned() {
+            self.way_back
+                .push(document.link("via").unwrap_or(url).clone());
+            return self.turn_back(Some(previous)).map(|()| None);
         }
+        if matches!(self.start, Start::Entry(_) | Start::Bookmark(_)) {
+            return Err(self.gap());
+        }
+        let feed = document.feed.clone();
+        self.last = Some(Bookmark {
+            feed,
+            ..Bookmark::default()
+        });
+        self.go(State::Done);
         Ok(None)
     }
 
-    fn begin_after_newest(&mut self, document: &Document, url: &Url) -> Option<Run> {
+    /// Leaves the recent document for older ones: for the bookmark's own, if it names one.
+    fn turn_back(&mut self, previous: Option<Url>) -> Result<(), WalkError> {
+        let named = self
+            .last
+            .as_ref()
+            .and_then(|bookmark| bookmark.document.clone());
+        match (named, previous) {
+            (Some(url), back) => {
+                self.go(State::Resuming { url, back });
+                Ok(())
+            }
+            (None, Some(previous)) => self.go_back(previous),
+            (None, None) => Err(self.gap()),
+        }
+    }
+
+    fn begin_after(&mut self, document: &Document, url: &Url) -> Option<Run> {
         self.seeking = None;
-        let all = self.run(document.clone(), url, 0);
-        self.remember(&all);
-        self.state = State::Done;
+        self.pass(document, url, 0);
+        self.go(State::Done);
         None
+    }
+
+    fn resume(
+        &mut self,
+        document: Document,
+        url: &Url,
+        back: Option<Url>,
+    ) -> Result<Option<Run>, WalkError> {
+        match (self.standing(&document, url)?, back) {
+            (Standing::Holds(after), _) => self.hand_over(document, url, after).map(Some),
+            (Standing::Stale, _) if !self.again => self.ask_again(url),
+            (_, Some(previous)) => self.go_back(previous).map(|()| None),
+            (Standing::Stale, None) => Err(WalkError::Stale { url: url.clone() }),
+            (Standing::Elsewhere, None) => Err(self.gap()),
+        }
     }
 
     fn back(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         let previous = document.link("prev-archive").cloned();
         let after = match &self.start {
-            Start::Time(time) if document.updated.is_some_and(|updated| updated < *time) => {
-                Some(document.len())
-            }
-            Start::Oldest | Start::Newest | Start::Time(_) => previous.is_none().then_some(0),
-            Start::Entry(_) | Start::Bookmark(_) => self.places(&document, url)?,
+            Start::Newest => return Ok(self.begin_after(&document, url)),
+            Start::Time(time) if is_before(&document, *time) => Some(document.len()),
+            Start::Oldest | Start::Time(_) => previous.is_none().then_some(0),
+            Start::Entry(_) | Start::Bookmark(_) => match self.standing(&document, url)? {
+                Standing::Holds(after) => Some(after),
+                Standing::Stale => return self.ask_again(url),
+                Standing::Elsewhere => None,
+            },
         };
         match (after, previous) {
-            (Some(after), _) => Ok(Some(self.hand_over(document, url, after))),
+            (Some(after), _) => self.hand_over(document, url, after).map(Some),
             (None, Some(previous)) => {
                 self.way_back.push(url.clone());
                 self.go_back(previous).map(|()| None)
@@ -415,139 +438,148 @@ impl Walk {
         }
     }
 
-    fn forward(
-        &mut self,
-        document: Document,
-        url: &Url,
-        again: bool,
-    ) -> Result<Option<Run>, WalkError> {
-        // Positions only grow; without them, only the URLs can show a loop.
-        if document.history.is_none() && !again {
+    fn forward(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        let after = match self.standing(&document, url)? {
+            Standing::Stale => return self.ask_again(url),
+            Standing::Holds(after) => after,
+            // Without numbers, a document that does not hold the last entry follows the one that does.
+            Standing::Elsewhere if document.history.is_none() => 0,
+            Standing::Elsewhere => return Err(self.gap()),
+        };
+        // Progress bounds the way; where there is none, only the URLs can show a loop.
+        if !self.again && (document.history.is_none() || after == document.len()) {
             self.visit(url.clone())?;
         }
-        if self.ends_too_early(&document) {
-            if again {
-                return Err(WalkError::Stale { url: url.clone() });
-            }
-            self.state = State::Forward {
-                url: url.clone(),
-                again: true,
-            };
-            return Ok(None);
-        }
-        // Without numbers, a document that does not hold the last entry follows the one that does.
-        let after = match self.places(&document, url)? {
-            Some(after) => after,
-            None if document.history.is_none() => 0,
-            None => return Err(self.gap()),
-        };
-        Ok(Some(self.hand_over(document, url, after)))
+        self.hand_over(document, url, after).map(Some)
     }
 
-    /// Returns how many of the document's oldest entries lie before the place to go on from, or
-    /// `None` if that place is not in this document.
-    fn places(&self, document: &Document, url: &Url) -> Result<Option<usize>, WalkError> {
+    /// Classifies a document against the place to go on from.
+    fn standing(&self, document: &Document, url: &Url) -> Result<Standing, WalkError> {
+        let by_id = |id: &str| match document.find(id) {
+            Some(index) => Standing::Holds(document.len() - index),
+            None => Standing::Elsewhere,
+        };
         let wanted = match (&self.last, &self.start) {
             (Some(last), _) => last,
-            (None, Start::Entry(id)) => return Ok(older_than(document, id)),
-            (None, _) => return Ok(Some(0)),
+            (None, Start::Entry(id)) => return Ok(by_id(id)),
+            (None, _) => return Ok(Standing::Holds(0)),
         };
         let (Some(position), Some(history), Some((first, before))) =
             (wanted.position, wanted.history, document.history)
         else {
-            return Ok(wanted
-                .entry
-                .as_ref()
-                .and_then(|id| older_than(document, id)));
+            return Ok(wanted.entry.as_deref().map_or(Standing::Elsewhere, by_id));
         };
-        let next = position.next();
-        let end = Position(first.0 + count(document.len()));
-        if next < first || next > end {
-            return Ok(None);
+        let next = position.0.saturating_add(1);
+        let end = first.0 + count(document.len());
+        if next < first.0 {
+            return Ok(Standing::Elsewhere);
         }
-        let older = usize::try_from(next.0 - first.0).unwrap_or(usize::MAX);
-        let found = hash_entries(document, before, older);
-        if found == history {
-            return Ok(Some(older));
+        if next > end {
+            return Ok(Standing::Stale);
+        }
+        let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
+        if hash_entries(document, before, older) == history {
+            return Ok(Standing::Holds(older));
         }
         Err(WalkError::HistoryChanged {
             url: url.clone(),
-            position: next,
+            position: Position(next),
         })
     }
 
-    /// Whether a copy ends before what was handed over already, so that it must be an old one.
-    fn ends_too_early(&self, document: &Document) -> bool {
-        let last = self.last.as_ref().and_then(|last| last.position);
-        last.zip(end_of(document))
-            .is_some_and(|(last, end)| end <= last)
+    /// Asks for the same document past all caches, once.
+    fn ask_again(&mut self, url: &Url) -> Result<Option<Run>, WalkError> {
+        if self.again {
+            return Err(WalkError::Stale { url: url.clone() });
+        }
+        self.again = true;
+        Ok(None)
     }
 
     /// Hands over all but the `after` oldest entries, and decides where to go from here.
-    fn hand_over(&mut self, document: Document, url: &Url, after: usize) -> Run {
+    fn hand_over(&mut self, document: Document, url: &Url, after: usize) -> Result<Run, WalkError> {
         let next = document.link("next-archive").cloned();
-        let mut run = self.run(document, url, after);
-        let pinned = self.pin_index(&run);
-        if let Some(pinned) = pinned {
-            run.entries.retain(|entry| entry.index >= pinned);
+        let looking = self.state == State::Looking;
+        let complete = looking || next.is_some() || self.holds_pin(&document);
+        if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
+            // There are entries behind this one, and no copy leads to them.
+            return Err(WalkError::Stale { url: url.clone() });
         }
-        self.remember(&run);
-        let (asked_again, came_back) = match &self.state {
-            State::Forward { again, .. } => (*again, false),
-            State::Looking { .. } => (true, false),
-            _ => (false, true),
-        };
-        if came_back {
+        let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
+        if turned {
             // From here on the way leads forward; meeting a document twice is a loop again.
             self.visited.clear();
             self.visited.insert(url.clone());
-            while self.way_back.last() == Some(url) {
-                self.way_back.pop();
-            }
         }
-        let behind = self.way_back.pop();
-        self.state = match next.or(behind) {
-            _ if pinned.is_some() || self.past_pin() => State::Done,
-            Some(next) => State::Forward {
-                url: next,
-                again: false,
-            },
+        let entries = self.pass(&document, url, after);
+        if self.way_back.last() == Some(url) {
+            self.way_back.pop();
+        }
+        if looking || self.pin_is_passed() {
+            self.go(State::Done);
+        } else if let Some(next) = next {
+            self.way_back.pop();
+            self.go(State::Forward { url: next });
+        } else if !self.again {
             // The copy may be older than the look at the recent document; one look past all caches
             // settles it.
-            None if asked_again => State::Done,
-            None => State::Forward {
-                url: url.clone(),
-                again: true,
-            },
-        };
-        run
-    }
-
-    fn run(&mut self, document: Document, url: &Url, after: usize) -> Run {
-        let mut entries = Vec::with_capacity(document.len().saturating_sub(after));
-        let start = document.history.map(|(first, before)| {
-            (
-                first.0 + count(after),
-                hash_entries(&document, before, after),
-            )
-        });
-        let mut place = start;
-        for index in (0..document.len().saturating_sub(after)).rev() {
-            let Some(entry) = document.entry(index) else {
-                break;
-            };
-            place = place.map(|(position, history)| (position + 1, history.extend(entry.fragment)));
-            if self.still_seeking(entry.fragment) {
-                continue;
-            }
-            let place = place.map(|(next, history)| (Position(next - 1), history));
-            entries.push(RunEntry { index, place });
+            self.go(State::Forward { url: url.clone() });
+            self.again = true;
+        } else if let Some(next) = self.way_back.pop() {
+            self.go(State::Forward { url: next });
+        } else {
+            self.go(State::Done);
         }
-        Run {
+        Ok(Run {
             document,
             url: url.clone(),
             entries,
+        })
+    }
+
+    /// Passes the entries behind the `after` oldest, up to the pin. Returns those to hand over.
+    fn pass(&mut self, document: &Document, url: &Url, after: usize) -> Vec<RunEntry> {
+        let pinned = self
+            .pin
+            .as_ref()
+            .and_then(|pin| document.find(&pin.entry))
+            .unwrap_or(0);
+        let newer = document.len().saturating_sub(after);
+        let mut place = document.history.map(|(first, before)| {
+            (
+                first.0 + count(after),
+                hash_entries(document, before, after),
+            )
+        });
+        if after > 0 && self.last.is_none() {
+            let place = place.map(|(next, history)| (Position(next - 1), history));
+            self.last = bookmark(
+                document,
+                url,
+                &RunEntry {
+                    index: newer,
+                    place,
+                },
+            );
         }
+        let mut entries = Vec::with_capacity(newer);
+        let mut passed = None;
+        for index in (pinned..newer).rev() {
+            let Some(entry) = document.entry(index) else {
+                break;
+            };
+            place = place.map(|(next, history)| (next + 1, history.extend(entry.fragment)));
+            let place = place.map(|(next, history)| (Position(next - 1), history));
+            let entry_passed = RunEntry { index, place };
+            passed = Some(entry_passed);
+            if !self.still_seeking(entry.fragment) {
+                entries.push(entry_passed);
+            }
+        }
+        if let Some(passed) = passed {
+            self.last = bookmark(document, url, &passed);
+        }
+        entries
     }
 
     /// Whether an entry lies before the time to begin at.
@@ -561,32 +593,41 @@ impl Walk {
         self.seeking.is_some()
     }
 
-    fn remember(&mut self, run: &Run) {
-        let Some(newest) = run.entries.last() else {
-            return;
+    fn pin_position(&self) -> Option<Position> {
+        self.pin.as_ref().and_then(|pin| pin.position)
+    }
+
+    fn holds_pin(&self, document: &Document) -> bool {
+        let by_position = self
+            .pin_position()
+            .zip(end_of(document))
+            .map(|(pin, end)| pin < end);
+        let by_id = || {
+            self.pin
+                .as_ref()
+                .is_some_and(|pin| document.find(&pin.entry).is_some())
         };
-        self.last = run.bookmark(newest);
+        by_position.unwrap_or_else(by_id)
     }
 
-    /// Returns the index of the pinned entry, if the run contains it.
-    fn pin_index(&self, run: &Run) -> Option<usize> {
-        let pin = self.pin.as_ref()?;
-        run.entries.iter().map(|entry| entry.index).find(|index| {
-            run.document
-                .entry(*index)
-                .is_some_and(|entry| entry.id == pin.entry)
-        })
+    fn pin_is_passed(&self) -> bool {
+        let (Some(pin), Some(last)) = (&self.pin, &self.last) else {
+            return false;
+        };
+        match pin.position.zip(last.position) {
+            Some((pin, last)) => last >= pin,
+            None => last.entry.as_ref() == Some(&pin.entry),
+        }
     }
 
-    fn past_pin(&self) -> bool {
-        let pin = self.pin.as_ref().and_then(|pin| pin.position);
-        let last = self.last.as_ref().and_then(|last| last.position);
-        pin.zip(last).is_some_and(|(pin, last)| last >= pin)
+    fn go(&mut self, state: State) {
+        self.state = state;
+        self.again = false;
     }
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
         self.visit(url.clone())?;
-        self.state = State::Back { url };
+        self.go(State::Back { url });
         Ok(())
     }
 
@@ -641,20 +682,29 @@ impl Walk {
 impl Run {
     /// Returns the bookmark after one of the run's entries.
     pub fn bookmark(&self, entry: &RunEntry) -> Option<Bookmark> {
-        let id = self.document.entry(entry.index)?.id;
-        Some(Bookmark {
-            feed: self.document.feed.clone(),
-            entry: Some(id.into()),
-            position: entry.place.map(|(position, _)| position),
-            history: entry.place.map(|(_, history)| history),
-            document: Some(self.url.clone()),
-            ..Bookmark::default()
-        })
+        bookmark(&self.document, &self.url, entry)
     }
+}
+
+fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Option<Bookmark> {
+    let id = document.entry(entry.index)?.id;
+    Some(Bookmark {
+        feed: document.feed.clone(),
+        entry: Some(id.into()),
+        position: entry.place.map(|(position, _)| position),
+        history: entry.place.map(|(_, history)| history),
+        document: Some(url.clone()),
+        ..Bookmark::default()
+    })
 }
 
 fn count(entries: usize) -> u64 {
     u64::try_from(entries).expect("a document has fewer than 2^64 entries")
+}
+
+/// Returns whether all of a document was committed before an instant.
+fn is_before(document: &Document, instant: Instant) -> bool {
+    document.updated.is_some_and(|updated| updated < instant)
 }
 
 /// Returns the position after the document's newest entry, if the document tells positions.
@@ -664,17 +714,11 @@ fn end_of(document: &Document) -> Option<Position> {
         .map(|(first, _)| Position(first.0 + count(document.len())))
 }
 
-/// Returns how many entries of the document are not newer than the one with this id.
-fn older_than(document: &Document, id: &str) -> Option<usize> {
-    document.find(id).map(|index| document.len() - index)
-}
-
 /// Returns the history hash after the `oldest` oldest entries of a document.
 fn hash_entries(document: &Document, before: HistoryHash, oldest: usize) -> HistoryHash {
     let indices = (document.len().saturating_sub(oldest)..document.len()).rev();
-    indices
-        .filter_map(|index| document.entry(index))
-        .fold(before, |hash, entry| hash.extend(entry.fragment))
+    let entries = indices.filter_map(|index| document.entry(index));
+    entries.fold(before, |hash, entry| hash.extend(entry.fragment))
 }
 
 /// Returns the `updated` of an entry.

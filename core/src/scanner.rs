@@ -13,9 +13,9 @@ use std::{borrow::Cow, ops::Range};
 
 use crate::{
     digest::Digest,
-    entry::{Draft, Missing, Person, push_attribute},
-    feed::{EntryId, has_scheme},
-    limits::ENTRY_BYTES_MAX,
+    entry::{Draft, Missing, push_attribute},
+    feed::EntryId,
+    limits::{ATTRIBUTES_MAX, BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX},
     refusal::Refusal,
     xml::{ATOM, Attribute, Tag, Token, Tokens, XmlError, line_of},
 };
@@ -51,7 +51,7 @@ pub fn scan(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
             .count();
         Refusal::malformed("the document is not UTF-8").at_line(line)
     })?;
-    Scan::new(text)?.document()
+    Scan::new(text, BATCH_ENTRIES_MAX)?.document()
 }
 
 /// Returns the entries of an Atom entry or feed document, or of entries one after the other, in the
@@ -70,13 +70,14 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
     let drafts = match first {
         Some(Token::Start(root)) if root.is(ATOM, "entry") => {
             let entries = text.get(root.range.start..).unwrap_or_default();
-            let mut drafts = scan(format!("<feed xmlns=\"{ATOM}\">{entries}</feed>").as_bytes())?;
+            let feed = format!("<feed xmlns=\"{ATOM}\">{entries}</feed>");
+            let mut drafts = Scan::new(&feed, usize::MAX)?.document()?;
             drafts.reverse();
             drafts
         }
-        _ => scan(text.as_bytes())?,
+        _ => Scan::new(text, usize::MAX)?.document()?,
     };
-    Ok(drafts.into_iter().map(|draft| draft.element).collect())
+    Ok(drafts.into_iter().map(Draft::into_element).collect())
 }
 
 /// Where an element's relative references are resolved.
@@ -97,10 +98,15 @@ impl Base {
         };
         match joined {
             Some(absolute) => Ok(Self(Some(absolute.into()))),
-            None if has_scheme(&own) => Ok(Self(Some(own.into_owned()))),
+            None if is_base(&own) => Ok(Self(Some(own.into_owned()))),
             None => Ok(Self(None)),
         }
     }
+}
+
+/// Whether references can be resolved against this: not against `urn:x`, for instance.
+fn is_base(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| !url.cannot_be_a_base())
 }
 
 /// What the children of an entry told about it.
@@ -124,13 +130,18 @@ impl Findings {
 struct Scan<'a> {
     tokens: Tokens<'a>,
     text: &'a str,
+    entries_max: usize,
 }
 
 impl<'a> Scan<'a> {
-    fn new(text: &'a str) -> Result<Self, Refusal> {
+    fn new(text: &'a str, entries_max: usize) -> Result<Self, Refusal> {
         let tokens = Tokens::new(text).map_err(|error| error.refusal(text))?;
         let text = tokens.text();
-        Ok(Self { tokens, text })
+        Ok(Self {
+            tokens,
+            text,
+            entries_max,
+        })
     }
 
     fn document(&mut self) -> Result<Vec<Draft>, Refusal> {
@@ -156,24 +167,24 @@ impl<'a> Scan<'a> {
     fn feed(&mut self, feed: &Tag<'a>) -> Result<Vec<Draft>, Refusal> {
         let base = self.inside(&Base::default(), feed)?;
         let mut authors = vec![];
-        let mut drafts = vec![];
+        let mut drafts: Vec<Draft> = vec![];
         while let Some(child) = self.child(feed)? {
             if child.is(ATOM, "entry") {
-                // Only the place from the end is known once all are read, so none is named yet.
-                let draft = self.entry(
-                    &child,
-                    Some(Inherited {
-                        feed,
-                        base: &base,
-                        authors: &authors,
-                    }),
-                )?;
-                drafts.push(draft);
+                if drafts.len() == self.entries_max {
+                    let detail = format!("there are more than {} entries", self.entries_max);
+                    return Err(Refusal::too_large(detail));
+                }
+                let inherited = Inherited { feed, base: &base };
+                drafts.push(self.entry(&child, Some(&inherited))?);
             } else if child.is(ATOM, "author") {
                 authors.push(self.person(&child, &base)?);
             } else {
                 self.skip()?;
             }
+        }
+        // Wherever the feed names them: order has no meaning (rule A-6).
+        for draft in &mut drafts {
+            draft.authors.clone_from(&authors);
         }
         drafts.reverse();
         Ok(drafts)
@@ -182,28 +193,30 @@ impl<'a> Scan<'a> {
     fn entry(
         &mut self,
         tag: &Tag<'a>,
-        inherited: Option<Inherited<'_, 'a>>,
+        inherited: Option<&Inherited<'_, 'a>>,
     ) -> Result<Draft, Refusal> {
-        let outer = inherited
-            .as_ref()
-            .map_or_else(Base::default, |feed| feed.base.clone());
+        let outer = inherited.map_or_else(Base::default, |feed| feed.base.clone());
         let base = self.inside(&outer, tag)?;
         let scope = self.tokens.in_scope();
+        if tag.attributes.len() + scope.len() + 2 > ATTRIBUTES_MAX {
+            let detail = format!(
+                "an entry has, with what it inherits, more than {ATTRIBUTES_MAX} attributes"
+            );
+            return Err(self.unacceptable(tag, detail, "Simplefeed profile: entries stand alone"));
+        }
         let mut findings = Findings::default();
         while let Some(child) = self.child(tag)? {
             self.entry_child(&child, &base, &mut findings)?;
+            self.check_size(tag)?;
         }
+        self.check_size(tag)?;
         self.check_entry(tag, &findings)?;
         let range = tag.range.start..self.tokens.position();
         let sent = self.text.get(range.clone()).unwrap_or_default();
-        if sent.len() > ENTRY_BYTES_MAX {
-            let detail = format!("an entry is larger than {ENTRY_BYTES_MAX} bytes");
-            return Err(Refusal::too_large(detail).at_line(line_of(self.text, range.start)));
-        }
-        let (element, inside) = self.stand_alone(tag, range, &scope, inherited.as_ref(), &base);
+        let (element, inside) = self.stand_alone(tag, range, &scope, inherited, &base);
         Ok(Draft {
             sent: Digest::of(sent.as_bytes()),
-            authors: inherited.map_or_else(Vec::new, |feed| feed.authors.to_vec()),
+            authors: vec![],
             element,
             inside,
             prefix: if tag.prefix.is_empty() {
@@ -333,6 +346,14 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
+    fn check_size(&self, tag: &Tag<'a>) -> Result<(), Refusal> {
+        if self.tokens.position() - tag.range.start <= ENTRY_BYTES_MAX {
+            return Ok(());
+        }
+        let detail = format!("an entry is larger than {ENTRY_BYTES_MAX} bytes");
+        Err(Refusal::too_large(detail).at_line(line_of(self.text, tag.range.start)))
+    }
+
     // ---- the tokens, as refusals -------------------------------------------------------------
 
     fn next(&mut self) -> Result<Option<Token<'a>>, Refusal> {
@@ -397,7 +418,6 @@ impl<'a> Scan<'a> {
 struct Inherited<'s, 'a> {
     feed: &'s Tag<'a>,
     base: &'s Base,
-    authors: &'s [Person],
 }
 
 fn push_inherited(feed: &Tag<'_>, name: &str, out: &mut String) {

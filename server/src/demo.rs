@@ -13,7 +13,6 @@ use anyhow::Context as _;
 use simplefeed_core::{event, feed::FeedName, settings::Choices};
 use simplefeed_server::{
     config::{Config, ServeArgs},
-    exit,
     log::opening,
     publish::{Append, Configure, Publisher},
     serve::{Listening, Server},
@@ -40,8 +39,7 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
     runtime.spawn(publish_more(publisher));
     introduce(server.public_url().as_str());
     eprintln!("listening on http://{}", server.address());
-    server.run(super::stop())?;
-    Ok(exit::OK)
+    super::run(server)
 }
 
 fn introduce(url: &str) {

@@ -14,3 +14,5 @@ pub const NOT_FOUND: u8 = 10;
 pub const LOCKED: u8 = 11;
 /// What is stored is not what was stored.
 pub const INTEGRITY: u8 = 15;
+/// Ended by Ctrl-C, in order.
+pub const INTERRUPTED: u8 = 130;

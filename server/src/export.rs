@@ -1,8 +1,8 @@
 //! Writes the tree of documents as static files.
 //!
 //! Shell: reads the log and the archive, writes a folder. Links are relative, so the tree works
-//! wherever it is put. Some of its files will be other files in the next export; a web server must
-//! not call those immutable, so their names go into an nginx include.
+//! wherever it is put. Some of its files will be other files in the next export, so an nginx include
+//! names those that are final; nothing else may be called immutable.
 
 use std::{
     fmt::Write as _,
@@ -64,7 +64,7 @@ pub fn export(
         documents,
         to,
         files: 0,
-        growing: vec![],
+        frozen: vec![],
     };
     let mut after: Option<FeedName> = None;
     loop {
@@ -77,7 +77,7 @@ pub fn export(
             export.feed(name, head, archive, entries)?;
         }
     }
-    let include = include(&export.growing);
+    let include = include(&export.frozen);
     export.write(INCLUDE, include.as_bytes())?;
     Ok(export.files)
 }
@@ -86,7 +86,7 @@ struct Export<'a> {
     documents: Documents,
     to: &'a Path,
     files: u64,
-    growing: Vec<String>,
+    frozen: Vec<String>,
 }
 
 impl Export<'_> {
@@ -174,37 +174,48 @@ impl Export<'_> {
             let body = self.documents.body(&resource, coding)?;
             self.write(&format!("{path}{suffix}"), &body.bytes)?;
         }
-        if !resource.frozen {
-            self.growing.push(path);
+        if resource.frozen {
+            self.frozen.push(path);
         }
         Ok(())
     }
 
+    /// Writes a file under a temporary name first: the tree may be served meanwhile. Unchanged files
+    /// are left alone, so that a web server's validators stay.
     fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ExportError> {
         let path = self.to.join(name);
-        let parent = path.parent().unwrap_or(self.to);
-        let written = fs::create_dir_all(parent).and_then(|()| fs::write(&path, bytes));
-        written.map_err(|source| ExportError::Write { path, source })?;
         self.files += 1;
-        Ok(())
+        if fs::read(&path).is_ok_and(|found| found == bytes) {
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or(self.to);
+        let temporary = self.to.join(format!("{name}.new"));
+        let written = fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&temporary, bytes))
+            .and_then(|()| fs::rename(&temporary, &path));
+        written.map_err(|source| ExportError::Write { path, source })
     }
 }
 
 /// Returns an nginx include, for the `http` block, that sets `$simplefeed_cache_control`.
-fn include(growing: &[String]) -> String {
+///
+/// What is final is named; whatever else is there, now or after the next export, may change.
+fn include(frozen: &[String]) -> String {
     let mut text = String::from(
-        "# Lifetimes of the exported files. Include this in the http block, and in the location:\n\
+        "# Lifetimes of the exported files. Include this in the http block, reload nginx after each\n\
+         # export, and put into the location:\n\
          #   gzip_static on;\n\
          #   types { application/atom+xml atom; application/json json; }\n\
          #   add_header Cache-Control $simplefeed_cache_control;\n\
+         # Served below a path, or with very many documents: adapt the names, and raise\n\
+         # map_hash_max_size and map_hash_bucket_size.\n\
          map $uri $simplefeed_cache_control {\n    \
-         default \"public, max-age=31536000, immutable\";\n",
+         default \"public, max-age=1, stale-if-error=86400\";\n",
     );
-    for path in growing {
-        let pattern = path.replace('.', "\\.");
+    for path in frozen {
         writeln!(
             text,
-            "    \"~/{pattern}$\" \"public, max-age=1, stale-if-error=86400\";"
+            "    \"/{path}\" \"public, max-age=31536000, immutable\";"
         )
         .expect("writing to memory does not fail");
     }

@@ -8,14 +8,22 @@
     reason = "this file is the terminal"
 )]
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    io::IsTerminal as _,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use clap::{Args, Parser, Subcommand};
 use simplefeed_server::{
     config::{Config, ServeArgs},
     exit, export,
     log::{
-        EntryLog,
+        EntryLog, LogError,
         opening::{self, OpenError, OpenedLog},
         sled_log::SledLog,
     },
@@ -30,7 +38,8 @@ mod demo;
 
 /// An append-only event log over plain HTTP, as Atom documents that caches keep for ever
 ///
-/// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity.
+/// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 130
+/// interrupted.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-server", version)]
 struct CommandLine {
@@ -135,7 +144,9 @@ fn main() -> ExitCode {
 
 fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
     let filter = EnvFilter::try_new(filter)?;
+    let color = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
+        .with_ansi(color)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
@@ -154,15 +165,25 @@ fn serve(args: ServeArgs) -> anyhow::Result<u8> {
     let opened = opening::open(&config.data)?;
     let server = Server::start(&config, listening, opened)?;
     eprintln!("listening on http://{}", server.address());
-    server.run(stop())?;
-    Ok(exit::OK)
+    run(server)
 }
 
-/// Completes when the process is asked to end, or at once if it could not be.
-async fn stop() {
-    if let Err(error) = asked_to_stop().await {
-        eprintln!("error: signals cannot be received: {error}");
-    }
+/// Runs a server until the process is asked to end.
+fn run(server: Server) -> anyhow::Result<u8> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let note = Arc::clone(&interrupted);
+    server.run(async move {
+        match asked_to_stop().await {
+            Ok(by_interrupt) => note.store(by_interrupt, Ordering::Release),
+            Err(error) => eprintln!("error: signals cannot be received: {error}"),
+        }
+    })?;
+    let interrupted = interrupted.load(Ordering::Acquire);
+    Ok(if interrupted {
+        exit::INTERRUPTED
+    } else {
+        exit::OK
+    })
 }
 
 /// Opens a log that no server has open, works on it, and closes it again.
@@ -193,10 +214,15 @@ fn print_error(error: &anyhow::Error) {
 }
 
 fn code_of(error: &anyhow::Error) -> u8 {
+    let damaged = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<LogError>())
+        .any(|error| matches!(error, LogError::Damaged { .. }));
     match error.downcast_ref::<OpenError>() {
         Some(OpenError::Locked { .. }) => exit::LOCKED,
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => exit::INTEGRITY,
         Some(OpenError::Absent { .. }) => exit::NOT_FOUND,
+        _ if damaged => exit::INTEGRITY,
         _ => exit::OTHER,
     }
 }

@@ -260,6 +260,10 @@ impl Writer {
 
     /// Returns the number of the log's last commit, or `None` if the log failed.
     fn commit(&mut self, head: LogHead, instant: Instant, changes: Vec<Change>) -> Option<u64> {
+        if !self.log.is_open() {
+            // What was found may be of the commit that failed, and may be gone after a restart.
+            return None;
+        }
         if changes.is_empty() {
             return Some(head.number.0);
         }
@@ -413,11 +417,13 @@ impl<'w> Group<'w> {
             self.take(&feed, creation, plan)
         };
         let tag = self.tag(&state)?;
+        // Told as the server is seen now, even where nothing was stored.
+        let current = state.settings.under(self.defaults);
         Ok(Appended {
             results,
             commit: 0,
             tag,
-            settings: state.settings,
+            settings: current.unwrap_or(state.settings),
         })
     }
 

@@ -36,6 +36,10 @@ pub fn rebuild(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveE
         };
         after = Some(last.clone());
         for (name, head) in &feeds {
+            // Records beyond what is closed are of no log.
+            archive
+                .manifests
+                .forget(name, head.open.opening.name.number)?;
             for number in 1..head.open.opening.name.number.get() {
                 let Some(number) = DocumentNumber::new(number) else {
                     continue;

@@ -230,18 +230,18 @@ fn spawn_archivist(
         .map_err(ServeError::Start)
 }
 
-/// Completes when the process is asked to end: by SIGTERM, or by SIGINT from a terminal.
+/// Completes when the process is asked to end. Returns whether it was by SIGINT, from a terminal,
+/// rather than by SIGTERM.
 ///
 /// # Errors
 ///
 /// Returns why signals cannot be received.
-pub async fn asked_to_stop() -> std::io::Result<()> {
+pub async fn asked_to_stop() -> std::io::Result<bool> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    Ok(tokio::select! {
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => true,
+    })
 }

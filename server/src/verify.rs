@@ -2,15 +2,17 @@
 //!
 //! Shell over the log and the archive; changes nothing. The commits are replayed into a model, whose
 //! every statement the log's own records must agree with; then each archived document is rendered
-//! again and compared with its file, its twin, its sidecar, its record and its links.
+//! again and compared with its file, its twin, its sidecar, its record and its links. What is damaged
+//! is a fault in the report, and checking goes on behind it.
 
 use std::collections::HashMap;
 
 use simplefeed_core::{
     commit::{Change, Commit},
-    feed::{CommitNumber, DocumentNumber, FeedKey, FeedName, Position},
+    feed::{CommitNumber, DocumentNumber, Epoch, FeedKey, FeedName, Position},
     history::ChainHash,
     instant::Instant,
+    limits::INDEX_BLOCK_DOCUMENTS,
     plan::FeedHead,
     reader::Document,
 };
@@ -20,12 +22,10 @@ use crate::{
     log::{EntryLog, LogError, settings_of},
     views::{
         archive_files::{Archive, ArchiveError, Frozen, gunzip},
-        manifest::Archived,
+        index,
+        manifest::{Archived, ManifestError},
     },
 };
-
-/// Commits read at a time.
-const CHUNK: usize = 256;
 
 /// What was checked and what was wrong.
 #[derive(Debug, Default)]
@@ -40,6 +40,29 @@ pub struct Report {
     pub faults: Vec<String>,
 }
 
+impl Report {
+    /// Returns a value, or takes what is wrong with it into the report.
+    fn sound<T>(&mut self, value: Result<T, LogError>) -> Result<Option<T>, LogError> {
+        match value {
+            Ok(value) => Ok(Some(value)),
+            Err(LogError::Damaged { what }) => {
+                self.faults.push(what);
+                Ok(None)
+            }
+            Err(LogError::Storage(error)) => {
+                self.faults
+                    .push(format!("the storage cannot be read: {error}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fault(&mut self, fault: String) {
+        self.faults.push(fault);
+    }
+}
+
 /// Checks a log and its archive.
 ///
 /// # Errors
@@ -50,83 +73,81 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
         log,
         report: Report::default(),
         feeds: HashMap::new(),
+        epoch: Epoch::FIRST,
     };
-    checking.commits()?;
-    checking.heads()?;
-    let mut report = checking.report;
-    let mut after: Option<FeedName> = None;
-    loop {
-        let feeds = log.feeds(after.as_ref(), 1_000)?;
-        let Some((last, _)) = feeds.last() else {
-            return Ok(report);
-        };
-        after = Some(last.clone());
-        for (name, head) in &feeds {
-            check_archive(log, archive, name, head, &mut report)?;
+    let complete = checking.commits()?;
+    if complete {
+        checking.heads()?;
+    }
+    let Checking {
+        mut report, feeds, ..
+    } = checking;
+    for (key, head) in &feeds {
+        let settings = report.sound(settings_of(log, *key, head.revision))?;
+        let Some(settings) = settings else { continue };
+        let named = report.sound(log.named(&settings.name))?.flatten();
+        if named.is_none_or(|named| named.feed != *key) {
+            report.fault(format!(
+                "feed {}: it is not found by its name",
+                settings.name
+            ));
+        }
+        let checked = check_archive(log, archive, &settings.name, head, &mut report);
+        match checked {
+            Err(ArchiveError::Manifest(error @ ManifestError::Damaged { .. })) => {
+                report.fault(error.to_string());
+            }
+            checked => checked?,
         }
     }
+    Ok(report)
 }
 
 struct Checking<'l> {
     log: &'l dyn EntryLog,
     report: Report,
     feeds: HashMap<FeedKey, FeedHead>,
+    epoch: Epoch,
 }
 
 impl Checking<'_> {
-    fn fault(&mut self, fault: String) {
-        self.report.faults.push(fault);
-    }
-
-    fn commits(&mut self) -> Result<(), LogError> {
-        let (mut number, mut chain, mut last) = (CommitNumber(0), ChainHash::START, Instant::MIN);
-        let mut epoch = simplefeed_core::feed::Epoch::FIRST;
-        loop {
-            let commits = match self.log.commits(number.next(), CHUNK) {
-                Ok(commits) => commits,
-                Err(LogError::Damaged { what }) => {
-                    self.fault(what);
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
+    /// Replays all commits. Returns whether all of them could be.
+    fn commits(&mut self) -> Result<bool, LogError> {
+        let (mut chain, mut last) = (ChainHash::START, Instant::MIN);
+        for number in 1..=self.log.head().number.0 {
+            let number = CommitNumber(number);
+            // One at a time: a commit may be as large as a request.
+            let commit = self.report.sound(self.log.commits(number, 1))?;
+            let Some(commit) = commit.and_then(|mut commits| commits.pop()) else {
+                self.report.fault(format!(
+                    "commit {number}: it cannot be read; later ones are not checked"
+                ));
+                return Ok(false);
             };
-            if commits.is_empty() {
-                break;
+            chain = chain.extend(&commit.encode());
+            if self.report.sound(self.log.chain(number))?.flatten() != Some(chain) {
+                self.report
+                    .fault(format!("commit {number}: its chain hash is wrong"));
+                return Ok(false);
             }
-            for commit in commits {
-                number = commit.number;
-                chain = chain.extend(&commit.encode());
-                if self.log.chain(number)? != Some(chain) {
-                    self.fault(format!("commit {number}: its chain hash is wrong"));
-                    return Ok(());
-                }
-                if commit.instant <= last {
-                    self.fault(format!(
-                        "commit {number}: it is not later than the one before it"
-                    ));
-                }
-                last = commit.last_instant();
-                self.commit(&commit, &mut epoch)?;
-                self.report.commits += 1;
+            if commit.instant <= last {
+                self.report.fault(format!(
+                    "commit {number}: it is not later than the one before it"
+                ));
             }
+            last = commit.last_instant();
+            self.commit(&commit)?;
+            self.report.commits += 1;
         }
-        if number != self.log.head().number {
-            let head = self.log.head().number;
-            self.fault(format!("the log ends at commit {number} and says {head}"));
-        }
-        Ok(())
+        Ok(true)
     }
 
-    fn commit(
-        &mut self,
-        commit: &Commit,
-        epoch: &mut simplefeed_core::feed::Epoch,
-    ) -> Result<(), LogError> {
+    fn commit(&mut self, commit: &Commit) -> Result<(), LogError> {
         let mut entries = 0;
         for change in &commit.changes {
             let key = match change {
-                Change::Epoch { epoch: new } => {
-                    *epoch = *new;
+                Change::Epoch { epoch } => {
+                    self.epoch = *epoch;
                     continue;
                 }
                 Change::Settings { feed, .. }
@@ -134,14 +155,14 @@ impl Checking<'_> {
                 | Change::Entry { feed, .. } => *feed,
             };
             if let Change::Settings { settings, .. } = change {
-                self.feeds
-                    .entry(key)
-                    .or_insert_with(|| FeedHead::create(settings, commit.instant, *epoch));
+                let create = || FeedHead::create(settings, commit.instant, self.epoch);
+                self.feeds.entry(key).or_insert_with(create);
             }
             let Some(head) = self.feeds.get_mut(&key) else {
-                self.fault(format!(
-                    "commit {}: feed {} is changed before it is created",
-                    commit.number, key.0
+                let number = commit.number;
+                self.report.fault(format!(
+                    "commit {number}: feed {} is changed before it is created",
+                    key.0
                 ));
                 continue;
             };
@@ -150,26 +171,30 @@ impl Checking<'_> {
                 change,
                 commit.instant,
                 commit.instant.plus_micros(entries),
-                *epoch,
+                self.epoch,
             );
+            let opening = head.open.opening;
             match change {
                 Change::Entry { at, id, .. } => {
                     entries += 1;
                     self.report.entries += 1;
-                    let found = self.log.find(key, id)?.map(|known| known.at);
-                    if *at != position || found != Some(position) {
-                        self.fault(format!(
+                    let found = self.report.sound(self.log.find(key, id))?.flatten();
+                    if *at != position || found.map(|known| known.at) != Some(position) {
+                        self.report.fault(format!(
                             "feed {}: entry {position} ({id}) is not where it belongs",
                             key.0
                         ));
                     }
                 }
                 Change::Opened { document, .. } => {
-                    let opening = head.open.opening;
-                    if self.log.opening(key, *document)?.is_none_or(|found| {
+                    let found = self
+                        .report
+                        .sound(self.log.opening(key, *document))?
+                        .flatten();
+                    if found.is_none_or(|found| {
                         found.first != opening.first || found.before != opening.before
                     }) {
-                        self.fault(format!(
+                        self.report.fault(format!(
                             "feed {}: document {document} was not opened as recorded",
                             key.0
                         ));
@@ -182,21 +207,20 @@ impl Checking<'_> {
     }
 
     fn heads(&mut self) -> Result<(), LogError> {
-        let feeds = std::mem::take(&mut self.feeds);
-        for (key, head) in &feeds {
-            if self.log.feed(*key)?.as_ref() != Some(head) {
-                self.fault(format!(
+        for (key, head) in &self.feeds {
+            let found = self.report.sound(self.log.feed(*key))?.flatten();
+            if found.as_ref() != Some(head) {
+                self.report.fault(format!(
                     "feed {}: its head does not follow from its commits",
                     key.0
                 ));
             }
         }
-        let known = u64::try_from(feeds.len()).unwrap_or(u64::MAX);
-        if known != self.log.head().feeds {
-            self.fault(format!(
-                "there are {known} feeds, and the log says {}",
-                self.log.head().feeds
-            ));
+        let known = u64::try_from(self.feeds.len()).unwrap_or(u64::MAX);
+        let told = self.log.head().feeds;
+        if known != told {
+            self.report
+                .fault(format!("there are {known} feeds, and the log says {told}"));
         }
         Ok(())
     }
@@ -212,8 +236,14 @@ fn check_archive(
     let recorded = archive.manifests.count(name)?;
     let closed = head.open.opening.name.number.get() - 1;
     if recorded > closed {
-        report.faults.push(format!(
+        report.fault(format!(
             "feed {name}: {recorded} documents are archived, {closed} are closed"
+        ));
+    }
+    // After a crash the archive may be behind, but only behind its own cursor.
+    if recorded < closed && archive.is_up_to(log.head().number) {
+        report.fault(format!(
+            "feed {name}: {closed} documents are closed, only {recorded} are archived"
         ));
     }
     for number in 1..=recorded.min(closed) {
@@ -225,25 +255,41 @@ fn check_archive(
             Ok(Some(archived)) => archived,
             Ok(None) => continue,
             Err(error) => {
-                report.faults.push(error.to_string());
+                report.fault(error.to_string());
                 continue;
             }
         };
-        match Frozen::render(log, head.feed, number) {
-            Ok(Some(frozen)) => check_document(archive, name, &archived, &frozen, report),
-            Ok(None) => report.faults.push(format!(
+        match report.sound(Frozen::render(log, head.feed, number))? {
+            Some(Some(frozen)) => {
+                check_document(archive, name, &archived, &frozen, report);
+                check_block(archive, name, &frozen, report)?;
+            }
+            Some(None) => report.fault(format!(
                 "feed {name}: document {number} is archived, but not closed"
             )),
-            Err(LogError::Damaged { what }) => report.faults.push(what),
-            Err(error) => return Err(error.into()),
+            None => {}
         }
     }
-    // A recent document may lag behind its archive only while the server runs.
-    let settings = settings_of(log, head.feed, head.revision)?;
-    if settings.name != *name {
-        report.faults.push(format!(
-            "feed {name}: its settings name it {}",
-            settings.name
+    Ok(())
+}
+
+/// Checks the index block that a document completes, if it completes one.
+fn check_block(
+    archive: &Archive,
+    name: &FeedName,
+    frozen: &Frozen,
+    report: &mut Report,
+) -> Result<(), ArchiveError> {
+    let number = frozen.opening.name.number.get();
+    if !number.is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
+        return Ok(());
+    }
+    let block = number / INDEX_BLOCK_DOCUMENTS;
+    let block = index::closed_block(&archive.manifests, name, &frozen.settings.id, block)?;
+    if let Some(block) = block.filter(|block| archive.block_differs(name, block)) {
+        report.fault(format!(
+            "feed {name}: {} or its twin is missing or wrong",
+            block.name
         ));
     }
     Ok(())
@@ -257,11 +303,7 @@ fn check_document(
     report: &mut Report,
 ) {
     let document = archived.name;
-    let mut fault = |what: &str| {
-        report
-            .faults
-            .push(format!("feed {feed}: {document} {what}"));
-    };
+    let mut fault = |what: &str| report.fault(format!("feed {feed}: {document} {what}"));
     if *archived != frozen.archived_as(archived.gzip) {
         fault("is not what the manifest says");
     }
@@ -278,37 +320,46 @@ fn check_document(
     if archive.sidecar_differs(feed, frozen) {
         fault("has no or another sidecar");
     }
-    let own = frozen.settings.document_url(document);
+    for what in wrong_links(frozen) {
+        fault(what);
+    }
+}
+
+/// Reads a document as a consumer does, and returns what does not lead where it must.
+fn wrong_links(frozen: &Frozen) -> Vec<&'static str> {
+    let own = frozen.settings.document_url(frozen.opening.name);
     let read = Url::parse(&own)
         .ok()
         .and_then(|url| Document::read(frozen.bytes.clone(), &url).ok());
     let Some(read) = read else {
-        fault("cannot be read as a feed document");
-        return;
+        return vec!["cannot be read as a feed document"];
     };
+    let url_of = |name| frozen.settings.document_url(name);
     let expected = [
-        ("self", Some(own)),
+        ("self", Some(own), "has a wrong self link"),
         (
             "next-archive",
-            Some(frozen.settings.document_url(frozen.successor.name)),
+            Some(url_of(frozen.successor.name)),
+            "has a wrong next-archive link",
         ),
         (
             "prev-archive",
-            frozen
-                .opening
-                .previous
-                .map(|name| frozen.settings.document_url(name)),
+            frozen.opening.previous.map(url_of),
+            "has a wrong prev-archive link",
         ),
     ];
-    for (rel, url) in expected {
+    let mut wrong = vec![];
+    for (rel, url, what) in expected {
         if read.link(rel).map(Url::as_str) != url.as_deref() {
-            fault(&format!("has a wrong {rel} link"));
+            wrong.push(what);
         }
     }
+    let entries = u64::try_from(read.len()).unwrap_or(u64::MAX);
     let end = read
         .history
-        .map(|(first, _)| Position(first.0 + u64::try_from(read.len()).unwrap_or(0)));
+        .map(|(first, _)| Position(first.0.saturating_add(entries)));
     if end != Some(frozen.successor.first) {
-        fault("does not end where the next document begins");
+        wrong.push("does not end where the next document begins");
     }
+    wrong
 }

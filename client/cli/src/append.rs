@@ -62,13 +62,29 @@ async fn append_all(
         input
             .read_to_string(&mut text)
             .context("cannot read the input")?;
-        for chunk in elements(&text)?.chunks(BATCH_ENTRIES) {
-            let entries = chunk.iter().cloned().map(Publication::Atom);
-            report.add(&publisher.append(entries).await?)?;
-        }
-        return Ok(());
+        let entries = elements(&text)?.into_iter().map(Publication::Atom);
+        return publish(publisher, entries, report).await;
     }
     append_lines(publisher, input, report).await
+}
+
+async fn publish(
+    publisher: &Publisher,
+    entries: impl IntoIterator<Item = Publication>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut told = Ok(());
+    let published = publisher
+        .append_reporting(entries, |batch| {
+            let outcome = report.add(batch);
+            if told.is_ok() {
+                told = outcome;
+            }
+        })
+        .await;
+    // What was published comes first: it is stored whatever happened to the rest.
+    told?;
+    Ok(published?)
 }
 
 async fn append_lines(
@@ -96,7 +112,7 @@ async fn append_lines(
             }
         }
         if !batch.is_empty() {
-            report.add(&publisher.append(std::mem::take(&mut batch)).await?)?;
+            publish(publisher, std::mem::take(&mut batch), report).await?;
             bytes = 0;
         }
         if ended {

@@ -49,7 +49,7 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
         ConsumerError::Url { .. } => USAGE,
         ConsumerError::Fetch(error) => code_of_fetch(error),
         ConsumerError::Walk(error) => match error {
-            WalkError::Gap { .. } => GAP,
+            WalkError::Gap { .. } | WalkError::Missing { .. } => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
             WalkError::HistoryChanged { .. } | WalkError::Loop { .. } => INTEGRITY,
             WalkError::Stale { .. } => UNAVAILABLE,

@@ -1,1 +1,210 @@
+use super::*;
+use crate::{feed::EntryId, instant::Instant};
 
+fn fragment(event: &str) -> String {
+    let drafts = from_json(event.as_bytes()).unwrap_or_else(|refusal| panic!("{event}: {refusal}"));
+    let id = drafts[0]
+        .id
+        .clone()
+        .unwrap_or_else(|| EntryId::parse("urn:given").unwrap());
+    let bytes = drafts[0]
+        .complete(&id, Instant::default(), "Simplefeed")
+        .unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn sent(event: &str) -> Digest {
+    from_json(event.as_bytes()).unwrap()[0].sent
+}
+
+/// Goal: `replay A | append B` gives B the same contents.
+/// Method: event to entry to event to entry: the second entry is the first.
+#[track_caller]
+fn round_trip(event: &str) -> Event {
+    let entry = fragment(event);
+    let read = Event::from_entry(&entry).unwrap();
+    let again = serde_json::to_string(&read).unwrap();
+    let copied = Event::from_entry(&fragment(&again)).unwrap();
+    assert_eq!(again, serde_json::to_string(&copied).unwrap(), "{entry}");
+    read
+}
+
+#[test]
+fn every_kind_of_content_goes_through() {
+    for (event, kind, content) in [
+        (
+            r#"{"content":{"b":1.0,"a":[1e3, null]}}"#,
+            "application/json",
+            r#"{"b":1.0,"a":[1e3, null]}"#,
+        ),
+        (
+            r#"{"content":"text <&> \u00e9"}"#,
+            "text",
+            r#""text <&> é""#,
+        ),
+        (
+            r#"{"type":"application/json","content":"a string"}"#,
+            "application/json",
+            r#""a string""#,
+        ),
+        (
+            r#"{"type":"application/json","content":null}"#,
+            "application/json",
+            "null",
+        ),
+        (
+            r#"{"content":12345678901234567890.0}"#,
+            "application/json",
+            "12345678901234567890.0",
+        ),
+        (
+            r#"{"type":"html","content":"<p>x</p>"}"#,
+            "html",
+            r#""<p>x</p>""#,
+        ),
+        (
+            r#"{"type":"text/plain","content":"a\r\nb"}"#,
+            "text/plain",
+            r#""a\r\nb""#,
+        ),
+        (
+            r#"{"type":"xhtml","content":"<div xmlns='http://www.w3.org/1999/xhtml'>x</div>"}"#,
+            "xhtml",
+            r#""<div xmlns='http://www.w3.org/1999/xhtml'>x</div>""#,
+        ),
+        (
+            r#"{"type":"a/b+xml","content":"<?xml version='1.0'?><o><p/></o>"}"#,
+            "a/b+xml",
+            r#""<o xmlns=\"\"><p/></o>""#,
+        ),
+        (
+            r#"{"type":"image/png","content":"AAAA","summary":"s"}"#,
+            "image/png",
+            r#""AAAA""#,
+        ),
+    ] {
+        let read = round_trip(event);
+        assert_eq!(read.kind.as_deref(), Some(kind), "{event}");
+        assert_eq!(read.content.unwrap().get(), content, "{event}");
+    }
+}
+
+#[test]
+fn every_member_goes_through() {
+    let read = round_trip(
+        r#"{"id":"urn:a","title":"T <&>","updated":"2026-01-01T00:00:00.5+01:00","published":"2025-01-01T00:00:00Z",
+            "author":["A",{"name":"B","uri":"http://b/","email":"b@b"}],
+            "categories":["c",{"term":"d","scheme":"urn:s","label":"L"}],
+            "links":[{"href":"http://h/?a&b","rel":"related","type":"text/html","hreflang":"de","title":"\"t\"","length":"3"}],
+            "summary":"S","content":1,"document":"ignored","position":7}"#,
+    );
+    assert_eq!(read.title.as_deref(), Some("T <&>"));
+    assert_eq!(read.updated.as_deref(), Some("2026-01-01T00:00:00.5+01:00"));
+    assert!(matches!(&read.author, Some(Authors::Many(authors)) if authors.len() == 2));
+    assert_eq!(read.categories.unwrap().len(), 2);
+    assert_eq!(read.links.unwrap()[0].href, "http://h/?a&b");
+    assert_eq!((read.document, read.position), (None, None));
+}
+
+/// What no event could say is given as something an event can.
+#[test]
+fn odd_entries_become_events_that_a_server_takes() {
+    let ns = "xmlns='http://www.w3.org/2005/Atom'";
+    for (inside, kind, content) in [
+        (
+            "<content type='application/json'>not json</content>",
+            Some("text"),
+            Some("\"not json\""),
+        ),
+        (
+            "<content type='application/xml'>text only</content>",
+            Some("text"),
+            Some("\"text only\""),
+        ),
+        (
+            "<content type='application/xml'><a>1</a><b>2</b></content>",
+            Some("text"),
+            Some("\"12\""),
+        ),
+        ("<content type='video/mp4' src='film'/>", None, None),
+    ] {
+        let entry = format!(
+            "<entry {ns} xml:base='http://h/x/'><id>urn:a</id><summary>s</summary><link href='y'/>{inside}</entry>"
+        );
+        let read = Event::from_entry(&entry).unwrap();
+        assert_eq!(read.kind.as_deref(), kind, "{inside}");
+        assert_eq!(
+            read.content.as_deref().map(RawValue::get),
+            content,
+            "{inside}"
+        );
+        assert_eq!(read.links.as_ref().unwrap()[0].href, "http://h/x/y");
+        from_json(serde_json::to_string(&read).unwrap().as_bytes()).unwrap();
+    }
+    let source = Event::from_entry(&format!(
+        "<entry {ns} xml:base='http://h/'><content src='film'/></entry>"
+    ))
+    .unwrap();
+    assert_eq!(source.links.unwrap()[0].href, "http://h/film");
+}
+
+#[test]
+fn spelling_does_not_make_another_event() {
+    let plain = sent(r#"{"id":"urn:a","content":{"a":1,"b":[true]}}"#);
+    assert_eq!(
+        plain,
+        sent(
+            r#" { "content" : {"b":[ true ],"a":1}, "id":"urn:\u0061", "position":9, "document":"x" } "#
+        )
+    );
+    for other in [
+        r#"{"id":"urn:a","content":{"a":1.0,"b":[true]}}"#,
+        r#"{"id":"urn:a","content":{"a":1,"b":["true"]}}"#,
+        r#"{"id":"urn:a","content":{"a":1,"b":[true],"c":{}}}"#,
+    ] {
+        assert_ne!(plain, sent(other), "{other}");
+    }
+}
+
+#[test]
+fn a_member_given_twice_is_refused() {
+    for event in [
+        r#"{"title":"a","title":"b"}"#,
+        r#"{"content":{"a":1,"a":2}}"#,
+        r#"{"content":[{"a":{"b":1,"b":1}}]}"#,
+    ] {
+        assert!(from_json(event.as_bytes()).is_err(), "{event}");
+    }
+}
+
+#[test]
+fn content_cannot_break_out_of_its_element() {
+    for content in [
+        "<a/></content><title/>",
+        "<a>",
+        "<a/><b/>",
+        "text",
+        "<!DOCTYPE a><a/>",
+    ] {
+        let event = format!(
+            "{{\"type\":\"application/xml\",\"content\":{}}}",
+            serde_json::to_string(content).unwrap()
+        );
+        assert!(from_json(event.as_bytes()).is_err(), "{content}");
+    }
+}
+
+#[test]
+fn foreign_entries_cannot_blow_up() {
+    let long = "x".repeat(400);
+    let declarations: Vec<String> = (0..200)
+        .map(|n| format!(" xmlns:p{n}='urn:{long}'"))
+        .collect();
+    let declarations = declarations.concat();
+    let entry = format!(
+        "<entry xmlns='http://www.w3.org/2005/Atom'{declarations}><content type='application/xml'><r>{}</r></content></entry>",
+        "<a/>".repeat(5_000)
+    );
+    let read = Event::from_entry(&entry).unwrap();
+    assert!(read.content.unwrap().get().len() < 2 * entry.len());
+}

@@ -1,1 +1,422 @@
+use std::collections::HashMap;
 
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    document::feed_document,
+    event,
+    feed::{Epoch, FeedId, FeedName},
+    header::{Form, RECENT, header},
+    plan::{FeedState, Moment, Opening, give_ids, plan, plan_creation},
+    settings::{Choices, Defaults, Settings},
+};
+
+const BASE: &str = "http://h/feeds/a/";
+
+/// A feed as a server would show it, made by the same plan, header and document.
+#[derive(Clone)]
+struct Feed {
+    state: FeedState,
+    fragments: Vec<Vec<u8>>,
+    openings: Vec<Opening>,
+    instant: Instant,
+    numbered: bool,
+}
+
+impl Feed {
+    fn new(document_entries: u32) -> Self {
+        let settings = Settings {
+            name: FeedName::parse("a").unwrap(),
+            id: FeedId::of_uuid(Uuid::from_u128(7)),
+            choices: Choices {
+                document_entries: Some(document_entries),
+                ..Choices::default()
+            },
+            defaults: Defaults::new("http://h"),
+        };
+        let instant = Instant::from_micros(1_000_000);
+        let plan = plan_creation(settings, moment(instant));
+        let openings = vec![plan.state.head.open.opening];
+        let (state, fragments) = (plan.state, vec![]);
+        Self {
+            state,
+            fragments,
+            openings,
+            instant,
+            numbered: true,
+        }
+    }
+
+    fn append(&mut self, count: usize) {
+        for _ in 0..count {
+            self.instant = self.instant.plus_micros(1_000_000);
+            let line = format!("{{\"id\":\"urn:{}\"}}", self.fragments.len());
+            let mut drafts = event::from_json(line.as_bytes()).unwrap();
+            give_ids(&mut drafts, self.state.head.feed, None, Uuid::nil);
+            let defaults = self.state.settings.defaults.clone();
+            let known = HashMap::new();
+            let planned = plan(
+                &self.state,
+                &drafts,
+                &known,
+                &defaults,
+                moment(self.instant),
+            )
+            .unwrap();
+            for change in &planned.changes {
+                if let crate::commit::Change::Entry { fragment, .. } = change {
+                    self.fragments.push(fragment.to_vec());
+                }
+            }
+            if planned.state.head.open.opening.name != self.state.head.open.opening.name {
+                self.openings.push(planned.state.head.open.opening);
+            }
+            self.state = planned.state;
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        let number = match name {
+            RECENT => self.openings.len(),
+            name => name.strip_suffix(".atom")?.parse().ok()?,
+        };
+        let opening = self.openings.get(number.checked_sub(1)?)?;
+        let next = self.openings.get(number);
+        let first = usize::try_from(opening.first.0).unwrap();
+        let end = next.map_or(self.fragments.len(), |next| {
+            usize::try_from(next.first.0).unwrap()
+        });
+        let form = match (name, next) {
+            (RECENT, _) => Form::Recent,
+            (_, None) => Form::Open,
+            (_, Some(next)) => Form::Archived { next: next.name },
+        };
+        let updated = Instant::from_micros(1_000_000 * (1 + i64::try_from(end).unwrap()));
+        let head = header(opening, &self.state.settings, form, updated);
+        let bytes = feed_document(&head, &self.fragments[first..end]);
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        Some(if self.numbered {
+            text
+        } else {
+            text.replace("<history", "<nothing")
+        })
+    }
+
+    fn get(&self, url: &Url) -> Option<Document> {
+        let text = self.text(url.as_str().strip_prefix(BASE)?)?;
+        Some(Document::read(text.into_bytes().into(), url).unwrap())
+    }
+}
+
+fn moment(instant: Instant) -> Moment {
+    Moment {
+        instant,
+        entries_before: 0,
+        epoch: Epoch::FIRST,
+    }
+}
+
+fn url(name: &str) -> Url {
+    format!("{BASE}{name}").parse().unwrap()
+}
+
+/// Walks to the end, with `get` as the network. Returns the numbers handed over, and the bookmark.
+fn walk(
+    start: Start,
+    mut get: impl FnMut(&Ask) -> Option<Document>,
+) -> (Vec<usize>, Walk, Result<(), WalkError>) {
+    let mut walk = Walk::new(url(RECENT), start).documents_max(100);
+    let mut seen = vec![];
+    for _ in 0..1_000 {
+        let Some(ask) = walk.ask() else {
+            return (seen, walk, Ok(()));
+        };
+        let outcome = match get(&ask) {
+            Some(document) => walk.take(document, &ask.url),
+            None => walk.missing().map(|()| None),
+        };
+        match outcome {
+            Ok(run) => seen.extend(run.iter().flat_map(numbers)),
+            Err(error) => return (seen, walk, Err(error)),
+        }
+    }
+    panic!("the walk does not end");
+}
+
+fn numbers(run: &Run) -> Vec<usize> {
+    let ids = run
+        .entries
+        .iter()
+        .map(|entry| run.document.entry(entry.index).unwrap().id);
+    ids.map(|id| id.strip_prefix("urn:").unwrap().parse().unwrap())
+        .collect()
+}
+
+/// Returns the bookmark a consumer has after accepting entry `last`, found at its permanent URL.
+fn bookmark_after(feed: &Feed, last: usize) -> Bookmark {
+    let (_, walk, outcome) = walk(Start::Entry(format!("urn:{last}")), |ask| {
+        feed.get(&ask.url)
+    });
+    outcome.unwrap();
+    let number = feed
+        .openings
+        .iter()
+        .rposition(|opening| opening.first.0 <= u64::try_from(last).unwrap())
+        .unwrap()
+        + 1;
+    let document = url(&format!("{number}.atom"));
+    let read = feed.get(&document).unwrap();
+    let index = read.find(&format!("urn:{last}")).unwrap();
+    let after = read.len() - index;
+    let place = read.history.map(|(first, before)| {
+        (
+            Position(first.0 + count(after) - 1),
+            hash_entries(&read, before, after),
+        )
+    });
+    drop(walk);
+    bookmark(&read, &document, &RunEntry { index, place }).unwrap()
+}
+
+/// Goal: no entry is lost or repeated, whatever the document size and the place.
+/// Method: every feed of up to 12 entries in documents of 1 to 5, with every bookmark, taken when
+/// the feed ended anywhere before, with and without positions.
+#[test]
+fn a_walk_hands_over_exactly_what_is_newer() {
+    for size in 1..=5 {
+        for end in 0..=12_usize {
+            for numbered in [true, false] {
+                let mut feed = Feed::new(size);
+                feed.numbered = numbered;
+                feed.append(end);
+                let get = |ask: &Ask| feed.get(&ask.url);
+                let all: Vec<usize> = (0..end).collect();
+                assert_eq!(walk(Start::Oldest, get).0, all, "size {size}, end {end}");
+                assert_eq!(walk(Start::Newest, get).0, Vec::<usize>::new());
+                for last in 0..end {
+                    let start = Start::Entry(format!("urn:{last}"));
+                    assert_eq!(
+                        walk(start, get).0,
+                        all[last + 1..],
+                        "size {size}, {last} of {end}"
+                    );
+                    for grown in 0..=4 {
+                        let mut feed = feed.clone();
+                        let bookmark = bookmark_after(&feed, last);
+                        feed.append(grown);
+                        let expected: Vec<usize> = (last + 1..end + grown).collect();
+                        let (seen, walked, outcome) =
+                            walk(Start::Bookmark(bookmark), |ask| feed.get(&ask.url));
+                        assert_eq!(
+                            (seen, outcome),
+                            (expected, Ok(())),
+                            "size {size}, {last} of {end}+{grown}"
+                        );
+                        let newest = format!("urn:{}", end + grown - 1);
+                        assert_eq!(walked.bookmark().unwrap().entry.as_ref(), Some(&newest));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Goal: growth and cuts in mid-walk lose and repeat nothing; the end is where it was at the start.
+/// Method: one or two entries are appended before every single answer.
+#[test]
+fn a_walk_is_right_while_the_feed_grows() {
+    for size in 1..=5 {
+        for end in 1..=12_usize {
+            for growth in 1..=2 {
+                let mut feed = Feed::new(size);
+                feed.append(end);
+                let mut first = true;
+                let (seen, _, outcome) = walk(Start::Oldest, |ask| {
+                    if !std::mem::take(&mut first) {
+                        feed.append(growth);
+                    }
+                    feed.get(&ask.url)
+                });
+                let expected: Vec<usize> = (0..end).collect();
+                assert_eq!(
+                    (seen, outcome),
+                    (expected, Ok(())),
+                    "size {size}, end {end}, growth {growth}"
+                );
+            }
+        }
+    }
+}
+
+/// Goal: an old copy is recognised, never taken for a gap or an end.
+/// Method: every copy that is not asked for past all caches is of the feed as it was before.
+#[test]
+fn a_stale_copy_is_asked_for_again() {
+    for size in 1..=4 {
+        for old in 1..=8_usize {
+            for grown in 0..=4 {
+                let mut before = Feed::new(size);
+                before.append(old);
+                let mut now = before.clone();
+                now.append(grown);
+                let bookmark = bookmark_after(&now, old - 1);
+                // The recent document is fresh, all others are as old as they may be.
+                let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| {
+                    let fresh = ask.recent || ask.again;
+                    let copy = before.get(&ask.url).filter(|_| !fresh);
+                    copy.or_else(|| now.get(&ask.url))
+                });
+                let expected: Vec<usize> = (old..old + grown).collect();
+                assert_eq!(
+                    (seen, outcome),
+                    (expected, Ok(())),
+                    "size {size}, {old}+{grown}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_never_lets_go_is_an_error_and_no_end() {
+    let mut before = Feed::new(4);
+    before.append(6);
+    let mut now = before.clone();
+    now.append(6);
+    // The recent document itself is old.
+    let bookmark = bookmark_after(&now, 8);
+    let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| before.get(&ask.url));
+    assert_eq!(
+        (seen, outcome),
+        (vec![], Err(WalkError::Stale { url: url(RECENT) }))
+    );
+    // The formerly open document is, on the way forward.
+    let (seen, _, outcome) = walk(Start::Oldest, |ask| match ask.url.path() {
+        "/feeds/a/2.atom" => before.get(&ask.url),
+        _ => now.get(&ask.url),
+    });
+    assert_eq!(
+        (seen, outcome),
+        (
+            (0..6).collect(),
+            Err(WalkError::Stale { url: url("2.atom") })
+        )
+    );
+    // It is the bookmark's own.
+    let bookmark = bookmark_after(&now, 7);
+    let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| {
+        match (ask.url.path(), ask.again) {
+            ("/feeds/a/2.atom", false) => before.get(&ask.url),
+            _ => now.get(&ask.url),
+        }
+    });
+    assert_eq!((seen, outcome), ((8..12).collect(), Ok(())));
+}
+
+#[test]
+fn a_rolled_back_feed_is_no_gap() {
+    let mut feed = Feed::new(3);
+    feed.append(8);
+    let bookmark = bookmark_after(&feed, 7);
+    let mut rolled_back = Feed::new(3);
+    rolled_back.append(5);
+    rolled_back.instant = Instant::from_micros(9_000_000_000);
+    rolled_back.append(5);
+    let (_, _, outcome) = walk(Start::Bookmark(bookmark), |ask| rolled_back.get(&ask.url));
+    assert!(
+        matches!(outcome, Err(WalkError::HistoryChanged { .. })),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn an_entry_that_is_gone_is_a_gap() {
+    let mut feed = Feed::new(3);
+    feed.append(8);
+    let (seen, _, outcome) = walk(Start::Entry("urn:99".into()), |ask| feed.get(&ask.url));
+    assert_eq!(
+        (seen, outcome),
+        (
+            vec![],
+            Err(WalkError::Gap {
+                entry: "urn:99".into()
+            })
+        )
+    );
+    // An archive that is gone is one, too, and says which.
+    let (_, _, outcome) = walk(Start::Oldest, |ask| {
+        Some(&ask.url)
+            .filter(|url| !url.path().ends_with("/1.atom"))
+            .and_then(|url| feed.get(url))
+    });
+    assert_eq!(outcome, Err(WalkError::Missing { url: url("1.atom") }));
+}
+
+#[test]
+fn another_feed_is_recognised() {
+    let mut feed = Feed::new(3);
+    feed.append(4);
+    let bookmark = Bookmark {
+        feed: "urn:other".into(),
+        ..bookmark_after(&feed, 1)
+    };
+    let (_, _, outcome) = walk(Start::Bookmark(bookmark), |ask| feed.get(&ask.url));
+    assert!(
+        matches!(outcome, Err(WalkError::AnotherFeed { .. })),
+        "{outcome:?}"
+    );
+}
+
+/// FH-16: a chain may be circular.
+#[test]
+fn loops_end() {
+    let mut feed = Feed::new(2);
+    feed.append(7);
+    for numbered in [true, false] {
+        feed.numbered = numbered;
+        for (from, to) in [
+            (
+                "prev-archive\" href=\"1.atom",
+                "prev-archive\" href=\"3.atom",
+            ),
+            (
+                "next-archive\" href=\"3.atom",
+                "next-archive\" href=\"2.atom",
+            ),
+        ] {
+            let (_, _, outcome) = walk(Start::Oldest, |ask| {
+                let text = feed
+                    .text(ask.url.as_str().strip_prefix(BASE)?)?
+                    .replace(from, to);
+                Some(Document::read(text.into_bytes().into(), &ask.url).unwrap())
+            });
+            assert!(
+                matches!(outcome, Err(WalkError::Loop { .. })),
+                "{outcome:?}"
+            );
+        }
+    }
+    let mut long = Feed::new(1);
+    long.append(150);
+    let (_, _, outcome) = walk(Start::Oldest, |ask| long.get(&ask.url));
+    assert_eq!(outcome, Err(WalkError::TooMany { max: 100 }));
+}
+
+#[test]
+fn a_walk_begins_at_a_time() {
+    let mut feed = Feed::new(3);
+    feed.append(8);
+    // Entry n was committed at second n + 2, and says so.
+    for second in 0..=12_i64 {
+        let start = Start::Time(Instant::from_micros(second * 1_000_000));
+        let (seen, walked, outcome) = walk(start, |ask| feed.get(&ask.url));
+        let first = usize::try_from(second.saturating_sub(2).clamp(0, 8)).unwrap();
+        assert_eq!((seen, outcome), ((first..8).collect(), Ok(())), "{second}");
+        assert_eq!(
+            walked.bookmark().unwrap().entry.as_deref(),
+            Some("urn:7"),
+            "{second}"
+        );
+    }
+}

@@ -28,7 +28,7 @@ pub fn negotiate(headers: &HeaderMap) -> Option<Coding> {
     }
     let gzip = gzip.or(any).unwrap_or(0);
     // Identity is acceptable unless it is excluded, by name or by `*;q=0`.
-    let identity = identity.or(any.filter(|weight| *weight == 0));
+    let identity = identity.or(any);
     match (gzip, identity) {
         (0, Some(0)) => None,
         (0, _) => Some(Coding::Identity),
@@ -92,6 +92,7 @@ mod tests {
         check("gzip;q=0", Some(Coding::Identity));
         check("gzip;q=0.000", Some(Coding::Identity));
         check("*", Some(Coding::Gzip));
+        check("gzip;q=0.1, *", Some(Coding::Identity));
         check("br|gzip", Some(Coding::Gzip));
         check("gzip;q=0.5, identity", Some(Coding::Identity));
         check("gzip;q=0.5, identity;q=0.4", Some(Coding::Gzip));

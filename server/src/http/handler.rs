@@ -44,6 +44,9 @@ const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// Bodies above this are read into entries on a thread that may take its time.
 const INLINE_BODY_BYTES: usize = 16 * 1024;
 
+/// How far the clock may be behind the last commit, in microseconds, before something is wrong.
+const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
+
 type Answer = Response<Full<Bytes>>;
 
 /// Answers requests.
@@ -171,10 +174,15 @@ impl Handler {
     async fn redirect(&self, feed: FeedName) -> Result<Answer, Problem> {
         let documents = Arc::clone(&self.documents);
         let name = feed.clone();
-        let state = off_thread(move || documents.snapshot(&name)).await?;
-        let state = state.ok_or_else(|| Problem::not_found(format!("there is no feed {feed}")))?;
+        if off_thread(move || documents.snapshot(&name))
+            .await?
+            .is_none()
+        {
+            return Err(Problem::not_found(format!("there is no feed {feed}")));
+        }
         let mut answer = plain(StatusCode::SEE_OTHER, "");
-        let location = format!("{}{RECENT}", state.settings.base_url());
+        // Relative, so that it leads on wherever a proxy shows us.
+        let location = format!("{feed}/{RECENT}");
         answer
             .headers_mut()
             .insert(LOCATION, header_value(&location));
@@ -270,7 +278,7 @@ impl Handler {
                     id: settings.id.to_string(),
                     title: settings.title().into(),
                     entries: head.next.0,
-                    href: format!("{}{RECENT}", settings.base_url()),
+                    href: format!("{public_url}/feeds/{name}/{RECENT}"),
                 });
             }
             let last = found.last().filter(|_| found.len() == CATALOGUE_FEEDS_MAX);
@@ -289,6 +297,17 @@ impl Handler {
             return plain(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "the log takes no entries\n",
+            );
+        }
+        let ahead = log
+            .head()
+            .last
+            .micros()
+            .saturating_sub((self.clock)().micros());
+        if ahead > CLOCK_LAG_MICROS_MAX {
+            return plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the clock is behind the last entry\n",
             );
         }
         plain(StatusCode::OK, "ready\n")
@@ -406,6 +425,10 @@ fn problem_answer(problem: &Problem) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
+    if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+        let codings = HeaderValue::from_static("identity");
+        headers.insert(hyper::header::ACCEPT_ENCODING, codings);
+    }
     if problem.status() == StatusCode::NOT_ACCEPTABLE {
         headers.insert(
             hyper::header::VARY,

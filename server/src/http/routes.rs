@@ -29,7 +29,13 @@ impl Route {
     /// Returns what `path` names, or `None`. `prefix` is the path of the public URL, which a proxy
     /// may have left on or taken off.
     pub fn of(path: &str, prefix: &str) -> Option<Self> {
-        let path = path.strip_prefix(prefix).unwrap_or(path);
+        let below = path.strip_prefix(prefix).filter(|_| !prefix.is_empty());
+        below
+            .and_then(Self::of_path)
+            .or_else(|| Self::of_path(path))
+    }
+
+    fn of_path(path: &str) -> Option<Self> {
         let mut segments = path.strip_prefix('/')?.split('/');
         let route = match (
             segments.next()?,

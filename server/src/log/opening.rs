@@ -8,7 +8,7 @@
 //! ```text
 //! <data>/lock          held while open (flock); the process id, for people
 //! <data>/witness       what must be in the log at least
-//! <data>/clean         exists only after a clean stop
+//! <data>/clean         exists only after a clean stop; says what sled's folder was like then
 //! <data>/sled/         the log
 //! <data>/sled.opening/ a copy being checked
 //! <data>/sled.before/  the original after an unclean stop, until the next clean one
@@ -19,28 +19,36 @@ use std::{
     io::{self, Write as _},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use simplefeed_core::{feed::CommitNumber, history::ChainHash};
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::CommitNumber,
+    history::ChainHash,
+};
 use sled::{Db, Mode};
 
 use super::{
     EntryLog, LogError,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
     record::{STORAGE_VERSION, VERSION_KEY},
-    sled_log::SledLog,
+    sled_log::{Durability, SledLog},
     witness::{Testimony, Witness},
 };
 
 /// sled's page cache, in bytes. Its memory is about twice this.
 const CACHE_BYTES: u64 = 128 * 1024 * 1024;
 /// Commits at the end whose checksums and chain are checked at every opening.
-const CHECKED_COMMITS: u64 = 64;
+const CHECKED_COMMITS: u64 = 16;
 /// How long to wait for sled's threads to let go of a database just closed.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
-/// Why a log cannot be opened. Nothing in its folder was changed, but for leftovers of openings.
+/// Why a log cannot be opened.
+///
+/// Nothing in its folder was changed, unless sled itself gave up on a database that had every mark of
+/// a clean stop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -63,7 +71,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// What is there is not what was there at the last commit.
-    #[error("the log in {folder} is damaged: {what}; nothing was changed")]
+    #[error("the log in {folder} is damaged: {what}")]
     Damaged {
         /// The data folder.
         folder: PathBuf,
@@ -138,16 +146,18 @@ pub fn open_with(
 ) -> Result<OpenedLog, OpenError> {
     let data = DataFolder::lock(folder)?;
     let (witness, testimony) = data.witness()?;
-    let clean = data.path("clean").exists();
-    let db = if clean {
-        data.check_file(&testimony)?;
+    let db = if data.stopped_cleanly() {
         data.remove_file("clean")?;
         data.open_in_place()?
     } else {
         data.open_copy(&testimony)?
     };
     let barrier = barrier(&data.path).map_err(data.io("sync", ""))?;
-    let log = SledLog::new(db, data.path("sled").join("db"), barrier, witness)
+    let durability = Durability {
+        barrier,
+        witness: Mutex::new(witness),
+    };
+    let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
     data.check(&log, &testimony)?;
     data.write_process_id()?;
@@ -165,7 +175,10 @@ impl OpenedLog {
         if !log.is_open() {
             return Ok(());
         }
-        let (db, barrier, mut witness, head) = log.into_parts();
+        let (db, durability, head) = log.into_parts();
+        let Some(Durability { barrier, witness }) = durability else {
+            return Ok(());
+        };
         db.flush()
             .map_err(|error| folder.damaged(error.to_string()))?;
         drop(db);
@@ -177,15 +190,13 @@ impl OpenedLog {
             chain: head.chain,
             file_bytes,
         };
+        let mut witness = witness.into_inner().unwrap_or_else(PoisonError::into_inner);
         witness
             .write(&testimony)
             .and_then(|()| witness.sync())
             .map_err(folder.io("write", "witness"))?;
         folder.remove_folder("sled.before")?;
-        let clean = folder.path("clean");
-        File::create(&clean)
-            .and_then(|file| file.sync_all())
-            .map_err(folder.io("write", "clean"))?;
+        folder.write_clean_mark(file_bytes)?;
         sync_folder(&folder.path).map_err(folder.io("sync", ""))
     }
 }
@@ -294,18 +305,24 @@ impl DataFolder {
             .map_err(self.io("measure", "sled/db"))
     }
 
-    /// Before sled may touch its files in place: they must be there, and as long as they were. sled
-    /// shortens its file only while it is open, and the witness was written after it was closed.
-    fn check_file(&self, testimony: &Testimony) -> Result<(), OpenError> {
-        if !self.path("sled").join("db").exists() {
-            return Err(self.damaged("sled/db is missing"));
-        }
-        let (found, expected) = (self.file_bytes()?, testimony.file_bytes);
-        if found < expected {
-            let what = format!("sled/db has {found} bytes and had {expected}");
-            return Err(self.damaged(what));
-        }
-        Ok(())
+    /// What the mark of a clean stop says: all that must be so for sled to work in place.
+    fn clean_mark(file_bytes: u64) -> String {
+        format!("storage {STORAGE_VERSION}, sled/db {file_bytes} bytes\n")
+    }
+
+    fn write_clean_mark(&self, file_bytes: u64) -> Result<(), OpenError> {
+        let mut file = File::create(self.path("clean")).map_err(self.io("write", "clean"))?;
+        file.write_all(Self::clean_mark(file_bytes).as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(self.io("write", "clean"))
+    }
+
+    /// Whether the last stop was clean and sled's file is exactly as it was then. If not, sled gets
+    /// a copy, and a refusal touches nothing.
+    fn stopped_cleanly(&self) -> bool {
+        let mark = fs::read_to_string(self.path("clean")).ok();
+        let expected = self.file_bytes().ok().map(Self::clean_mark);
+        mark.is_some() && mark == expected
     }
 
     fn open_in_place(&self) -> Result<Db, OpenError> {
@@ -336,12 +353,11 @@ impl DataFolder {
 
     /// Returns the folder to copy from, or `None` if there has never been a log.
     fn source(&self, testimony: &Testimony) -> Result<Option<&'static str>, OpenError> {
-        let exists = |name: &str| self.path(name).join("db").exists();
-        if exists("sled") {
+        if self.path("sled").join("db").exists() {
             return Ok(Some("sled"));
         }
-        // Stopped between the two renames of a swap.
-        if !self.path("sled").exists() && exists("sled.before") && exists("sled.opening") {
+        // Stopped between the two renames of a swap. It is checked like any other copy.
+        if !self.path("sled").exists() && self.path("sled.before").join("db").exists() {
             return Ok(Some("sled.before"));
         }
         if testimony.commit == CommitNumber(0) {
@@ -365,12 +381,8 @@ impl DataFolder {
     }
 
     fn check_copy(&self, db: Db, testimony: &Testimony) -> Result<(), OpenError> {
-        let witness = tempfile::tempdir().map_err(self.io("create", "a temporary folder"))?;
-        let witness = Witness::create(&witness.path().join("witness"))
-            .map_err(self.io("create", "witness"))?;
         let file = self.path("sled.opening").join("db");
-        let log = SledLog::new(db, file, Box::new(NoBarrier), witness)
-            .map_err(|error| self.damaged(error.to_string()))?;
+        let log = SledLog::new(db, file, None).map_err(|error| self.damaged(error.to_string()))?;
         self.check(&log, testimony)?;
         let (db, ..) = log.into_parts();
         db.flush()
@@ -397,6 +409,9 @@ impl DataFolder {
         let mut chain = log.chain(CommitNumber(first - 1)).map_err(damaged)?;
         for number in first..=head.number.0 {
             let commits = log.commits(CommitNumber(number), 1).map_err(damaged)?;
+            if let Some(commit) = commits.first() {
+                self.check_heads(log, commit)?;
+            }
             let extended = commits
                 .first()
                 .zip(chain)
@@ -404,6 +419,22 @@ impl DataFolder {
             chain = log.chain(CommitNumber(number)).map_err(damaged)?;
             if extended.is_none() || extended != chain {
                 return Err(self.damaged(format!("commit {number} does not fit the chain")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the feeds a commit changed have sound heads, and the newest entry these tell of.
+    fn check_heads(&self, log: &SledLog, commit: &Commit) -> Result<(), OpenError> {
+        let damaged = |error: LogError| self.damaged(error.to_string());
+        for change in &commit.changes {
+            let Change::Entry { feed, at, .. } = change else {
+                continue;
+            };
+            let head = log.feed(*feed).map_err(damaged)?;
+            if head.is_none_or(|head| head.next <= *at) {
+                let what = format!("the head of feed {} does not know entry {at}", feed.0);
+                return Err(self.damaged(what));
             }
         }
         Ok(())
@@ -502,15 +533,6 @@ impl DataFolder {
                 std::thread::park_timeout(Duration::from_millis(2));
             }
         }
-        Ok(())
-    }
-}
-
-/// A copy is checked before anything is written through it.
-struct NoBarrier;
-
-impl Barrier for NoBarrier {
-    fn sync(&self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -45,13 +45,22 @@ use super::{
 pub struct SledLog {
     db: Db,
     file: PathBuf,
-    barrier: Box<dyn Barrier>,
-    witness: Mutex<Witness>,
+    /// `None` in a log opened only to be checked.
+    durability: Option<Durability>,
     /// The end, as far as the barrier has been passed.
     head: RwLock<LogHead>,
     /// The heads of feeds changed by the commit that has not passed the barrier, as they were.
-    shadow: RwLock<HashMap<FeedKey, Option<FeedHead>>>,
+    shadow: RwLock<Shadow>,
     failed: AtomicBool,
+}
+
+/// Heads of feeds as they were; `None` if the feed was not there.
+type Shadow = HashMap<FeedKey, Option<FeedHead>>;
+
+/// What makes an append durable.
+pub(super) struct Durability {
+    pub(super) barrier: Box<dyn Barrier>,
+    pub(super) witness: Mutex<Witness>,
 }
 
 impl fmt::Debug for SledLog {
@@ -63,7 +72,7 @@ impl fmt::Debug for SledLog {
 }
 
 impl SledLog {
-    /// Wraps an opened database.
+    /// Wraps an opened database. Without `durability` it can be read and takes no commits.
     ///
     /// # Errors
     ///
@@ -71,32 +80,26 @@ impl SledLog {
     pub(super) fn new(
         db: Db,
         file: PathBuf,
-        barrier: Box<dyn Barrier>,
-        witness: Witness,
+        durability: Option<Durability>,
     ) -> Result<Self, LogError> {
         let head = read_head(&db)?;
         Ok(Self {
             db,
             file,
-            barrier,
-            witness: Mutex::new(witness),
+            failed: AtomicBool::new(durability.is_none()),
+            durability,
             head: RwLock::new(head),
             shadow: RwLock::default(),
-            failed: AtomicBool::new(false),
         })
     }
 
     /// Gives the database back, for closing.
-    pub(super) fn into_parts(self) -> (Db, Box<dyn Barrier>, Witness, LogHead) {
-        let witness = self
-            .witness
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn into_parts(self) -> (Db, Option<Durability>, LogHead) {
         let head = self
             .head
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        (self.db, self.barrier, witness, head)
+        (self.db, self.durability, head)
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<sled::IVec>, LogError> {
@@ -123,7 +126,9 @@ impl SledLog {
         Ok(shadow.get(&feed).cloned().unwrap_or(stored))
     }
 
-    fn apply(&self, commit: &Commit) -> Result<LogHead, LogError> {
+    /// Returns what to store for a commit, the end of the log after it, and the heads of the feeds
+    /// it changes as they were. Stores nothing.
+    fn prepare(&self, commit: &Commit) -> Result<(Batch, LogHead, Shadow), LogError> {
         let head = self.head();
         assert!(
             commit.number == head.number.next(),
@@ -139,16 +144,16 @@ impl SledLog {
         }
         let before = writing.before();
         let (batch, head) = writing.finish(commit, head);
-        *write(&self.shadow) = before;
-        self.db.apply_batch(batch).map_err(LogError::Storage)?;
-        self.db.flush().map_err(LogError::Storage)?;
-        self.barrier
-            .sync()
-            .map_err(LogError::io("sync", &self.file))?;
-        Ok(head)
+        Ok((batch, head, before))
     }
 
-    fn testify(&self, head: LogHead) -> Result<(), LogError> {
+    fn store(&self, durability: &Durability, batch: Batch, head: LogHead) -> Result<(), LogError> {
+        self.db.apply_batch(batch).map_err(LogError::Storage)?;
+        self.db.flush().map_err(LogError::Storage)?;
+        durability
+            .barrier
+            .sync()
+            .map_err(LogError::io("sync", &self.file))?;
         let file_bytes = std::fs::metadata(&self.file)
             .map_err(LogError::io("measure", &self.file))?
             .len();
@@ -157,8 +162,7 @@ impl SledLog {
             chain: head.chain,
             file_bytes,
         };
-        let mut witness = lock(&self.witness);
-        witness
+        lock(&durability.witness)
             .write(&testimony)
             .map_err(LogError::io("write", &self.file))
     }
@@ -232,13 +236,11 @@ impl SledLog {
 
 impl EntryLog for SledLog {
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
-        if !self.is_open() {
-            return Err(LogError::Stopped);
-        }
-        let appended = self
-            .apply(commit)
-            .and_then(|head| self.testify(head).map(|()| head));
-        let head = appended.inspect_err(|_| {
+        let durability = self.durability.as_ref().filter(|_| self.is_open());
+        let durability = durability.ok_or(LogError::Stopped)?;
+        let (batch, head, before) = self.prepare(commit)?;
+        *write(&self.shadow) = before;
+        self.store(durability, batch, head).inspect_err(|_| {
             // What is on the disk is unknown now. Readers go on with what they could see before.
             self.failed.store(true, Ordering::Release);
         })?;
@@ -313,6 +315,10 @@ impl EntryLog for SledLog {
             .entries(feed, at..at.next())?
             .pop()
             .ok_or_else(missing)?;
+        if entry.id != *id {
+            let what = format!("entry {at} of feed {} is found under another id", feed.0);
+            return Err(LogError::Damaged { what });
+        }
         let fragment = Digest::of(&entry.fragment);
         Ok(Some(Known {
             at,
@@ -390,9 +396,12 @@ impl EntryLog for SledLog {
     }
 
     fn settle(&self) -> Result<(), LogError> {
-        lock(&self.witness)
-            .sync()
-            .map_err(LogError::io("sync", &self.file))
+        match &self.durability {
+            Some(durability) => lock(&durability.witness)
+                .sync()
+                .map_err(LogError::io("sync", &self.file)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -623,7 +632,7 @@ impl<'c> Writing<'c> {
     }
 
     /// Returns the heads of the feeds it touches, as they were.
-    fn before(&self) -> HashMap<FeedKey, Option<FeedHead>> {
+    fn before(&self) -> Shadow {
         self.feeds
             .iter()
             .map(|(feed, (before, _))| (*feed, before.clone()))

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! slot (64 bytes, at 0 and at 512):
-//!   "SFW1" | commit u64 | chain hash 32 | length of sled's file u64 | zeros | CRC-32 u32
+//!   "SFW1" | turn u64 | commit u64 | chain hash 32 | length of sled's file u64 | CRC-32 u32
 //! ```
 
 use std::{
@@ -35,21 +35,23 @@ pub struct Testimony {
 }
 
 impl Testimony {
-    fn encode(&self) -> [u8; SLOT_BYTES] {
+    fn encode(&self, turn: u64) -> [u8; SLOT_BYTES] {
         let mut slot = Vec::with_capacity(SLOT_BYTES);
         slot.extend_from_slice(MAGIC);
+        slot.extend_from_slice(&turn.to_be_bytes());
         slot.extend_from_slice(&self.commit.0.to_be_bytes());
         slot.extend_from_slice(&self.chain.0.0);
         slot.extend_from_slice(&self.file_bytes.to_be_bytes());
-        slot.resize(SLOT_BYTES - 4, 0);
         let checksum = crc32fast::hash(&slot);
         slot.extend_from_slice(&checksum.to_be_bytes());
         slot.try_into().expect("a slot has its size")
     }
 
-    fn decode(slot: &[u8; SLOT_BYTES]) -> Option<Self> {
+    fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Self)> {
         let (body, checksum) = slot.split_last_chunk::<4>()?;
         let (magic, body) = body.split_first_chunk::<4>()?;
+        let (turn, body) = body.split_first_chunk::<8>()?;
+        let turn = u64::from_be_bytes(*turn);
         let (commit, body) = body.split_first_chunk::<8>()?;
         let (chain, body) = body.split_first_chunk::<32>()?;
         let (file_bytes, _) = body.split_first_chunk::<8>()?;
@@ -58,8 +60,8 @@ impl Testimony {
             chain: ChainHash(Digest(*chain)),
             file_bytes: u64::from_be_bytes(*file_bytes),
         };
-        let sound = magic == MAGIC && *checksum == testimony.encode().last_chunk().copied()?;
-        sound.then_some(testimony)
+        let sound = magic == MAGIC && *checksum == testimony.encode(turn).last_chunk().copied()?;
+        sound.then_some((turn, testimony))
     }
 }
 
@@ -67,7 +69,9 @@ impl Testimony {
 #[derive(Debug)]
 pub struct Witness {
     file: File,
-    next_slot: usize,
+    /// Counts the writes; its parity is the slot. The same commit may be written twice, so the
+    /// commit's number does not tell which slot is the newer one.
+    turn: u64,
 }
 
 impl Witness {
@@ -82,7 +86,7 @@ impl Witness {
             .write(true)
             .create_new(true)
             .open(path)?;
-        let mut witness = Self { file, next_slot: 0 };
+        let mut witness = Self { file, turn: 0 };
         let nothing = Testimony {
             commit: CommitNumber(0),
             chain: ChainHash::START,
@@ -105,16 +109,12 @@ impl Witness {
             file.read_exact_at(&mut slot, offset).ok()?;
             Testimony::decode(&slot)
         });
-        let [first, second] = testimonies;
-        let first_is_newer = first.map(|t| t.commit) > second.map(|t| t.commit);
-        let newest = if first_is_newer { first } else { second };
-        Ok((
-            Self {
-                file,
-                next_slot: usize::from(first_is_newer),
-            },
-            newest,
-        ))
+        let newest = testimonies
+            .into_iter()
+            .flatten()
+            .max_by_key(|(turn, _)| *turn);
+        let turn = newest.map_or(0, |(turn, _)| turn);
+        Ok((Self { file, turn }, newest.map(|(_, testimony)| testimony)))
     }
 
     /// Writes what is known to be on the disk now. It is not durable before the next sync.
@@ -123,12 +123,11 @@ impl Witness {
     ///
     /// Returns why the file cannot be written.
     pub fn write(&mut self, testimony: &Testimony) -> io::Result<()> {
-        let offset = SLOT_OFFSETS
-            .get(self.next_slot)
-            .copied()
-            .unwrap_or_default();
-        self.file.write_all_at(&testimony.encode(), offset)?;
-        self.next_slot = 1 - self.next_slot;
+        let turn = self.turn.wrapping_add(1);
+        let [even, odd] = SLOT_OFFSETS;
+        let offset = if turn.is_multiple_of(2) { even } else { odd };
+        self.file.write_all_at(&testimony.encode(turn), offset)?;
+        self.turn = turn;
         Ok(())
     }
 
@@ -168,6 +167,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn of_two_testimonies_of_one_commit_the_later_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("witness");
+        let mut witness = Witness::create(&path).unwrap();
+        for file_bytes in [700, 300, 500] {
+            let now = Testimony {
+                file_bytes,
+                ..testimony(1)
+            };
+            witness.write(&now).unwrap();
+            assert_eq!(Witness::open(&path).unwrap().1, Some(now));
+        }
+    }
+
     /// Goal: a write cut short costs one commit of knowledge, not all of it.
     #[test]
     fn a_torn_slot_leaves_the_other() {
@@ -176,7 +190,7 @@ mod tests {
         let mut witness = Witness::create(&path).unwrap();
         witness.write(&testimony(1)).unwrap();
         witness.write(&testimony(2)).unwrap();
-        for (offset, left) in [(0, Some(testimony(1))), (512, None)] {
+        for (offset, left) in [(512, Some(testimony(1))), (0, None)] {
             witness.file.write_all_at(&[0xff; 9], offset + 40).unwrap();
             assert_eq!(Witness::open(&path).unwrap().1, left);
         }

@@ -24,7 +24,6 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
     header::{Form, header},
     instant::Instant,
-    limits::INDEX_BLOCK_DOCUMENTS,
     plan::Opening,
     settings::Settings,
 };
@@ -216,13 +215,13 @@ impl View for ArchiveFiles {
     }
 }
 
-/// Whether making a file again gave what was there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether making files again gave what was there; of several files, the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remade {
-    /// There was no file.
-    New,
     /// It is the same, byte for byte.
     Identical,
+    /// There was no file.
+    New,
     /// It was something else, and is right now.
     Different,
 }
@@ -320,45 +319,52 @@ impl Archive {
         let folder = self.folder(feed);
         let sidecars = self.sidecars.join(feed.as_str());
         for folder in [&folder, &sidecars] {
-            fs::create_dir_all(folder).map_err(failed("create", folder))?;
+            create_folder(folder).map_err(failed("create", folder))?;
         }
         let name = frozen.opening.name.to_string();
         let mtime = frozen.successor.opened;
-        let gzip = write_twin(&folder.join(format!("{name}.gz")), &frozen.bytes, mtime)?;
-        let remade = write_frozen(&folder.join(&name), &frozen.bytes, mtime)?;
-        write_frozen(
-            &sidecars.join(name.replace(".atom", ".json")),
-            &frozen.sidecar(),
-            mtime,
-        )?;
+        let (gzip, twin) = write_twin(&folder.join(&name), &frozen.bytes, mtime)?;
+        let document = write_frozen(&folder.join(&name), &frozen.bytes, mtime)?;
+        let sidecar = sidecars.join(name.replace(".atom", ".json"));
+        let sidecar = write_frozen(&sidecar, &frozen.sidecar(), mtime)?;
+        let archived = frozen.archived_as(Coded::of(&gzip));
+        // Before the record, so that a block that is linked to is always there.
+        let block = self.close_index_block(feed, &frozen.settings, &archived)?;
         for folder in [&folder, &sidecars] {
             sync_folder(folder).map_err(failed("sync", folder))?;
         }
-        self.manifests
-            .record(feed, &frozen.archived_as(Coded::of(&gzip)))?;
-        self.close_index_block(feed, &frozen.settings, frozen.opening.name.number)?;
-        Ok(remade)
+        self.manifests.record(feed, &archived)?;
+        let remade = [twin, document, sidecar, block];
+        Ok(remade.into_iter().max().unwrap_or(document))
     }
 
+    /// Writes the index block that a document completes, if it completes one.
     fn close_index_block(
         &self,
         feed: &FeedName,
         settings: &Settings,
-        number: DocumentNumber,
-    ) -> Result<(), ArchiveError> {
-        if !number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
-            return Ok(());
-        }
-        let block = number.get() / INDEX_BLOCK_DOCUMENTS;
-        let Some(block) = index::closed_block(&self.manifests, feed, &settings.id, block)? else {
-            return Ok(());
+        last: &Archived,
+    ) -> Result<Remade, ArchiveError> {
+        let block = index::block_closed_by(&self.manifests, feed, &settings.id, last)?;
+        let Some(block) = block else {
+            return Ok(Remade::Identical);
         };
-        let folder = self.folder(feed);
-        let path = folder.join(&block.name);
-        let twin = folder.join(format!("{}.gz", block.name));
-        write_twin(&twin, &block.bytes, block.closed)?;
-        write_frozen(&path, &block.bytes, block.closed)?;
-        sync_folder(&folder).map_err(failed("sync", &folder))
+        let path = self.folder(feed).join(&block.name);
+        let (_, twin) = write_twin(&path, &block.bytes, block.closed)?;
+        Ok(twin.max(write_frozen(&path, &block.bytes, block.closed)?))
+    }
+
+    /// Returns whether a closed index block or its twin is missing or not what it should be.
+    pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> bool {
+        let path = self.folder(feed).join(&block.name);
+        let right = |bytes: Vec<u8>| *bytes == *block.bytes;
+        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin));
+        !(fs::read(path).is_ok_and(right) && twin.is_ok_and(right))
+    }
+
+    /// Returns whether everything committed up to now has been looked at.
+    pub fn is_up_to(&self, commit: CommitNumber) -> bool {
+        self.cursor() >= commit
     }
 
     fn cursor(&self) -> CommitNumber {
@@ -426,24 +432,57 @@ impl Archive {
             return Ok(false);
         };
         for wanted in ArchiveFiles.apply(&commit, log)? {
-            self.archive(log, wanted)?;
+            match self.archive(log, wanted) {
+                // One feed's damage must not hold up the others. It is looked at again when the
+                // feed's next document is closed.
+                Err(ArchiveError::Log(LogError::Damaged { what })) => {
+                    error!(what, "a document cannot be archived");
+                    continue;
+                }
+                archived => archived?,
+            }
             info!(feed = %wanted.feed.0, document = wanted.document.get(), "archived");
         }
         Ok(true)
     }
 }
 
-/// Writes the compressed twin of a file, unless one that decodes to the same is there: its
-/// bytes may have been shown, and another version of the compressor may give others.
-fn write_twin(path: &Path, bytes: &[u8], mtime: Instant) -> Result<Vec<u8>, ArchiveError> {
-    if let Ok(twin) = fs::read(path)
+/// Returns the name of the compressed twin of a file.
+fn twin_of(path: &Path) -> PathBuf {
+    let mut twin = path.as_os_str().to_owned();
+    twin.push(".gz");
+    twin.into()
+}
+
+/// Creates a folder and those around it, durably.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().unwrap_or(folder);
+    create_folder(parent)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_folder(parent),
+    }
+}
+
+/// Writes the compressed twin of the file at `path`, unless one that decodes to the same is there:
+/// its bytes may have been shown, and another version of the compressor may give others.
+fn write_twin(
+    path: &Path,
+    bytes: &[u8],
+    mtime: Instant,
+) -> Result<(Vec<u8>, Remade), ArchiveError> {
+    let path = twin_of(path);
+    if let Ok(twin) = fs::read(&path)
         && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
     {
-        return Ok(twin);
+        return Ok((twin, Remade::Identical));
     }
     let twin = gzip(bytes, Compression::best());
-    write_frozen(path, &twin, mtime)?;
-    Ok(twin)
+    let remade = write_frozen(&path, &twin, mtime)?;
+    Ok((twin, remade))
 }
 
 /// Writes a file that is never to change: to a temporary name, synced, renamed into place, with the
@@ -499,9 +538,16 @@ pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
 ///
 /// Returns what is wrong with it.
 pub fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut decoder = GzDecoder::new(bytes);
     let mut decoded = vec![];
-    GzDecoder::new(bytes).read_to_end(&mut decoded)?;
-    Ok(decoded)
+    decoder.read_to_end(&mut decoded)?;
+    if decoder.into_inner().is_empty() {
+        return Ok(decoded);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        "there is something behind the end",
+    ))
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ArchiveError + use<> {

@@ -32,8 +32,10 @@ use simplefeed_core::{
 use super::{
     archive_files::{Archive, ArchiveError, Frozen, gzip},
     index,
-    manifest::Archived,
+    manifest::{Archived, Coded},
 };
+use tracing::warn;
+
 use crate::log::{EntryLog, settings_of};
 
 /// Counters of commits, shared by the feeds whose keys hash alike.
@@ -427,10 +429,11 @@ impl Documents {
         };
         let archived = self.archive.manifests.get(feed, entry.document.number)?;
         let bytes = entry_document(&entry.fragment);
+        let modified = archived.map_or(entry.instant, |archived| archived.closed);
         Ok(Some(at_hand(
             ENTRY_TYPE,
             archived.is_some(),
-            Some(entry.instant),
+            Some(modified),
             bytes,
         )))
     }
@@ -453,18 +456,9 @@ impl Documents {
         if let Some(body) = self.body_at_once(resource, coding) {
             return Ok(body);
         }
-        let tag = resource.tag(coding);
-        let digest = resource.digest(coding);
         let bytes = match (&resource.content, coding) {
-            (Content::File { feed, archived }, _) => {
-                self.archive.read(feed, archived, coding == Coding::Gzip)?
-            }
-            (Content::Bytes(bytes), Coding::Identity) => {
-                return Ok(Body {
-                    bytes: bytes.clone(),
-                    digest,
-                });
-            }
+            (Content::File { feed, archived }, _) => self.file_bytes(feed, archived, coding)?,
+            (Content::Bytes(bytes), Coding::Identity) => bytes.clone(),
             (Content::Growing { state, form, .. }, Coding::Identity) => {
                 self.render(state, *form)?
             }
@@ -473,8 +467,44 @@ impl Documents {
                 gzip(&identity.bytes, Compression::fast()).into()
             }
         };
-        self.bodies.insert(tag, bytes.clone());
+        let digest = resource
+            .digest(coding)
+            .or_else(|| resource.frozen.then(|| Digest::of(&bytes)));
+        if !matches!(resource.content, Content::Bytes(_)) {
+            self.bodies.insert(resource.tag(coding), bytes.clone());
+        }
         Ok(Body { bytes, digest })
+    }
+
+    /// Returns the bytes of an archived document: its file's, or if that is gone or damaged, what
+    /// the log gives, as long as it is the same.
+    fn file_bytes(
+        &self,
+        feed: &FeedName,
+        archived: &Archived,
+        coding: Coding,
+    ) -> Result<Bytes, ArchiveError> {
+        let error = match self.archive.read(feed, archived, coding == Coding::Gzip) {
+            Ok(bytes) => return Ok(bytes),
+            Err(error) => error,
+        };
+        warn!(%feed, document = %archived.name, %error, "served from the log; `rebuild` repairs the file");
+        let head = self.log.named(feed)?;
+        let frozen = match head {
+            Some(head) => Frozen::render(&*self.log, head.feed, archived.name.number)?,
+            None => None,
+        };
+        let bytes = frozen.map(|frozen| match coding {
+            Coding::Identity => (frozen.bytes, archived.identity),
+            Coding::Gzip => (
+                gzip(&frozen.bytes, Compression::best()).into(),
+                archived.gzip,
+            ),
+        });
+        match bytes {
+            Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),
+            _ => Err(error),
+        }
     }
 
     fn render(&self, state: &Snapshot, form: Form) -> Result<Bytes, ArchiveError> {
@@ -513,7 +543,8 @@ fn growing(state: &Arc<Snapshot>, form: Form) -> Resource {
     Resource {
         media_type: FEED_TYPE,
         frozen: false,
-        modified: Some(state.head.updated),
+        // An empty feed's document may be opened anew with another header.
+        modified: Some(state.head.updated.max(state.head.open.opening.opened)),
         content,
     }
 }

@@ -54,15 +54,39 @@ pub fn closed_block(
     id: &FeedId,
     block: u64,
 ) -> Result<Option<Block>, ManifestError> {
-    let documents = documents_of(manifests, feed, block)?;
-    let full = u64::try_from(documents.len()).is_ok_and(|found| found == INDEX_BLOCK_DOCUMENTS);
-    let Some(last) = documents.last().filter(|_| full).copied() else {
+    let last = block
+        .checked_mul(INDEX_BLOCK_DOCUMENTS)
+        .and_then(DocumentNumber::new);
+    let Some(last) = last else { return Ok(None) };
+    match manifests.get(feed, last)? {
+        Some(last) => block_closed_by(manifests, feed, id, &last),
+        None => Ok(None),
+    }
+}
+
+/// Returns the block that `last`, which need not be in the manifest yet, completes, if any.
+///
+/// # Errors
+///
+/// See [`ManifestError`].
+pub fn block_closed_by(
+    manifests: &Manifests,
+    feed: &FeedName,
+    id: &FeedId,
+    last: &Archived,
+) -> Result<Option<Block>, ManifestError> {
+    let number = last.name.number.get();
+    if !number.is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
         return Ok(None);
-    };
+    }
+    let block = number / INDEX_BLOCK_DOCUMENTS;
+    let mut documents = documents_of(manifests, feed, block)?;
+    documents.retain(|document| document.name.number < last.name.number);
+    documents.push(*last);
     let prev = name_of_closed(manifests, feed, block - 1)?;
     let bytes = listing(id, prev, documents);
     Ok(Some(Block {
-        name: name_of(block, &last),
+        name: name_of(block, last),
         bytes,
         closed: last.closed,
     }))

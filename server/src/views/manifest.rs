@@ -202,8 +202,15 @@ impl Manifests {
             return Ok(0);
         };
         let length = file.metadata().map_err(self.io("measure", feed))?.len();
-        // A record cut short by a crash is written again over itself.
-        Ok(length / RECORD_LENGTH)
+        let count = length / RECORD_LENGTH;
+        let Some(last) = DocumentNumber::new(count) else {
+            return Ok(0);
+        };
+        // A power cut may leave a last record of zeros; it is written again over itself.
+        match self.get(feed, last) {
+            Err(ManifestError::Damaged { .. }) => Ok(count - 1),
+            found => found.map(|_| count),
+        }
     }
 
     /// Returns the facts of an archived document, or `None` if it is not archived yet.
@@ -289,8 +296,9 @@ impl Manifests {
             .write(true)
             .open(self.path(feed))
             .map_err(self.io("write", feed))?;
-        file.set_len((first.get() - 1) * RECORD_LENGTH)
-            .map_err(self.io("shorten", feed))
+        let length = file.metadata().map_err(self.io("measure", feed))?.len();
+        let kept = length.min((first.get() - 1) * RECORD_LENGTH);
+        file.set_len(kept).map_err(self.io("shorten", feed))
     }
 }
 

@@ -1,0 +1,384 @@
+//! The commands, as a user and a pipeline meet them: messages, exit codes, quiet ends.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    net::TcpListener,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::harness::{Server, events, program, run, simplefeed, text, workspace};
+
+#[track_caller]
+fn check(name: &str, args: &[&str], code: i32, said: &str) {
+    let output = run(name, args, b"");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert!(stderr.contains(said), "{args:?}: {stderr}");
+}
+
+#[test]
+fn servers_refuse_what_they_cannot_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let config = folder.path().join("simplefeed.toml");
+    std::fs::write(&config, "documents = 3\n").unwrap();
+    let server = |args: &[&str], code, said| check("simplefeed-server", args, code, said);
+
+    server(&["serve"], 2, "data folder is not given");
+    server(
+        &["serve", "--data", data, "--listen", "nonsense"],
+        2,
+        "invalid",
+    );
+    server(
+        &["serve", "--data", data, "--document-entries", "0"],
+        2,
+        "between 1 and 10000",
+    );
+    server(
+        &[
+            "serve",
+            "--data",
+            data,
+            "--config",
+            config.to_str().unwrap(),
+        ],
+        2,
+        "unknown field `documents`",
+    );
+    server(
+        &["serve", "--data", data, "--listen", "0.0.0.0:0"],
+        2,
+        "--allow-anonymous-publish",
+    );
+    server(
+        &[
+            "serve",
+            "--data",
+            data,
+            "--public-url",
+            "https://example.org",
+        ],
+        2,
+        "--allow-anonymous-publish",
+    );
+    server(
+        &[
+            "serve",
+            "--data",
+            file.to_str().unwrap(),
+            "--listen",
+            "127.0.0.1:0",
+        ],
+        1,
+        "cannot create",
+    );
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    server(
+        &["serve", "--data", data, "--listen", &address],
+        1,
+        "cannot listen on",
+    );
+    server(&["verify", "--data", data], 10, "there is no log");
+    assert!(!Path::new(data).exists(), "a refusal leaves nothing behind");
+}
+
+#[test]
+fn a_data_folder_has_one_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let _server = Server::start(folder.path(), &[]);
+    let data = folder.path().to_str().unwrap();
+    check(
+        "simplefeed-server",
+        &["serve", "--data", data, "--listen", "127.0.0.1:0"],
+        11,
+        "in use by another process",
+    );
+    check(
+        "simplefeed-server",
+        &["verify", "--data", data],
+        11,
+        "in use by another process (process ",
+    );
+}
+
+#[test]
+fn clients_tell_what_went_wrong_by_their_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "2"]);
+    let feed = server.url("/feeds/a");
+    simplefeed(&["append", &feed], events(5).as_bytes());
+    let bookmark = folder.path().join("bookmark");
+    let bookmark = bookmark.to_str().unwrap();
+    let client = |args: &[&str], code, said| check("simplefeed", args, code, said);
+
+    client(&["replay", "not a url"], 2, "is not a URL");
+    client(
+        &["replay", &feed, "--since", "yesterday"],
+        2,
+        "neither oldest",
+    );
+    client(
+        &["replay", &server.url("/feeds/none")],
+        10,
+        "there is nothing at",
+    );
+    client(
+        &["get", &server.url("/feeds/a/99.atom")],
+        10,
+        "there is nothing at",
+    );
+    client(
+        &["replay", &server.url("/feeds")],
+        15,
+        "not a feed document",
+    );
+    client(&["ls", &feed], 1, "is not a catalogue");
+    client(
+        &["replay", &feed, "--since", "urn:never"],
+        13,
+        "gap: entry urn:never",
+    );
+    client(
+        &["replay", &feed, "--bookmark", "/no/such/folder/file"],
+        1,
+        "cannot use the bookmark",
+    );
+    client(
+        &[
+            "append",
+            &server.url("/feeds/a/recent.atom"),
+            "/no/such/file",
+        ],
+        1,
+        "cannot open",
+    );
+
+    simplefeed(&["append", &server.url("/feeds/b")], events(5).as_bytes());
+    simplefeed(
+        &[
+            "replay",
+            &server.url("/feeds/b"),
+            "--bookmark",
+            bookmark,
+            "--format",
+            "id",
+        ],
+        b"",
+    );
+    client(
+        &["replay", &feed, "--bookmark", bookmark],
+        16,
+        "another feed",
+    );
+
+    let output = run(
+        "simplefeed",
+        &["append", &feed],
+        b"{\"id\":\"urn:event:1\",\"content\":2}\n",
+    );
+    assert_eq!(output.status.code(), Some(15), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("exists with other content"));
+    let output = run("simplefeed", &["append", &feed], b"{\"no\":1}\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("unknown field `no`"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = run(
+        "simplefeed",
+        &["append", &server.url("/feeds/a/1.atom")],
+        b"{}\n",
+    );
+    assert!(text(&output.stderr).contains("hint: publish to the feed's own URL"));
+
+    let address = server.address.clone();
+    server.stop();
+    let gone = format!("http://{address}/feeds/a");
+    client(&["replay", &gone, "--limit", "1"], 14, "cannot fetch");
+}
+
+#[test]
+fn a_broken_pipe_ends_a_replay_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let feed = server.url("/feeds/a");
+    simplefeed(&["append", &feed], events(5_000).as_bytes());
+    let mut child = Command::new(program("simplefeed"))
+        .args(["replay", &feed])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::with_capacity(16, child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), text(&output.stderr).as_str()),
+        (Some(0), "")
+    );
+}
+
+#[test]
+fn tail_prints_what_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--recent-max-age", "0"]);
+    server.publish_ids("a", ["old".into()]);
+    let mut child = Command::new(program("simplefeed"))
+        .args([
+            "tail",
+            &server.url("/feeds/a"),
+            "--since",
+            "oldest",
+            "--format",
+            "id",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "urn:t:old");
+    server.publish_ids("a", ["new".into()]);
+    assert_eq!(lines.next().unwrap().unwrap(), "urn:t:new");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn get_prints_a_document_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    server.publish_ids("a", ["1".into()]);
+    let document = simplefeed(&["get", &server.url("/feeds/a/1.atom")], b"");
+    assert_eq!(document, server.get("/feeds/a/1.atom").text());
+}
+
+#[test]
+fn an_export_is_the_tree_as_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, to) = (folder.path().join("data"), folder.path().join("to"));
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    simplefeed(&["append", &server.url("/feeds/a")], events(5).as_bytes());
+    server.wait_until_frozen("/feeds/a/2.atom");
+    let paths = [
+        "1.atom",
+        "2.atom",
+        "3.atom",
+        "recent.atom",
+        "index.json",
+        "entries/0.atom",
+        "entries/4.atom",
+    ];
+    let served = paths.map(|path| (path, server.get(&format!("/feeds/a/{path}")).body));
+    server.stop();
+    let (data, target) = (data.to_str().unwrap(), to.to_str().unwrap());
+    let output = run(
+        "simplefeed-server",
+        &["export", "--data", data, "--to", target, "--entries"],
+        b"",
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for (path, body) in served {
+        assert_eq!(
+            std::fs::read(to.join("feeds/a").join(path)).unwrap(),
+            body,
+            "{path}"
+        );
+        assert!(to.join(format!("feeds/a/{path}.gz")).exists());
+    }
+    let include = std::fs::read_to_string(to.join("simplefeed-lifetimes.conf")).unwrap();
+    for growing in ["recent.atom", "a/3.atom", "index.json", "entries/4.atom"] {
+        assert!(!include.contains(growing), "{include}");
+    }
+    for frozen in ["a/1.atom", "a/2.atom", "entries/0.atom"] {
+        assert!(
+            include.contains(&format!("{frozen}\" \"public, max-age=31536000, immutable")),
+            "{include}"
+        );
+    }
+}
+
+/// The demo's three curl lines and its tail line must work at once.
+#[test]
+fn the_demo_says_how_to_look_at_it() {
+    let mut child = Command::new(program("simplefeed-server"))
+        .arg("demo")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("listening on") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "the demo ended");
+    }
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("Ctrl-C") {
+        assert!(stdout.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    let feed = said
+        .split_whitespace()
+        .find(|word| word.contains("/feeds/demo"))
+        .unwrap();
+    assert_eq!(said.matches("curl ").count(), 3, "{said}");
+    assert!(
+        said.contains(&format!("--bin simplefeed -- tail {feed}")),
+        "{said}"
+    );
+    let ids = simplefeed(&["replay", feed, "--format", "id"], b"");
+    assert!(ids.lines().count() >= 10, "{ids}");
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert!(child.wait().unwrap().success(), "{rest}");
+}
+
+/// The commands of the README are run as they stand there, but for the port.
+#[test]
+fn the_readme_is_true() {
+    let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    let binaries = program("simplefeed").parent().unwrap().to_path_buf();
+    let mut commands = 0;
+    for block in readme.split("```sh try\n").skip(1) {
+        let script = block.split("```").next().unwrap();
+        let script = script.replace(
+            "http://127.0.0.1:8080",
+            &format!("http://{}", server.address),
+        );
+        let script = script.replace("target/release", binaries.to_str().unwrap());
+        let output = Command::new("sh")
+            .args(["-euc", &script])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{script}\n{}",
+            text(&output.stderr)
+        );
+        commands += 1;
+    }
+    assert!(
+        commands >= 2,
+        "the README shows how to publish and how to consume"
+    );
+}

@@ -1,0 +1,163 @@
+//! Invariants 3, 4 and 5: what was called immutable never changes, and nothing else is called so.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    harness::{Server, check_folder, events, simplefeed},
+    http::Request,
+};
+
+/// Every URL of a feed with `documents` documents and `entries` entries.
+fn urls(documents: u64, entries: u64) -> Vec<String> {
+    let documents = (1..=documents + 1).map(|n| format!("/feeds/a/{n}.atom"));
+    let entries = (0..=entries).map(|n| format!("/feeds/a/entries/{n}.atom"));
+    let fixed =
+        ["recent.atom", "index.json", "index-1.json"].map(|name| format!("/feeds/a/{name}"));
+    documents.chain(entries).chain(fixed).collect()
+}
+
+/// Adds the bytes of all URLs that say `immutable`, in both codings, to those seen before, and
+/// checks that no URL was ever seen with others.
+fn remember(server: &Server, seen: &mut BTreeMap<String, (Vec<u8>, String)>, urls: &[String]) {
+    for url in urls {
+        for coding in ["identity", "gzip"] {
+            let response = server.send(&Request::get(url).header("Accept-Encoding", coding));
+            let key = format!("{url} {coding}");
+            if response.status != 200 || !response.is_immutable() {
+                assert!(
+                    !seen.contains_key(&key),
+                    "{key} was immutable once: {response:?}"
+                );
+                continue;
+            }
+            let now = (response.body.clone(), response.header("etag").to_owned());
+            let before = seen.entry(key.clone()).or_insert_with(|| now.clone());
+            assert_eq!(*before, now, "{key} changed");
+        }
+    }
+}
+
+/// Goal: no URL ever names two contents.
+/// Method: everything that could change them is done, one after the other.
+#[test]
+fn immutable_bytes_never_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = BTreeMap::new();
+    let more = ["--document-entries", "3"];
+
+    let server = Server::start(folder.path(), &more);
+    let feed = server.url("/feeds/a");
+    simplefeed(&["append", &feed], events(8).as_bytes());
+    server.wait_until_frozen("/feeds/a/2.atom");
+    remember(&server, &mut seen, &urls(3, 8));
+    // Documents 1 and 2 and their six entries, in two codings.
+    assert_eq!(seen.len(), 16);
+
+    server.publish_ids("a", (0..5).map(|n| format!("more{n}")));
+    server.wait_until_frozen("/feeds/a/4.atom");
+    remember(&server, &mut seen, &urls(5, 13));
+    server.stop();
+
+    let server = Server::start(folder.path(), &more);
+    remember(&server, &mut seen, &urls(5, 13));
+    let settings = r#"{"title":"New title","author":"Someone else","document_entries":2,"absolute_links":true}"#;
+    assert_eq!(server.send(&Request::put("/feeds/a", settings)).status, 200);
+    remember(&server, &mut seen, &urls(5, 13));
+    server.publish_ids("a", (0..5).map(|n| format!("later{n}")));
+    server.wait_until_frozen("/feeds/a/6.atom");
+    remember(&server, &mut seen, &urls(8, 18));
+    server.stop();
+    check_folder("rebuild", folder.path());
+
+    let moved = [
+        "--public-url",
+        "http://localhost:1234/sub",
+        "--document-entries",
+        "4",
+    ];
+    let server = Server::start(folder.path(), &moved);
+    remember(&server, &mut seen, &urls(8, 18));
+    server.publish_ids("a", (0..9).map(|n| format!("moved{n}")));
+    server.wait_until_frozen("/feeds/a/10.atom");
+    remember(&server, &mut seen, &urls(12, 27));
+    let moved = server.get("/feeds/a/recent.atom").text();
+    assert!(
+        moved.contains("http://localhost:1234/sub/feeds/a/recent.atom"),
+        "{moved}"
+    );
+    server.kill();
+
+    std::fs::remove_dir_all(folder.path().join("www")).unwrap();
+    std::fs::remove_dir_all(folder.path().join("views")).unwrap();
+    let server = Server::start(folder.path(), &more);
+    server.wait_until_frozen("/feeds/a/10.atom");
+    remember(&server, &mut seen, &urls(12, 27));
+    assert!(seen.len() > 60);
+}
+
+#[test]
+fn only_what_is_archived_is_immutable() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(
+        folder.path(),
+        &["--document-entries", "2", "--recent-max-age", "7"],
+    );
+    server.publish_ids("a", ["1".into(), "2".into(), "3".into()]);
+    server.wait_until_frozen("/feeds/a/1.atom");
+    let growing = "public, max-age=7, stale-while-revalidate=7, stale-if-error=86400";
+    for url in ["recent.atom", "2.atom", "index.json", "entries/2.atom"] {
+        let response = server.get(&format!("/feeds/a/{url}"));
+        assert_eq!(response.header("cache-control"), growing, "{url}");
+    }
+    for url in [
+        "3.atom",
+        "1-2.atom",
+        "entries/3.atom",
+        "index-1.json",
+        "4.atom",
+    ] {
+        let response = server.get(&format!("/feeds/a/{url}"));
+        assert_eq!(
+            (response.status, response.header("cache-control")),
+            (404, "no-store"),
+            "{url}"
+        );
+    }
+}
+
+/// H-4 and SF-E7: a consumer of either validator alone must not miss that a document was closed.
+#[test]
+fn a_revalidation_across_a_cut_sees_the_new_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "2"]);
+    server.publish_ids("a", ["1".into(), "2".into()]);
+    // The date is told once its second is over.
+    let open = loop {
+        let open = server.get("/feeds/a/1.atom");
+        if open.maybe("last-modified").is_some() {
+            break open;
+        }
+        crate::harness::pause(std::time::Duration::from_millis(50));
+    };
+    assert!(!open.text().contains("next-archive"));
+    let by_tag = Request::get("/feeds/a/1.atom").header("If-None-Match", open.header("etag"));
+    let by_date =
+        Request::get("/feeds/a/1.atom").header("If-Modified-Since", open.header("last-modified"));
+    assert_eq!(server.send(&by_tag).status, 304);
+    assert_eq!(server.send(&by_date).status, 304);
+
+    server.publish_ids("a", ["3".into()]);
+    for request in [&by_tag, &by_date] {
+        let closed = server.send(request);
+        assert_eq!(closed.status, 200);
+        assert!(
+            closed
+                .text()
+                .contains(r#"rel="next-archive" href="2.atom""#)
+        );
+    }
+    server.wait_until_frozen("/feeds/a/1.atom");
+    for request in [&by_tag, &by_date] {
+        assert_eq!(server.send(request).status, 200);
+    }
+}

@@ -1,0 +1,295 @@
+//! The programs, built once, and servers that end with their test.
+//!
+//! Shell: processes and temporary folders.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::{
+        Mutex, OnceLock,
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
+};
+
+use crate::http::{Request, Response};
+
+/// How long a server may take to be ready, on a busy machine.
+const START: Duration = Duration::from_mins(1);
+
+/// Returns a program of the workspace, building all of them first, once.
+///
+/// So that a plain `cargo test` in a fresh clone needs nothing to be built before it.
+pub(crate) fn program(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let own = std::env::current_exe().unwrap();
+        let folder = own.parent().and_then(Path::parent).unwrap().to_path_buf();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--locked", "--bins", "--quiet"]);
+        build.args([
+            "-p",
+            "simplefeed-server",
+            "-p",
+            "simplefeed",
+            "-p",
+            "simplefeed-tests",
+        ]);
+        build.arg("--target-dir").arg(folder.parent().unwrap());
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        let status = build.current_dir(workspace()).status().unwrap();
+        assert!(status.success(), "the programs cannot be built");
+        folder
+    });
+    folder.join(name)
+}
+
+/// Returns the folder of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .into()
+}
+
+/// A running server. It is killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    /// Where it listens: `127.0.0.1:PORT`.
+    pub(crate) address: String,
+    log: Mutex<Receiver<String>>,
+}
+
+impl Server {
+    /// Starts the real server on a data folder, with more arguments.
+    pub(crate) fn start(data: &Path, more: &[&str]) -> Self {
+        let mut command = Command::new(program("simplefeed-server"));
+        command
+            .arg("serve")
+            .arg("--data")
+            .arg(data)
+            .args(["--listen", "127.0.0.1:0"])
+            .args(more);
+        Self::spawn(command)
+    }
+
+    /// Starts a server whose barrier is broken (see `simplefeed-test-server`).
+    pub(crate) fn start_broken(data: &Path, barrier: &str) -> Self {
+        let mut command = Command::new(program("simplefeed-test-server"));
+        command.arg(data).arg(barrier);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, log) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut seen = vec![];
+        let address = loop {
+            match log.recv_timeout(START) {
+                Ok(line) => match line.strip_prefix("listening on http://") {
+                    Some(address) => break address.to_owned(),
+                    None => seen.push(line),
+                },
+                Err(_) => {
+                    let _ended = child.kill();
+                    panic!("the server did not start: {seen:#?}");
+                }
+            }
+        };
+        Self {
+            child,
+            address,
+            log: Mutex::new(log),
+        }
+    }
+
+    /// Returns the URL of a path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Sends a GET.
+    pub(crate) fn get(&self, path: &str) -> Response {
+        self.send(&Request::get(path))
+    }
+
+    /// Sends a request.
+    pub(crate) fn send(&self, request: &Request) -> Response {
+        request.send(&self.address).unwrap()
+    }
+
+    /// Publishes NDJSON; returns the answer.
+    pub(crate) fn publish(&self, feed: &str, lines: &str) -> Response {
+        let path = format!("/feeds/{feed}");
+        self.send(&Request::post(&path, "application/x-ndjson", lines))
+    }
+
+    /// Publishes entries with these ids, one request each, and expects all to be new.
+    pub(crate) fn publish_ids(&self, feed: &str, ids: impl IntoIterator<Item = String>) {
+        for id in ids {
+            let line = format!("{{\"id\":\"urn:t:{id}\",\"content\":{{\"n\":\"{id}\"}}}}");
+            assert_eq!(self.publish(feed, &line).status, 201, "{id}");
+        }
+    }
+
+    /// Waits until a document is a frozen file, which happens behind the writer's back.
+    pub(crate) fn wait_until_frozen(&self, path: &str) -> Response {
+        for _ in 0..1_000 {
+            let response = self.get(path);
+            if response.is_immutable() {
+                return response;
+            }
+            pause(Duration::from_millis(10));
+        }
+        panic!("{path} never became immutable: {:?}", self.get(path));
+    }
+
+    /// Asks the server to end, and waits until it has.
+    pub(crate) fn stop(mut self) {
+        let id = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let status = self.child.wait().unwrap();
+        assert!(
+            status.success(),
+            "{:?}",
+            self.log.lock().unwrap().try_iter().collect::<Vec<_>>()
+        );
+    }
+
+    /// Kills the server while others still talk to it.
+    pub(crate) fn kill_now(&self) {
+        let id = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-KILL", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// Kills the server as a power cut would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+/// Waits. Only ever between two looks at something that will happen.
+pub(crate) fn pause(time: Duration) {
+    let (_sender, receiver) = channel::<()>();
+    let _timeout = receiver.recv_timeout(time);
+}
+
+/// Runs a program to its end, with `input` on its stdin.
+pub(crate) fn run<S: AsRef<OsStr>>(name: &str, args: &[S], input: &[u8]) -> Output {
+    let mut child = Command::new(program(name))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        // A program that refuses early reads no further.
+        let _broken_pipe = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+/// Returns what a program wrote, as text.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs `simplefeed`, expecting success. Returns its stdout.
+#[track_caller]
+pub(crate) fn simplefeed(args: &[&str], input: &[u8]) -> String {
+    let output = run("simplefeed", args, input);
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+/// Runs a check of a data folder, expecting success.
+#[track_caller]
+pub(crate) fn check_folder(command: &str, data: &Path) -> String {
+    let output = run(
+        "simplefeed-server",
+        &[OsStr::new(command), OsStr::new("--data"), data.as_os_str()],
+        b"",
+    );
+    let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command}: {said}");
+    said
+}
+
+/// Returns every file below a folder with its contents, in order of their paths.
+pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = vec![];
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for item in std::fs::read_dir(folder).unwrap() {
+            let path = item.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push((path.clone(), std::fs::read(path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Returns `count` varied events, one a line: Unicode, numbers that must stay as they are, links.
+pub(crate) fn events(count: usize) -> String {
+    let mut lines = String::new();
+    for n in 0..count {
+        let text = ["plain", "é & <ü>", "\\\"quoted\\\"", "日本\\n語", "😀"][n % 5];
+        let number = ["1.0", "1e3", "12345678901234567890", "-0", "0.10"][n % 5];
+        lines.push_str(&format!(
+            "{{\"id\":\"urn:event:{n}\",\"title\":\"{text} {n}\",\"updated\":\"2026-01-01T00:00:{:02}Z\",\
+             \"links\":[{{\"rel\":\"alternate\",\"href\":\"https://example.org/{n}?a=1&b=2\"}}],\
+             \"content\":{{\"z\":{number},\"a\":[{n},  null],\"text\":\"{text}\"}}}}\n",
+            n % 60
+        ));
+    }
+    lines
+}

@@ -1,0 +1,151 @@
+//! HTTP/1.1 by hand, so that a test says exactly what is on the wire.
+//!
+//! Shell: sockets.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    method: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+    host: bool,
+}
+
+impl Request {
+    /// A request of any method without a body.
+    pub(crate) fn new(method: &str, path: &str) -> Self {
+        Self {
+            method: method.into(),
+            path: path.into(),
+            headers: vec![],
+            body: vec![],
+            host: true,
+        }
+    }
+
+    pub(crate) fn get(path: &str) -> Self {
+        Self::new("GET", path)
+    }
+
+    pub(crate) fn post(path: &str, kind: &str, body: impl Into<Vec<u8>>) -> Self {
+        Self::new("POST", path)
+            .header("Content-Type", kind)
+            .body(body)
+    }
+
+    pub(crate) fn put(path: &str, body: &str) -> Self {
+        Self::new("PUT", path)
+            .header("Content-Type", "application/json")
+            .body(body)
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    pub(crate) fn body(self, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            body: body.into(),
+            ..self
+        }
+    }
+
+    /// Leaves the Host header to the test.
+    pub(crate) fn without_host(self) -> Self {
+        Self {
+            host: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn send(&self, address: &str) -> io::Result<Response> {
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nConnection: close\r\n",
+            self.method, self.path
+        );
+        if self.host {
+            head.push_str(&format!("Host: {address}\r\n"));
+        }
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if !self.body.is_empty() {
+            head.push_str(&format!("Content-Length: {}\r\n", self.body.len()));
+        }
+        head.push_str("\r\n");
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.write_all(head.as_bytes())?;
+        // A server that refuses early closes before it has read all.
+        let _refused = stream.write_all(&self.body);
+        let mut answer = vec![];
+        if let Err(error) = stream.read_to_end(&mut answer)
+            && answer.is_empty()
+        {
+            return Err(error);
+        }
+        Response::parse(&answer).ok_or_else(|| io::Error::other("no answer"))
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Response {
+    fn parse(answer: &[u8]) -> Option<Self> {
+        let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+        let head = std::str::from_utf8(&answer[..end]).ok()?;
+        let mut lines = head.split("\r\n");
+        let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let headers = lines.map(|line| {
+            let (name, value) = line.split_once(':').unwrap();
+            (name.to_ascii_lowercase(), value.trim().to_owned())
+        });
+        Some(Self {
+            status,
+            headers: headers.collect(),
+            body: answer[end + 4..].to_vec(),
+        })
+    }
+
+    /// Returns a header field that must be there.
+    #[track_caller]
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.maybe(name)
+            .unwrap_or_else(|| panic!("no {name} in {:?}", self.headers))
+    }
+
+    /// Returns a header field.
+    pub(crate) fn maybe(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(field, _)| field == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("not JSON: {}", self.text()))
+    }
+
+    pub(crate) fn is_immutable(&self) -> bool {
+        self.status == 200 && self.header("cache-control").contains("immutable")
+    }
+}

@@ -1,0 +1,77 @@
+//! Readers that nobody here wrote: Python's XML parser and xmllint.
+
+use std::process::Command;
+
+use crate::{
+    harness::{Server, events, files, simplefeed, text, workspace},
+    http::Request,
+};
+
+/// Goal: the documents are Atom for everybody, and the hashes are what the protocol says.
+/// Method: `independent_reader.py` walks the feed with Python's standard library only.
+#[test]
+#[ignore = "needs python3 and xmllint"]
+fn independent_readers_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "7"]);
+    let feed = server.url("/feeds/a");
+    simplefeed(&["append", &feed], events(100).as_bytes());
+    let atom = "<feed xmlns='http://www.w3.org/2005/Atom' xmlns:x='urn:x' xml:lang='de'>\
+        <author><name>A &amp; B</name></author>\
+        <entry><id>urn:atom:2</id><title type='xhtml'><div xmlns='http://www.w3.org/1999/xhtml'><b>x</b></div></title>\
+        <x:more a='1'/></entry>\
+        <entry><id>urn:atom:1</id><content type='application/vnd.x+xml'><x:root q='x:name'/></content></entry></feed>";
+    let posted = server.send(&Request::post("/feeds/a", "application/atom+xml", atom));
+    assert_eq!(posted.status, 201, "{}", posted.text());
+    let prefixed =
+        "<a:entry xmlns:a='http://www.w3.org/2005/Atom'><a:id>urn:atom:3</a:id><plain/></a:entry>";
+    assert_eq!(
+        server
+            .send(&Request::post("/feeds/a", "application/atom+xml", prefixed))
+            .status,
+        201
+    );
+    server.wait_until_frozen("/feeds/a/14.atom");
+
+    let script = workspace().join("tests/independent_reader.py");
+    let output = Command::new("python3")
+        .arg(script)
+        .arg(server.url("/feeds/a/recent.atom"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    let ids = text(&output.stdout);
+    let expected: String = (0..100)
+        .map(|n| format!("urn:event:{n}\n"))
+        .chain((1..=3).map(|n| format!("urn:atom:{n}\n")))
+        .collect();
+    assert_eq!(ids, expected);
+
+    let mut documents: Vec<_> = files(&folder.path().join("www"))
+        .into_iter()
+        .map(|(path, _)| path)
+        .collect();
+    documents.retain(|path| path.extension().is_some_and(|kind| kind == "atom"));
+    assert_eq!(documents.len(), 14);
+    let recent = folder.path().join("recent.atom");
+    std::fs::write(&recent, server.get("/feeds/a/recent.atom").body).unwrap();
+    let entry = folder.path().join("entry.atom");
+    std::fs::write(&entry, server.get("/feeds/a/entries/102.atom").body).unwrap();
+    let output = Command::new("xmllint")
+        .args(["--noout", "--nonet"])
+        .args(documents)
+        .arg(recent)
+        .arg(entry)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        text(&output.stderr)
+    );
+}

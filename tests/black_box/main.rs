@@ -1,0 +1,25 @@
+//! Black-box tests over the real programs: what a user sees, and what a crash leaves.
+//!
+//! Shell. One binary, one file per subject. What a test needs beyond the programs themselves is in
+//! its `#[ignore]`; `tests/run` installs it and runs every test.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it did not do"
+)]
+
+mod harness;
+mod http;
+
+mod chain;
+mod commands;
+mod conditional;
+mod damage;
+mod frozen;
+mod independent;
+mod power_cut;
+mod refusals;
+mod settings;
+mod tidy;

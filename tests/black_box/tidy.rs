@@ -1,0 +1,144 @@
+//! The rules of the house that a machine can check.
+
+use std::path::{Path, PathBuf};
+
+use crate::harness::{files, workspace};
+
+fn sources() -> Vec<(PathBuf, String)> {
+    [
+        "core/src",
+        "server/src",
+        "client/src",
+        "client/cli/src",
+        "tests/src",
+        "tests/black_box",
+        "bench/src",
+    ]
+    .iter()
+    .map(|folder| workspace().join(folder))
+    .filter(|folder| folder.exists())
+    .flat_map(|folder| files(&folder))
+    .filter(|(path, _)| path.extension().is_some_and(|kind| kind == "rs"))
+    .map(|(path, bytes)| (path, String::from_utf8(bytes).unwrap()))
+    .collect()
+}
+
+fn is_tests(path: &Path) -> bool {
+    path.file_stem()
+        .is_some_and(|stem| stem == "tests" || stem == "contract")
+}
+
+#[test]
+fn every_file_says_what_it_knows() {
+    for (path, text) in sources() {
+        assert!(
+            text.starts_with("//! ") || is_tests(&path),
+            "{} has no header",
+            path.display()
+        );
+    }
+}
+
+/// Invariant 10, as far as words can show it; `tests/run` asks cargo for the rest.
+#[test]
+fn core_touches_nothing() {
+    for (path, text) in sources() {
+        if path.starts_with(workspace().join("core")) && !is_tests(&path) {
+            for word in [
+                "std::fs",
+                "std::net",
+                "std::thread",
+                "SystemTime",
+                "async fn",
+                "tokio",
+            ] {
+                assert!(!text.contains(word), "{} mentions {word}", path.display());
+            }
+        }
+    }
+}
+
+/// Invariant 8: consumers follow links and never construct a URL.
+#[test]
+fn the_client_contains_no_path() {
+    for (path, text) in sources() {
+        if path.starts_with(workspace().join("client/src")) {
+            let code = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            for line in code {
+                for word in ["/feeds", "recent.atom", "index.json", ".atom\""] {
+                    assert!(!line.contains(word), "{} contains {word}", path.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_log_names_sled() {
+    for (path, text) in sources() {
+        let allowed = path.starts_with(workspace().join("server/src/log"))
+            || path.ends_with("tidy.rs")
+            || path.starts_with(workspace().join("bench"));
+        let uses = text.contains("use sled") || text.contains("sled::");
+        assert!(allowed || !uses, "{} uses sled", path.display());
+    }
+}
+
+/// The table "to change X, open Y" would be worse than none if it were wrong.
+#[test]
+fn the_paths_in_the_documentation_exist() {
+    let mut found = 0;
+    for page in [
+        "ARCHITECTURE.md",
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/protocol.md",
+    ] {
+        let text = std::fs::read_to_string(workspace().join(page)).unwrap();
+        for word in text.split('`').skip(1).step_by(2) {
+            let rooted = [
+                "core/",
+                "server/",
+                "client/",
+                "tests/",
+                "docs/",
+                "fixtures/",
+                "bench/",
+            ];
+            if rooted.iter().any(|root| word.starts_with(root)) && !word.contains([' ', '*', '{']) {
+                assert!(workspace().join(word).exists(), "{page} names {word}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 20, "the pages name files in backticks");
+}
+
+/// Each invariant is stated in ARCHITECTURE.md with the test that holds it, and that test exists.
+#[test]
+fn every_invariant_has_its_test() {
+    let text = std::fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();
+    let all: String = sources().into_iter().map(|(_, text)| text).collect();
+    let section = text
+        .split("## Invariants")
+        .nth(1)
+        .unwrap()
+        .split("\n## ")
+        .next()
+        .unwrap();
+    let mut numbered = 0;
+    for line in section
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        numbered += 1;
+        let test = line
+            .rsplit('`')
+            .nth(1)
+            .unwrap_or_else(|| panic!("no test: {line}"));
+        assert!(all.contains(&format!("fn {test}(")), "no test named {test}");
+    }
+    assert_eq!(numbered, 12);
+}
