@@ -573,3 +573,6 @@ impl From<Since> for Start {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,9 +65,9 @@ pub enum LogError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// sled refused. The log takes no more commits until it is opened again.
+    /// The storage refused. The log takes no more commits until it is opened again.
     #[error("the storage failed")]
-    Storage(#[source] sled::Error),
+    Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// An earlier commit failed, so that nobody knows what is on the disk.
     #[error("the log takes no more commits since one failed; restart the server")]
     Stopped,

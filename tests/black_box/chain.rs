@@ -1,8 +1,12 @@
 //! Publish, document, replay: what goes in comes out, in order, once.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::Value;
+use simplefeed_core::reader::Document;
 
 use crate::harness::{Server, check_folder, events, files, simplefeed};
 
@@ -170,4 +174,66 @@ fn any_document_of_a_feed_leads_to_all_of_it() {
             "{url}"
         );
     }
+}
+
+/// Invariant 6. Goal: what a reader has seen, and everything older, is there for every later look.
+/// Method: writers and readers at once; each look is a run without holes that ends no earlier than
+/// the look before, and what follows from positions is checked against the hash of all before.
+#[test]
+fn a_reader_never_sees_an_entry_before_an_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "7"]);
+    server.publish_ids("a", ["first".into()]);
+    let url: url::Url = server.url("/feeds/a/recent.atom").parse().unwrap();
+    let writing = AtomicBool::new(true);
+    std::thread::scope(|threads| {
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                threads.spawn(|| {
+                    let (mut end, mut looks) = (0, 0);
+                    while writing.load(Ordering::Acquire) {
+                        let body = server.get("/feeds/a/recent.atom").body;
+                        let document = Document::read(body.into(), &url).unwrap();
+                        let (first, before) = document.history.unwrap();
+                        let now = first.0 + u64::try_from(document.len()).unwrap();
+                        assert!(
+                            now >= end,
+                            "a later look ends at {now}, an earlier one at {end}"
+                        );
+                        // Everything older is there, too: its documents give the hash before this one.
+                        if let Some(older) = document.link("prev-archive") {
+                            let body = server.get(older.path()).body;
+                            let older = Document::read(body.into(), older).unwrap();
+                            let entries = (0..older.len()).rev().filter_map(|n| older.entry(n));
+                            let hash = older.history.unwrap().1;
+                            let hash =
+                                entries.fold(hash, |hash, entry| hash.extend(entry.fragment));
+                            assert_eq!(hash, before, "something older came later");
+                        }
+                        (end, looks) = (now, looks + 1);
+                    }
+                    looks
+                })
+            })
+            .collect();
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let server = &server;
+                threads.spawn(move || {
+                    server.publish_ids("a", (0..60).map(|n| format!("{writer}-{n}")));
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        writing.store(false, Ordering::Release);
+        let looks: u64 = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .sum();
+        assert!(looks > 20, "readers looked {looks} times");
+    });
+    let ids = simplefeed(&["replay", &server.url("/feeds/a"), "--format", "id"], b"");
+    assert_eq!(ids.lines().collect::<HashSet<_>>().len(), 241);
 }

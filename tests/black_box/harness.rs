@@ -101,15 +101,13 @@ impl Server {
         });
         let mut seen = vec![];
         let address = loop {
-            match log.recv_timeout(START) {
-                Ok(line) => match line.strip_prefix("listening on http://") {
-                    Some(address) => break address.to_owned(),
-                    None => seen.push(line),
-                },
-                Err(_) => {
-                    let _ended = child.kill();
-                    panic!("the server did not start: {seen:#?}");
-                }
+            let Ok(line) = log.recv_timeout(START) else {
+                let _ended = child.kill();
+                panic!("the server did not start: {seen:#?}");
+            };
+            match line.strip_prefix("listening on http://") {
+                Some(address) => break address.to_owned(),
+                None => seen.push(line),
             }
         };
         Self {

@@ -82,7 +82,7 @@ impl Request {
         }
         head.push_str("\r\n");
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         stream.write_all(head.as_bytes())?;
         // A server that refuses early closes before it has read all.
         let _refused = stream.write_all(&self.body);

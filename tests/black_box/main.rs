@@ -6,7 +6,10 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
-    clippy::print_stderr,
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::semicolon_if_nothing_returned,
+    clippy::too_many_lines,
     reason = "a test fails by panicking, and says what it did not do"
 )]
 

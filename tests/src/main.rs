@@ -70,9 +70,12 @@ fn main() -> anyhow::Result<()> {
     };
     let data = PathBuf::from(data);
     let listen = Some(([127, 0, 0, 1], 0).into());
+    // Nothing else may sync the file system meanwhile, as archiving a closed document would.
     let config = Config::new(ServeArgs {
         data: Some(data.clone()),
         listen,
+        document_entries: Some(10_000),
+        document_bytes: Some(32 * 1024 * 1024),
         ..ServeArgs::default()
     })?;
     let listening = Listening::bind(config.listen)?;

@@ -103,7 +103,7 @@ impl SledLog {
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<sled::IVec>, LogError> {
-        self.db.get(key).map_err(LogError::Storage)
+        self.db.get(key).map_err(storage)
     }
 
     fn parts(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
@@ -148,8 +148,8 @@ impl SledLog {
     }
 
     fn store(&self, durability: &Durability, batch: Batch, head: LogHead) -> Result<(), LogError> {
-        self.db.apply_batch(batch).map_err(LogError::Storage)?;
-        self.db.flush().map_err(LogError::Storage)?;
+        self.db.apply_batch(batch).map_err(storage)?;
+        self.db.flush().map_err(storage)?;
         durability
             .barrier
             .sync()
@@ -279,7 +279,7 @@ impl EntryLog for SledLog {
         }
         // The record that holds the first position begins there or before.
         let behind = record::entry_key(feed, range.start.next());
-        let before = self.db.get_lt(&behind).map_err(LogError::Storage)?;
+        let before = self.db.get_lt(&behind).map_err(storage)?;
         let holder = before.and_then(|(key, _)| record::entry_of_key(&key));
         let first = match holder {
             Some((holder, first)) if holder == feed => first,
@@ -288,7 +288,7 @@ impl EntryLog for SledLog {
         let end = record::entry_key(feed, range.end);
         let mut open: Option<(Position, Vec<u8>)> = None;
         for item in self.db.range(record::entry_key(feed, first)..end) {
-            let (key, value) = item.map_err(LogError::Storage)?;
+            let (key, value) = item.map_err(storage)?;
             let broken = || record::damaged("entry", &key);
             let (_, at) = record::entry_of_key(&key).ok_or_else(broken)?;
             let part = record::unseal(&value).ok_or_else(broken)?;
@@ -382,7 +382,7 @@ impl EntryLog for SledLog {
             if feeds.len() == max {
                 break;
             }
-            let (key, _) = item.map_err(LogError::Storage)?;
+            let (key, _) = item.map_err(storage)?;
             let name = record::name_of_key(&key).ok_or_else(|| record::damaged("name", &key))?;
             if let Some(head) = self.named(&name)? {
                 feeds.push((name, head));
@@ -427,7 +427,7 @@ fn take_entries(
 fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
     let mut body: Option<Vec<u8>> = None;
     for item in db.scan_prefix(key) {
-        let (key, value) = item.map_err(LogError::Storage)?;
+        let (key, value) = item.map_err(storage)?;
         let part = record::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
         body.get_or_insert_default().extend_from_slice(part);
     }
@@ -437,7 +437,7 @@ fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogErr
 /// Returns the end of the log: what its last commit says.
 fn read_head(db: &Db) -> Result<LogHead, LogError> {
     let end = vec![b'c' + 1];
-    let last = db.get_lt(end).map_err(LogError::Storage)?;
+    let last = db.get_lt(end).map_err(storage)?;
     let Some(number) = last.and_then(|(key, _)| record::commit_of_key(&key)) else {
         return Ok(LogHead::START);
     };
@@ -668,6 +668,10 @@ impl<'c> Writing<'c> {
             },
         )
     }
+}
+
+fn storage(error: sled::Error) -> LogError {
+    LogError::Storage(Box::new(error))
 }
 
 // A poisoned lock means that a thread panicked between two plain assignments; what they guard is
