@@ -119,8 +119,8 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let id = self.child.id().to_string();
-        let asked = Command::new("kill").args(["-TERM", &id]).status();
+        let command = format!("kill -TERM {}", self.child.id());
+        let asked = Command::new("sh").args(["-c", &command]).status();
         if asked.is_err() {
             drop(self.child.kill());
         }

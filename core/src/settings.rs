@@ -19,6 +19,9 @@ use crate::{
 };
 
 /// What the server proposes for every feed that does not choose for itself.
+///
+/// Settings are in the chain hash as the JSON they serialise to. A field added later must therefore be
+/// left out of it while it has its default, or old commits would no longer fit their chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Defaults {
     /// The URL that `/feeds/…` is appended to: absolute, without a slash at its end.

@@ -88,6 +88,25 @@ fn h_7_and_h_8_conditions_are_decided_on_every_resource() {
 }
 
 #[test]
+fn h_10_ranges_are_not_served_and_change_nothing() {
+    let (server, _folder) = fixture();
+    for path in READABLE {
+        let full = server.get(path);
+        for condition in [full.header("etag"), "\"other\""] {
+            let ranged = Request::get(path)
+                .header("Range", "bytes=0-9")
+                .header("If-Range", condition);
+            let answer = server.send(&ranged);
+            assert_eq!(
+                (answer.status, answer.body),
+                (200, full.body.clone()),
+                "{path}"
+            );
+        }
+    }
+}
+
+#[test]
 fn h_11_a_304_carries_what_the_200_would() {
     let (server, _folder) = fixture();
     for path in READABLE {

@@ -160,14 +160,7 @@ impl Server {
 
     /// Asks the server to end, and waits until it has.
     pub(crate) fn stop(mut self) {
-        let id = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        signal("TERM", self.child.id());
         let status = self.child.wait().unwrap();
         assert!(
             status.success(),
@@ -178,14 +171,7 @@ impl Server {
 
     /// Kills the server while others still talk to it.
     pub(crate) fn kill_now(&self) {
-        let id = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-KILL", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        signal("KILL", self.child.id());
     }
 
     /// Kills the server as a power cut would.
@@ -200,6 +186,13 @@ impl Drop for Server {
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
+}
+
+/// Sends a signal to a process that a test started. The shell's own `kill` is always there.
+pub(crate) fn signal(name: &str, process: u32) {
+    let command = format!("kill -{name} {process}");
+    let status = Command::new("sh").args(["-c", &command]).status().unwrap();
+    assert!(status.success(), "{command}");
 }
 
 /// Waits. Only ever between two looks at something that will happen.

@@ -20,6 +20,7 @@ mod chain;
 mod commands;
 mod conditional;
 mod damage;
+mod fixtures;
 mod frozen;
 mod independent;
 mod power_cut;
