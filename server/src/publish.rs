@@ -1,6 +1,6 @@
 //! The single writer: every publish passes here, one after the other, on a thread of its own.
 //!
-//! Shell: a thread and a queue. What to store is decided by [`plan`](simplefeed_core::plan); this
+//! Shell: a thread and a queue. What to store is decided by [`simplefeed_core::plan`]; this
 //! file decides what shares a commit. While one commit waits for the disk, the next requests queue
 //! up; all that wait then become one commit and pass the barrier once (group commit).
 //!

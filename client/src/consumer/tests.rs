@@ -10,15 +10,14 @@ use crate::transport::{Answer, Answering, Request};
 #[derive(Debug, Default)]
 struct Web {
     documents: Mutex<HashMap<String, String>>,
-    asked: Mutex<Vec<(String, Vec<(&'static str, String)>)>>,
+    asked: Mutex<Vec<Request>>,
 }
 
 impl Web {
     fn put(&self, url: &str, links: &str, ids: &[&str]) {
-        let entries: String = ids
-            .iter()
-            .map(|id| format!("<entry><id>{id}</id></entry>"))
-            .collect();
+        let entries: String = ids.iter().fold(String::new(), |text, id| {
+            text + "<entry><id>" + id + "</id></entry>"
+        });
         let text = format!(
             "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>{links}{entries}</feed>"
         );
@@ -33,10 +32,7 @@ impl Web {
 impl Transport for Web {
     fn send(&self, request: Request) -> Answering<'_> {
         let url = request.url.to_string();
-        self.asked
-            .lock()
-            .unwrap()
-            .push((url.clone(), request.headers.clone()));
+        self.asked.lock().unwrap().push(request.clone());
         let found = self
             .documents
             .lock()
@@ -162,7 +158,11 @@ async fn an_idle_look_is_one_conditional_request() {
     );
     assert_eq!(web.asked(), before + 1);
     let last = web.asked.lock().unwrap().last().cloned().unwrap();
-    assert!(last.1.iter().any(|(name, _)| *name == "if-none-match"));
+    assert!(
+        last.headers
+            .iter()
+            .any(|(name, _)| *name == "if-none-match")
+    );
 
     let bookmark = kept.0.lock().unwrap().clone().unwrap();
     let older = Bookmark {

@@ -1,4 +1,5 @@
 //! The promises of a log, tested on both kinds; and the in-memory model of a power cut.
+#![expect(clippy::format_push_string, reason = "a dump for a test")]
 
 use std::{
     fs,

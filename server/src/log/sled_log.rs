@@ -5,7 +5,7 @@
 //! witness; only then do readers see it, and only then does it return.
 //!
 //! sled shows a batch to readers as soon as it is applied. Until the barrier is passed, the heads
-//! of the feeds it changes are therefore kept aside as they were ([`SledLog::shadow`]), and a reader
+//! of the feeds it changes are therefore kept aside as they were (in `shadow`), and a reader
 //! that finds a newer one takes the one kept aside. A reader asks sled first and looks aside second:
 //! if nothing is kept aside by then, what sled answered was behind the barrier.
 
