@@ -122,7 +122,8 @@ impl Delivery {
         self.bookmark.document.as_ref()
     }
 
-    /// Returns the entry's bytes as they stand in the document.
+    /// Returns the entry's bytes as they stand in the document; of a foreign feed, with the namespace
+    /// declarations of the feed, so that they stand alone.
     pub fn raw(&self) -> &Bytes {
         &self.fragment
     }
@@ -259,6 +260,7 @@ impl Builder {
             queue: VecDeque::new(),
             pause: Duration::from_secs(POLL_SECONDS_MIN),
             newest: None,
+            seeking: None,
             led_on: false,
             stale_copies: 0,
             delivered: None,
@@ -283,6 +285,8 @@ pub struct Consumer {
     pause: Duration,
     /// The newest entry of the recent document when last looked at, and what recognises it.
     newest: Option<(String, Validators)>,
+    /// The instant to begin at, while no entry at or after it was met.
+    seeking: Option<Instant>,
     /// Whether a link to the recent document was followed already.
     led_on: bool,
     /// How often in a row a cache gave an old copy past which we asked.
@@ -380,7 +384,7 @@ impl Consumer {
         let (url, document, validators, max_age) = match fetched {
             Fetched::NotModified { max_age } => {
                 self.note_max_age(max_age);
-                let mut walk = Walk::new(self.url.clone(), self.start.clone());
+                let mut walk = Walk::new(self.url.clone(), self.start.clone()).seek(self.seeking);
                 walk.not_modified();
                 self.walk = Some(walk);
                 return Ok(());
@@ -404,7 +408,7 @@ impl Consumer {
         self.note_max_age(max_age);
         self.note_newest(&document, validators);
         self.url = url.clone();
-        let mut walk = Walk::new(url.clone(), self.start.clone());
+        let mut walk = Walk::new(url.clone(), self.start.clone()).seek(self.seeking);
         let run = walk.take(document, &url)?;
         self.walk = Some(walk);
         self.deliver(run);
@@ -458,7 +462,7 @@ impl Consumer {
     /// again while it revalidates.
     async fn wait_out_stale(&mut self, url: Url) -> Result<(), ConsumerError> {
         self.stale_copies += 1;
-        if !self.follow && self.stale_copies >= ATTEMPTS {
+        if self.stale_copies >= ATTEMPTS {
             self.stale_copies = 0;
             return Err(WalkError::Stale { url }.into());
         }
@@ -471,7 +475,7 @@ impl Consumer {
         let Some(run) = run else { return };
         for entry in &run.entries {
             if let (Some(fragment), Some(bookmark)) =
-                (run.document.fragment(entry.index), run.bookmark(entry))
+                (run.document.stand_alone(entry.index), run.bookmark(entry))
             {
                 self.delivered.clone_from(&bookmark.entry);
                 self.queue.push_back(Delivery { fragment, bookmark });
@@ -484,8 +488,9 @@ impl Consumer {
     /// The place is kept, so that the next start goes on from here, but never past an entry that was
     /// delivered and not accepted.
     fn finish_round(&mut self) -> Result<(), ConsumerError> {
-        let passed = self.walk.take().and_then(|walk| walk.bookmark().cloned());
-        let Some(mut last) = passed else {
+        let walk = self.walk.take();
+        self.seeking = walk.as_ref().and_then(Walk::seeking);
+        let Some(mut last) = walk.and_then(|walk| walk.bookmark().cloned()) else {
             return Ok(());
         };
         self.known = match self.newest.take() {
@@ -497,7 +502,8 @@ impl Consumer {
         last.last_modified.clone_from(&self.known.last_modified);
         let place = Start::Bookmark(last.clone());
         let accepted = self.delivered.is_none() || self.delivered == self.accepted;
-        if accepted && self.start != place {
+        // A bookmark could not tell that entries before some time are still to be passed.
+        if accepted && self.start != place && self.seeking.is_none() {
             self.save(&last)?;
         }
         self.start = place;

@@ -16,6 +16,7 @@ use url::Url;
 
 use crate::{
     digest::Digest,
+    entry::push_attribute,
     feed::Position,
     history::HistoryHash,
     instant::Instant,
@@ -70,6 +71,8 @@ pub struct Document {
     /// Whether it carries RFC 5005's mark of an archive.
     pub archived: bool,
     entries: Vec<Slice>,
+    /// The namespaces that the feed element declares.
+    scope: Scope,
 }
 
 /// A feed-level link.
@@ -136,7 +139,12 @@ impl Document {
         })?;
         let mut reading = Reading::new(text, url);
         reading.document()?;
-        let Reading { head, entries, .. } = reading;
+        let Reading {
+            head,
+            entries,
+            scope,
+            ..
+        } = reading;
         let Head {
             feed,
             updated,
@@ -163,6 +171,7 @@ impl Document {
             history,
             archived,
             entries,
+            scope,
         })
     }
 
@@ -189,6 +198,35 @@ impl Document {
     /// Returns the bytes of an entry without copying them.
     pub fn fragment(&self, index: usize) -> Option<Bytes> {
         Some(self.body.slice(self.entries.get(index)?.range.clone()))
+    }
+
+    /// Returns an entry as an element that stands alone.
+    ///
+    /// Ours do as they are. One of a foreign feed gets the namespace declarations that its feed
+    /// element made for it.
+    pub fn stand_alone(&self, index: usize) -> Option<Bytes> {
+        let fragment = self.fragment(index)?;
+        if self.history.is_some() || self.scope.is_empty() {
+            return Some(fragment);
+        }
+        let mut reader = Reader::from_reader(&fragment[..]);
+        let Ok(Event::Start(tag) | Event::Empty(tag)) = reader.read_event() else {
+            return Some(fragment);
+        };
+        let name = String::from_utf8_lossy(tag.name().as_ref()).into_owned();
+        let mut element = format!("<{name}");
+        for (prefix, uri) in &self.scope {
+            let attribute = if prefix.is_empty() {
+                "xmlns".to_owned()
+            } else {
+                format!("xmlns:{prefix}")
+            };
+            if !matches!(tag.try_get_attribute(&attribute), Ok(Some(_))) {
+                push_attribute(&attribute, uri, &mut element);
+            }
+        }
+        let rest = fragment.get(1 + name.len()..)?;
+        Some([element.as_bytes(), rest].concat().into())
     }
 
     /// Returns the index of the entry with this id.
@@ -223,6 +261,7 @@ struct Reading<'a> {
     reader: Reader<&'a [u8]>,
     head: Head,
     entries: Vec<Slice>,
+    scope: Scope,
 }
 
 impl<'a> Reading<'a> {
@@ -234,6 +273,7 @@ impl<'a> Reading<'a> {
             reader,
             head: Head::default(),
             entries: vec![],
+            scope: vec![],
         }
     }
 
@@ -254,6 +294,7 @@ impl<'a> Reading<'a> {
             let root = String::from_utf8_lossy(root.name().as_ref()).into_owned();
             return Err(ReadError::NotAFeed { root });
         }
+        self.scope.clone_from(&feed);
         let base = Self::base(self.url, &root);
         if !empty {
             self.children(&feed, &base)?;
@@ -615,6 +656,23 @@ mod tests {
         .unwrap();
         assert_eq!(document.feed, "urn:f");
         assert_eq!(document.entry(0).unwrap().id, "urn:e");
+    }
+
+    #[test]
+    fn entries_of_foreign_feeds_can_stand_alone() {
+        let document = read(
+            "<feed xmlns='http://www.w3.org/2005/Atom' xmlns:x='urn:x'><id>urn:f</id>\
+             <entry xmlns:x='urn:y'><id>urn:e</id><title>T</title><x:z/></entry></feed>",
+        )
+        .unwrap();
+        let element = document.stand_alone(0).unwrap();
+        let text = std::str::from_utf8(&element).unwrap();
+        assert!(
+            text.starts_with("<entry xmlns=\"http://www.w3.org/2005/Atom\" xmlns:x='urn:y'>"),
+            "{text}"
+        );
+        let event = crate::event::Event::from_entry(text).unwrap();
+        assert_eq!(event.title.as_deref(), Some("T"));
     }
 
     #[test]

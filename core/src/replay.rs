@@ -218,6 +218,10 @@ pub struct Walk {
     seeking: Option<Instant>,
     /// Documents walked back over: the way forward where documents do not link forward.
     way_back: Vec<Url>,
+    /// The position the document behind (towards the newest) begins at.
+    behind: Option<Position>,
+    /// The feed's id, once a document told it.
+    feed: Option<String>,
     visited: HashSet<Url>,
 }
 
@@ -242,8 +246,24 @@ impl Walk {
             last,
             seeking,
             way_back: vec![],
+            behind: None,
+            feed: None,
             visited: HashSet::new(),
         }
+    }
+
+    /// Passes entries without handing them over until one at or after `time` is met.
+    #[must_use]
+    pub fn seek(self, time: Option<Instant>) -> Self {
+        Self {
+            seeking: self.seeking.or(time),
+            ..self
+        }
+    }
+
+    /// Returns the instant that no entry at or after was met yet, if the walk looks for one.
+    pub fn seeking(&self) -> Option<Instant> {
+        self.seeking
     }
 
     /// Bounds the number of documents walked back over, or forward.
@@ -312,6 +332,7 @@ impl Walk {
     /// after which the same document may be asked for again later.
     pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         self.check_feed(&document, url)?;
+        self.feed.get_or_insert_with(|| document.feed.clone());
         match self.state.clone() {
             State::Looking => self.look(document, url),
             State::Resuming { back, .. } => self.resume(document, url, back),
@@ -341,6 +362,7 @@ impl Walk {
         });
         let permanent = document.link("via").unwrap_or(url).clone();
         let previous = document.link("prev-archive").cloned();
+        self.behind = document.history.map(|(first, _)| first);
         match (&self.start, standing, previous) {
             (Start::Newest, ..) => Ok(self.begin_after(&document, &permanent)),
             (Start::Time(time), ..) if is_before(&document, *time) => {
@@ -395,8 +417,7 @@ impl Walk {
     }
 
     fn begin_after(&mut self, document: &Document, url: &Url) -> Option<Run> {
-        self.seeking = None;
-        self.pass(document, url, 0);
+        self.pass(document, url, 0, Some(0));
         self.go(State::Done);
         None
     }
@@ -425,9 +446,14 @@ impl Walk {
             Start::Entry(_) | Start::Bookmark(_) => match self.standing(&document, url)? {
                 Standing::Holds(after) => Some(after),
                 Standing::Stale => return self.ask_again(url),
+                // It ends before the document behind it begins: a copy from when it was open.
+                Standing::Elsewhere if end_of(&document) < self.behind => {
+                    return self.ask_again(url);
+                }
                 Standing::Elsewhere => None,
             },
         };
+        self.behind = document.history.map(|(first, _)| first);
         match (after, previous) {
             (Some(after), _) => self.hand_over(document, url, after).map(Some),
             (None, Some(previous)) => {
@@ -442,15 +468,35 @@ impl Walk {
         let after = match self.standing(&document, url)? {
             Standing::Stale => return self.ask_again(url),
             Standing::Holds(after) => after,
-            // Without numbers, a document that does not hold the last entry follows the one that does.
-            Standing::Elsewhere if document.history.is_none() => 0,
-            Standing::Elsewhere => return Err(self.gap()),
+            Standing::Elsewhere if document.history.is_some() => return Err(self.gap()),
+            Standing::Elsewhere if self.follows_last(&document) => 0,
+            // Something was cut out of it since the way back passed here.
+            Standing::Elsewhere => return self.look_between(&document, url),
         };
         // Progress bounds the way; where there is none, only the URLs can show a loop.
         if !self.again && (document.history.is_none() || after == document.len()) {
             self.visit(url.clone())?;
         }
         self.hand_over(document, url, after).map(Some)
+    }
+
+    /// Whether a document without numbers comes right behind the one handed over last.
+    fn follows_last(&self, document: &Document) -> bool {
+        let last = self.last.as_ref().and_then(|last| last.document.as_ref());
+        last.is_none() || document.link("prev-archive") == last
+    }
+
+    /// Walks back again, from a document on the way forward that does not continue the last one.
+    fn look_between(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        let (Some(last), Some(previous)) =
+            (self.last.clone(), document.link("prev-archive").cloned())
+        else {
+            return Err(self.gap());
+        };
+        self.start = Start::Bookmark(last);
+        self.visited.clear();
+        self.way_back.push(url.clone());
+        self.go_back(previous).map(|()| None)
     }
 
     /// Classifies a document against the place to go on from.
@@ -500,7 +546,12 @@ impl Walk {
     fn hand_over(&mut self, document: Document, url: &Url, after: usize) -> Result<Run, WalkError> {
         let next = document.link("next-archive").cloned();
         let looking = self.state == State::Looking;
-        let complete = looking || next.is_some() || self.holds_pin(&document);
+        if self.way_back.last() == Some(url) {
+            self.way_back.pop();
+        }
+        let ends_here = looking || (next.is_none() && self.way_back.is_empty());
+        let pinned = self.pin_index(&document, ends_here);
+        let complete = looking || next.is_some() || pinned.is_some();
         if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
             // There are entries behind this one, and no copy leads to them.
             return Err(WalkError::Stale { url: url.clone() });
@@ -511,11 +562,8 @@ impl Walk {
             self.visited.clear();
             self.visited.insert(url.clone());
         }
-        let entries = self.pass(&document, url, after);
-        if self.way_back.last() == Some(url) {
-            self.way_back.pop();
-        }
-        if looking || self.pin_is_passed() {
+        let entries = self.pass(&document, url, after, pinned);
+        if looking || pinned.is_some() || self.pin_is_passed() {
             self.go(State::Done);
         } else if let Some(next) = next {
             self.way_back.pop();
@@ -538,12 +586,14 @@ impl Walk {
     }
 
     /// Passes the entries behind the `after` oldest, up to the pin. Returns those to hand over.
-    fn pass(&mut self, document: &Document, url: &Url, after: usize) -> Vec<RunEntry> {
-        let pinned = self
-            .pin
-            .as_ref()
-            .and_then(|pin| document.find(&pin.entry))
-            .unwrap_or(0);
+    fn pass(
+        &mut self,
+        document: &Document,
+        url: &Url,
+        after: usize,
+        pinned: Option<usize>,
+    ) -> Vec<RunEntry> {
+        let pinned = pinned.unwrap_or(0);
         let newer = document.len().saturating_sub(after);
         let mut place = document.history.map(|(first, before)| {
             (
@@ -572,7 +622,7 @@ impl Walk {
             let place = place.map(|(next, history)| (Position(next - 1), history));
             let entry_passed = RunEntry { index, place };
             passed = Some(entry_passed);
-            if !self.still_seeking(entry.fragment) {
+            if !self.still_seeking(document, index) {
                 entries.push(entry_passed);
             }
         }
@@ -583,11 +633,11 @@ impl Walk {
     }
 
     /// Whether an entry lies before the time to begin at.
-    fn still_seeking(&mut self, fragment: &[u8]) -> bool {
+    fn still_seeking(&mut self, document: &Document, index: usize) -> bool {
         let Some(time) = self.seeking else {
             return false;
         };
-        if updated_of(fragment).is_some_and(|updated| updated >= time) {
+        if updated_of(document, index).is_some_and(|updated| updated >= time) {
             self.seeking = None;
         }
         self.seeking.is_some()
@@ -597,27 +647,25 @@ impl Walk {
         self.pin.as_ref().and_then(|pin| pin.position)
     }
 
-    fn holds_pin(&self, document: &Document) -> bool {
-        let by_position = self
-            .pin_position()
-            .zip(end_of(document))
-            .map(|(pin, end)| pin < end);
-        let by_id = || {
-            self.pin
-                .as_ref()
-                .is_some_and(|pin| document.find(&pin.entry).is_some())
-        };
-        by_position.unwrap_or_else(by_id)
+    /// Returns the index of the pinned entry in a document. Positions tell it; without them its id
+    /// does, but only where the feed ends: an id may come again in a foreign feed.
+    fn pin_index(&self, document: &Document, ends_here: bool) -> Option<usize> {
+        let pin = self.pin.as_ref()?;
+        match (pin.position, document.history) {
+            (Some(position), Some((first, _))) => {
+                let offset = usize::try_from(position.0.checked_sub(first.0)?).ok()?;
+                document.len().checked_sub(offset + 1)
+            }
+            _ if ends_here => document.find(&pin.entry),
+            _ => None,
+        }
     }
 
     fn pin_is_passed(&self) -> bool {
-        let (Some(pin), Some(last)) = (&self.pin, &self.last) else {
-            return false;
-        };
-        match pin.position.zip(last.position) {
-            Some((pin, last)) => last >= pin,
-            None => last.entry.as_ref() == Some(&pin.entry),
-        }
+        let last = self.last.as_ref().and_then(|last| last.position);
+        self.pin_position()
+            .zip(last)
+            .is_some_and(|(pin, last)| last >= pin)
     }
 
     fn go(&mut self, state: State) {
@@ -645,12 +693,16 @@ impl Walk {
     }
 
     fn check_feed(&self, document: &Document, url: &Url) -> Result<(), WalkError> {
-        if let Some(last) = self.last.as_ref().filter(|last| last.feed != document.feed) {
-            let (expected, found) = (last.feed.clone(), document.feed.clone());
+        let known = self
+            .last
+            .as_ref()
+            .map(|last| &last.feed)
+            .or(self.feed.as_ref());
+        if let Some(expected) = known.filter(|known| **known != document.feed) {
             return Err(WalkError::AnotherFeed {
                 url: url.clone(),
-                expected,
-                found,
+                expected: expected.clone(),
+                found: document.feed.clone(),
             });
         }
         match document.history {
@@ -722,9 +774,9 @@ fn hash_entries(document: &Document, before: HistoryHash, oldest: usize) -> Hist
 }
 
 /// Returns the `updated` of an entry.
-fn updated_of(fragment: &[u8]) -> Option<Instant> {
-    let text = std::str::from_utf8(fragment).ok()?;
-    let event = crate::event::Event::from_entry(text).ok()?;
+fn updated_of(document: &Document, index: usize) -> Option<Instant> {
+    let element = document.stand_alone(index)?;
+    let event = crate::event::Event::from_entry(std::str::from_utf8(&element).ok()?).ok()?;
     Instant::parse(&event.updated?)
 }
 

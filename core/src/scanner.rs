@@ -96,11 +96,11 @@ impl Base {
                 .ok(),
             None => None,
         };
-        match joined {
-            Some(absolute) => Ok(Self(Some(absolute.into()))),
-            None if is_base(&own) => Ok(Self(Some(own.into_owned()))),
-            None => Ok(Self(None)),
-        }
+        let base = match joined {
+            Some(absolute) => Some(absolute.into()),
+            None => Some(own.into_owned()),
+        };
+        Ok(Self(base.filter(|base: &String| is_base(base))))
     }
 }
 

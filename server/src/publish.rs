@@ -621,3 +621,6 @@ fn unavailable(error: LogError) -> PublishError {
     error!(error, "the log cannot be read");
     PublishError::Unavailable
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Checks that everything stored is what was stored.
 //!
-//! Shell over the log and the archive; changes nothing. The commits are replayed into a model, whose
+//! Shell over the log and the archive, which it only reads. The commits are replayed into a model, whose
 //! every statement the log's own records must agree with; then each archived document is rendered
 //! again and compared with its file, its twin, its sidecar, its record and its links. What is damaged
 //! is a fault in the report, and checking goes on behind it.

@@ -24,7 +24,12 @@ fn set_length(path: &Path, change: impl Fn(u64) -> u64) {
 #[test]
 fn a_damaged_log_is_refused_untouched() {
     type Damage = (&'static str, fn(&Path));
-    let damages: [Damage; 6] = [
+    let damages: [Damage; 7] = [
+        ("cut by a little", |data| {
+            set_length(&data.join("sled/db"), |length| {
+                length - length % 524_288 - 300_000
+            });
+        }),
         ("truncated", |data| {
             set_length(&data.join("sled/db"), |length| length / 2)
         }),

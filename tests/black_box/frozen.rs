@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    harness::{Server, check_folder, events, simplefeed},
+    harness::{Server, check_folder, events, files, simplefeed},
     http::Request,
 };
 
@@ -160,4 +160,53 @@ fn a_revalidation_across_a_cut_sees_the_new_link() {
     for request in [&by_tag, &by_date] {
         assert_eq!(server.send(request).status, 200);
     }
+}
+
+/// Invariant 5. Method: what a look shows of the entries is the end of what every later look shows,
+/// as long as the document is the same.
+#[test]
+fn a_growing_document_only_gains_newer_entries() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "5"]);
+    let mut last = (String::new(), String::new());
+    for n in 0..12 {
+        server.publish_ids("a", [n.to_string()]);
+        let text = server.get("/feeds/a/recent.atom").text();
+        let (head, entries) = text.split_once("<entry").unwrap();
+        let via = head
+            .split("rel=\"via\"")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned();
+        if via == last.0 {
+            assert!(entries.ends_with(&last.1), "{entries}");
+        }
+        assert!(entries.contains(&format!("urn:t:{n}<")));
+        last = (via, format!("<entry{entries}"));
+    }
+}
+
+/// Invariant 7. Method: every file of the data folder is the same after consumers came and went.
+#[test]
+fn reading_leaves_no_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, bookmark) = (folder.path().join("data"), folder.path().join("bookmark"));
+    let server = Server::start(&data, &["--document-entries", "5"]);
+    let feed = server.url("/feeds/a");
+    simplefeed(&["append", &feed], events(12).as_bytes());
+    server.wait_until_frozen("/feeds/a/2.atom");
+    let before = files(&data);
+    for limit in ["1", "5", "99"] {
+        let bookmark = bookmark.to_str().unwrap();
+        simplefeed(
+            &["replay", &feed, "--bookmark", bookmark, "--limit", limit],
+            b"",
+        );
+    }
+    assert_eq!(server.get("/feeds/a/entries/3.atom").status, 200);
+    assert_eq!(server.get("/feeds").status, 200);
+    assert!(before == files(&data), "a read changed a file");
 }

@@ -75,3 +75,15 @@ fn independent_readers_agree() {
         text(&output.stderr)
     );
 }
+
+/// The golden chain hash follows from the definition, by another program.
+#[test]
+#[ignore = "needs python3 and xmllint"]
+fn the_chain_hash_is_what_the_definition_says() {
+    let script = workspace().join("tests/independent_chain.py");
+    let output = Command::new("python3").arg(script).output().unwrap();
+    let golden = std::fs::read_to_string(workspace().join("server/src/log/contract.rs")).unwrap();
+    let hash = text(&output.stdout);
+    assert_eq!(hash.trim().len(), 64, "{}", text(&output.stderr));
+    assert!(golden.contains(hash.trim()));
+}

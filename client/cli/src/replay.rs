@@ -2,6 +2,8 @@
 //!
 //! Shell: stdout. The bookmark moves only past what was written and flushed.
 
+#![expect(clippy::print_stderr, reason = "this command warns")]
+
 use std::{
     io::{self, BufWriter, Write as _},
     path::PathBuf,
@@ -49,7 +51,7 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
         written: None,
         bar: counter("entries"),
     };
-    let outcome = output.copy(args.format, args.limit).await;
+    let outcome = output.copy(args.format, args.limit, follow).await;
     output.bar.finish_and_clear();
     outcome.map(|()| exit::OK)
 }
@@ -63,14 +65,25 @@ struct Output {
 }
 
 impl Output {
-    async fn copy(&mut self, format: Format, limit: Option<u64>) -> anyhow::Result<()> {
+    async fn copy(
+        &mut self,
+        format: Format,
+        limit: Option<u64>,
+        follow: bool,
+    ) -> anyhow::Result<()> {
         let mut left = limit.unwrap_or(u64::MAX);
         while left > 0 {
             if self.consumer.ready() == 0 {
                 self.settle().await?;
             }
-            let Some(delivery) = self.consumer.next().await? else {
-                return self.settle().await;
+            let delivery = match self.consumer.next().await {
+                Ok(Some(delivery)) => delivery,
+                Ok(None) => return self.settle().await,
+                Err(error) if follow && error.is_transient() => {
+                    eprintln!("warning: {error}; trying again");
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
             };
             format.write(&delivery, &mut self.out)?;
             self.written = Some(delivery);

@@ -1,7 +1,8 @@
 //! An entry's fragment, read back into an event.
 //!
 //! Pure. Lenient where it can be: it must read whatever a foreign feed holds, and what it returns
-//! must be an event that a server takes. Markup of titles and summaries is given as its text;
+//! must be an event that a server takes. Titles and summaries are given as text, `html` ones with their
+//! markup;
 //! references are made absolute; foreign elements have no member and are left out. Content that its
 //! type promises and does not keep (JSON that is none, XML that is not one element) is given as text.
 
@@ -222,16 +223,20 @@ impl<'a> Reading<'a> {
     fn markup(&mut self) -> Result<Markup, XmlError> {
         let mut text = String::new();
         let mut elements = 0_usize;
+        let mut blank_outside = true;
         let mut first = None;
         loop {
             match self.tokens.read()? {
-                Some(Token::Text(piece)) => text.push_str(&piece),
+                Some(Token::Text(piece)) => {
+                    blank_outside &= piece.trim().is_empty();
+                    text.push_str(&piece);
+                }
                 Some(Token::Start(tag)) => {
                     let scope = self.tokens.in_scope();
                     let within = self.text()?;
                     let end = self.tokens.position();
                     elements += 1;
-                    if elements == 1 && text.trim().is_empty() {
+                    if elements == 1 {
                         first = Some(outline(self.tokens.text(), &tag, end, &scope));
                     }
                     text.push_str(&within);
@@ -240,7 +245,7 @@ impl<'a> Reading<'a> {
             }
         }
         Ok(match first {
-            Some(element) if elements == 1 => Markup::Element(element),
+            Some(element) if elements == 1 && blank_outside => Markup::Element(element),
             _ => Markup::Text(text),
         })
     }

@@ -155,10 +155,6 @@ fn numbers(run: &Run) -> Vec<usize> {
 
 /// Returns the bookmark a consumer has after accepting entry `last`, found at its permanent URL.
 fn bookmark_after(feed: &Feed, last: usize) -> Bookmark {
-    let (_, walk, outcome) = walk(Start::Entry(format!("urn:{last}")), |ask| {
-        feed.get(&ask.url)
-    });
-    outcome.unwrap();
     let number = feed
         .openings
         .iter()
@@ -175,7 +171,6 @@ fn bookmark_after(feed: &Feed, last: usize) -> Bookmark {
             hash_entries(&read, before, after),
         )
     });
-    drop(walk);
     bookmark(&read, &document, &RunEntry { index, place }).unwrap()
 }
 
@@ -419,4 +414,112 @@ fn a_walk_begins_at_a_time() {
             "{second}"
         );
     }
+}
+
+/// A foreign feed: documents by name, without positions.
+fn foreign(documents: &[(&str, &str, &[usize])]) -> impl Fn(&Ask) -> Option<Document> {
+    let documents: Vec<(Url, String)> = documents
+        .iter()
+        .map(|(name, links, newest_first)| {
+            let entries = newest_first.iter().fold(String::new(), |text, n| {
+                let updated = format!("<updated>1970-01-01T00:00:{:02}Z</updated>", n + 2);
+                text + &format!("<entry><id>urn:{n}</id>{updated}</entry>")
+            });
+            let links = links
+                .replace("prev=", "<link rel='prev-archive' href=")
+                .replace(';', "/>");
+            let head = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>";
+            (url(name), format!("{head}{links}{entries}</feed>"))
+        })
+        .collect();
+    move |ask| {
+        let (url, text) = documents.iter().find(|(url, _)| *url == ask.url)?;
+        Some(Document::read(text.clone().into_bytes().into(), url).unwrap())
+    }
+}
+
+/// FH-13: a revised entry comes again with its old id. Its first coming is not the end.
+#[test]
+fn an_id_that_comes_again_is_not_the_end() {
+    let get = foreign(&[(RECENT, "prev='1';", &[1, 5, 4]), ("1", "", &[3, 2, 1])]);
+    let (seen, _, outcome) = walk(Start::Oldest, get);
+    assert_eq!((seen, outcome), (vec![1, 2, 3, 4, 5, 1], Ok(())));
+}
+
+/// Goal: without positions and forward links, entries that moved into an archive meanwhile are found.
+#[test]
+fn what_was_cut_out_on_the_way_is_walked_back_to() {
+    let before = foreign(&[(RECENT, "prev='1';", &[4, 3]), ("1", "", &[2, 1])]);
+    let after = foreign(&[
+        (RECENT, "prev='2';", &[7, 6]),
+        ("2", "prev='1';", &[5, 4, 3]),
+        ("1", "", &[2, 1]),
+    ]);
+    let mut looks = 0;
+    let (seen, _, outcome) = walk(Start::Oldest, |ask| {
+        looks += 1;
+        if looks == 1 { before(ask) } else { after(ask) }
+    });
+    assert_eq!(outcome, Ok(()));
+    assert!(seen.starts_with(&[1, 2, 3, 4]), "{seen:?}");
+    assert!(
+        seen.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+        "{seen:?}"
+    );
+}
+
+/// A copy from when a document was open cannot hide an entry that only its id names.
+#[test]
+fn a_stale_copy_on_the_way_back_is_asked_for_again() {
+    let mut before = Feed::new(3);
+    before.append(4);
+    let mut now = before.clone();
+    now.append(6);
+    let (seen, _, outcome) = walk(Start::Entry("urn:5".into()), |ask| {
+        match (ask.url.path(), ask.again) {
+            ("/feeds/a/2.atom", false) => before.get(&ask.url),
+            _ => now.get(&ask.url),
+        }
+    });
+    assert_eq!((seen, outcome), (vec![6, 7, 8, 9], Ok(())));
+}
+
+#[test]
+fn a_walk_goes_on_looking_for_its_time() {
+    let mut feed = Feed::new(3);
+    feed.append(3);
+    let time = Instant::from_micros(7_000_000);
+    let (seen, first, _) = walk(Start::Time(time), |ask| feed.get(&ask.url));
+    assert_eq!((seen, first.seeking()), (vec![], Some(time)));
+    feed.append(5);
+    let start = Start::Bookmark(first.bookmark().unwrap().clone());
+    let mut second = Walk::new(url(RECENT), start).seek(first.seeking());
+    let mut seen = vec![];
+    while let Some(ask) = second.ask() {
+        let run = second.take(feed.get(&ask.url).unwrap(), &ask.url).unwrap();
+        seen.extend(run.iter().flat_map(numbers));
+    }
+    // Entry n was committed at second n + 2: entries 3 and 4 are passed.
+    assert_eq!((seen, second.seeking()), (vec![5, 6, 7], None));
+}
+
+#[test]
+fn documents_of_two_feeds_are_never_mixed() {
+    let mut feed = Feed::new(2);
+    feed.append(5);
+    let (seen, _, outcome) = walk(Start::Oldest, |ask| {
+        let document = feed.get(&ask.url)?;
+        if !ask.url.path().ends_with("/2.atom") {
+            return Some(document);
+        }
+        let text = feed
+            .text("2.atom")?
+            .replace("<id>urn:uuid", "<id>urn:other");
+        Some(Document::read(text.into_bytes().into(), &ask.url).unwrap())
+    });
+    assert!(
+        matches!(outcome, Err(WalkError::AnotherFeed { .. })),
+        "{outcome:?}"
+    );
+    assert!(seen.is_empty());
 }

@@ -40,6 +40,8 @@ use super::{
 
 /// sled's page cache, in bytes. Its memory is about twice this.
 const CACHE_BYTES: u64 = 128 * 1024 * 1024;
+/// The unit in which sled shortens its file.
+const SEGMENT_BYTES: u64 = 512 * 1024;
 /// Commits at the end whose checksums and chain are checked at every opening.
 const CHECKED_COMMITS: u64 = 16;
 /// How long to wait for sled's threads to let go of a database just closed.
@@ -159,7 +161,7 @@ pub fn open_with(
     };
     let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
-    data.check(&log, &testimony)?;
+    data.check(&log, &testimony, CHECKED_COMMITS)?;
     data.write_process_id()?;
     Ok(OpenedLog { log, folder: data })
 }
@@ -275,10 +277,7 @@ impl DataFolder {
     fn witness(&self) -> Result<(Witness, Testimony), OpenError> {
         let path = self.path("witness");
         if !path.exists() {
-            if ["sled", "sled.before", "clean"]
-                .iter()
-                .any(|name| self.path(name).exists())
-            {
+            if self.has_log() {
                 return Err(self.damaged("its witness is missing"));
             }
             let witness = Witness::create(&path).map_err(self.io("create", "witness"))?;
@@ -294,8 +293,21 @@ impl DataFolder {
             ));
         }
         let (witness, testimony) = Witness::open(&path).map_err(self.io("read", "witness"))?;
-        let testimony = testimony.ok_or_else(|| self.damaged("its witness is unreadable"))?;
-        Ok((witness, testimony))
+        match testimony {
+            Some(testimony) => Ok((witness, testimony)),
+            // The very first start was cut off before its witness was on the disk.
+            None if !self.has_log() => {
+                fs::remove_file(&path).map_err(self.io("remove", "witness"))?;
+                self.witness()
+            }
+            None => Err(self.damaged("its witness is unreadable")),
+        }
+    }
+
+    /// Whether there is anything that a log may be in.
+    fn has_log(&self) -> bool {
+        let names = ["sled", "sled.before", "clean"];
+        names.iter().any(|name| self.path(name).exists())
     }
 
     fn file_bytes(&self) -> Result<u64, OpenError> {
@@ -335,12 +347,13 @@ impl DataFolder {
         let source = self.source(testimony)?;
         self.remove_folder("sled.opening")?;
         if let Some(source) = &source {
+            let bytes = self.check_length(source, testimony)?;
             let copy = self.path("sled.opening");
             copy_folder(&self.path(source), &copy).map_err(self.io("copy to", "sled.opening"))?;
             self.remove_leftovers("sled.opening")?;
             let db = self
                 .open_sled("sled.opening")
-                .and_then(|db| self.check_copy(db, testimony));
+                .and_then(|db| self.check_copy(db, testimony, bytes));
             if let Err(error) = db {
                 self.remove_folder("sled.opening")?;
                 return Err(error);
@@ -366,6 +379,21 @@ impl DataFolder {
         Err(self.damaged("sled/db is missing"))
     }
 
+    /// A file shorter than the witness says has lost something, unless sled itself has let go of
+    /// whole segments at its end since. Returns its length.
+    fn check_length(&self, source: &str, testimony: &Testimony) -> Result<u64, OpenError> {
+        let path = self.path(source).join("db");
+        let found = fs::metadata(path)
+            .map_err(self.io("measure", source))?
+            .len();
+        let expected = testimony.file_bytes;
+        if found >= expected || (found > 0 && found.is_multiple_of(SEGMENT_BYTES)) {
+            return Ok(found);
+        }
+        let what = format!("{source}/db has {found} bytes and had {expected}");
+        Err(self.damaged(what))
+    }
+
     fn swap(&self, source: &str) -> Result<(), OpenError> {
         if source == "sled" {
             self.remove_folder("sled.before")?;
@@ -380,10 +408,14 @@ impl DataFolder {
             .map_err(self.io("move to", to))
     }
 
-    fn check_copy(&self, db: Db, testimony: &Testimony) -> Result<(), OpenError> {
+    /// Checks a copy of a database whose file had `bytes` bytes.
+    fn check_copy(&self, db: Db, testimony: &Testimony, bytes: u64) -> Result<(), OpenError> {
         let file = self.path("sled.opening").join("db");
         let log = SledLog::new(db, file, None).map_err(|error| self.damaged(error.to_string()))?;
-        self.check(&log, testimony)?;
+        // sled may have let go of segments at its file's end; then everything is looked at.
+        let shorter = bytes < testimony.file_bytes;
+        let commits = if shorter { u64::MAX } else { CHECKED_COMMITS };
+        self.check(&log, testimony, commits)?;
         let (db, ..) = log.into_parts();
         db.flush()
             .map_err(|error| self.damaged(error.to_string()))?;
@@ -392,7 +424,9 @@ impl DataFolder {
     }
 
     /// Checks an opened log: not behind the witness, its end sound, its newest feeds consistent.
-    fn check(&self, log: &SledLog, testimony: &Testimony) -> Result<(), OpenError> {
+    ///
+    /// `commits` says how many commits at the end are looked at.
+    fn check(&self, log: &SledLog, testimony: &Testimony, commits: u64) -> Result<(), OpenError> {
         let damaged = |error: LogError| self.damaged(error.to_string());
         let head = log.head();
         if head.number < testimony.commit {
@@ -405,7 +439,7 @@ impl DataFolder {
         if log.chain(testimony.commit).map_err(damaged)? != Some(testimony.chain) {
             return Err(self.damaged(format!("commit {} is not what it was", testimony.commit)));
         }
-        let first = head.number.0.saturating_sub(CHECKED_COMMITS - 1).max(1);
+        let first = head.number.0.saturating_sub(commits - 1).max(1);
         let mut chain = log.chain(CommitNumber(first - 1)).map_err(damaged)?;
         for number in first..=head.number.0 {
             let commits = log.commits(CommitNumber(number), 1).map_err(damaged)?;

@@ -323,7 +323,11 @@ impl Archive {
         }
         let name = frozen.opening.name.to_string();
         let mtime = frozen.successor.opened;
-        let (gzip, twin) = write_twin(&folder.join(&name), &frozen.bytes, mtime)?;
+        // A twin is kept only if it is the one recorded, or none is.
+        let recorded = self.manifests.get(feed, frozen.opening.name.number);
+        let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
+        let path = folder.join(&name);
+        let (gzip, twin) = write_twin(&path, &frozen.bytes, mtime, recorded)?;
         let document = write_frozen(&folder.join(&name), &frozen.bytes, mtime)?;
         let sidecar = sidecars.join(name.replace(".atom", ".json"));
         let sidecar = write_frozen(&sidecar, &frozen.sidecar(), mtime)?;
@@ -350,7 +354,7 @@ impl Archive {
             return Ok(Remade::Identical);
         };
         let path = self.folder(feed).join(&block.name);
-        let (_, twin) = write_twin(&path, &block.bytes, block.closed)?;
+        let (_, twin) = write_twin(&path, &block.bytes, block.closed, None)?;
         Ok(twin.max(write_frozen(&path, &block.bytes, block.closed)?))
     }
 
@@ -435,8 +439,12 @@ impl Archive {
             match self.archive(log, wanted) {
                 // One feed's damage must not hold up the others. It is looked at again when the
                 // feed's next document is closed.
-                Err(ArchiveError::Log(LogError::Damaged { what })) => {
-                    error!(what, "a document cannot be archived");
+                Err(
+                    error @ (ArchiveError::Log(LogError::Damaged { .. })
+                    | ArchiveError::Manifest(ManifestError::Damaged { .. })),
+                ) => {
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    error!(error, "a document cannot be archived");
                     continue;
                 }
                 archived => archived?,
@@ -473,9 +481,11 @@ fn write_twin(
     path: &Path,
     bytes: &[u8],
     mtime: Instant,
+    recorded: Option<Coded>,
 ) -> Result<(Vec<u8>, Remade), ArchiveError> {
     let path = twin_of(path);
     if let Ok(twin) = fs::read(&path)
+        && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
         && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
     {
         return Ok((twin, Remade::Identical));

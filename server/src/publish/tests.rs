@@ -1,0 +1,217 @@
+use std::{
+    ops::Range,
+    sync::{
+        Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use simplefeed_core::{
+    entry::Entry,
+    event,
+    feed::{CommitNumber, DocumentNumber, FeedKey, Position, Revision},
+    history::ChainHash,
+    plan::{FeedHead, Opening},
+    refusal::RefusalKind,
+};
+
+use super::*;
+use crate::log::memory::MemoryLog;
+
+/// A log whose appends wait for the test, and fail when it says so.
+#[derive(Default)]
+struct Gated {
+    log: MemoryLog,
+    appends: Mutex<u64>,
+    changed: Condvar,
+    allowed: Mutex<u64>,
+    fails: AtomicBool,
+    failed: AtomicBool,
+}
+
+impl Gated {
+    fn allow(&self, appends: u64) {
+        *self.allowed.lock().unwrap() = appends;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the writer is in append `number`.
+    fn wait_for_append(&self, number: u64) {
+        while *self.appends.lock().unwrap() < number {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl EntryLog for Gated {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        let number = {
+            let mut appends = self.appends.lock().unwrap();
+            *appends += 1;
+            *appends
+        };
+        let mut allowed = self.allowed.lock().unwrap();
+        while *allowed < number {
+            allowed = self.changed.wait(allowed).unwrap();
+        }
+        drop(allowed);
+        if self.fails.load(Ordering::Acquire) {
+            // What a failed barrier leaves: stored, and nobody knows.
+            self.failed.store(true, Ordering::Release);
+            return Err(LogError::Stopped);
+        }
+        self.log.append(commit)
+    }
+
+    fn is_open(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+    }
+
+    fn head(&self) -> LogHead {
+        self.log.head()
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        self.log.commits(from, max)
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        self.log.chain(number)
+    }
+
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        self.log.entries(feed, range)
+    }
+
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        self.log.find(feed, id)
+    }
+
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        self.log.feed(feed)
+    }
+
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        self.log.named(name)
+    }
+
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        self.log.settings(feed, revision)
+    }
+
+    fn opening(
+        &self,
+        feed: FeedKey,
+        document: DocumentNumber,
+    ) -> Result<Option<Opening>, LogError> {
+        self.log.opening(feed, document)
+    }
+
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
+        self.log.feeds(after, max)
+    }
+}
+
+fn append(lines: &str, if_match: Option<IfMatch>) -> Append {
+    let feed = FeedName::parse("a").unwrap();
+    let drafts = event::from_ndjson(lines.as_bytes()).unwrap();
+    Append {
+        feed,
+        drafts,
+        key: None,
+        if_match,
+    }
+}
+
+/// Asks, without waiting for the answer.
+fn ask(publisher: &Publisher, append: Append) -> oneshot::Receiver<Result<Appended, PublishError>> {
+    let (reply, answer) = oneshot::channel();
+    publisher
+        .queue
+        .try_send(Request::Append(append, reply))
+        .unwrap();
+    answer
+}
+
+fn kind(answer: &Result<Appended, PublishError>) -> String {
+    match answer {
+        Ok(appended) => format!("duplicate {}", appended.results[0].duplicate),
+        Err(PublishError::Refused(refusal)) => format!("{:?}", refusal.kind),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Goal: no answer leaves before the barrier that it depends on, and none at all if that fails.
+/// Method: while one commit waits for the disk, four requests queue up that become one group: a new
+/// entry, its repetition, a conflict with it, and a condition that it breaks.
+#[test]
+fn a_group_is_answered_behind_its_barrier() {
+    for fails in [false, true] {
+        let log = Arc::new(Gated::default());
+        let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(&log);
+        let commits = Arc::new(Mutex::new(vec![]));
+        let seen = Arc::clone(&commits);
+        let (publisher, writer) = start(
+            shared,
+            Defaults::new("http://h"),
+            || Instant::from_micros(1),
+            Box::new(move |commit| seen.lock().unwrap().push(commit.entries())),
+        );
+        let first = ask(&publisher, append("{\"id\":\"urn:0\"}", None));
+        log.wait_for_append(1);
+        let new = "{\"id\":\"urn:1\",\"content\":1}";
+        let other = "{\"id\":\"urn:1\",\"content\":2}";
+        let stale = IfMatch::Tags(vec!["stale".into()]);
+        let mut waiting = vec![
+            ask(&publisher, append(new, None)),
+            ask(&publisher, append(new, None)),
+            ask(&publisher, append(other, None)),
+            ask(&publisher, append("{\"id\":\"urn:2\"}", Some(stale))),
+        ];
+        log.allow(1);
+        assert!(first.blocking_recv().unwrap().is_ok());
+        log.wait_for_append(2);
+        for answer in &mut waiting {
+            assert!(
+                answer.try_recv().is_err(),
+                "an answer left before the barrier"
+            );
+        }
+        log.fails.store(fails, Ordering::Release);
+        log.allow(9);
+        let answers: Vec<_> = waiting
+            .into_iter()
+            .map(|answer| answer.blocking_recv().unwrap())
+            .collect();
+        drop(publisher);
+        writer.join().unwrap();
+        if fails {
+            let unavailable =
+                |answer: &Result<_, _>| matches!(answer, Err(PublishError::Unavailable));
+            assert!(answers.iter().all(unavailable), "{answers:?}");
+            assert_eq!(*commits.lock().unwrap(), [1]);
+            continue;
+        }
+        let kinds: Vec<String> = answers.iter().map(kind).collect();
+        let conflict = format!("{:?}", RefusalKind::Conflict);
+        let precondition = format!("{:?}", RefusalKind::Precondition);
+        assert_eq!(
+            kinds,
+            [
+                "duplicate false",
+                "duplicate true",
+                &conflict,
+                &precondition
+            ]
+        );
+        assert_eq!(
+            *commits.lock().unwrap(),
+            [1, 1],
+            "four requests, one commit"
+        );
+    }
+}
