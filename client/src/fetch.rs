@@ -256,9 +256,13 @@ pub(crate) fn problem_detail(answer: &Answer) -> String {
     #[derive(serde::Deserialize)]
     struct Problem {
         detail: String,
+        line: Option<u64>,
     }
     if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
-        return problem.detail;
+        return match problem.line {
+            Some(line) => format!("{} (line {line} of the request)", problem.detail),
+            None => problem.detail,
+        };
     }
     let text = String::from_utf8_lossy(&answer.body);
     let line = text.lines().next().unwrap_or_default();

@@ -154,8 +154,8 @@ impl<'a> Scan<'a> {
             self.feed(&root)?
         } else {
             let detail = format!(
-                "the root element {} is not an Atom entry or feed",
-                root.name
+                "the root element {} in namespace {:?} is not an entry or feed in {ATOM:?}",
+                root.name, root.namespace
             );
             return Err(self.unacceptable(&root, detail, "RFC 4287, 2"));
         };

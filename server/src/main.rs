@@ -197,7 +197,9 @@ fn with_log(
     let archive = Archive::new(&args.data, args.www.as_deref());
     let outcome = work(&shared, &archive);
     drop(shared);
-    if let Some(log) = Arc::into_inner(log) {
+    // Where something is wrong, all is left as it is, the original of an unclean stop included.
+    let sound = matches!(outcome, Ok(exit::OK));
+    if let Some(log) = Arc::into_inner(log).filter(|_| sound) {
         OpenedLog { log, folder }.close()?;
     }
     outcome

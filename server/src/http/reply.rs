@@ -62,7 +62,7 @@ pub fn reply(
 ) -> Result<Reply, Problem> {
     let coding = negotiate(request).ok_or_else(Problem::not_acceptable)?;
     let tag = EntityTag::strong(&resource.tag(coding));
-    let modified = told_modification(resource, now);
+    let modified = told_modification(resource.modified, resource.frozen, now);
     let validators = Validators { tag, modified };
 
     let mut headers = HeaderMap::with_capacity(10);
@@ -109,9 +109,9 @@ pub fn reply(
 ///
 /// What grows may change again in the same second, so that second must be over. What is final may
 /// not claim to be from the future, which our clock can be behind.
-fn told_modification(resource: &Resource, now: Instant) -> Option<i64> {
-    let second = resource.modified?.second();
-    let over = if resource.frozen {
+fn told_modification(modified: Option<Instant>, frozen: bool, now: Instant) -> Option<i64> {
+    let second = modified?.second();
+    let over = if frozen {
         second <= now.second()
     } else {
         second < now.second()
@@ -123,4 +123,29 @@ fn told_modification(resource: &Resource, now: Instant) -> Option<i64> {
 pub fn repr_digest(digest: &Digest) -> HeaderValue {
     let text = format!("sha-256=:{}:", data_encoding::BASE64.encode(&digest.0));
     HeaderValue::from_str(&text).expect("Base64 is plain text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(frozen: bool, now: i64) -> Option<i64> {
+        let modified = Some(Instant::from_micros(5_300_000));
+        told_modification(modified, frozen, Instant::from_micros(now))
+    }
+
+    #[test]
+    fn h_4_what_grows_tells_its_date_once_the_second_is_over() {
+        assert_eq!(told(false, 5_300_000), None);
+        assert_eq!(told(false, 5_999_999), None);
+        assert_eq!(told(false, 6_000_000), Some(5));
+    }
+
+    #[test]
+    fn h_4_no_date_is_later_than_now() {
+        assert_eq!(told(true, 4_999_999), None);
+        assert_eq!(told(true, 5_000_000), Some(5));
+        assert_eq!(told(false, 4_999_999), None);
+        assert_eq!(told_modification(None, true, Instant::MAX), None);
+    }
 }
