@@ -2,19 +2,27 @@
 //!
 //! Pure, but for handing the request to the transport.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use simplefeed_core::{
-    limits::CLIENT_DOCUMENT_BYTES_MAX,
+    index::IndexBlock,
+    limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX},
     reader::{Document, ReadError},
+    replay::Validators,
 };
-use url::Url;
+use url::{Origin, Url};
 
 use crate::transport::{Answer, Method, Request, Transport, TransportError};
+
+mod answer;
+
+pub use answer::Freshness;
+use answer::{check_type, redirect, successful};
+pub(crate) use answer::{problem_detail, retry_after};
+
+const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
+const INDEX_TYPE: &str = "application/json";
 
 /// Why a document could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +72,22 @@ pub enum FetchError {
         /// What is wrong with it.
         source: ReadError,
     },
+    /// The answer is no archive index.
+    #[error("{url} is not an archive index")]
+    NotAnIndex {
+        /// Where it came from.
+        url: Url,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// One redirect led to the next.
+    #[error("more than {max} redirects, the last to {url}")]
+    Redirects {
+        /// Where the last one led.
+        url: Url,
+        /// The bound.
+        max: usize,
+    },
     /// The answer is of another kind: an HTML page, for instance.
     #[error("{url} is {found}, not a feed document")]
     OtherType {
@@ -82,7 +106,11 @@ impl FetchError {
             Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
             // A body cut short looks like this, too; a page for people does not.
             Self::Malformed { source, .. } => !matches!(source, ReadError::NotAFeed { .. }),
-            Self::Missing { .. } | Self::Unauthorized { .. } | Self::OtherType { .. } => false,
+            Self::Missing { .. }
+            | Self::Unauthorized { .. }
+            | Self::NotAnIndex { .. }
+            | Self::Redirects { .. }
+            | Self::OtherType { .. } => false,
         }
     }
 
@@ -95,23 +123,14 @@ impl FetchError {
     }
 }
 
-/// What makes a request conditional.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Validators {
-    /// The entity tag, exactly as the server sent it.
-    pub etag: Option<String>,
-    /// The `Last-Modified`, exactly as the server sent it.
-    pub last_modified: Option<String>,
-}
-
-#[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 /// A document, or the news that the one known has not changed.
+#[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 #[derive(Debug)]
 pub enum Fetched {
     /// 304.
     NotModified {
-        /// How long the server says to wait before the next look.
-        max_age: Option<Duration>,
+        /// How long what is known stays fresh.
+        freshness: Freshness,
     },
     /// A document.
     Document {
@@ -121,21 +140,74 @@ pub enum Fetched {
         document: Document,
         /// What it can be recognised by.
         validators: Validators,
-        /// How long the server says to wait before the next look.
-        max_age: Option<Duration>,
+        /// How long it stays fresh.
+        freshness: Freshness,
     },
 }
 
-/// Fetches documents.
+/// Fetches documents: follows redirects, and tells its token only to whom it belongs.
+///
+/// # Examples
+///
+/// ```no_run
+/// use simplefeed_client::{fetch::Fetcher, transport};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let fetcher = Fetcher::new(transport::ready_made()?);
+/// let bytes = fetcher.bytes(&"https://example.org/feeds/orders".parse()?).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Fetcher {
     transport: Arc<dyn Transport>,
+    document_bytes_max: usize,
+    token: Option<Token>,
+}
+
+/// A secret for one origin.
+#[derive(Clone)]
+struct Token {
+    origin: Origin,
+    value: String,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").finish_non_exhaustive()
+    }
 }
 
 impl Fetcher {
     /// Returns a fetcher over a transport.
     pub fn new(transport: Arc<dyn Transport>) -> Self {
-        Self { transport }
+        Self {
+            transport,
+            document_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
+            token: None,
+        }
+    }
+
+    /// Accepts documents of at most this many decoded bytes; 64 MiB by default.
+    #[must_use]
+    pub fn document_bytes_max(self, document_bytes_max: usize) -> Self {
+        Self {
+            document_bytes_max,
+            ..self
+        }
+    }
+
+    /// Sends a bearer token (RFC 6750) with every request to the origin of `url`, and with no other:
+    /// neither a redirect nor a link can lead it elsewhere.
+    #[must_use]
+    pub fn bearer_token(self, url: &Url, token: impl Into<String>) -> Self {
+        let token = Token {
+            origin: url.origin(),
+            value: token.into(),
+        };
+        Self {
+            token: Some(token),
+            ..self
+        }
     }
 
     /// Fetches a feed document; `again` past all caches.
@@ -146,42 +218,51 @@ impl Fetcher {
     pub async fn document(
         &self,
         url: &Url,
-        validators: &Validators,
+        known: &Validators,
         again: bool,
     ) -> Result<Fetched, FetchError> {
-        let mut headers = vec![(
-            "accept",
-            "application/atom+xml, application/xml;q=0.5".into(),
-        )];
-        if let Some(etag) = &validators.etag {
+        let mut headers = vec![("accept", ATOM_TYPES.into())];
+        if let Some(etag) = &known.etag {
             headers.push(("if-none-match", etag.clone()));
-        } else if let Some(date) = &validators.last_modified {
+        } else if let Some(date) = &known.last_modified {
             headers.push(("if-modified-since", date.clone()));
         }
         if again {
             headers.push(("cache-control", "no-cache".into()));
         }
-        let conditional = *validators != Validators::default();
-        let answer = self.get(url, headers).await?;
-        let max_age = max_age(&answer);
-        if answer.status == 304 && conditional {
-            return Ok(Fetched::NotModified { max_age });
+        let (url, answer) = self.get(url, headers).await?;
+        let freshness = Freshness::of(&answer);
+        if answer.status == 304 && *known != Validators::default() {
+            return Ok(Fetched::NotModified { freshness });
         }
-        let answer = successful(answer)?;
-        check_type(&answer)?;
+        let answer = successful(&url, answer)?;
+        check_type(&url, &answer)?;
         let validators = Validators {
             etag: answer.header("etag").map(Into::into),
             last_modified: answer.header("last-modified").map(Into::into),
         };
-        let url = answer.url;
         match Document::read(answer.body, &url) {
             Ok(document) => Ok(Fetched::Document {
                 url,
                 document,
                 validators,
-                max_age,
+                freshness,
             }),
             Err(source) => Err(FetchError::Malformed { url, source }),
+        }
+    }
+
+    /// Fetches a block of an archive index. Returns where it came from, too.
+    ///
+    /// # Errors
+    ///
+    /// See [`FetchError`].
+    pub async fn index(&self, url: &Url) -> Result<(Url, IndexBlock), FetchError> {
+        let (url, answer) = self.get(url, vec![("accept", INDEX_TYPE.into())]).await?;
+        let answer = successful(&url, answer)?;
+        match IndexBlock::read(&answer.body) {
+            Ok(block) => Ok((url, block)),
+            Err(source) => Err(FetchError::NotAnIndex { url, source }),
         }
     }
 
@@ -191,102 +272,53 @@ impl Fetcher {
     ///
     /// See [`FetchError`].
     pub async fn bytes(&self, url: &Url) -> Result<Bytes, FetchError> {
-        let answer = self.get(url, vec![]).await?;
-        Ok(successful(answer)?.body)
+        let (url, answer) = self.get(url, vec![]).await?;
+        Ok(successful(&url, answer)?.body)
     }
 
+    /// Asks, and follows redirects. Returns where the answer came from, too.
     async fn get(
         &self,
         url: &Url,
         headers: Vec<(&'static str, String)>,
-    ) -> Result<Answer, FetchError> {
-        let request = Request {
+    ) -> Result<(Url, Answer), FetchError> {
+        let mut url = url.clone();
+        for _ in 0..=REDIRECTS_MAX {
+            let request = self.request(&url, &headers);
+            let answer = self.transport.send(request).await;
+            let answer = answer.map_err(|source| FetchError::Transport {
+                url: url.clone(),
+                source,
+            })?;
+            match redirect(&url, &answer) {
+                Some(next) => url = next,
+                None => return Ok((url, answer)),
+            }
+        }
+        Err(FetchError::Redirects {
+            url,
+            max: REDIRECTS_MAX,
+        })
+    }
+
+    fn request(&self, url: &Url, headers: &[(&'static str, String)]) -> Request {
+        let mut headers = headers.to_vec();
+        if let Some(token) = self
+            .token
+            .as_ref()
+            .filter(|token| token.origin == url.origin())
+        {
+            headers.push(("authorization", format!("Bearer {}", token.value)));
+        }
+        Request {
             method: Method::Get,
             url: url.clone(),
             headers,
             body: Bytes::new(),
-            answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
-        };
-        let failed = |source| FetchError::Transport {
-            url: url.clone(),
-            source,
-        };
-        self.transport.send(request).await.map_err(failed)
-    }
-}
-
-fn successful(answer: Answer) -> Result<Answer, FetchError> {
-    let (url, status) = (answer.url.clone(), answer.status);
-    match status {
-        200 => Ok(answer),
-        404 | 410 => Err(FetchError::Missing { url, status }),
-        401 | 403 => Err(FetchError::Unauthorized { url, status }),
-        _ => {
-            let (detail, retry_after) = (problem_detail(&answer), retry_after(&answer));
-            Err(FetchError::Status {
-                url,
-                status,
-                detail,
-                retry_after,
-            })
+            answer_bytes_max: self.document_bytes_max,
         }
     }
 }
 
-/// A page for people must never count as an empty document.
-fn check_type(answer: &Answer) -> Result<(), FetchError> {
-    let kind = answer.header("content-type").unwrap_or_default();
-    let bare = kind
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
-    match bare.as_str() {
-        "application/atom+xml" | "application/xml" | "text/xml" => Ok(()),
-        _ => Err(FetchError::OtherType {
-            url: answer.url.clone(),
-            found: kind.into(),
-        }),
-    }
-}
-
-/// Returns what a problem document says, or the beginning of any other text.
-pub(crate) fn problem_detail(answer: &Answer) -> String {
-    #[derive(serde::Deserialize)]
-    struct Problem {
-        detail: String,
-        line: Option<u64>,
-    }
-    if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
-        return match problem.line {
-            Some(line) => format!("{} (line {line} of the request)", problem.detail),
-            None => problem.detail,
-        };
-    }
-    let text = String::from_utf8_lossy(&answer.body);
-    let line = text.lines().next().unwrap_or_default();
-    line.chars().filter(|c| !c.is_control()).take(200).collect()
-}
-
-/// Returns how long the server asks to wait: seconds, or until a date.
-pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
-    let text = answer.header("retry-after")?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = httpdate::parse_http_date(text).ok()?;
-    date.duration_since(SystemTime::now()).ok()
-}
-
-fn max_age(answer: &Answer) -> Option<Duration> {
-    let policy = answer.header("cache-control")?;
-    let seconds = policy
-        .split(',')
-        .find_map(|directive| directive.trim().strip_prefix("max-age="))?;
-    seconds
-        .trim_matches('"')
-        .parse()
-        .ok()
-        .map(Duration::from_secs)
-}
+#[cfg(test)]
+mod tests;

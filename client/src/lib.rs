@@ -35,21 +35,25 @@
 //!
 //! The modules, in the order to read them:
 //!
-//! - [`consumer`]: [`Consumer`] and what it delivers; the walk itself is
+//! - [`consumer`]: [`Consumer`], its states and errors; the walk itself is
 //!   [`simplefeed_core::replay`].
+//! - [`delivery`]: what it delivers.
 //! - [`bookmark`]: where bookmarks are kept.
 //! - [`publisher`]: the way into a feed, [`Publisher`].
 //! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
 //! - [`transport`]: the seam below; `reqwest` behind it by default.
 
 pub mod consumer;
+pub mod delivery;
 pub mod bookmark;
 pub mod publisher;
 pub mod fetch;
 pub mod transport;
+mod patience;
 
 pub use bookmark::{BookmarkStore, FileBookmark};
-pub use consumer::{Consumer, ConsumerError, Delivery, Since};
+pub use consumer::{Consumer, ConsumerError, Since};
+pub use delivery::{Delivery, EntryError};
 pub use publisher::{Publication, PublishError, Publisher};
 pub use simplefeed_core::{event::Event, replay::Bookmark};
 pub use transport::Transport;

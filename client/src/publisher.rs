@@ -4,7 +4,7 @@
 //! idempotency key for what has none, so that repeating a request whose answer was lost stores
 //! nothing twice.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -16,8 +16,8 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    consumer::back_off,
     fetch::{problem_detail, retry_after},
+    patience::{asks_too_much, back_off, jittered},
     transport::{self, Answer, Method, Request, Transport, TransportError},
 };
 
@@ -246,7 +246,13 @@ impl Publisher {
             let last = attempt + 1 == ATTEMPTS;
             let asked = match self.transport.send(request.clone()).await {
                 Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(answer),
-                Ok(answer) if is_transient(answer.status) && !last => retry_after(&answer),
+                Ok(answer)
+                    if is_transient(answer.status)
+                        && !last
+                        && !asks_too_much(retry_after(&answer)) =>
+                {
+                    retry_after(&answer)
+                }
                 Ok(answer) => return Err(self.refused(&answer)),
                 Err(source) if source.transient && !last => None,
                 Err(source) => {
@@ -256,13 +262,20 @@ impl Publisher {
                     });
                 }
             };
-            tokio::time::sleep(back_off(attempt, asked).min(Duration::from_mins(1))).await;
+            tokio::time::sleep(jittered(back_off(attempt, asked))).await;
             attempt += 1;
         }
     }
 
     fn refused(&self, answer: &Answer) -> PublishError {
-        let (url, status, detail) = (self.url.clone(), answer.status, problem_detail(answer));
+        let (url, status) = (self.url.clone(), answer.status);
+        let moved = answer
+            .header("location")
+            .filter(|_| (300..400).contains(&status));
+        let detail = match moved {
+            Some(location) => format!("publish to {location} instead"),
+            None => problem_detail(answer),
+        };
         PublishError::Refused {
             url,
             status,

@@ -1,7 +1,8 @@
 //! The seam to HTTP: one request, one answer.
 //!
-//! Pure: the trait and its types. An embedder or a test can bring another transport; redirects,
-//! proxies, connection pools, TLS and content codings are its job.
+//! Pure: the trait and its types. An embedder or a test can bring another transport; proxies,
+//! connection pools, TLS and content codings are its job. Redirects are not: who may see a token is
+//! decided above it.
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
@@ -40,8 +41,6 @@ pub enum Method {
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// Where the answer came from, after redirects.
-    pub url: Url,
     /// Header fields; names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body without its content coding.
@@ -76,7 +75,7 @@ pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, TransportErr
 
 /// Sends requests.
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// Sends one request. Dropping the future gives it up.
+    /// Sends one request and returns its answer, be it a redirect. Dropping the future gives it up.
     fn send(&self, request: Request) -> Answering<'_>;
 }
 

@@ -15,7 +15,7 @@
 //! - [`entry`]: drafts, and how the gate completes them into fragments.
 //! - [`commit`]: what the log stores, and its encoding for the chain hash.
 //! - [`plan`]: every decision of a publish.
-//! - [`header`], [`document`]: the bytes a reader gets.
+//! - [`header`], [`document`], [`index`]: the bytes a reader gets.
 //! - [`reader`]: those bytes (or a foreign feed's) into entries and links.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
 
@@ -36,5 +36,6 @@ pub mod commit;
 pub mod plan;
 pub mod header;
 pub mod document;
+pub mod index;
 pub mod reader;
 pub mod replay;

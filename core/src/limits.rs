@@ -83,6 +83,12 @@ pub const BACK_OFF_SECONDS_MIN: u64 = 1;
 /// The longest pause after a failed request, in seconds.
 pub const BACK_OFF_SECONDS_MAX: u64 = 60;
 
+/// The longest pause that a server may ask for (`Retry-After`) or declare (`max-age`), in seconds.
+pub const PAUSE_SECONDS_MAX: u64 = 86_400;
+
+/// The most redirects a consumer follows for one request.
+pub const REDIRECTS_MAX: usize = 5;
+
 const _: () = assert!(
     ENTRY_BYTES_MAX <= BODY_BYTES_MAX,
     "the largest entry must fit into a request"

@@ -2,7 +2,7 @@
 //!
 //! Pure.
 
-use simplefeed_client::{ConsumerError, PublishError, consumer::EntryError, fetch::FetchError};
+use simplefeed_client::{ConsumerError, EntryError, PublishError, fetch::FetchError};
 use simplefeed_core::replay::WalkError;
 
 /// Everything went well.
@@ -63,7 +63,9 @@ fn code_of_fetch(error: &FetchError) -> u8 {
     match error {
         FetchError::Missing { .. } => NOT_FOUND,
         FetchError::Unauthorized { .. } => UNAUTHORIZED,
-        FetchError::Malformed { .. } | FetchError::OtherType { .. } => INTEGRITY,
+        FetchError::Malformed { .. }
+        | FetchError::NotAnIndex { .. }
+        | FetchError::OtherType { .. } => INTEGRITY,
         error if error.is_transient() => UNAVAILABLE,
         _ => OTHER,
     }

@@ -1,70 +1,151 @@
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    io,
+    pin::pin,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use super::*;
-use crate::transport::{Answer, Answering, Request};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
 
-/// Documents by URL, and what was asked for.
+use super::*;
+use crate::transport::{Answer, Answering, Request, Transport};
+
+/// Answers by URL, and what was asked for when.
 #[derive(Debug, Default)]
-struct Web {
-    documents: Mutex<HashMap<String, String>>,
-    asked: Mutex<Vec<Request>>,
+pub(crate) struct Web {
+    pages: Mutex<HashMap<String, Page>>,
+    asked: Mutex<Vec<(Duration, Request)>>,
+    /// Answers with 503 and this `Retry-After`, so many times.
+    down: Mutex<(usize, Option<u64>)>,
+    began: OnceLock<time::Instant>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Page {
+    pub(crate) fn new(kind: &str, body: &str) -> Self {
+        let page = Self {
+            status: 200,
+            headers: vec![],
+            body: body.into(),
+        };
+        let tag = format!("\"{}\"", body.len());
+        page.with("content-type", kind).with("etag", &tag)
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// A document with these entries, newest first.
+fn document(links: &str, ids: &[&str]) -> Page {
+    let entries: String = ids.iter().fold(String::new(), |text, id| {
+        text + "<entry><id>" + id + "</id></entry>"
+    });
+    let text =
+        format!("<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>{links}{entries}</feed>");
+    Page::new("application/atom+xml", &text)
 }
 
 impl Web {
+    pub(crate) fn serve(&self, url: &str, page: Page) {
+        self.pages.lock().unwrap().insert(url.into(), page);
+    }
+
     fn put(&self, url: &str, links: &str, ids: &[&str]) {
-        let entries: String = ids.iter().fold(String::new(), |text, id| {
-            text + "<entry><id>" + id + "</id></entry>"
-        });
-        let text = format!(
-            "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>{links}{entries}</feed>"
-        );
-        self.documents.lock().unwrap().insert(url.into(), text);
+        self.serve(url, document(links, ids));
+    }
+
+    pub(crate) fn redirect(&self, url: &str, to: &str) {
+        let mut page = Page::new("text/html", "moved").with("location", to);
+        page.status = 302;
+        self.serve(url, page);
+    }
+
+    /// Fails the next requests.
+    fn fail(&self, times: usize, retry_after: Option<u64>) {
+        *self.down.lock().unwrap() = (times, retry_after);
     }
 
     fn asked(&self) -> usize {
         self.asked.lock().unwrap().len()
     }
+
+    /// The URLs asked for, and the header field of this name sent there.
+    pub(crate) fn sent(&self, name: &str) -> Vec<(String, Option<String>)> {
+        let asked = self.asked.lock().unwrap();
+        let found = asked.iter().map(|(_, request)| {
+            let field = request.headers.iter().find(|(field, _)| *field == name);
+            (
+                request.url.to_string(),
+                field.map(|(_, value)| value.clone()),
+            )
+        });
+        found.collect()
+    }
+
+    /// The times between requests.
+    fn pauses(&self) -> Vec<Duration> {
+        let asked = self.asked.lock().unwrap();
+        let apart = |pair: &[(Duration, Request)]| pair[1].0.saturating_sub(pair[0].0);
+        asked.windows(2).map(apart).collect()
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        let retry_after = down
+            .1
+            .map(|seconds| ("retry-after".into(), seconds.to_string()));
+        if down.0 > 0 {
+            down.0 -= 1;
+            return Answer {
+                status: 503,
+                headers: retry_after.into_iter().collect(),
+                body: "down".into(),
+            };
+        }
+        let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(page) = pages.get(request.url.as_str()) else {
+            return Answer {
+                status: 404,
+                headers: vec![],
+                body: Bytes::new(),
+            };
+        };
+        let tag = page.headers.iter().find(|(name, _)| name == "etag");
+        let known = request.headers.iter().any(|(name, value)| {
+            *name == "if-none-match" && tag.is_some_and(|(_, tag)| tag == value)
+        });
+        Answer {
+            status: if known { 304 } else { page.status },
+            headers: page.headers.clone(),
+            body: if known {
+                Bytes::new()
+            } else {
+                page.body.clone().into()
+            },
+        }
+    }
 }
 
 impl Transport for Web {
     fn send(&self, request: Request) -> Answering<'_> {
-        let url = request.url.to_string();
-        self.asked.lock().unwrap().push(request.clone());
-        let found = self
-            .documents
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&url)
-            .cloned();
-        let tag = found.as_ref().map(|text| format!("\"{}\"", text.len()));
-        let known = request
-            .headers
-            .iter()
-            .any(|(name, value)| *name == "if-none-match" && Some(value) == tag.as_ref());
-        let status = match (&found, known) {
-            (None, _) => 404,
-            (Some(_), true) => 304,
-            (Some(_), false) => 200,
-        };
-        let headers = vec![
-            ("content-type".into(), "application/atom+xml".into()),
-            ("etag".into(), tag.unwrap_or_default()),
-        ];
-        let body = if status == 200 {
-            found.unwrap_or_default()
-        } else {
-            String::new()
-        };
+        let now = time::Instant::now();
+        let since = now - *self.began.get_or_init(|| now);
+        let answer = self.answer(&request);
+        self.asked.lock().unwrap().push((since, request));
         Box::pin(async move {
-            Ok(Answer {
-                status,
-                url: request.url,
-                headers,
-                body: body.into(),
-            })
+            // An answer takes its time, so that giving up in the middle is something.
+            time::sleep(Duration::from_millis(1)).await;
+            Ok(answer)
         })
     }
 }
@@ -96,18 +177,28 @@ impl BookmarkStore for Kept {
 
 const FEED: &str = "http://h/recent";
 
-fn consumer(web: &Arc<Web>, kept: &Kept, since: Since) -> Consumer {
+fn builder(web: &Arc<Web>) -> Builder {
     let transport: Arc<dyn Transport> = Arc::<Web>::clone(web);
-    Consumer::builder(FEED)
-        .bookmark(kept.clone())
-        .since(since)
-        .transport(transport)
-        .build()
-        .unwrap()
+    Consumer::builder(FEED).transport(transport)
+}
+
+fn consumer(web: &Arc<Web>, kept: &Kept, since: Since) -> Consumer {
+    let builder = builder(web).bookmark(kept.clone()).since(since);
+    builder.build().unwrap()
+}
+
+/// Delivers to the end. Returns the ids, without `urn:`.
+async fn all(feed: &mut Consumer) -> Vec<String> {
+    let mut ids = vec![];
+    while let Some(delivery) = feed.next().await.unwrap() {
+        ids.push(delivery.id().strip_prefix("urn:").unwrap().to_owned());
+        feed.accept(&delivery).await.unwrap();
+    }
+    ids
 }
 
 /// Goal: a crash after the last delivery and before its acceptance loses nothing.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_place_is_kept_only_behind_accepted_entries() {
     let (web, kept) = (Arc::new(Web::default()), Kept::default());
     web.put(FEED, "", &["urn:2", "urn:1"]);
@@ -128,7 +219,7 @@ async fn a_place_is_kept_only_behind_accepted_entries() {
 }
 
 /// Where nothing is delivered, the place is kept all the same: the next start goes on from here.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn since_newest_is_a_place() {
     let (web, kept) = (Arc::new(Web::default()), Kept::default());
     web.put(FEED, "", &["urn:1"]);
@@ -140,7 +231,7 @@ async fn since_newest_is_a_place() {
 }
 
 /// An idle look costs one 304; a validator is sent only while the bookmarked entry is the newest.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_idle_look_is_one_conditional_request() {
     let (web, kept) = (Arc::new(Web::default()), Kept::default());
     web.put(FEED, "", &["urn:2", "urn:1"]);
@@ -157,12 +248,7 @@ async fn an_idle_look_is_one_conditional_request() {
             .is_none()
     );
     assert_eq!(web.asked(), before + 1);
-    let last = web.asked.lock().unwrap().last().cloned().unwrap();
-    assert!(
-        last.headers
-            .iter()
-            .any(|(name, _)| *name == "if-none-match")
-    );
+    assert!(web.sent("if-none-match").last().unwrap().1.is_some());
 
     let bookmark = kept.0.lock().unwrap().clone().unwrap();
     let older = Bookmark {
@@ -183,7 +269,7 @@ async fn an_idle_look_is_one_conditional_request() {
 }
 
 /// `current` may lead back and forth between two spellings of one URL.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_link_to_the_recent_document_is_followed_once() {
     let (web, kept) = (Arc::new(Web::default()), Kept::default());
     web.put(
@@ -202,17 +288,302 @@ async fn a_link_to_the_recent_document_is_followed_once() {
     assert!(web.asked() <= 3);
 }
 
-#[test]
-fn pauses_grow_within_bounds() {
-    assert_eq!(back_off(0, None), Duration::from_secs(1));
-    assert_eq!(back_off(3, None), Duration::from_secs(8));
-    assert_eq!(back_off(40, None), Duration::from_mins(1));
-    assert_eq!(
-        back_off(0, Some(Duration::from_secs(5))),
-        Duration::from_secs(5)
+/// A chain of three documents: 1 and 2 archived, 3 recent.
+fn chain(web: &Web) {
+    web.put(
+        "http://h/1",
+        "<link rel='next-archive' href='2'/>",
+        &["urn:2", "urn:1"],
     );
-    assert_eq!(
-        back_off(0, Some(Duration::from_hours(24))),
-        Duration::from_mins(1)
+    let links = "<link rel='next-archive' href='3'/><link rel='prev-archive' href='1'/>";
+    web.put("http://h/2", links, &["urn:4", "urn:3"]);
+    let links = "<link rel='prev-archive' href='2'/>";
+    web.put("http://h/3", links, &["urn:5"]);
+    web.put(
+        FEED,
+        &format!("{links}<link rel='via' href='3'/>"),
+        &["urn:5"],
     );
+}
+
+/// RFC 9110, 10.2.3: what a server asks for is given, if we follow; who waits for an end is told.
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_honoured() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    web.fail(1, Some(600));
+    let mut feed = builder(&web).follow(true).build().unwrap();
+    assert_eq!(feed.next().await.unwrap().unwrap().id(), "urn:1");
+    let pause = web.pauses()[0];
+    assert!((600..=750).contains(&pause.as_secs()), "{pause:?}");
+
+    web.fail(1, Some(600));
+    let mut feed = builder(&web).build().unwrap();
+    let error = feed.next().await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    // The next call waits as long as was asked.
+    let before = time::Instant::now();
+    assert_eq!(feed.next().await.unwrap().unwrap().id(), "urn:1");
+    assert!(before.elapsed() >= Duration::from_mins(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_waited_out_by_who_follows_and_told() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    web.fail(20, None);
+    let told = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&told);
+    let feed = builder(&web).on_retry(move |_| *count.lock().unwrap() += 1);
+    let mut feed = feed.follow(true).build().unwrap();
+    assert_eq!(feed.next().await.unwrap().unwrap().id(), "urn:1");
+    assert_eq!(*told.lock().unwrap(), 20);
+    let pauses = web.pauses();
+    assert!(pauses[0] >= Duration::from_secs(1) && pauses[0] < Duration::from_secs(2));
+    assert!(pauses[19] >= Duration::from_mins(1) && pauses[19] < Duration::from_secs(76));
+
+    // Who does not follow gives up, may ask again, and loses nothing.
+    web.fail(5, None);
+    let mut feed = builder(&web).build().unwrap();
+    let error = feed.next().await.unwrap_err();
+    assert!(matches!(
+        error,
+        ConsumerError::Fetch(FetchError::Status { status: 503, .. })
+    ));
+    assert_eq!(all(&mut feed).await, ["1", "2", "3", "4", "5"]);
+}
+
+/// The server's max-age is the floor between two looks; jitter only adds.
+#[tokio::test(start_paused = true)]
+async fn looks_are_as_far_apart_as_the_server_says() {
+    let web = Arc::new(Web::default());
+    let page = document("", &["urn:1"]).with("cache-control", "public, max-age=7");
+    web.serve(FEED, page);
+    let mut feed = builder(&web).follow(true).build().unwrap();
+    assert_eq!(feed.next().await.unwrap().unwrap().id(), "urn:1");
+    let waiting = time::timeout(Duration::from_mins(2), feed.next()).await;
+    assert!(waiting.is_err(), "there is nothing new");
+    let pauses = web.pauses();
+    assert!(pauses.len() >= 12, "{pauses:?}");
+    for pause in &pauses {
+        let millis = pause.as_millis();
+        assert!((7_000..=8_760).contains(&millis), "{pause:?}");
+    }
+    assert!(
+        pauses.windows(2).any(|pair| pair[0] != pair[1]),
+        "no jitter"
+    );
+}
+
+/// Goal: a future of `next` that is dropped anywhere costs nothing: no entry, no pause.
+#[tokio::test(start_paused = true)]
+async fn next_can_be_given_up() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    web.fail(3, None);
+    let mut feed = builder(&web).follow(true).build().unwrap();
+    let mut ids = vec![];
+    for tenth_of_a_millisecond in 0..400_000 {
+        let patience = Duration::from_micros(100 * (tenth_of_a_millisecond % 97));
+        if let Ok(delivery) = time::timeout(patience, feed.next()).await {
+            ids.push(delivery.unwrap().unwrap().id().to_owned());
+        }
+        if ids.len() == 5 {
+            break;
+        }
+    }
+    assert_eq!(ids, ["urn:1", "urn:2", "urn:3", "urn:4", "urn:5"]);
+    // Some of the three failures may have been given up before they were known; after each that was
+    // known, nothing was asked for too early.
+    let pauses = web.pauses();
+    assert!(pauses.iter().any(|pause| pause.as_secs() >= 1), "{pauses:?}");
+    assert!(web.asked() < 12, "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_never_moves_back() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    chain(&web);
+    let mut feed = consumer(&web, &kept, Since::Oldest);
+    let first = feed.next().await.unwrap().unwrap();
+    let second = feed.next().await.unwrap().unwrap();
+    feed.accept(&second).await.unwrap();
+    feed.accept(&first).await.unwrap();
+    assert_eq!(kept.entry().as_deref(), Some("urn:2"));
+}
+
+/// An entry counts as accepted when the next is asked for; it is kept at the end of its document.
+#[tokio::test(start_paused = true)]
+async fn a_stream_accepts_by_itself() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    chain(&web);
+    let mut stream = pin!(consumer(&web, &kept, Since::Oldest).into_stream());
+    let mut seen = vec![];
+    while let Some(delivery) = stream.next().await {
+        seen.push((delivery.unwrap().id().to_owned(), kept.entry()));
+    }
+    let kept_at = |n: usize| seen[n].1.as_deref();
+    assert_eq!(seen.len(), 5);
+    assert_eq!((kept_at(0), kept_at(1)), (None, None));
+    assert_eq!(
+        (kept_at(2), kept_at(3), kept_at(4)),
+        (Some("urn:2"), Some("urn:2"), Some("urn:4"))
+    );
+    assert_eq!(kept.entry().as_deref(), Some("urn:5"));
+
+    // A slow reader is not further behind than a second.
+    let kept = Kept::default();
+    let mut stream = pin!(consumer(&web, &kept, Since::Oldest).into_stream());
+    drop(stream.next().await);
+    time::sleep(Duration::from_secs(1)).await;
+    drop(stream.next().await);
+    assert_eq!(kept.entry().as_deref(), Some("urn:1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_goes_on_after_what_passes_and_ends_after_what_does_not() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    web.fail(4, None);
+    let mut stream = pin!(builder(&web).build().unwrap().into_stream());
+    assert!(stream.next().await.unwrap().is_err());
+    assert_eq!(stream.next().await.unwrap().unwrap().id(), "urn:1");
+    assert_eq!(stream.next().await.unwrap().unwrap().id(), "urn:2");
+    web.put("http://h/2", "", &[]);
+    web.pages.lock().unwrap().remove("http://h/2");
+    assert!(stream.next().await.unwrap().is_err());
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_can_be_found_without_reading() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    let place = |since| {
+        let feed = builder(&web).since(since).build().unwrap();
+        async move { feed.locate().await.unwrap() }
+    };
+    assert_eq!(place(Since::Oldest).await.entry, None);
+    assert_eq!(place(Since::Newest).await.entry.as_deref(), Some("urn:5"));
+    for last in 1..=5 {
+        let id = format!("urn:{last}");
+        let found = place(Since::Entry(id.clone())).await;
+        assert_eq!(found.entry.as_ref(), Some(&id));
+        let mut feed = builder(&web).resume(found).build().unwrap();
+        let expected: Vec<_> = (last + 1..=5).map(|n| n.to_string()).collect();
+        assert_eq!(all(&mut feed).await, expected);
+    }
+    let mut feed = builder(&web)
+        .resume(place(Since::Oldest).await)
+        .build()
+        .unwrap();
+    assert_eq!(all(&mut feed).await.len(), 5);
+    let missing = builder(&web)
+        .since(Since::Entry("urn:9".into()))
+        .build()
+        .unwrap();
+    let error = missing.locate().await.unwrap_err();
+    assert!(
+        matches!(error, ConsumerError::Walk(WalkError::Gap { .. })),
+        "{error}"
+    );
+    // A place that is the newest already is found without a document.
+    let mut kept = place(Since::Newest).await;
+    kept.etag = web.pages.lock().unwrap()[FEED].headers[1].1.clone().into();
+    let feed = builder(&web).resume(kept.clone()).build().unwrap();
+    assert_eq!(feed.locate().await.unwrap().entry, kept.entry);
+}
+
+/// RFC 9211, RFC 9111: a cache that cannot reach the server may say so.
+#[tokio::test(start_paused = true)]
+async fn a_copy_past_its_time_is_noticed() {
+    let fresh = "public, max-age=1, stale-while-revalidate=1, stale-if-error=86400";
+    for (fields, past) in [
+        (&[("cache-control", fresh)][..], false),
+        (&[("cache-control", fresh), ("age", "2")], false),
+        (&[("cache-control", fresh), ("age", "3")], true),
+        (&[("age", "100")], false),
+        (&[("cache-status", "nginx; hit; ttl=5")], false),
+        (
+            &[("cache-status", "nginx; hit; ttl=-1, outer; fwd=miss")],
+            true,
+        ),
+    ] {
+        let web = Arc::new(Web::default());
+        let page = fields
+            .iter()
+            .fold(document("", &["urn:1"]), |page, (name, value)| {
+                page.with(name, value)
+            });
+        web.serve(FEED, page);
+        let mut feed = builder(&web).build().unwrap();
+        assert_eq!(all(&mut feed).await, ["1"]);
+        assert_eq!(feed.sees_the_past(), past, "{fields:?}");
+    }
+}
+
+/// The index is never needed.
+#[tokio::test(start_paused = true)]
+async fn an_index_that_cannot_be_had_changes_nothing() {
+    let index = "<link rel='index' href='index'/>";
+    let history = |first: usize| {
+        let feed = simplefeed_core::history::HistoryHash::start_of_text("urn:f");
+        let hash = (1..=first).fold(feed, |hash, n| {
+            hash.extend(format!("<entry><id>urn:{n}</id></entry>").as_bytes())
+        });
+        format!("<history xmlns='urn:simplefeed:1' first='{first}' before='{hash}'/>")
+    };
+    let link = |rel: &str, to: usize| format!("<link rel='{rel}' href='{to}'/>");
+    for (index_page, requests) in [
+        (None, 7),
+        (Some(Page::new("text/html", "<html>log in</html>")), 7),
+        (
+            Some(Page::new(
+                "application/json",
+                "{\"feed\":\"urn:f\",\"prev\":null,\"documents\":[]}",
+            )),
+            7,
+        ),
+    ] {
+        let web = Arc::new(Web::default());
+        let put = |url: &str, links: String, n: usize| {
+            web.put(
+                url,
+                &(links + index + &history(n - 1)),
+                &[&format!("urn:{n}")],
+            );
+        };
+        put("http://h/1", link("next-archive", 2), 1);
+        put(
+            "http://h/2",
+            link("next-archive", 3) + &link("prev-archive", 1),
+            2,
+        );
+        put("http://h/3", link("prev-archive", 2), 3);
+        put(FEED, link("prev-archive", 2) + &link("via", 3), 3);
+        if let Some(page) = index_page {
+            web.serve("http://h/index", page);
+        }
+        let mut feed = builder(&web).build().unwrap();
+        assert_eq!(all(&mut feed).await, ["1", "2", "3"]);
+        // Recent, index, back over 2 to 1, forward over 2 and 3.
+        assert!(web.asked() <= requests, "{}", web.asked());
+        assert_eq!(web.sent("accept")[1].0, "http://h/index");
+    }
+}
+
+/// The short URL always redirects; the target is what is polled.
+#[tokio::test(start_paused = true)]
+async fn a_redirect_is_followed_once_and_its_target_polled() {
+    let web = Arc::new(Web::default());
+    web.redirect("http://h/short", FEED);
+    web.put(FEED, "", &["urn:1"]);
+    let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
+    let short = Consumer::builder("http://h/short").transport(transport);
+    let mut feed = short.build().unwrap();
+    assert_eq!(all(&mut feed).await, ["1"]);
+    web.put(FEED, "", &["urn:2", "urn:1"]);
+    assert_eq!(all(&mut feed).await, ["2"]);
+    let asked: Vec<_> = web.sent("accept").into_iter().map(|(url, _)| url).collect();
+    assert_eq!(asked, ["http://h/short", FEED, FEED]);
 }

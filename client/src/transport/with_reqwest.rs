@@ -6,9 +6,6 @@ use std::time::Duration;
 
 use super::{Answer, Answering, Method, Request, Transport, TransportError};
 
-/// Redirects followed for one request.
-const REDIRECTS_MAX: usize = 5;
-
 /// A transport over reqwest, with rustls and the system's proxies.
 #[derive(Clone, Debug)]
 pub struct ReqwestTransport {
@@ -27,7 +24,7 @@ impl ReqwestTransport {
         let client = reqwest::Client::builder()
             .connect_timeout(connect)
             .read_timeout(read)
-            .redirect(reqwest::redirect::Policy::limited(REDIRECTS_MAX))
+            .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("simplefeed/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(failed)?;
@@ -48,7 +45,6 @@ impl ReqwestTransport {
         }
         let mut incoming = outgoing.send().await.map_err(failed)?;
         let status = incoming.status().as_u16();
-        let url = incoming.url().clone();
         let headers = incoming.headers().iter().map(|(name, value)| {
             (
                 name.as_str().into(),
@@ -73,7 +69,6 @@ impl ReqwestTransport {
         }
         Ok(Answer {
             status,
-            url,
             headers,
             body: body.into(),
         })
@@ -88,13 +83,11 @@ impl Transport for ReqwestTransport {
 
 /// A request that failed on the way may succeed later; one that could not be made will not.
 fn failed(error: reqwest::Error) -> TransportError {
-    let transient = !(error.is_builder() || error.is_redirect());
+    let transient = !error.is_builder();
     let detail = if error.is_connect() {
         "cannot connect"
     } else if error.is_timeout() {
         "the server took too long"
-    } else if error.is_redirect() {
-        "too many redirects"
     } else if error.is_decode() || error.is_body() {
         "the answer broke off"
     } else {

@@ -2,15 +2,22 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::*;
+use super::{
+    places::{bookmark, count, hash_entries},
+    *,
+};
 use crate::{
     document::feed_document,
     event,
     feed::{Epoch, FeedId, FeedName},
     header::{Form, RECENT, header},
+    index::{IndexBlock, IndexedDocument},
+    instant::Instant,
     plan::{FeedState, Moment, Opening, give_ids, plan, plan_creation},
     settings::{Choices, Defaults, Settings},
 };
+
+mod simulation;
 
 const BASE: &str = "http://h/feeds/a/";
 
@@ -76,6 +83,39 @@ impl Feed {
         }
     }
 
+    /// Returns a block of an archive index that lists all but the `lag` newest archived documents,
+    /// in closed blocks of `size`.
+    fn index(&self, name: &str, size: usize, lag: usize) -> Option<IndexBlock> {
+        let archived = self.openings.len() - 1;
+        let listed = archived.saturating_sub(lag);
+        let block = match name {
+            "index.json" => listed / size,
+            name => name
+                .strip_prefix("index-")?
+                .strip_suffix(".json")?
+                .parse()
+                .ok()?,
+        };
+        let documents = (block * size + 1..=listed).take(size).map(|number| {
+            let document = self.get(&url(&format!("{number}.atom"))).unwrap();
+            IndexedDocument {
+                href: format!("{number}.atom"),
+                first: document.history.unwrap().0.0,
+                entries: count(document.len()),
+                opened: String::new(),
+                updated: document.updated.unwrap().to_string(),
+                sha256: crate::digest::Digest::of(b""),
+            }
+        });
+        Some(IndexBlock {
+            feed: self.state.settings.id.to_string(),
+            prev: block
+                .checked_sub(1)
+                .map(|before| format!("index-{before}.json")),
+            documents: documents.collect(),
+        })
+    }
+
     fn text(&self, name: &str) -> Option<String> {
         let number = match name {
             RECENT => self.openings.len(),
@@ -121,10 +161,19 @@ fn url(name: &str) -> Url {
     format!("{BASE}{name}").parse().unwrap()
 }
 
-/// Walks to the end, with `get` as the network. Returns the numbers handed over, and the bookmark.
+/// Walks to the end, with `get` as the network, without an index. Returns the numbers handed over, and the bookmark.
 fn walk(
     start: Start,
+    get: impl FnMut(&Ask) -> Option<Document>,
+) -> (Vec<usize>, Walk, Result<(), WalkError>) {
+    walk_by_index(start, get, |_| None)
+}
+
+/// Walks to the end, with `get` and `index` as the network.
+fn walk_by_index(
+    start: Start,
     mut get: impl FnMut(&Ask) -> Option<Document>,
+    mut index: impl FnMut(&Ask) -> Option<IndexBlock>,
 ) -> (Vec<usize>, Walk, Result<(), WalkError>) {
     let mut walk = Walk::new(url(RECENT), start).documents_max(100);
     let mut seen = vec![];
@@ -132,9 +181,16 @@ fn walk(
         let Some(ask) = walk.ask() else {
             return (seen, walk, Ok(()));
         };
-        let outcome = match get(&ask) {
-            Some(document) => walk.take(document, &ask.url),
-            None => walk.missing().map(|()| None),
+        let outcome = if ask.kind == AskKind::Index {
+            match index(&ask) {
+                Some(block) => walk.take_index(&block, &ask.url).map(|()| None),
+                None => walk.missing().map(|()| None),
+            }
+        } else {
+            match get(&ask) {
+                Some(document) => walk.take(document, &ask.url),
+                None => walk.missing().map(|()| None),
+            }
         };
         match outcome {
             Ok(run) => seen.extend(run.iter().flat_map(numbers)),
@@ -258,7 +314,7 @@ fn a_stale_copy_is_asked_for_again() {
                 let bookmark = bookmark_after(&now, old - 1);
                 // The recent document is fresh, all others are as old as they may be.
                 let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| {
-                    let fresh = ask.recent || ask.again;
+                    let fresh = ask.kind == AskKind::Recent || ask.again;
                     let copy = before.get(&ask.url).filter(|_| !fresh);
                     copy.or_else(|| now.get(&ask.url))
                 });
@@ -522,4 +578,129 @@ fn documents_of_two_feeds_are_never_mixed() {
         "{outcome:?}"
     );
     assert!(seen.is_empty());
+}
+
+/// Goal: the index costs or saves requests and changes nothing else.
+/// Method: every feed and start, with an index that is complete, lags, is of another feed, lists
+/// nothing, or leads astray; the entries are those of the plain walk.
+#[test]
+fn the_index_only_tells_where_to_begin_looking() {
+    for size in 1..=3 {
+        for end in 0..=14_usize {
+            let mut feed = Feed::new(size);
+            feed.append(end);
+            let times =
+                (0..=16).map(|second| Start::Time(Instant::from_micros(second * 1_000_000)));
+            for start in times.chain([Start::Oldest]) {
+                let (plain, ..) = walk(start.clone(), |ask| feed.get(&ask.url));
+                let name = |ask: &Ask| ask.url.as_str().strip_prefix(BASE).unwrap().to_owned();
+                let honest = |lag| {
+                    let feed = &feed;
+                    move |ask: &Ask| feed.index(&name(ask), 2, lag)
+                };
+                let check = |what: &str, index: &dyn Fn(&Ask) -> Option<IndexBlock>| {
+                    let (seen, _, outcome) =
+                        walk_by_index(start.clone(), |ask| feed.get(&ask.url), index);
+                    let context = format!("{what}: size {size}, end {end}, {start:?}");
+                    assert_eq!((seen, outcome), (plain.clone(), Ok(())), "{context}");
+                };
+                check("complete", &honest(0));
+                check("lagging", &honest(3));
+                check("of another feed", &|ask| {
+                    let block = honest(0)(ask)?;
+                    Some(IndexBlock {
+                        feed: "urn:other".into(),
+                        ..block
+                    })
+                });
+                check("empty", &|ask| {
+                    let block = honest(0)(ask)?;
+                    Some(IndexBlock {
+                        documents: vec![],
+                        ..block
+                    })
+                });
+                check("newest first", &|ask| {
+                    let mut block = honest(0)(ask)?;
+                    block.documents.reverse();
+                    Some(block)
+                });
+                check("with wrong times", &|ask| {
+                    let mut block = honest(0)(ask)?;
+                    for listed in &mut block.documents {
+                        listed.updated = "1970-01-01T00:00:00Z".into();
+                    }
+                    Some(block)
+                });
+            }
+        }
+    }
+}
+
+/// Goal: replay from the oldest costs one request per document and one per index block.
+#[test]
+fn the_index_saves_the_way_back() {
+    let mut feed = Feed::new(1);
+    feed.append(30);
+    let (mut documents, mut blocks) = (0, 0);
+    let (seen, _, outcome) = walk_by_index(
+        Start::Oldest,
+        |ask| {
+            documents += 1;
+            feed.get(&ask.url)
+        },
+        |ask| {
+            blocks += 1;
+            feed.index(ask.url.as_str().strip_prefix(BASE)?, 10, 0)
+        },
+    );
+    assert_eq!((seen, outcome), ((0..30).collect(), Ok(())));
+    // The recent document, and all thirty at their permanent URLs; index, index-1, index-0.
+    assert_eq!((documents, blocks), (31, 3));
+}
+
+/// Goal: a finished replay is proved complete: it ends with the history that was promised.
+#[test]
+fn the_end_has_the_history_that_was_promised() {
+    let mut feed = Feed::new(3);
+    feed.append(8);
+    let mut other = Feed::new(3);
+    other.append(4);
+    other.instant = Instant::from_micros(9_000_000_000);
+    other.append(4);
+    // The recent document shows one history, everything else another.
+    let (_, _, outcome) = walk(Start::Oldest, |ask| match ask.kind {
+        AskKind::Recent => feed.get(&ask.url),
+        _ => other.get(&ask.url),
+    });
+    let expected = WalkError::HistoryChanged {
+        url: url("3.atom"),
+        position: Position(7),
+    };
+    assert_eq!(outcome, Err(expected));
+}
+
+/// Where only an id is known, an old copy of the recent document looks like a gap.
+#[test]
+fn an_entry_that_a_stale_copy_hides_is_no_gap() {
+    for size in 1..=4 {
+        let mut before = Feed::new(size);
+        before.append(4);
+        let mut now = before.clone();
+        now.append(5);
+        for last in 0..9 {
+            let (seen, _, outcome) = walk(Start::Entry(format!("urn:{last}")), |ask| {
+                match (ask.kind, ask.again) {
+                    (AskKind::Recent, false) => before.get(&ask.url),
+                    _ => now.get(&ask.url),
+                }
+            });
+            let newest = if last < 4 { 4 } else { 9 };
+            assert_eq!(
+                (seen, outcome),
+                ((last + 1..newest).collect(), Ok(())),
+                "size {size}, after {last}"
+            );
+        }
+    }
 }

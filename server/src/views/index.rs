@@ -5,10 +5,9 @@
 //! lists what is in the manifest.
 
 use bytes::Bytes;
-use serde::Serialize;
 use simplefeed_core::{
-    digest::Digest,
     feed::{DocumentNumber, FeedId, FeedName, Numbered},
+    index::{IndexBlock, IndexedDocument},
     instant::Instant,
     limits::INDEX_BLOCK_DOCUMENTS,
 };
@@ -24,23 +23,6 @@ pub struct Block {
     pub bytes: Bytes,
     /// When the last document in it was closed.
     pub closed: Instant,
-}
-
-#[derive(Serialize)]
-struct Listing<'a> {
-    feed: &'a FeedId,
-    prev: Option<String>,
-    documents: Vec<Listed>,
-}
-
-#[derive(Serialize)]
-struct Listed {
-    href: String,
-    first: u64,
-    entries: u64,
-    opened: String,
-    updated: String,
-    sha256: Digest,
 }
 
 /// Returns closed block `block` (1 is the oldest), or `None` while it is not closed.
@@ -153,7 +135,7 @@ fn name_of(block: u64, last: &Archived) -> String {
 }
 
 fn listing(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
-    let documents = documents.into_iter().map(|document| Listed {
+    let documents = documents.into_iter().map(|document| IndexedDocument {
         href: document.name.to_string(),
         first: document.first.0,
         entries: document.entries,
@@ -161,12 +143,10 @@ fn listing(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Byt
         updated: document.updated.to_string(),
         sha256: document.identity.digest,
     });
-    let listing = Listing {
-        feed,
+    let block = IndexBlock {
+        feed: feed.to_string(),
         prev,
         documents: documents.collect(),
     };
-    let mut json = serde_json::to_vec(&listing).expect("a listing has a JSON form");
-    json.push(b'\n');
-    json.into()
+    block.to_bytes()
 }

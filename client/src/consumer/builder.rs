@@ -1,0 +1,208 @@
+//! Making a consumer.
+//!
+//! Shell: reads the bookmark.
+
+use std::sync::Arc;
+
+use simplefeed_core::{
+    limits::{CLIENT_DOCUMENT_BYTES_MAX, WALK_DOCUMENTS_MAX},
+    replay::{Bookmark, Replay, Start},
+};
+use url::Url;
+
+use super::{Consumer, ConsumerError, Since};
+use crate::{
+    bookmark::BookmarkStore,
+    fetch::Fetcher,
+    transport::{self, Transport},
+};
+
+/// Told of every failure that is waited out.
+pub(super) type OnRetry = Box<dyn FnMut(&ConsumerError) + Send>;
+
+/// Makes a [`Consumer`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use simplefeed_client::{Consumer, FileBookmark, Since};
+///
+/// # fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let feed = Consumer::builder("https://example.org/feeds/orders")
+///     .bookmark(FileBookmark::open("orders.bookmark")?)
+///     .since(Since::Newest)
+///     .follow(true)
+///     .bearer_token(std::env::var("ORDERS_TOKEN")?)
+///     .document_bytes_max(8 * 1024 * 1024)
+///     .documents_max(10_000)
+///     .on_retry(|error| eprintln!("waiting: {error}"))
+///     .build()?;
+/// # Ok(()) }
+/// ```
+pub struct Builder {
+    url: String,
+    store: Option<Box<dyn BookmarkStore>>,
+    resume: Option<Bookmark>,
+    since: Since,
+    follow: bool,
+    transport: Option<Arc<dyn Transport>>,
+    token: Option<String>,
+    document_bytes_max: usize,
+    documents_max: usize,
+    on_retry: Option<OnRetry>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    pub(super) fn new(url: String) -> Self {
+        Self {
+            url,
+            store: None,
+            resume: None,
+            since: Since::Oldest,
+            follow: false,
+            transport: None,
+            token: None,
+            document_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
+            documents_max: WALK_DOCUMENTS_MAX,
+            on_retry: None,
+        }
+    }
+
+    /// Keeps the bookmark in `store`, and begins after the one found there.
+    #[must_use]
+    pub fn bookmark(self, store: impl BookmarkStore + 'static) -> Self {
+        Self {
+            store: Some(Box::new(store)),
+            ..self
+        }
+    }
+
+    /// Begins after a bookmark that the caller kept, in a database for instance. It goes before one
+    /// found in a store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_client::{Bookmark, Consumer};
+    ///
+    /// let kept = r#"{"feed":"urn:f","entry":"urn:1","position":1}"#;
+    /// let bookmark: Bookmark = serde_json::from_str(kept)?;
+    /// let feed = Consumer::builder("https://example.org/feeds/orders").resume(bookmark).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn resume(self, bookmark: Bookmark) -> Self {
+        Self {
+            resume: Some(bookmark),
+            ..self
+        }
+    }
+
+    /// Says where to begin if there is no bookmark; with the oldest entry by default.
+    #[must_use]
+    pub fn since(self, since: Since) -> Self {
+        Self { since, ..self }
+    }
+
+    /// Says whether to wait for entries to come; if not (the default), the end is what is newest at
+    /// the first look.
+    #[must_use]
+    pub fn follow(self, follow: bool) -> Self {
+        Self { follow, ..self }
+    }
+
+    /// Brings another transport.
+    #[must_use]
+    pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
+        Self {
+            transport: Some(transport),
+            ..self
+        }
+    }
+
+    /// Sends a bearer token to the origin of the URL given, and to no other: neither across a
+    /// redirect nor to where an archive link leads.
+    #[must_use]
+    pub fn bearer_token(self, token: impl Into<String>) -> Self {
+        Self {
+            token: Some(token.into()),
+            ..self
+        }
+    }
+
+    /// Accepts documents of at most this many decoded bytes; 64 MiB by default.
+    #[must_use]
+    pub fn document_bytes_max(self, document_bytes_max: usize) -> Self {
+        Self {
+            document_bytes_max,
+            ..self
+        }
+    }
+
+    /// Walks over at most this many documents in one catching-up; 1,000,000 by default.
+    #[must_use]
+    pub fn documents_max(self, documents_max: usize) -> Self {
+        Self {
+            documents_max,
+            ..self
+        }
+    }
+
+    /// Tells `on_retry` of every failure that the consumer waits out, so that an operator can know.
+    #[must_use]
+    pub fn on_retry(self, on_retry: impl FnMut(&ConsumerError) + Send + 'static) -> Self {
+        Self {
+            on_retry: Some(Box::new(on_retry)),
+            ..self
+        }
+    }
+
+    /// Makes the consumer. Nothing is fetched yet.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is none, the bookmark cannot be read, or there is no transport.
+    pub fn build(mut self) -> Result<Consumer, ConsumerError> {
+        let url = Url::parse(&self.url);
+        let url = url.map_err(|source| ConsumerError::Url {
+            url: self.url.clone(),
+            source,
+        })?;
+        let kept = match &mut self.store {
+            Some(store) => store.load().map_err(|source| ConsumerError::Bookmark {
+                action: "read",
+                source,
+            })?,
+            None => None,
+        };
+        let transport = match self.transport {
+            Some(transport) => transport,
+            None => transport::ready_made().map_err(ConsumerError::Transport)?,
+        };
+        let mut fetcher = Fetcher::new(transport).document_bytes_max(self.document_bytes_max);
+        if let Some(token) = self.token {
+            fetcher = fetcher.bearer_token(&url, token);
+        }
+        let start = match (self.resume.or_else(|| kept.clone()), self.since) {
+            (Some(bookmark), _) => Start::Bookmark(bookmark),
+            (None, since) => since.into(),
+        };
+        let replay = Replay::new(url, start).documents_max(self.documents_max);
+        Ok(Consumer::new(
+            fetcher,
+            replay,
+            self.store,
+            kept,
+            self.follow,
+            self.on_retry,
+        ))
+    }
+}

@@ -1,0 +1,53 @@
+//! Why a consumer stopped.
+//!
+//! Pure.
+
+use std::io;
+
+use simplefeed_core::replay::WalkError;
+
+use crate::{fetch::FetchError, transport::TransportError};
+
+/// Why a consumer stopped.
+///
+/// Entries delivered before the error stay delivered. Only a transient error may go away by itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConsumerError {
+    /// The feed's URL is not a URL.
+    #[error("{url:?} is not a URL")]
+    Url {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        source: url::ParseError,
+    },
+    /// The transport cannot be set up.
+    #[error("there is no way to the network")]
+    Transport(#[source] TransportError),
+    /// The bookmark cannot be read or kept.
+    #[error("the bookmark cannot be {action}")]
+    Bookmark {
+        /// `read` or `kept`.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A document cannot be had.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The feed does not continue what was read before.
+    #[error(transparent)]
+    Walk(#[from] WalkError),
+}
+
+impl ConsumerError {
+    /// Returns whether the same call may succeed later with nothing changed.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Fetch(error) => error.is_transient(),
+            Self::Walk(error) => matches!(error, WalkError::Stale { .. }),
+            Self::Url { .. } | Self::Transport(_) | Self::Bookmark { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a consumer is given: one entry, owned.
+//!
+//! Pure.
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use simplefeed_core::{
+    event::Event,
+    feed::Position,
+    replay::{Bookmark, Run, RunEntry},
+    xml::XmlError,
+};
+use url::Url;
+
+/// One entry, owned.
+///
+/// # Examples
+///
+/// ```no_run
+/// use simplefeed_client::{Delivery, EntryError};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Order {
+///     order: u64,
+/// }
+///
+/// fn look(delivery: &Delivery) -> Result<(), EntryError> {
+///     let order: Order = delivery.json()?; // its JSON content
+///     let event = delivery.event()?; // everything, as an event
+///     let entry = delivery.entry()?; // as atom_syndication sees it
+///     println!("{} at {:?}: order {}", delivery.id(), delivery.position(), order.order);
+///     println!("{:?}, {}, {} bytes", event.title, entry.title.value, delivery.raw().len());
+///     println!("read in {:?}", delivery.document());
+///     println!("{}", serde_json::to_string(delivery.bookmark())?); // to be kept with the effect
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    fragment: Bytes,
+    bookmark: Bookmark,
+    /// Counts the deliveries of one consumer, from 1.
+    pub(crate) number: u64,
+}
+
+/// Why an entry is not what the caller asked it to be read as.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryError {
+    /// The entry is not well-formed.
+    #[error("the entry is not well-formed")]
+    Xml(#[from] XmlError),
+    /// Its content is not the JSON expected.
+    #[error("the entry's content is not the JSON expected")]
+    Json(#[from] serde_json::Error),
+    /// `atom_syndication` cannot read it.
+    #[error("the entry cannot be read by atom_syndication")]
+    Atom(#[from] atom_syndication::Error),
+}
+
+impl Delivery {
+    pub(crate) fn new(run: &Run, entry: &RunEntry, number: u64) -> Option<Self> {
+        Some(Self {
+            fragment: run.document.stand_alone(entry.index)?,
+            bookmark: run.bookmark(entry)?,
+            number,
+        })
+    }
+
+    /// Returns the entry's `atom:id`.
+    pub fn id(&self) -> &str {
+        self.bookmark.entry.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the entry's position, if the feed tells positions.
+    pub fn position(&self) -> Option<Position> {
+        self.bookmark.position
+    }
+
+    /// Returns the permanent URL of the document the entry was read in.
+    pub fn document(&self) -> Option<&Url> {
+        self.bookmark.document.as_ref()
+    }
+
+    /// Returns the entry's bytes as they stand in the document; of a foreign feed, with the namespace
+    /// declarations of the feed, so that they stand alone.
+    pub fn raw(&self) -> &Bytes {
+        &self.fragment
+    }
+
+    /// Returns the bookmark after this entry, to be saved together with the entry's effect.
+    pub fn bookmark(&self) -> &Bookmark {
+        &self.bookmark
+    }
+
+    /// Returns the entry as an event.
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Xml`].
+    pub fn event(&self) -> Result<Event, EntryError> {
+        let text = String::from_utf8_lossy(&self.fragment);
+        Ok(Event::from_entry(&text)?)
+    }
+
+    /// Returns the entry's JSON content.
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Json`] if it has none, or another than `T`.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, EntryError> {
+        let content = self.event()?.content;
+        let text = content.as_deref().map_or("", |content| content.get());
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Returns the entry as `atom_syndication` sees it, which is less than its bytes say.
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Atom`].
+    pub fn entry(&self) -> Result<atom_syndication::Entry, EntryError> {
+        Ok(atom_syndication::Entry::read_from(&self.fragment[..])?)
+    }
+}

@@ -1,0 +1,163 @@
+//! What an answer means.
+//!
+//! Pure, but for the clock that a date in `Retry-After` is counted from.
+
+use std::time::{Duration, SystemTime};
+
+use simplefeed_core::limits::{PAUSE_SECONDS_MAX, POLL_SECONDS_MIN};
+use url::Url;
+
+use super::FetchError;
+use crate::transport::Answer;
+
+/// How long an answer stays fresh, and whether it still is (RFC 9111, RFC 5861).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use simplefeed_client::fetch::Freshness;
+///
+/// let unknown = Freshness::default();
+/// assert_eq!(unknown.poll_after(), Duration::from_secs(1));
+/// assert!(!unknown.is_past());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freshness {
+    max_age: Option<Duration>,
+    stale_while_revalidate: Duration,
+    age: Duration,
+    /// Whether a cache says that the answer's time is over.
+    told_past: bool,
+}
+
+impl Freshness {
+    pub(super) fn of(answer: &Answer) -> Self {
+        let policy = answer.header("cache-control").unwrap_or_default();
+        let age = answer.header("age").and_then(|age| age.trim().parse().ok());
+        Self {
+            max_age: directive(policy, "max-age"),
+            stale_while_revalidate: directive(policy, "stale-while-revalidate").unwrap_or_default(),
+            age: bounded(age.unwrap_or(0)),
+            told_past: answer.header("cache-status").is_some_and(tells_past),
+        }
+    }
+
+    /// Returns how long to wait before the next look: what the server says, and at least a second.
+    pub fn poll_after(&self) -> Duration {
+        let floor = Duration::from_secs(POLL_SECONDS_MIN);
+        self.max_age.unwrap_or_default().max(floor)
+    }
+
+    /// Returns how long a cache may keep giving this copy: `max-age`, and as long as it may revalidate
+    /// meanwhile.
+    pub fn let_go_after(&self) -> Duration {
+        let lifetime = self.lifetime().unwrap_or_default();
+        let floor = Duration::from_secs(POLL_SECONDS_MIN);
+        lifetime.saturating_sub(self.age).max(floor)
+    }
+
+    /// Returns whether a cache gave a copy whose time is over, as it may while it cannot reach the
+    /// server: what is newer is not seen.
+    pub fn is_past(&self) -> bool {
+        self.told_past || self.lifetime().is_some_and(|lifetime| self.age > lifetime)
+    }
+
+    fn lifetime(&self) -> Option<Duration> {
+        Some(self.max_age? + self.stale_while_revalidate)
+    }
+}
+
+/// Whether some cache on the way says that it used a copy past its time (RFC 9211, 2.4: a negative
+/// `ttl`).
+fn tells_past(status: &str) -> bool {
+    status.split([',', ';']).any(|part| {
+        let ttl = part.trim().strip_prefix("ttl=");
+        ttl.is_some_and(|ttl| ttl.starts_with('-'))
+    })
+}
+
+fn directive(policy: &str, name: &str) -> Option<Duration> {
+    let value = policy.split(',').find_map(|directive| {
+        let (found, value) = directive.trim().split_once('=')?;
+        found.eq_ignore_ascii_case(name).then_some(value)
+    });
+    Some(bounded(value?.trim_matches('"').parse().ok()?))
+}
+
+fn bounded(seconds: u64) -> Duration {
+    Duration::from_secs(seconds.min(PAUSE_SECONDS_MAX))
+}
+
+/// Returns where an answer redirects to (RFC 9110, 15.4): over HTTP, not to anything else.
+pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
+    if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let to = from.join(answer.header("location")?).ok()?;
+    matches!(to.scheme(), "http" | "https").then_some(to)
+}
+
+pub(super) fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError> {
+    let (url, status) = (url.clone(), answer.status);
+    match status {
+        200 => Ok(answer),
+        404 | 410 => Err(FetchError::Missing { url, status }),
+        401 | 403 => Err(FetchError::Unauthorized { url, status }),
+        _ => {
+            let (detail, retry_after) = (problem_detail(&answer), retry_after(&answer));
+            Err(FetchError::Status {
+                url,
+                status,
+                detail,
+                retry_after,
+            })
+        }
+    }
+}
+
+/// A page for people must never count as an empty document.
+pub(super) fn check_type(url: &Url, answer: &Answer) -> Result<(), FetchError> {
+    let kind = answer.header("content-type").unwrap_or_default();
+    let bare = kind
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    match bare.as_str() {
+        "application/atom+xml" | "application/xml" | "text/xml" => Ok(()),
+        _ => Err(FetchError::OtherType {
+            url: url.clone(),
+            found: kind.into(),
+        }),
+    }
+}
+
+/// Returns what a problem document says, or the beginning of any other text.
+pub(crate) fn problem_detail(answer: &Answer) -> String {
+    #[derive(serde::Deserialize)]
+    struct Problem {
+        detail: String,
+        line: Option<u64>,
+    }
+    if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
+        return match problem.line {
+            Some(line) => format!("{} (line {line} of the request)", problem.detail),
+            None => problem.detail,
+        };
+    }
+    let text = String::from_utf8_lossy(&answer.body);
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+/// Returns how long the server asks to wait: seconds, or until a date.
+pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
+    let text = answer.header("retry-after")?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    date.duration_since(SystemTime::now()).ok()
+}

@@ -1,0 +1,75 @@
+//! The archive index: which documents are frozen, so that a consumer need not walk to find out.
+//!
+//! Pure, and for ever: closed blocks are frozen bytes.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{digest::Digest, instant::Instant};
+
+/// One block of a feed's archive index. The growing one is where documents link to (`index`); it
+/// leads back to the closed ones.
+///
+/// The index may lag behind the chain of documents and never leads it.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::index::IndexBlock;
+///
+/// let block = IndexBlock { feed: "urn:f".into(), prev: None, documents: vec![] };
+/// assert_eq!(&block.to_bytes()[..], b"{\"feed\":\"urn:f\",\"prev\":null,\"documents\":[]}\n");
+/// assert_eq!(IndexBlock::read(&block.to_bytes())?, block);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexBlock {
+    /// The feed's `atom:id`.
+    pub feed: String,
+    /// The block before this one, relative to this one's URL.
+    pub prev: Option<String>,
+    /// Its documents, oldest first.
+    pub documents: Vec<IndexedDocument>,
+}
+
+/// A frozen document, as the index lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndexedDocument {
+    /// Where it is, relative to the block's URL.
+    pub href: String,
+    /// The position of its oldest entry.
+    pub first: u64,
+    /// The number of its entries.
+    pub entries: u64,
+    /// When it was opened: RFC 3339.
+    pub opened: String,
+    /// The commit instant of its newest entry: RFC 3339.
+    pub updated: String,
+    /// The digest of its identity bytes.
+    pub sha256: Digest,
+}
+
+impl IndexBlock {
+    /// Returns the block's bytes: JSON and a line feed.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut json = serde_json::to_vec(self).expect("an index block has a JSON form");
+        json.push(b'\n');
+        json.into()
+    }
+
+    /// Reads a block.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong with its JSON. Members that are not known are passed over.
+    pub fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(body)
+    }
+}
+
+impl IndexedDocument {
+    /// Returns whether all of the document was committed before an instant.
+    pub(crate) fn is_before(&self, instant: Instant) -> bool {
+        Instant::parse(&self.updated).is_some_and(|updated| updated < instant)
+    }
+}

@@ -1,0 +1,57 @@
+//! A consumer's memory, and where a replay begins.
+//!
+//! Pure, and for ever: bookmarks are kept in files and databases.
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::{feed::Position, history::HistoryHash, instant::Instant};
+
+/// A consumer's memory: the entry it accepted last, and all it needs to go on from there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bookmark {
+    /// The `atom:id` of the feed.
+    pub feed: String,
+    /// The `atom:id` of the entry; `None` before the first entry of an empty feed.
+    pub entry: Option<String>,
+    /// The entry's position, if the feed tells positions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
+    /// The history hash after the entry, if the feed tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryHash>,
+    /// The permanent URL of the document the entry was read in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<Url>,
+    /// The entity tag of the recent document, as long as the entry is its newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
+    /// The `Last-Modified` of the recent document, as long as the entry is its newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_modified: Option<String>,
+}
+
+/// Where a replay begins.
+#[expect(clippy::large_enum_variant, reason = "one of it lives per walk")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the first entry there ever was.
+    Oldest,
+    /// After the newest entry at the time of looking.
+    Newest,
+    /// With the first entry at or after an instant.
+    Time(Instant),
+    /// After the entry with this id.
+    Entry(String),
+    /// After a bookmarked entry.
+    Bookmark(Bookmark),
+}
+
+/// What an answer can be recognised by later, so that nothing is sent twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Validators {
+    /// The entity tag, exactly as the server sent it.
+    pub etag: Option<String>,
+    /// The `Last-Modified`, exactly as the server sent it.
+    pub last_modified: Option<String>,
+}

@@ -1,0 +1,65 @@
+//! Why a walk cannot go on.
+//!
+//! Pure.
+
+use url::Url;
+
+use crate::feed::Position;
+
+/// Why a walk cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WalkError {
+    /// The bookmarked entry is in no document of the feed. Delivering anything now would skip
+    /// entries silently; only a person can decide to start over.
+    #[error("gap: entry {entry} is not in the feed")]
+    Gap {
+        /// The entry that is gone.
+        entry: String,
+    },
+    /// The feed at this URL is not the one the bookmark belongs to.
+    #[error("another feed: {url} is {found}, the bookmark belongs to {expected}")]
+    AnotherFeed {
+        /// Where the document came from.
+        url: Url,
+        /// The feed's id in the bookmark, or in the documents before.
+        expected: String,
+        /// The id found.
+        found: String,
+    },
+    /// The same position has another history: the server was rolled back or rebuilt, or a document
+    /// was changed.
+    #[error(
+        "history changed: {url} does not continue what was read before, at position {position}"
+    )]
+    HistoryChanged {
+        /// Where the document came from.
+        url: Url,
+        /// The position at which the histories part.
+        position: Position,
+    },
+    /// A copy is older than what was read before, even when asked for past all caches.
+    #[error("stale copy: {url} ends before what was read earlier")]
+    Stale {
+        /// Where the copy came from.
+        url: Url,
+    },
+    /// A document that the archive links lead to does not exist (any more).
+    #[error("gap: there is no document at {url} any more")]
+    Missing {
+        /// Where it should be.
+        url: Url,
+    },
+    /// The links lead back to a document that was read already.
+    #[error("loop: the archive links lead to {url} twice")]
+    Loop {
+        /// The document met twice.
+        url: Url,
+    },
+    /// There are more documents than the walk may read.
+    #[error("more than {max} documents")]
+    TooMany {
+        /// The bound.
+        max: usize,
+    },
+}

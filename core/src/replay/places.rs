@@ -1,0 +1,62 @@
+//! Where entries stand: positions, hashes and times of a document's entries.
+//!
+//! Pure.
+
+use url::Url;
+
+use super::{Bookmark, RunEntry};
+use crate::{
+    event::Event, feed::Position, history::HistoryHash, instant::Instant, reader::Document,
+};
+
+/// Returns the bookmark after one of a document's entries.
+pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Option<Bookmark> {
+    let id = document.entry(entry.index)?.id;
+    Some(Bookmark {
+        feed: document.feed.clone(),
+        entry: Some(id.into()),
+        position: entry.place.map(|(position, _)| position),
+        history: entry.place.map(|(_, history)| history),
+        document: Some(url.clone()),
+        ..Bookmark::default()
+    })
+}
+
+pub(super) fn count(entries: usize) -> u64 {
+    u64::try_from(entries).expect("a document has fewer than 2^64 entries")
+}
+
+/// Returns whether all of a document was committed before an instant.
+pub(super) fn is_before(document: &Document, instant: Instant) -> bool {
+    document.updated.is_some_and(|updated| updated < instant)
+}
+
+/// Returns the position after the document's newest entry, if the document tells positions.
+pub(super) fn end_of(document: &Document) -> Option<Position> {
+    document
+        .history
+        .map(|(first, _)| Position(first.0 + count(document.len())))
+}
+
+/// Returns the position of a document's newest entry and the history hash after it, if the document
+/// tells them.
+pub(super) fn newest_place(document: &Document) -> Option<(Position, HistoryHash)> {
+    let (first, before) = document.history?;
+    let newest = count(document.len()).checked_sub(1)?;
+    let history = hash_entries(document, before, document.len());
+    Some((Position(first.0 + newest), history))
+}
+
+/// Returns the history hash after the `oldest` oldest entries of a document.
+pub(super) fn hash_entries(document: &Document, before: HistoryHash, oldest: usize) -> HistoryHash {
+    let indices = (document.len().saturating_sub(oldest)..document.len()).rev();
+    let entries = indices.filter_map(|index| document.entry(index));
+    entries.fold(before, |hash, entry| hash.extend(entry.fragment))
+}
+
+/// Returns the `updated` of an entry.
+pub(super) fn updated_of(document: &Document, index: usize) -> Option<Instant> {
+    let element = document.stand_alone(index)?;
+    let event = Event::from_entry(std::str::from_utf8(&element).ok()?).ok()?;
+    Instant::parse(&event.updated?)
+}

@@ -1,0 +1,224 @@
+//! Round after round of catching up, each from where the last one ended.
+//!
+//! Pure.
+
+use url::Url;
+
+use super::{Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError};
+use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, reader::Document};
+
+/// A feed replayed, and then followed: all that a consumer decides, without network and time.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::{reader::Document, replay::{Replay, Start, Validators}};
+///
+/// let url: url::Url = "https://example.org/feeds/a/recent.atom".parse()?;
+/// let body = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>\
+///     <entry><id>urn:1</id></entry></feed>";
+/// let tag = Validators { etag: Some("\"1\"".into()), last_modified: None };
+///
+/// let mut replay = Replay::new(url.clone(), Start::Oldest);
+/// let document = Document::read(body.into(), &url)?;
+/// let run = replay.take(document, &url, tag.clone())?.unwrap();
+/// assert_eq!(run.entries.len(), 1);
+/// assert_eq!(replay.ask(), None, "caught up");
+///
+/// let place = replay.next_round().unwrap();
+/// assert_eq!(place.entry.as_deref(), Some("urn:1"));
+/// assert_eq!(replay.ask().unwrap().known, tag, "the next look may be answered with 304");
+/// replay.not_modified();
+/// assert_eq!(replay.ask(), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Replay {
+    /// The URL given, until the recent document's own is known.
+    recent: Url,
+    start: Start,
+    /// The instant to begin at, while no entry at or after it was met.
+    seeking: Option<Instant>,
+    /// Recognises the recent document as long as nothing newer was seen.
+    known: Validators,
+    round: Round,
+    /// The newest entry of the recent document when last looked at, and what recognises it.
+    newest: Option<(String, Validators)>,
+    /// Whether a link to the recent document was followed already.
+    led_on: bool,
+    documents_max: usize,
+}
+
+#[expect(clippy::large_enum_variant, reason = "one of it lives per consumer")]
+#[derive(Debug)]
+enum Round {
+    Looking,
+    Walking(Walk),
+}
+
+impl Replay {
+    /// Begins with a feed's URL: the short one, or that of any of its documents.
+    pub fn new(url: Url, start: Start) -> Self {
+        let known = match &start {
+            // A date may match another document than the recent one, if such a URL is given this
+            // time; a tag does not.
+            Start::Bookmark(bookmark) => Validators {
+                etag: bookmark.etag.clone(),
+                last_modified: None,
+            },
+            _ => Validators::default(),
+        };
+        Self {
+            recent: url,
+            start,
+            seeking: None,
+            known,
+            round: Round::Looking,
+            newest: None,
+            led_on: false,
+            documents_max: WALK_DOCUMENTS_MAX,
+        }
+    }
+
+    /// Bounds the number of documents walked back over, or forward, in one round.
+    #[must_use]
+    pub fn documents_max(self, documents_max: usize) -> Self {
+        Self {
+            documents_max,
+            ..self
+        }
+    }
+
+    /// Returns what to fetch next, or `None` when caught up with what there was at the first look.
+    pub fn ask(&self) -> Option<Ask> {
+        match &self.round {
+            Round::Walking(walk) => walk.ask(),
+            Round::Looking => Some(Ask {
+                url: self.recent.clone(),
+                kind: AskKind::Recent,
+                again: false,
+                optional: false,
+                known: self.known.clone(),
+            }),
+        }
+    }
+
+    /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
+    ///
+    /// # Errors
+    ///
+    /// See [`WalkError`]. After [`WalkError::Stale`] the same document is asked for again; no other
+    /// error goes away.
+    pub fn take(
+        &mut self,
+        document: Document,
+        url: &Url,
+        validators: Validators,
+    ) -> Result<Option<Run>, WalkError> {
+        let ask = self.ask();
+        let looking = ask.is_some_and(|ask| ask.kind == AskKind::Recent);
+        let newest = document
+            .entry(0)
+            .filter(|_| looking)
+            .map(|entry| entry.id.to_owned());
+        if matches!(self.round, Round::Looking) {
+            if let Some(recent) = self.leads_to(&document, url) {
+                self.led_on = true;
+                self.known = Validators::default();
+                self.recent = recent;
+                return Ok(None);
+            }
+            self.recent = url.clone();
+            self.round = Round::Walking(self.new_walk());
+        }
+        let Round::Walking(walk) = &mut self.round else {
+            return Ok(None);
+        };
+        let run = walk.take(document, url)?;
+        if looking {
+            self.newest = newest.map(|newest| (newest, validators));
+        }
+        Ok(run)
+    }
+
+    /// Takes the index block that was asked for, retrieved from `url`.
+    ///
+    /// # Errors
+    ///
+    /// See [`WalkError`].
+    pub fn take_index(&mut self, block: &IndexBlock, url: &Url) -> Result<(), WalkError> {
+        match &mut self.round {
+            Round::Walking(walk) => walk.take_index(block, url),
+            Round::Looking => Ok(()),
+        }
+    }
+
+    /// Takes the news that the recent document has not changed since its newest entry was passed.
+    pub fn not_modified(&mut self) {
+        if matches!(self.round, Round::Looking) {
+            let mut walk = self.new_walk();
+            walk.not_modified();
+            self.round = Round::Walking(walk);
+        }
+    }
+
+    /// Takes the news that what was asked for does not exist (any more), or, if it was optional,
+    /// cannot be had.
+    ///
+    /// # Errors
+    ///
+    /// [`WalkError::Missing`] if there is no other way.
+    pub fn missing(&mut self) -> Result<(), WalkError> {
+        match &mut self.round {
+            Round::Walking(walk) => walk.missing(),
+            Round::Looking => Err(WalkError::Missing {
+                url: self.recent.clone(),
+            }),
+        }
+    }
+
+    /// Returns the place right before the first entry handed over in this round; `None` while none
+    /// was. Where there is nothing to hand over, it is where the round ended.
+    pub fn begins_after(&self) -> Option<Bookmark> {
+        match &self.round {
+            Round::Walking(walk) => walk.begins_after(),
+            Round::Looking => None,
+        }
+    }
+
+    /// Begins the next round where this one ended, and returns that place: the bookmark of a consumer
+    /// that accepted everything.
+    ///
+    /// Returns `None` while entries are still passed over to begin at a time, because a bookmark could
+    /// not tell, and where there is no entry yet.
+    pub fn next_round(&mut self) -> Option<Bookmark> {
+        let Round::Walking(walk) = std::mem::replace(&mut self.round, Round::Looking) else {
+            return None;
+        };
+        self.seeking = walk.seeking();
+        let mut last = walk.bookmark()?.clone();
+        self.known = match self.newest.take() {
+            Some((newest, validators)) if last.entry.as_ref() == Some(&newest) => validators,
+            Some(_) => Validators::default(),
+            None => std::mem::take(&mut self.known),
+        };
+        last.etag.clone_from(&self.known.etag);
+        last.last_modified.clone_from(&self.known.last_modified);
+        self.start = Start::Bookmark(last.clone());
+        Some(last).filter(|_| self.seeking.is_none())
+    }
+
+    fn new_walk(&self) -> Walk {
+        Walk::new(self.recent.clone(), self.start.clone())
+            .seek(self.seeking)
+            .documents_max(self.documents_max)
+    }
+
+    /// Where another document of the feed than the recent one leads on to: once, because two
+    /// spellings of one URL may lead to each other.
+    fn leads_to(&self, document: &Document, url: &Url) -> Option<Url> {
+        let current = document.link("current").filter(|current| *current != url);
+        let leads = document.link("via").is_none() && !self.led_on;
+        current.filter(|_| leads).cloned()
+    }
+}

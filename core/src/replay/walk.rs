@@ -1,0 +1,736 @@
+//! One catching-up: back to the place to go on from, and forward to what was newest at the start.
+//!
+//! Pure.
+
+use std::collections::HashSet;
+
+use url::Url;
+
+use super::{
+    Ask, AskKind, Bookmark, Run, RunEntry, Start, Validators, WalkError,
+    places::{bookmark, count, end_of, hash_entries, is_before, newest_place, updated_of},
+};
+use crate::{
+    feed::Position, history::HistoryHash, index::IndexBlock, instant::Instant,
+    limits::WALK_DOCUMENTS_MAX, reader::Document,
+};
+
+/// Where the walk stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Before the look at the recent document.
+    Looking,
+    /// Looking in the archive index for a document to begin at; if it does not help, back from `back`.
+    Index { url: Url, back: Url },
+    /// Trying the document that the bookmark names; if it does not help, back from `back`.
+    Resuming { url: Url, back: Option<Url> },
+    /// Looking for the entry to begin after, along `prev-archive`.
+    Back { url: Url },
+    /// Handing over, along `next-archive`.
+    Forward { url: Url },
+    /// Everything there was is handed over.
+    Done,
+}
+
+/// How a document stands to the place to go on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// That many of its oldest entries lie before the place, and the place is in it or at its edge.
+    Holds(usize),
+    /// It ends before the place, although it should hold it: an old copy.
+    Stale,
+    /// The place is not in it.
+    Elsewhere,
+}
+
+/// The newest entry when the walk began: where it ends.
+#[derive(Clone, Debug)]
+struct Pin {
+    entry: String,
+    place: Option<(Position, HistoryHash)>,
+}
+
+/// One catching-up, from a start to what was newest when it began.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::{reader::Document, replay::{Start, Walk}};
+///
+/// let url: url::Url = "https://example.org/feeds/a/recent.atom".parse()?;
+/// let mut walk = Walk::new(url.clone(), Start::Oldest);
+/// assert_eq!(walk.ask().unwrap().url, url);
+///
+/// let body = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>\
+///     <entry><id>urn:2</id></entry><entry><id>urn:1</id></entry></feed>";
+/// let run = walk.take(Document::read(body.into(), &url)?, &url)?.unwrap();
+/// let ids: Vec<_> = run.entries.iter().map(|e| run.document.entry(e.index).unwrap().id).collect();
+/// assert_eq!(ids, ["urn:1", "urn:2"]);
+/// assert!(walk.ask().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Walk {
+    recent: Url,
+    start: Start,
+    state: State,
+    /// Whether the document asked for was asked for before, so that caches must be passed by.
+    again: bool,
+    documents_max: usize,
+    pin: Option<Pin>,
+    /// The newest entry passed, handed over or not: the place the next document must continue.
+    last: Option<Bookmark>,
+    /// The place right before the first entry handed over.
+    begins_after: Option<Bookmark>,
+    /// Until an entry at or after this instant is met, entries are passed without being handed over.
+    seeking: Option<Instant>,
+    /// Documents walked back over: the way forward where documents do not link forward.
+    way_back: Vec<Url>,
+    /// The position the document behind (towards the newest) begins at.
+    behind: Option<Position>,
+    /// Whether the recent document was looked at past all caches, because an entry was not found.
+    looked_again: bool,
+    /// The feed's id, once a document told it.
+    feed: Option<String>,
+    visited: HashSet<Url>,
+}
+
+impl Walk {
+    /// Begins a catching-up of the feed whose recent document is at `recent`.
+    pub fn new(recent: Url, start: Start) -> Self {
+        let last = match &start {
+            Start::Bookmark(bookmark) => Some(bookmark.clone()),
+            _ => None,
+        };
+        let seeking = match &start {
+            Start::Time(instant) => Some(*instant),
+            _ => None,
+        };
+        Self {
+            recent,
+            start,
+            state: State::Looking,
+            again: false,
+            documents_max: WALK_DOCUMENTS_MAX,
+            pin: None,
+            last,
+            begins_after: None,
+            seeking,
+            way_back: vec![],
+            behind: None,
+            looked_again: false,
+            feed: None,
+            visited: HashSet::new(),
+        }
+    }
+
+    /// Passes entries without handing them over until one at or after `time` is met.
+    #[must_use]
+    pub fn seek(self, time: Option<Instant>) -> Self {
+        Self {
+            seeking: self.seeking.or(time),
+            ..self
+        }
+    }
+
+    /// Returns the instant that no entry at or after was met yet, if the walk looks for one.
+    pub fn seeking(&self) -> Option<Instant> {
+        self.seeking
+    }
+
+    /// Bounds the number of documents walked back over, or forward.
+    #[must_use]
+    pub fn documents_max(self, documents_max: usize) -> Self {
+        Self {
+            documents_max,
+            ..self
+        }
+    }
+
+    /// Returns what to fetch next, or `None` when the walk is over.
+    pub fn ask(&self) -> Option<Ask> {
+        let (url, kind, optional) = match &self.state {
+            State::Looking => (&self.recent, AskKind::Recent, false),
+            State::Index { url, .. } => (url, AskKind::Index, true),
+            State::Resuming { url, back } => (url, AskKind::Document, back.is_some()),
+            State::Back { url } | State::Forward { url } => (url, AskKind::Document, false),
+            State::Done => return None,
+        };
+        Some(Ask {
+            url: url.clone(),
+            kind,
+            again: self.again,
+            optional,
+            known: Validators::default(),
+        })
+    }
+
+    /// Returns the bookmark after everything passed so far.
+    pub fn bookmark(&self) -> Option<&Bookmark> {
+        self.last.as_ref()
+    }
+
+    /// Returns the place right before the first entry handed over; `None` while none was. Where
+    /// nothing is to be handed over, it is the place where the walk ended.
+    pub fn begins_after(&self) -> Option<Bookmark> {
+        let before_all = || {
+            let feed = self.feed.clone()?;
+            Some(Bookmark {
+                feed,
+                ..Bookmark::default()
+            })
+        };
+        let ended = || match self.state {
+            State::Done => self.last.clone().or_else(before_all),
+            _ => None,
+        };
+        self.begins_after.clone().or_else(ended)
+    }
+
+    /// Takes the news that the recent document has not changed since the bookmarked entry was its
+    /// newest: there is nothing to do.
+    pub fn not_modified(&mut self) {
+        self.go(State::Done);
+    }
+
+    /// Takes the news that what was asked for does not exist (any more), or, if it was optional,
+    /// cannot be had.
+    ///
+    /// # Errors
+    ///
+    /// [`WalkError::Missing`] if the walk cannot do without it.
+    pub fn missing(&mut self) -> Result<(), WalkError> {
+        match self.state.clone() {
+            State::Resuming {
+                back: Some(url), ..
+            }
+            | State::Index { back: url, .. } => self.go_back(url),
+            State::Resuming { url, .. } | State::Back { url } | State::Forward { url } => {
+                Err(WalkError::Missing { url })
+            }
+            State::Looking | State::Done => Err(WalkError::Missing {
+                url: self.recent.clone(),
+            }),
+        }
+    }
+
+    /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
+    ///
+    /// # Errors
+    ///
+    /// See [`WalkError`]. The walk is of no use after an error other than [`WalkError::Stale`],
+    /// after which the same document may be asked for again later.
+    pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        self.check_feed(&document, url)?;
+        self.feed.get_or_insert_with(|| document.feed.clone());
+        match self.state.clone() {
+            State::Looking => self.look(document, url),
+            State::Resuming { back, .. } => self.resume(document, url, back),
+            State::Back { .. } => self.back(document, url),
+            State::Forward { .. } => self.forward(document, url),
+            State::Index { .. } | State::Done => Ok(None),
+        }
+    }
+
+    /// Takes the block of the archive index that was asked for, retrieved from `url`.
+    ///
+    /// The index only tells where to begin looking. A block that is wrong costs requests, never
+    /// entries.
+    ///
+    /// # Errors
+    ///
+    /// See [`WalkError`].
+    pub fn take_index(&mut self, block: &IndexBlock, url: &Url) -> Result<(), WalkError> {
+        let State::Index { back, .. } = self.state.clone() else {
+            return Ok(());
+        };
+        if self.feed.as_ref() != Some(&block.feed) {
+            return self.go_back(back);
+        }
+        let found = match &self.start {
+            Start::Time(time) => block
+                .documents
+                .iter()
+                .rfind(|listed| listed.is_before(*time)),
+            _ => None,
+        };
+        let resolve = |href: &str| url.join(href).ok();
+        let previous = block.prev.as_deref().and_then(resolve);
+        let oldest = block.documents.first();
+        match (found.and_then(|listed| resolve(&listed.href)), previous) {
+            (Some(document), _) => self.go_back(document),
+            (None, Some(url)) => {
+                self.visit(url.clone())?;
+                self.go(State::Index { url, back });
+                Ok(())
+            }
+            (None, None) => {
+                let oldest = oldest.and_then(|listed| resolve(&listed.href));
+                self.go_back(oldest.unwrap_or(back))
+            }
+        }
+    }
+
+    /// The look at the recent document: how far behind are we?
+    fn look(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        if matches!(&self.start, Start::Bookmark(Bookmark { entry: None, .. })) {
+            self.start = Start::Oldest;
+            self.last = None;
+        }
+        let standing = self.standing(&document, url)?;
+        if standing == Standing::Stale {
+            return self.ask_again(url);
+        }
+        let Some(newest) = document.entry(0) else {
+            return self.look_at_empty(&document, url);
+        };
+        self.pin = Some(Pin {
+            entry: newest.id.into(),
+            place: newest_place(&document),
+        });
+        let permanent = document.link("via").unwrap_or(url).clone();
+        let previous = document.link("prev-archive").cloned();
+        self.behind = document.history.map(|(first, _)| first);
+        match (&self.start, standing, previous) {
+            (Start::Newest, ..) => Ok(self.begin_after(&document, &permanent)),
+            (Start::Time(time), ..) if is_before(&document, *time) => {
+                Ok(self.begin_after(&document, &permanent))
+            }
+            (Start::Oldest | Start::Time(_), _, None) => {
+                self.hand_over(document, &permanent, 0).map(Some)
+            }
+            (Start::Entry(_) | Start::Bookmark(_), Standing::Holds(after), _) => {
+                self.hand_over(document, &permanent, after).map(Some)
+            }
+            (Start::Oldest | Start::Time(_), _, Some(previous)) => {
+                self.way_back.push(permanent);
+                self.look_into_index(&document, previous).map(|()| None)
+            }
+            (_, _, previous) => {
+                self.way_back.push(permanent);
+                self.turn_back(previous).map(|()| None)
+            }
+        }
+    }
+
+    /// Leaves the recent document for one far back, by way of the archive index if there is one. It
+    /// takes documents that link forward, as those with positions do.
+    fn look_into_index(&mut self, document: &Document, back: Url) -> Result<(), WalkError> {
+        match document
+            .link("index")
+            .filter(|_| document.history.is_some())
+        {
+            Some(url) => {
+                self.visit(url.clone())?;
+                let url = url.clone();
+                self.go(State::Index { url, back });
+                Ok(())
+            }
+            None => self.go_back(back),
+        }
+    }
+
+    /// A recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
+    fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        if let Some(previous) = document.link("prev-archive").cloned() {
+            self.way_back
+                .push(document.link("via").unwrap_or(url).clone());
+            return self.turn_back(Some(previous)).map(|()| None);
+        }
+        if matches!(self.start, Start::Entry(_) | Start::Bookmark(_)) {
+            return self.not_found().map(|()| None);
+        }
+        let feed = document.feed.clone();
+        self.last = Some(Bookmark {
+            feed,
+            ..Bookmark::default()
+        });
+        self.go(State::Done);
+        Ok(None)
+    }
+
+    /// Leaves the recent document for older ones: for the bookmark's own, if it names one.
+    fn turn_back(&mut self, previous: Option<Url>) -> Result<(), WalkError> {
+        let named = self
+            .last
+            .as_ref()
+            .and_then(|bookmark| bookmark.document.clone());
+        match (named, previous) {
+            (Some(url), back) => {
+                self.go(State::Resuming { url, back });
+                Ok(())
+            }
+            (None, Some(previous)) => self.go_back(previous),
+            (None, None) => self.not_found(),
+        }
+    }
+
+    /// The entry to begin after is in none of the documents. Where only its id is known, an old copy of
+    /// the recent document may have hidden it: a look past all caches settles it.
+    fn not_found(&mut self) -> Result<(), WalkError> {
+        let placed = self
+            .last
+            .as_ref()
+            .is_some_and(|last| last.position.is_some());
+        if placed || self.looked_again {
+            return Err(self.gap());
+        }
+        self.looked_again = true;
+        self.way_back.clear();
+        self.visited.clear();
+        self.behind = None;
+        self.go(State::Looking);
+        self.again = true;
+        Ok(())
+    }
+
+    /// Begins behind a document's newest entry: there is nothing to hand over.
+    fn begin_after(&mut self, document: &Document, url: &Url) -> Option<Run> {
+        let place = newest_place(document);
+        self.last = bookmark(document, url, &RunEntry { index: 0, place });
+        self.go(State::Done);
+        None
+    }
+
+    fn resume(
+        &mut self,
+        document: Document,
+        url: &Url,
+        back: Option<Url>,
+    ) -> Result<Option<Run>, WalkError> {
+        match (self.standing(&document, url)?, back) {
+            (Standing::Holds(after), _) => self.hand_over(document, url, after).map(Some),
+            (Standing::Stale, _) if !self.again => self.ask_again(url),
+            (_, Some(previous)) => self.go_back(previous).map(|()| None),
+            (Standing::Stale, None) => Err(WalkError::Stale { url: url.clone() }),
+            (Standing::Elsewhere, None) => self.not_found().map(|()| None),
+        }
+    }
+
+    fn back(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        let previous = document.link("prev-archive").cloned();
+        let after = match &self.start {
+            Start::Newest => return Ok(self.begin_after(&document, url)),
+            Start::Time(time) if is_before(&document, *time) => Some(document.len()),
+            Start::Oldest | Start::Time(_) => previous.is_none().then_some(0),
+            Start::Entry(_) | Start::Bookmark(_) => match self.standing(&document, url)? {
+                Standing::Holds(after) => Some(after),
+                Standing::Stale => return self.ask_again(url),
+                // It ends before the document behind it begins: a copy from when it was open.
+                Standing::Elsewhere if end_of(&document) < self.behind => {
+                    return self.ask_again(url);
+                }
+                Standing::Elsewhere => None,
+            },
+        };
+        self.behind = document.history.map(|(first, _)| first);
+        match (after, previous) {
+            (Some(after), _) => self.hand_over(document, url, after).map(Some),
+            (None, Some(previous)) => {
+                self.way_back.push(url.clone());
+                self.go_back(previous).map(|()| None)
+            }
+            (None, None) => self.not_found().map(|()| None),
+        }
+    }
+
+    fn forward(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        let after = match self.standing(&document, url)? {
+            Standing::Stale => return self.ask_again(url),
+            Standing::Holds(after) => after,
+            Standing::Elsewhere if document.history.is_some() => return Err(self.gap()),
+            Standing::Elsewhere if self.follows_last(&document) => 0,
+            // Something was cut out of it since the way back passed here.
+            Standing::Elsewhere => return self.look_between(&document, url),
+        };
+        // Progress bounds the way; where there is none, only the URLs can show a loop.
+        if !self.again && (document.history.is_none() || after == document.len()) {
+            self.visit(url.clone())?;
+        }
+        self.hand_over(document, url, after).map(Some)
+    }
+
+    /// Whether a document without numbers comes right behind the one handed over last.
+    fn follows_last(&self, document: &Document) -> bool {
+        let last = self.last.as_ref().and_then(|last| last.document.as_ref());
+        last.is_none() || document.link("prev-archive") == last
+    }
+
+    /// Walks back again, from a document on the way forward that does not continue the last one.
+    fn look_between(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        let (Some(last), Some(previous)) =
+            (self.last.clone(), document.link("prev-archive").cloned())
+        else {
+            return Err(self.gap());
+        };
+        self.start = Start::Bookmark(last);
+        self.visited.clear();
+        self.way_back.push(url.clone());
+        self.go_back(previous).map(|()| None)
+    }
+
+    /// Classifies a document against the place to go on from.
+    fn standing(&self, document: &Document, url: &Url) -> Result<Standing, WalkError> {
+        let by_id = |id: &str| match document.find(id) {
+            Some(index) => Standing::Holds(document.len() - index),
+            None => Standing::Elsewhere,
+        };
+        let wanted = match (&self.last, &self.start) {
+            (Some(last), _) => last,
+            (None, Start::Entry(id)) => return Ok(by_id(id)),
+            (None, _) => return Ok(Standing::Holds(0)),
+        };
+        let (Some(position), Some(history), Some((first, before))) =
+            (wanted.position, wanted.history, document.history)
+        else {
+            return Ok(wanted.entry.as_deref().map_or(Standing::Elsewhere, by_id));
+        };
+        let next = position.0.saturating_add(1);
+        let end = first.0 + count(document.len());
+        if next < first.0 {
+            return Ok(Standing::Elsewhere);
+        }
+        if next > end {
+            return Ok(Standing::Stale);
+        }
+        let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
+        if hash_entries(document, before, older) == history {
+            return Ok(Standing::Holds(older));
+        }
+        Err(WalkError::HistoryChanged {
+            url: url.clone(),
+            position: Position(next),
+        })
+    }
+
+    /// Asks for the same document past all caches, once.
+    fn ask_again(&mut self, url: &Url) -> Result<Option<Run>, WalkError> {
+        if self.again {
+            return Err(WalkError::Stale { url: url.clone() });
+        }
+        self.again = true;
+        Ok(None)
+    }
+
+    /// Hands over all but the `after` oldest entries, and decides where to go from here.
+    fn hand_over(&mut self, document: Document, url: &Url, after: usize) -> Result<Run, WalkError> {
+        let next = document.link("next-archive").cloned();
+        let looking = self.state == State::Looking;
+        if self.way_back.last() == Some(url) {
+            self.way_back.pop();
+        }
+        let ends_here = looking || (next.is_none() && self.way_back.is_empty());
+        let pinned = self.pin_index(&document, ends_here);
+        let complete = looking || next.is_some() || pinned.is_some();
+        if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
+            // There are entries behind this one, and no copy leads to them.
+            return Err(WalkError::Stale { url: url.clone() });
+        }
+        let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
+        if turned {
+            // From here on the way leads forward; meeting a document twice is a loop again.
+            self.visited.clear();
+            self.visited.insert(url.clone());
+        }
+        let entries = self.pass(&document, url, after, pinned);
+        self.check_pin(url)?;
+        if looking || pinned.is_some() || self.pin_is_passed() {
+            self.go(State::Done);
+        } else if let Some(next) = next {
+            self.way_back.pop();
+            self.go(State::Forward { url: next });
+        } else if !self.again {
+            // The copy may be older than the look at the recent document; one look past all caches
+            // settles it.
+            self.go(State::Forward { url: url.clone() });
+            self.again = true;
+        } else if let Some(next) = self.way_back.pop() {
+            self.go(State::Forward { url: next });
+        } else {
+            self.go(State::Done);
+        }
+        Ok(Run {
+            document,
+            url: url.clone(),
+            entries,
+        })
+    }
+
+    /// Passes the entries behind the `after` oldest, up to the pin. Returns those to hand over.
+    fn pass(
+        &mut self,
+        document: &Document,
+        url: &Url,
+        after: usize,
+        pinned: Option<usize>,
+    ) -> Vec<RunEntry> {
+        let pinned = pinned.unwrap_or(0);
+        let newer = document.len().saturating_sub(after);
+        let mut place = document.history.map(|(first, before)| {
+            (
+                first.0 + count(after),
+                hash_entries(document, before, after),
+            )
+        });
+        if after > 0 && self.last.is_none() {
+            let place = place.map(|(next, history)| (Position(next - 1), history));
+            self.last = bookmark(
+                document,
+                url,
+                &RunEntry {
+                    index: newer,
+                    place,
+                },
+            );
+        }
+        let mut entries = Vec::with_capacity(newer);
+        let mut passed = None;
+        for index in (pinned..newer).rev() {
+            let Some(entry) = document.entry(index) else {
+                break;
+            };
+            place = place.map(|(next, history)| (next + 1, history.extend(entry.fragment)));
+            let place = place.map(|(next, history)| (Position(next - 1), history));
+            let entry = RunEntry { index, place };
+            if !self.still_seeking(document, index) {
+                if self.begins_after.is_none() {
+                    self.begins_after = Some(self.place_after(document, url, passed.as_ref()));
+                }
+                entries.push(entry);
+            }
+            passed = Some(entry);
+        }
+        if let Some(passed) = passed {
+            self.last = bookmark(document, url, &passed);
+        }
+        entries
+    }
+
+    /// Returns the place after an entry just passed, or where there was none, after all before it.
+    fn place_after(&self, document: &Document, url: &Url, passed: Option<&RunEntry>) -> Bookmark {
+        passed
+            .and_then(|passed| bookmark(document, url, passed))
+            .or_else(|| self.last.clone())
+            .unwrap_or_else(|| Bookmark {
+                feed: document.feed.clone(),
+                ..Bookmark::default()
+            })
+    }
+
+    /// The end must be reached with the history that the recent document promised for it.
+    fn check_pin(&self, url: &Url) -> Result<(), WalkError> {
+        let promised = self.pin.as_ref().and_then(|pin| pin.place);
+        let reached = self
+            .last
+            .as_ref()
+            .and_then(|last| last.position.zip(last.history));
+        match (promised, reached) {
+            (Some((at, promised)), Some((last, reached))) if at == last && promised != reached => {
+                Err(WalkError::HistoryChanged {
+                    url: url.clone(),
+                    position: at,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an entry lies before the time to begin at.
+    fn still_seeking(&mut self, document: &Document, index: usize) -> bool {
+        let Some(time) = self.seeking else {
+            return false;
+        };
+        if updated_of(document, index).is_some_and(|updated| updated >= time) {
+            self.seeking = None;
+        }
+        self.seeking.is_some()
+    }
+
+    fn pin_position(&self) -> Option<Position> {
+        let (position, _) = self.pin.as_ref()?.place?;
+        Some(position)
+    }
+
+    /// Returns the index of the pinned entry in a document. Positions tell it; without them its id
+    /// does, but only where the feed ends: an id may come again in a foreign feed.
+    fn pin_index(&self, document: &Document, ends_here: bool) -> Option<usize> {
+        let pin = self.pin.as_ref()?;
+        match (pin.place, document.history) {
+            (Some((position, _)), Some((first, _))) => {
+                let offset = usize::try_from(position.0.checked_sub(first.0)?).ok()?;
+                document.len().checked_sub(offset + 1)
+            }
+            _ if ends_here => document.find(&pin.entry),
+            _ => None,
+        }
+    }
+
+    fn pin_is_passed(&self) -> bool {
+        let last = self.last.as_ref().and_then(|last| last.position);
+        self.pin_position()
+            .zip(last)
+            .is_some_and(|(pin, last)| last >= pin)
+    }
+
+    fn go(&mut self, state: State) {
+        self.state = state;
+        self.again = false;
+    }
+
+    fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
+        self.visit(url.clone())?;
+        self.go(State::Back { url });
+        Ok(())
+    }
+
+    fn visit(&mut self, url: Url) -> Result<(), WalkError> {
+        if self.visited.len() >= self.documents_max {
+            return Err(WalkError::TooMany {
+                max: self.documents_max,
+            });
+        }
+        if self.visited.contains(&url) {
+            return Err(WalkError::Loop { url });
+        }
+        self.visited.insert(url);
+        Ok(())
+    }
+
+    fn check_feed(&self, document: &Document, url: &Url) -> Result<(), WalkError> {
+        let known = self
+            .last
+            .as_ref()
+            .map(|last| &last.feed)
+            .or(self.feed.as_ref());
+        if let Some(expected) = known.filter(|known| **known != document.feed) {
+            return Err(WalkError::AnotherFeed {
+                url: url.clone(),
+                expected: expected.clone(),
+                found: document.feed.clone(),
+            });
+        }
+        match document.history {
+            Some((Position(0), before)) if before != HistoryHash::start_of_text(&document.feed) => {
+                Err(WalkError::HistoryChanged {
+                    url: url.clone(),
+                    position: Position(0),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn gap(&self) -> WalkError {
+        let entry = match (&self.last, &self.start) {
+            (
+                Some(Bookmark {
+                    entry: Some(entry), ..
+                }),
+                _,
+            )
+            | (_, Start::Entry(entry)) => entry.clone(),
+            _ => "before the oldest known".into(),
+        };
+        WalkError::Gap { entry }
+    }
+}
