@@ -16,6 +16,31 @@ use simplefeed_core::replay::Bookmark;
 const VERSION: u32 = 1;
 
 /// Keeps one bookmark. Implement it to keep bookmarks elsewhere.
+///
+/// # Examples
+///
+/// ```
+/// use std::io;
+/// use simplefeed_client::{Bookmark, BookmarkStore, Consumer};
+///
+/// /// A bookmark that lives as long as the program.
+/// #[derive(Default)]
+/// struct InMemory(Option<Bookmark>);
+///
+/// impl BookmarkStore for InMemory {
+///     fn load(&mut self) -> io::Result<Option<Bookmark>> {
+///         Ok(self.0.clone())
+///     }
+///
+///     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+///         self.0 = Some(bookmark.clone());
+///         Ok(())
+///     }
+/// }
+///
+/// let orders = Consumer::builder("https://example.org/feeds/orders");
+/// let orders = orders.bookmark(InMemory::default());
+/// ```
 pub trait BookmarkStore: Send {
     /// Returns the bookmark, or `None` if there is none yet.
     ///
@@ -46,6 +71,8 @@ pub trait BookmarkStore: Send {
 /// let bookmark = Bookmark { feed: "urn:f".into(), ..Bookmark::default() };
 /// file.save(&bookmark)?;
 /// assert_eq!(FileBookmark::open(&path)?.load()?, Some(bookmark));
+/// assert!(file.clear()?);
+/// assert_eq!(file.load()?, None);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -79,16 +106,16 @@ impl FileBookmark {
         Ok(bookmark)
     }
 
-    fn folder(&self) -> &Path {
-        match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        }
+    /// Removes the file, durably. Returns whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be removed.
+    pub fn clear(&mut self) -> io::Result<bool> {
+        self.remove().map_err(|error| self.named(&error))
     }
-}
 
-impl BookmarkStore for FileBookmark {
-    fn load(&mut self) -> io::Result<Option<Bookmark>> {
+    fn read(&self) -> io::Result<Option<Bookmark>> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -102,7 +129,7 @@ impl BookmarkStore for FileBookmark {
         Ok(Some(found.bookmark))
     }
 
-    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+    fn replace(&self, bookmark: &Bookmark) -> io::Result<()> {
         let mut text = serde_json::to_vec(&Versioned {
             version: VERSION,
             bookmark: bookmark.clone(),
@@ -115,5 +142,38 @@ impl BookmarkStore for FileBookmark {
         file.sync_all()?;
         fs::rename(&temporary, &self.path)?;
         File::open(self.folder())?.sync_all()
+    }
+
+    fn remove(&self) -> io::Result<bool> {
+        match fs::remove_file(&self.path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        File::open(self.folder())?.sync_all()?;
+        Ok(true)
+    }
+
+    /// An error that says which file it is about.
+    fn named(&self, error: &io::Error) -> io::Error {
+        let detail = format!("{}: {error}", self.path.display());
+        io::Error::new(error.kind(), detail)
+    }
+
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        }
+    }
+}
+
+impl BookmarkStore for FileBookmark {
+    fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        self.read().map_err(|error| self.named(&error))
+    }
+
+    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        self.replace(bookmark).map_err(|error| self.named(&error))
     }
 }

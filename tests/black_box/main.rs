@@ -15,6 +15,7 @@
 
 mod harness;
 mod http;
+mod nginx;
 
 mod chain;
 mod commands;
@@ -24,6 +25,8 @@ mod fixtures;
 mod frozen;
 mod independent;
 mod power_cut;
+mod proxy;
 mod refusals;
 mod settings;
+mod states;
 mod tidy;

@@ -2,6 +2,8 @@
 //!
 //! Pure.
 
+use std::io;
+
 use simplefeed_client::{ConsumerError, EntryError, PublishError, fetch::FetchError};
 use simplefeed_core::replay::WalkError;
 
@@ -9,7 +11,7 @@ use simplefeed_core::replay::WalkError;
 pub(crate) const OK: u8 = 0;
 const OTHER: u8 = 1;
 const USAGE: u8 = 2;
-const NOT_FOUND: u8 = 10;
+pub(crate) const NOT_FOUND: u8 = 10;
 const UNAUTHORIZED: u8 = 12;
 const GAP: u8 = 13;
 const UNAVAILABLE: u8 = 14;
@@ -48,6 +50,7 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
     match error {
         ConsumerError::Url { .. } => USAGE,
         ConsumerError::Fetch(error) => code_of_fetch(error),
+        ConsumerError::Bookmark { source, .. } => code_of_file(source),
         ConsumerError::Walk(error) => match error {
             WalkError::Gap { .. } | WalkError::Missing { .. } => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
@@ -55,6 +58,14 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
             WalkError::Stale { .. } => UNAVAILABLE,
             _ => OTHER,
         },
+        _ => OTHER,
+    }
+}
+
+/// A bookmark that is there and says nothing is damaged.
+fn code_of_file(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => INTEGRITY,
         _ => OTHER,
     }
 }
@@ -78,7 +89,15 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     }
     match error.downcast_ref()? {
         ConsumerError::Walk(WalkError::Gap { .. }) => {
-            Some("to begin again deliberately, remove the bookmark and choose --since.")
+            Some("to go on from a place of your choice, use `simplefeed bookmark set`.")
+        }
+        ConsumerError::Walk(WalkError::HistoryChanged { .. }) => Some(
+            "the server was rolled back or rebuilt, or a document was changed; what was read before \
+             may not be there any more. To go on from a place of your choice, use \
+             `simplefeed bookmark set`.",
+        ),
+        ConsumerError::Walk(WalkError::Stale { .. }) => {
+            Some("a cache gives an old copy, or the server has lost its newest entries.")
         }
         ConsumerError::Walk(WalkError::AnotherFeed { .. }) => {
             Some("a bookmark belongs to one feed; use another file for this one.")

@@ -9,6 +9,7 @@ use std::{io, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 mod append;
+mod bookmark;
 mod catalogue;
 mod exit;
 mod format;
@@ -20,7 +21,8 @@ mod since;
 /// Publish, replay and follow feeds
 ///
 /// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 12 not authorised, 13 gap, 14 unavailable after
-/// retries, 15 integrity, 16 another feed, 130 interrupted.
+/// retries (or nothing but an old copy), 15 integrity (history changed), 16 another feed,
+/// 130 interrupted.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed", version)]
 struct CommandLine {
@@ -36,6 +38,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Print entries as they come
     Tail(replay::ReplayArgs),
+    /// Look at a bookmark, move it, or forget it
+    Bookmark(bookmark::BookmarkArgs),
     /// List the feeds of a server, given the URL of its catalogue
     Ls(catalogue::CatalogueArgs),
     /// Print one document or entry, as it is
@@ -80,6 +84,7 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Append(args) => append::append(args).await,
         Command::Replay(args) => replay::replay(args, false).await,
         Command::Tail(args) => replay::replay(args, true).await,
+        Command::Bookmark(args) => bookmark::bookmark(args).await,
         Command::Ls(args) => catalogue::list(args).await,
         Command::Get(args) => get::get(args).await,
     }

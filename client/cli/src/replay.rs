@@ -7,13 +7,21 @@
 use std::{
     io::{self, BufWriter, Write as _},
     path::PathBuf,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use clap::Args;
-use simplefeed_client::{Consumer, Delivery, FileBookmark, Since};
+use simplefeed_client::{Consumer, ConsumerError, Delivery, FileBookmark, Since};
 
 use crate::{exit, format::Format, progress::counter, since};
+
+/// How old the bookmark may get while entries are written.
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
+
+/// What a cache that cannot reach the server means.
+const PAST: &str = "the newest document came from a cache that could not ask the server; \
+    there may be newer entries";
 
 /// Print a feed's entries, oldest first
 #[derive(Args, Debug)]
@@ -46,9 +54,10 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
         builder = builder.bookmark(store);
     }
     let mut output = Output {
-        consumer: builder.build()?,
+        consumer: builder.on_retry(warn_of_change()).build()?,
         out: BufWriter::with_capacity(256 * 1024, io::stdout()),
         written: None,
+        settled: Instant::now(),
         bar: counter("entries"),
     };
     let outcome = output.copy(args.format, args.limit, follow).await;
@@ -56,11 +65,26 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
     outcome.map(|()| exit::OK)
 }
 
+/// Warns of failures that are waited out; of the same one once.
+fn warn_of_change() -> impl FnMut(&ConsumerError) {
+    let mut told = String::new();
+    move |error| {
+        let cause = std::error::Error::source(error);
+        let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
+        let message = format!("{error}{cause}");
+        if message != told {
+            eprintln!("warning: {message}; trying again");
+            told = message;
+        }
+    }
+}
+
 struct Output {
     consumer: Consumer,
     out: BufWriter<io::Stdout>,
     /// The last entry written, while it is not accepted.
     written: Option<Delivery>,
+    settled: Instant,
     bar: indicatif::ProgressBar,
 }
 
@@ -73,12 +97,18 @@ impl Output {
     ) -> anyhow::Result<()> {
         let mut left = limit.unwrap_or(u64::MAX);
         while left > 0 {
-            if self.consumer.ready() == 0 {
+            // Before anything is waited for, and at least once a second.
+            if self.consumer.ready() == 0 || self.settled.elapsed() >= SETTLE_EVERY {
                 self.settle().await?;
             }
             let delivery = match self.consumer.next().await {
                 Ok(Some(delivery)) => delivery,
-                Ok(None) => return self.settle().await,
+                Ok(None) => {
+                    if self.consumer.sees_the_past() {
+                        eprintln!("warning: {PAST}");
+                    }
+                    return self.settle().await;
+                }
                 Err(error) if follow && error.is_transient() => {
                     eprintln!("warning: {error}; trying again");
                     continue;
@@ -99,6 +129,7 @@ impl Output {
         if let Some(delivery) = self.written.take() {
             self.consumer.accept(&delivery).await?;
         }
+        self.settled = Instant::now();
         Ok(())
     }
 }

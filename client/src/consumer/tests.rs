@@ -396,7 +396,10 @@ async fn next_can_be_given_up() {
     // Some of the three failures may have been given up before they were known; after each that was
     // known, nothing was asked for too early.
     let pauses = web.pauses();
-    assert!(pauses.iter().any(|pause| pause.as_secs() >= 1), "{pauses:?}");
+    assert!(
+        pauses.iter().any(|pause| pause.as_secs() >= 1),
+        "{pauses:?}"
+    );
     assert!(web.asked() < 12, "{pauses:?}");
 }
 

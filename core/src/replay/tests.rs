@@ -704,3 +704,19 @@ fn an_entry_that_a_stale_copy_hides_is_no_gap() {
         }
     }
 }
+
+/// The feed has moved; where it was once, an older history goes on.
+#[test]
+fn a_bookmark_from_another_origin_leads_nobody_there() {
+    let mut feed = Feed::new(2);
+    feed.append(9);
+    let bookmark = Bookmark {
+        document: Some("http://old.h/feeds/a/2.atom".parse().unwrap()),
+        ..bookmark_after(&feed, 2)
+    };
+    let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| {
+        assert_eq!(ask.url.host_str(), Some("h"));
+        feed.get(&ask.url)
+    });
+    assert_eq!((seen, outcome), ((3..9).collect(), Ok(())));
+}

@@ -349,12 +349,18 @@ impl Walk {
         Ok(None)
     }
 
-    /// Leaves the recent document for older ones: for the bookmark's own, if it names one.
+    /// Leaves the recent document for older ones: for the bookmark's own, if it names one. One at
+    /// another origin belongs to where the feed was once, and may tell another history.
     fn turn_back(&mut self, previous: Option<Url>) -> Result<(), WalkError> {
-        let named = self
-            .last
-            .as_ref()
-            .and_then(|bookmark| bookmark.document.clone());
+        let recent = self.recent.origin();
+        let at_home = |url: &Url| {
+            let archive = previous.as_ref().map(Url::origin);
+            url.origin() == recent || Some(url.origin()) == archive
+        };
+        let last = self.last.as_ref();
+        let named = last
+            .and_then(|bookmark| bookmark.document.clone())
+            .filter(at_home);
         match (named, previous) {
             (Some(url), back) => {
                 self.go(State::Resuming { url, back });

@@ -1,0 +1,124 @@
+//! `bookmark`: look at the file that remembers a place, put it somewhere else, or forget it.
+//!
+//! Shell: the file, and the feed that a place is looked up in.
+#![expect(clippy::print_stderr, reason = "this command says what it did")]
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use simplefeed_client::{BookmarkStore as _, Consumer, ConsumerError, FileBookmark, Since};
+
+use crate::exit;
+
+/// Look at a bookmark, move it, or forget it
+#[derive(Args, Debug)]
+pub(crate) struct BookmarkArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print a bookmark, which is JSON
+    Show {
+        /// The file that holds it
+        file: PathBuf,
+    },
+    /// Put a bookmark to a place that exists in the feed
+    Set(SetArgs),
+    /// Forget the place: the next run begins as if it were the first
+    Clear {
+        /// The file that holds it
+        file: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+struct SetArgs {
+    /// The file to write
+    file: PathBuf,
+    /// URL of the feed, or of any of its documents
+    #[arg(long)]
+    url: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct Place {
+    /// Begin after the entry with this id
+    #[arg(long, value_name = "ID")]
+    entry: Option<String>,
+    /// Begin after the newest entry
+    #[arg(long)]
+    newest: bool,
+    /// Begin with the oldest entry
+    #[arg(long)]
+    oldest: bool,
+}
+
+pub(crate) async fn bookmark(args: BookmarkArgs) -> anyhow::Result<u8> {
+    match args.command {
+        Command::Show { file } => show(&file),
+        Command::Set(args) => set(args).await,
+        Command::Clear { file } => clear(&file),
+    }
+}
+
+fn show(path: &Path) -> anyhow::Result<u8> {
+    let loaded = open(path)?.load();
+    let found = loaded.map_err(|source| {
+        let action = "read";
+        ConsumerError::Bookmark { action, source }
+    })?;
+    if found.is_none() {
+        eprintln!("error: there is no bookmark at {}", path.display());
+        return Ok(exit::NOT_FOUND);
+    }
+    // It is sound, so as it is: what is shown can be kept as another bookmark.
+    let text = fs::read(path).context("the bookmark cannot be read")?;
+    let mut out = io::stdout().lock();
+    out.write_all(&text)?;
+    out.flush()?;
+    Ok(exit::OK)
+}
+
+async fn set(args: SetArgs) -> anyhow::Result<u8> {
+    let mut store = open(&args.file)?;
+    let since = match args.place.entry {
+        Some(id) => Since::Entry(id),
+        None if args.place.newest => Since::Newest,
+        None => Since::Oldest,
+    };
+    let place = Consumer::builder(args.url)
+        .since(since)
+        .build()?
+        .locate()
+        .await?;
+    store.save(&place).context("the bookmark cannot be kept")?;
+    match &place.entry {
+        Some(entry) => eprintln!("The next entry is the one after {entry} of {}.", place.feed),
+        None => eprintln!("The next entry is the oldest of {}.", place.feed),
+    }
+    Ok(exit::OK)
+}
+
+fn clear(path: &Path) -> anyhow::Result<u8> {
+    let cleared = open(path)?
+        .clear()
+        .context("the bookmark cannot be removed")?;
+    if !cleared {
+        eprintln!("There was no bookmark at {}.", path.display());
+    }
+    Ok(exit::OK)
+}
+
+fn open(path: &Path) -> anyhow::Result<FileBookmark> {
+    FileBookmark::open(path).with_context(|| format!("cannot use the bookmark {}", path.display()))
+}
