@@ -84,6 +84,29 @@ pub enum Since {
 /// }
 /// # Ok(()) }
 /// ```
+///
+/// In batches, as long as no request is needed for the next entry:
+///
+/// ```no_run
+/// use simplefeed_client::Consumer;
+///
+/// # async fn store(batch: &[simplefeed_client::Delivery]) -> Result<(), std::io::Error> { Ok(()) }
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut feed = Consumer::builder("https://example.org/feeds/orders").build()?;
+/// let mut batch = vec![];
+/// while let Some(delivery) = feed.next().await? {
+///     batch.push(delivery);
+///     if feed.ready() == 0 {
+///         store(&batch).await?;
+///         feed.accept(&batch[batch.len() - 1]).await?; // covers all before it
+///         batch.clear();
+///     }
+/// }
+/// if feed.sees_the_past() {
+///     eprintln!("the server is away; there may be more");
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Consumer {
     fetcher: Fetcher,
     replay: Replay,

@@ -25,6 +25,23 @@ const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
 const INDEX_TYPE: &str = "application/json";
 
 /// Why a document could not be had.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::fetch::FetchError;
+///
+/// let url = "https://example.org/feeds/orders".parse()?;
+/// let busy = FetchError::Status {
+///     url,
+///     status: 503,
+///     detail: "busy".into(),
+///     retry_after: Some(std::time::Duration::from_secs(3)),
+/// };
+/// assert!(busy.is_transient());
+/// assert_eq!(busy.retry_after().unwrap().as_secs(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
@@ -124,6 +141,29 @@ impl FetchError {
 }
 
 /// A document, or the news that the one known has not changed.
+///
+/// # Examples
+///
+/// ```no_run
+/// use simplefeed_client::{fetch::{Fetched, Fetcher}, transport};
+/// use simplefeed_core::replay::Validators;
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let fetcher = Fetcher::new(transport::ready_made()?);
+/// let url = "https://example.org/feeds/orders".parse()?;
+/// let known = Validators { etag: Some("\"abc\"".into()), last_modified: None };
+/// match fetcher.document(&url, &known, false).await? {
+///     Fetched::NotModified { .. } => println!("nothing new"),
+///     Fetched::Document { document, freshness, .. } => {
+///         println!("{} entries; look again in {:?}", document.len(), freshness.poll_after());
+///         if let Some(index) = document.link("index") {
+///             let (_, block) = fetcher.index(index).await?;
+///             println!("{} frozen documents", block.documents.len());
+///         }
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 #[derive(Debug)]
 pub enum Fetched {
@@ -153,8 +193,9 @@ pub enum Fetched {
 /// use simplefeed_client::{fetch::Fetcher, transport};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let fetcher = Fetcher::new(transport::ready_made()?);
-/// let bytes = fetcher.bytes(&"https://example.org/feeds/orders".parse()?).await?;
+/// let url = "https://example.org/feeds/orders".parse()?;
+/// let fetcher = Fetcher::new(transport::ready_made()?).document_bytes_max(1024 * 1024);
+/// let bytes = fetcher.bytes(&url).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]

@@ -7,19 +7,36 @@
 //! ```no_run
 //! use simplefeed_client::{Consumer, FileBookmark, Since};
 //!
-//! # async fn ship(order: serde_json::Value) -> Result<(), std::io::Error> { Ok(()) }
-//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut feed = Consumer::builder("https://example.org/feeds/orders")
-//!     .bookmark(FileBookmark::open("orders.bookmark")?)
-//!     .since(Since::Oldest) // only where no bookmark exists
-//!     .follow(true) // false: the end is pinned at start
-//!     .build()?;
-//! while let Some(delivery) = feed.next().await? {
-//!     ship(delivery.json()?).await?;
-//!     feed.accept(&delivery).await?; // durable when it returns; covers all before it
+//! #[derive(serde::Deserialize)]
+//! struct Order {
+//!     order: u64,
+//!     total: String,
 //! }
-//! # Ok(()) }
+//!
+//! async fn ship(order: Order) -> Result<(), std::io::Error> {
+//!     println!("order {} over {}", order.order, order.total);
+//!     Ok(())
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut feed = Consumer::builder("https://example.org/feeds/orders")
+//!         .bookmark(FileBookmark::open("orders.bookmark")?) // or .resume(value_from_my_database)
+//!         .since(Since::Oldest) // only where no bookmark exists
+//!         .follow(true) // false: the end is pinned at start
+//!         .build()?;
+//!     while let Some(delivery) = feed.next().await? {
+//!         // owned: id, position, raw bytes
+//!         let order: Order = delivery.json()?; // or .entry()? -> atom_syndication::Entry
+//!         ship(order).await?;
+//!         feed.accept(&delivery).await?; // durable when it returns; covers all before it
+//!     }
+//!     Ok(())
+//! }
 //! ```
+//!
+//! `delivery.bookmark()` is a plain serde value: saved inside the caller's own transaction, the effect
+//! is exactly once.
 //!
 //! Publishing gives every entry its id before the first attempt, so that a retry after a lost answer
 //! stores nothing twice:

@@ -21,9 +21,9 @@ use crate::{
     transport::{self, Answer, Method, Request, Transport, TransportError},
 };
 
-/// The most entries of one request.
+/// The most entries of one request. (No example: a number.)
 pub const BATCH_ENTRIES: usize = 1_000;
-/// The most bytes of one request, unless a single entry is larger.
+/// The most bytes of one request, unless a single entry is larger. (No example: a number.)
 pub const BATCH_BYTES: usize = 1024 * 1024;
 /// Attempts at one request before giving up; about two minutes.
 const ATTEMPTS: u32 = 8;
@@ -139,6 +139,36 @@ fn is_transient(status: u16) -> bool {
 }
 
 /// Publishes to one feed.
+///
+/// # Examples
+///
+/// Anything that can be published, in one order, with an account of each batch as soon as it is
+/// durable:
+///
+/// ```no_run
+/// use simplefeed_client::{
+///     Event, Publication, PublishError, Publisher,
+///     publisher::{Published, Status},
+/// };
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let publisher = Publisher::new("https://example.org/feeds/orders")?;
+/// let entries = [
+///     Publication::from(Event::json(&serde_json::json!({"order": 7}))?),
+///     Publication::Line(r#"{"id":"urn:order:8","content":{"order":8}}"#.into()),
+/// ];
+/// let report = |batch: &[Published]| {
+///     for entry in batch.iter().filter(|entry| entry.status == Status::Appended) {
+///         println!("{} is at position {}", entry.id, entry.position);
+///     }
+/// };
+/// match publisher.append_reporting(entries, report).await {
+///     Err(PublishError::Refused { status: 409, detail, .. }) => println!("conflict: {detail}"),
+///     Err(error) if error.is_transient() => println!("try again later: {error}"),
+///     outcome => outcome?,
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Publisher {
     url: Url,

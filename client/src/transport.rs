@@ -74,6 +74,47 @@ pub struct TransportError {
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, TransportError>> + Send + 'a>>;
 
 /// Sends requests.
+///
+/// # Examples
+///
+/// A feed without a network:
+///
+/// ```
+/// use std::sync::Arc;
+/// use simplefeed_client::{
+///     Consumer, Transport,
+///     transport::{Answer, Answering, Method, Request, TransportError},
+/// };
+///
+/// #[derive(Debug)]
+/// struct InMemory(&'static str);
+///
+/// impl Transport for InMemory {
+///     fn send(&self, request: Request) -> Answering<'_> {
+///         Box::pin(async move {
+///             if request.method != Method::Get {
+///                 let detail = "there is only reading here".into();
+///                 return Err(TransportError { detail, transient: false, source: None });
+///             }
+///             let headers = vec![("content-type".into(), "application/atom+xml".into())];
+///             let answer = Answer { status: 200, headers, body: self.0.into() };
+///             assert_eq!(answer.header("content-type"), Some("application/atom+xml"));
+///             Ok(answer)
+///         })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let feed = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>\
+///     <entry><id>urn:1</id></entry></feed>";
+/// let mut feed = Consumer::builder("https://example.org/feeds/orders")
+///     .transport(Arc::new(InMemory(feed)))
+///     .build()?;
+/// assert_eq!(feed.next().await?.unwrap().id(), "urn:1");
+/// assert!(feed.next().await?.is_none());
+/// # Ok(()) }
+/// ```
 pub trait Transport: fmt::Debug + Send + Sync {
     /// Sends one request and returns its answer, be it a redirect. Dropping the future gives it up.
     fn send(&self, request: Request) -> Answering<'_>;

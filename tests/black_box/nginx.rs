@@ -24,14 +24,17 @@ pub(crate) struct Nginx {
 
 impl Nginx {
     /// Starts nginx with one of the files in `docs/nginx`, but for addresses and folders.
-    ///
-    /// `edit` may change the configuration further, for what an operator should not do.
-    pub(crate) fn start(
+    pub(crate) fn start(config: &str, folder: &Path, upstream: &str, www: &Path) -> Self {
+        Self::start_edited(config, folder, upstream, www, str::to_owned)
+    }
+
+    /// Starts nginx as [`start`](Self::start) does, with a configuration changed by `edit`.
+    pub(crate) fn start_edited(
         config: &str,
         folder: &Path,
         upstream: &str,
         www: &Path,
-        edit: impl FnOnce(String) -> String,
+        edit: impl FnOnce(&str) -> String,
     ) -> Self {
         let site = fs::read_to_string(workspace().join("docs/nginx").join(config)).unwrap();
         let address = free_address();
@@ -47,7 +50,7 @@ impl Nginx {
             "/var/cache/nginx/simplefeed",
             cache.to_str().unwrap(),
         );
-        let site = edit(site.replace("/var/lib/simplefeed/www", www.to_str().unwrap()));
+        let site = edit(&site.replace("/var/lib/simplefeed/www", www.to_str().unwrap()));
         let own = folder.to_str().unwrap();
         let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()

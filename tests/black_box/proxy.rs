@@ -58,13 +58,7 @@ fn fifty_consumers_are_one_request_for_each_frozen_document() {
     let data = folder.path().join("data");
     let server = served(&data);
     let counter = Counter::before(&server.address);
-    let nginx = Nginx::start(
-        "cache.conf",
-        folder.path(),
-        &counter.address,
-        &data,
-        |site| site,
-    );
+    let nginx = Nginx::start("cache.conf", folder.path(), &counter.address, &data);
     replay_as_many(&nginx.url("/feeds/a"));
     let expected = (1..=20)
         .map(|n| (format!("/feeds/a/{n}.atom"), 1))
@@ -91,13 +85,7 @@ fn frozen_documents_from_the_folder_ask_the_server_nothing() {
     let server = served(&data);
     let counter = Counter::before(&server.address);
     let www = data.join("www");
-    let nginx = Nginx::start(
-        "archives.conf",
-        folder.path(),
-        &counter.address,
-        &www,
-        |site| site,
-    );
+    let nginx = Nginx::start("archives.conf", folder.path(), &counter.address, &www);
     replay_as_many(&nginx.url("/feeds/a"));
     assert!(
         counter.archives_asked(20).is_empty(),
@@ -143,7 +131,7 @@ fn a_server_that_is_down_is_still_read() {
         let data = folder.path().join("data");
         let server = served(&data);
         let www = data.join("www");
-        let nginx = Nginx::start(config, folder.path(), &server.address, &www, |site| site);
+        let nginx = Nginx::start(config, folder.path(), &server.address, &www);
         let feed = nginx.url("/feeds/a/recent.atom");
         let before = replay(&feed);
         assert_eq!(
@@ -183,14 +171,14 @@ fn compression_by_the_proxy_confuses_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let server = served(&data);
-    let nginx = Nginx::start(
+    let nginx = Nginx::start_edited(
         "cache.conf",
         folder.path(),
         &server.address,
         &data,
         |site| {
             let site = replace(
-                &site,
+                site,
                 "proxy_set_header Accept-Encoding $simplefeed_coding;",
                 "proxy_set_header Accept-Encoding \"\"; gzip on; gzip_proxied any; gzip_min_length 1; gzip_types *;",
             );
@@ -237,9 +225,9 @@ fn compression_by_the_proxy_confuses_nobody() {
 }
 
 /// A cache that keeps everything for an hour, whatever the server says.
-pub(crate) fn stubborn(site: String) -> String {
+pub(crate) fn stubborn(site: &str) -> String {
     let keep = "proxy_cache simplefeed; proxy_ignore_headers Cache-Control Expires; proxy_cache_valid 200 1h;";
-    let site = replace(&site, "proxy_ignore_headers Vary;", "");
+    let site = replace(site, "proxy_ignore_headers Vary;", "");
     let keep = keep.replace("ignore_headers", "ignore_headers Vary");
     replace(&site, "proxy_cache simplefeed;", &keep)
 }
@@ -285,7 +273,7 @@ fn a_pinned_end_is_met() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let server = served(&data);
-    let nginx = Nginx::start(
+    let nginx = Nginx::start_edited(
         "cache.conf",
         folder.path(),
         &server.address,

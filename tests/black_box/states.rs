@@ -60,14 +60,14 @@ impl Scene {
         }
         (code, text(&output.stdout), text(&output.stderr))
     }
+}
 
-    /// A server on another folder, and the URL of its feed. The one before still answers where the
-    /// bookmark was made, which must lead nobody there.
-    fn other(&self, data: &Path) -> (Server, String) {
-        let server = Server::start(data, &SIZE);
-        let feed = server.url("/feeds/a/recent.atom");
-        (server, feed)
-    }
+/// A server on another folder, and the URL of its feed. The one before still answers where the
+/// bookmark was made, which must lead nobody there.
+fn other(data: &Path) -> (Server, String) {
+    let server = Server::start(data, &SIZE);
+    let feed = server.url("/feeds/a/recent.atom");
+    (server, feed)
 }
 
 #[track_caller]
@@ -113,7 +113,7 @@ fn a_rolled_back_server_is_a_changed_history() {
         server.publish_ids("a", (kept..10).map(|n| n.to_string()));
         let scene = Scene { folder, server };
         scene.read(seen);
-        let (rolled_back, feed) = scene.other(&backup);
+        let (rolled_back, feed) = other(&backup);
         rolled_back.publish_ids("a", (0..grown).map(|n| format!("other{n}")));
         check(scene.resume(&feed), 15, "", "history changed");
     }
@@ -133,7 +133,7 @@ fn a_server_that_lost_its_end_is_no_gap() {
     server.publish_ids("a", (5..10).map(|n| n.to_string()));
     let scene = Scene { folder, server };
     scene.read(10);
-    let (_rolled_back, feed) = scene.other(&backup);
+    let (_rolled_back, feed) = other(&backup);
     check(
         scene.resume(&feed),
         14,
@@ -150,17 +150,17 @@ fn a_rebuilt_server_is_another_feed_or_another_history() {
     scene.read(7);
     let id = scene.server.get("/feeds").json()["feeds"][0]["id"].clone();
 
-    let (rebuilt, feed) = scene.other(&scene.path("rebuilt"));
+    let (rebuilt, feed) = other(&scene.path("rebuilt"));
     rebuilt.publish_ids("a", (0..10).map(|n| n.to_string()));
     check(scene.resume(&feed), 16, "", "another feed");
 
-    let (rebuilt, feed) = scene.other(&scene.path("same id"));
+    let (rebuilt, feed) = other(&scene.path("same id"));
     let put = Request::put("/feeds/a", &format!("{{\"id\":{id}}}"));
     assert_eq!(rebuilt.send(&put).status, 201);
     rebuilt.publish_ids("a", (0..10).map(|n| n.to_string()));
     check(scene.resume(&feed), 15, "", "history changed");
 
-    let (rebuilt, feed) = scene.other(&scene.path("same entries"));
+    let (rebuilt, feed) = other(&scene.path("same entries"));
     assert_eq!(rebuilt.send(&put).status, 201);
     let entries = simplefeed(
         &["replay", &scene.server.url("/feeds/a"), "--format", "atom"],
@@ -208,7 +208,7 @@ fn a_document_that_is_gone_is_a_gap() {
     }
     // Nothing is asked of the server; the tree is all there is.
     let nowhere = "127.0.0.1:1";
-    let nginx = Nginx::start(
+    let nginx = Nginx::start_edited(
         "archives.conf",
         scene.folder.path(),
         nowhere,
@@ -235,7 +235,7 @@ fn a_document_that_is_gone_is_a_gap() {
 fn a_stale_cache_is_a_stale_copy() {
     let scene = Scene::new();
     let (data, address) = (scene.path("data"), scene.server.address.clone());
-    let nginx = Nginx::start("cache.conf", scene.folder.path(), &address, &data, stubborn);
+    let nginx = Nginx::start_edited("cache.conf", scene.folder.path(), &address, &data, stubborn);
     // The cache keeps what it sees now.
     simplefeed(&["replay", &nginx.url("/feeds/a")], b"");
     scene
@@ -386,17 +386,11 @@ fn a_waiting_tail_has_settled() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    for _ in 0..1_000 {
-        if fs::read_to_string(&bookmark).is_ok_and(|kept| kept.contains("urn:t:2")) {
-            tail.kill().unwrap();
-            tail.wait().unwrap();
-            return;
-        }
+    let settled = (0..1_000).any(|_| {
         crate::harness::pause(std::time::Duration::from_millis(20));
-    }
+        fs::read_to_string(&bookmark).is_ok_and(|kept| kept.contains("urn:t:2"))
+    });
     tail.kill().unwrap();
-    panic!(
-        "the bookmark was not kept: {:?}",
-        fs::read_to_string(&bookmark)
-    );
+    tail.wait().unwrap();
+    assert!(settled, "{:?}", fs::read_to_string(&bookmark));
 }

@@ -99,6 +99,7 @@ fn the_paths_in_the_documentation_exist() {
         "ARCHITECTURE.md",
         "README.md",
         "CONTRIBUTING.md",
+        "docs/operations.md",
         "docs/protocol.md",
     ] {
         let text = std::fs::read_to_string(workspace().join(page)).unwrap();
@@ -146,4 +147,101 @@ fn every_invariant_has_its_test() {
         assert!(all.contains(&format!("fn {test}(")), "no test named {test}");
     }
     assert_eq!(numbered, 12);
+}
+
+/// Every public item of the client crate stands in an example, or says why it does not.
+#[test]
+fn every_public_item_of_the_client_has_an_example() {
+    let client: Vec<_> = sources()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with(workspace().join("client/src")) && !is_tests(path))
+        .collect();
+    let examples: String = client.iter().map(|(_, text)| examples_in(text)).collect();
+    let words: Vec<_> = examples
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    let mut items = 0;
+    for (path, text) in &client {
+        let mut doc = String::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(more) = line.strip_prefix("///") {
+                doc.push_str(more);
+                continue;
+            }
+            let name = public_item(line);
+            if let Some(name) = name {
+                let shown = words.contains(&name) || doc.contains("No example:");
+                assert!(shown, "{}: {name} has no example", path.display());
+                items += 1;
+            }
+            if !line.starts_with("#[") {
+                doc.clear();
+            }
+        }
+    }
+    assert!(items > 60, "only {items} public items");
+}
+
+/// The code in the documentation of a file.
+fn examples_in(text: &str) -> String {
+    let mut inside = false;
+    let mut code = String::new();
+    for line in text.lines().map(str::trim) {
+        let comment = line.strip_prefix("///").or(line.strip_prefix("//!"));
+        match comment.map(str::trim) {
+            None => inside = false,
+            Some(fence) if fence.starts_with("```") => inside = !inside,
+            Some(line) if inside => {
+                code.push_str(line);
+                code.push('\n');
+            }
+            Some(_) => {}
+        }
+    }
+    code
+}
+
+/// The name of the public type, trait, function or constant that a line begins.
+fn public_item(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub ")?;
+    let rest = rest.strip_prefix("async ").unwrap_or(rest);
+    let kinds = ["fn ", "struct ", "enum ", "trait ", "type ", "const "];
+    let name = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
+    name.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .next()
+}
+
+/// What operators read is what the tests start.
+#[test]
+fn the_operations_page_shows_the_configurations() {
+    let page = std::fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
+    for (path, bytes) in files(&workspace().join("docs/nginx")) {
+        let config = String::from_utf8(bytes).unwrap();
+        let shown = format!("```nginx\n{config}```\n");
+        assert!(
+            page.contains(&shown),
+            "{} is shown otherwise",
+            path.display()
+        );
+    }
+}
+
+/// A promise on a page names the test that holds it, and that test exists.
+#[test]
+fn the_tests_that_the_pages_name_exist() {
+    let all: String = sources().into_iter().map(|(_, text)| text).collect();
+    let mut found = 0;
+    for page in ["docs/protocol.md", "docs/operations.md"] {
+        let text = std::fs::read_to_string(workspace().join(page)).unwrap();
+        for word in text.split('`').skip(1).step_by(2) {
+            let is_test = word.matches('_').count() >= 2
+                && !word.starts_with("proxy_")
+                && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            if is_test {
+                assert!(all.contains(&format!("fn {word}(")), "{page} names {word}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 30, "only {found} tests are named");
 }

@@ -25,18 +25,18 @@ pub(super) type OnRetry = Box<dyn FnMut(&ConsumerError) + Send>;
 /// # Examples
 ///
 /// ```no_run
-/// use simplefeed_client::{Consumer, FileBookmark, Since};
+/// use simplefeed_client::{Consumer, FileBookmark, Since, consumer::Builder};
 ///
 /// # fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let feed = Consumer::builder("https://example.org/feeds/orders")
+/// let orders: Builder = Consumer::builder("https://example.org/feeds/orders")
 ///     .bookmark(FileBookmark::open("orders.bookmark")?)
 ///     .since(Since::Newest)
 ///     .follow(true)
 ///     .bearer_token(std::env::var("ORDERS_TOKEN")?)
 ///     .document_bytes_max(8 * 1024 * 1024)
 ///     .documents_max(10_000)
-///     .on_retry(|error| eprintln!("waiting: {error}"))
-///     .build()?;
+///     .on_retry(|error| eprintln!("waiting: {error}"));
+/// let feed = orders.build()?;
 /// # Ok(()) }
 /// ```
 pub struct Builder {

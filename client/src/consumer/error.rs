@@ -11,6 +11,26 @@ use crate::{fetch::FetchError, transport::TransportError};
 /// Why a consumer stopped.
 ///
 /// Entries delivered before the error stay delivered. Only a transient error may go away by itself.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::ConsumerError;
+/// use simplefeed_core::replay::WalkError;
+///
+/// fn what_to_do(error: &ConsumerError) -> &'static str {
+///     match error {
+///         error if error.is_transient() => "call next() again",
+///         ConsumerError::Walk(WalkError::Gap { .. } | WalkError::Missing { .. }) => "entries are gone",
+///         ConsumerError::Walk(WalkError::AnotherFeed { .. }) => "this bookmark is another feed's",
+///         ConsumerError::Walk(WalkError::HistoryChanged { .. }) => "the server was rolled back",
+///         _ => "ask a person",
+///     }
+/// }
+///
+/// let gap = WalkError::Gap { entry: "urn:order:7".into() };
+/// assert_eq!(what_to_do(&gap.into()), "entries are gone");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConsumerError {

@@ -20,6 +20,7 @@ use crate::transport::Answer;
 ///
 /// let unknown = Freshness::default();
 /// assert_eq!(unknown.poll_after(), Duration::from_secs(1));
+/// assert_eq!(unknown.let_go_after(), Duration::from_secs(1));
 /// assert!(!unknown.is_past());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,20 @@ use std::time::Duration;
 use super::{Answer, Answering, Method, Request, Transport, TransportError};
 
 /// A transport over reqwest, with rustls and the system's proxies.
+///
+/// # Examples
+///
+/// With more patience than the ready-made one:
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use simplefeed_client::{Consumer, transport::with_reqwest::ReqwestTransport};
+///
+/// let (connect, read) = (Duration::from_secs(10), Duration::from_secs(120));
+/// let transport = ReqwestTransport::new(connect, read)?;
+/// let feed = Consumer::builder("https://example.org/feeds/orders").transport(Arc::new(transport));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReqwestTransport {
     client: reqwest::Client,
