@@ -260,23 +260,18 @@ impl<'a> Scan<'a> {
                 _ => push_attribute(&format!("xmlns:{prefix}"), uri, &mut element),
             }
         }
-        let own_base = tag.attribute("xml:base");
-        if let Some(feed) = inherited {
-            if tag.attribute("xml:lang").is_none() {
-                push_inherited(feed.feed, "xml:lang", &mut element);
-            }
-            match (&base.0, own_base) {
-                // A relative base of its own depends on the feed's: only the result stands alone.
-                (Some(absolute), _) if feed.base.0.is_some() => {
-                    push_attribute("xml:base", absolute, &mut element);
-                }
-                (_, None) => push_inherited(feed.feed, "xml:base", &mut element),
-                _ => {}
-            }
+        if let Some(feed) = inherited
+            && tag.attribute("xml:lang").is_none()
+        {
+            push_inherited(feed.feed, "xml:lang", &mut element);
         }
-        let replaced_base = inherited.is_some_and(|feed| feed.base.0.is_some());
+        let own_base = value_of(tag, "xml:base");
+        let new_base = inherited.and_then(|feed| feed.base_onto(own_base.as_deref(), base));
+        if let Some(new) = &new_base {
+            push_attribute("xml:base", new, &mut element);
+        }
         for attribute in &tag.attributes {
-            if !(replaced_base && attribute.name == "xml:base") {
+            if !(new_base.is_some() && attribute.name == "xml:base") {
                 push_raw(attribute, &mut element);
             }
         }
@@ -418,6 +413,54 @@ impl<'a> Scan<'a> {
 struct Inherited<'s, 'a> {
     feed: &'s Tag<'a>,
     base: &'s Base,
+}
+
+impl Inherited<'_, '_> {
+    /// Returns the base to write onto an entry whose own is `own` and whose absolute one is `absolute`;
+    /// `None` if its own says it all. Only the result of both stands alone.
+    fn base_onto(&self, own: Option<&str>, absolute: &Base) -> Option<String> {
+        if self.base.0.is_some() {
+            return absolute.0.clone();
+        }
+        let outer = value_of(self.feed, "xml:base")?;
+        let own = own.unwrap_or_default();
+        url::Url::parse(own)
+            .is_err()
+            .then(|| merge_bases(&outer, own))
+    }
+}
+
+/// Returns the value of an attribute that was read before without error.
+fn value_of<'t>(tag: &'t Tag<'_>, name: &str) -> Option<Cow<'t, str>> {
+    tag.value(name).ok().flatten()
+}
+
+/// Returns a relative base inside another one, as if both were still to be resolved (RFC 3986, 5.2).
+fn merge_bases(outer: &str, own: &str) -> String {
+    if own.is_empty() || own.starts_with('#') {
+        return outer.into();
+    }
+    if own.starts_with("//") {
+        return own.into();
+    }
+    let path_end = outer.find(['?', '#']).unwrap_or(outer.len());
+    let (path, _) = outer.split_at(path_end);
+    let host_end = path
+        .strip_prefix("//")
+        .map_or(0, |rest| 2 + rest.find('/').unwrap_or(rest.len()));
+    let kept = match own.as_bytes().first() {
+        Some(b'/') => host_end,
+        Some(b'?') => path.len(),
+        _ => path.rfind('/').map_or(0, |slash| slash + 1).max(host_end),
+    };
+    // A host and a path beside it need their slash.
+    let slash = if kept == host_end && kept > 0 && !own.starts_with(['/', '?']) {
+        "/"
+    } else {
+        ""
+    };
+    let (kept, _) = path.split_at(kept);
+    format!("{kept}{slash}{own}")
 }
 
 fn push_inherited(feed: &Tag<'_>, name: &str, out: &mut String) {

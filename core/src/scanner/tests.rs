@@ -170,6 +170,33 @@ fn a_relative_reference_needs_an_absolute_base() {
     ));
 }
 
+/// RFC 3986, 5.2: what both resolve to is the same, wherever they are resolved.
+#[test]
+fn bases_merge_as_if_they_were_resolved() {
+    let outers = [
+        "a/b", "a/b?x#y", "a", "", "/a/b", "//h", "//h/a", "?x", "../a/",
+    ];
+    let owns = [
+        "c", "c/", "../c", "./c", "/c", "//g/c", "?q", "", "#f", "c?q",
+    ];
+    for outer in outers {
+        for own in owns {
+            let merged = merge_bases(outer, own);
+            for place in ["http://place/p/q/r", "http://place/"] {
+                let place: url::Url = place.parse().unwrap();
+                let mut nested = place.join(outer).unwrap().join(own).unwrap();
+                let mut at_once = place.join(&merged).unwrap();
+                nested.set_fragment(None);
+                at_once.set_fragment(None);
+                assert_eq!(
+                    at_once, nested,
+                    "{outer:?} around {own:?} became {merged:?}"
+                );
+            }
+        }
+    }
+}
+
 /// A-15: foreign markup in a legal place is no error.
 #[test]
 fn foreign_markup_passes() {
