@@ -80,7 +80,12 @@ pub struct FileBookmark {
     path: PathBuf,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+#[derive(Serialize)]
 struct Versioned {
     version: u32,
     #[serde(flatten)]
@@ -121,12 +126,12 @@ impl FileBookmark {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let found: Versioned = serde_json::from_slice(&text)?;
-        if found.version != VERSION {
-            let detail = format!("bookmark version {} is not known", found.version);
+        let Version { version } = serde_json::from_slice(&text)?;
+        if version != VERSION {
+            let detail = format!("bookmark version {version} is not known");
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
-        Ok(Some(found.bookmark))
+        Ok(Some(serde_json::from_slice(&text)?))
     }
 
     fn replace(&self, bookmark: &Bookmark) -> io::Result<()> {
@@ -175,5 +180,55 @@ impl BookmarkStore for FileBookmark {
 
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
         self.replace(bookmark).map_err(|error| self.named(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str = include_str!("../../fixtures/bookmark.json");
+
+    /// Bookmarks outlive programs: a file of version 1 is read and written the same, for ever.
+    #[test]
+    fn the_form_of_the_file_never_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bookmark");
+        fs::write(&path, GOLDEN).unwrap();
+        let bookmark = FileBookmark::open(&path).unwrap().load().unwrap().unwrap();
+        assert_eq!(bookmark.entry.as_deref(), Some("urn:example:7"));
+        assert_eq!(bookmark.etag.as_deref(), Some("W/\"abc\""));
+        fs::remove_file(&path).unwrap();
+        FileBookmark::open(&path).unwrap().save(&bookmark).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), GOLDEN);
+    }
+
+    /// A bookmark is replaced as a whole: what a crash left half-written beside it is of no account,
+    /// and a folder that cannot be written leaves the old one.
+    #[test]
+    fn a_bookmark_is_replaced_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bookmark");
+        let mut file = FileBookmark::open(&path).unwrap();
+        let bookmark = |entry: &str| Bookmark {
+            feed: "urn:f".into(),
+            entry: Some(entry.into()),
+            ..Bookmark::default()
+        };
+        file.save(&bookmark("urn:1")).unwrap();
+        fs::write(folder.path().join("bookmark.new"), "{\"vers").unwrap();
+        assert_eq!(file.load().unwrap(), Some(bookmark("urn:1")));
+        file.save(&bookmark("urn:2")).unwrap();
+        assert_eq!(file.load().unwrap(), Some(bookmark("urn:2")));
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "nothing is left over"
+        );
+        // Where the temporary file cannot be, nothing is touched.
+        fs::create_dir(folder.path().join("bookmark.new")).unwrap();
+        let error = file.save(&bookmark("urn:3")).unwrap_err();
+        assert!(error.to_string().contains("bookmark: "), "{error}");
+        assert_eq!(file.load().unwrap(), Some(bookmark("urn:2")));
     }
 }

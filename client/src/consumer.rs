@@ -16,14 +16,16 @@
 //! The last three are final. Everything else that can go wrong says so by
 //! [`ConsumerError::is_transient`].
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, pin::Pin, time::Duration};
 
 use futures_core::Stream;
 use simplefeed_core::{
+    index::IndexBlock,
     instant::Instant,
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
 };
 use tokio::time;
+use url::Url;
 
 use crate::{
     bookmark::BookmarkStore,
@@ -35,8 +37,8 @@ use crate::{
 mod builder;
 mod error;
 
-pub use builder::Builder;
-use builder::OnRetry;
+use builder::OnNotice;
+pub use builder::{Builder, Notice};
 pub use error::ConsumerError;
 
 /// How old an acceptance may get in [`Consumer::into_stream`].
@@ -112,7 +114,7 @@ pub struct Consumer {
     replay: Replay,
     store: Option<Box<dyn BookmarkStore>>,
     follow: bool,
-    on_retry: Option<OnRetry>,
+    on_notice: Option<OnNotice>,
     queue: VecDeque<Delivery>,
     /// The bookmark as the store has it.
     kept: Option<Bookmark>,
@@ -121,6 +123,8 @@ pub struct Consumer {
     accepted: u64,
     /// Nothing is asked for earlier.
     not_before: Option<time::Instant>,
+    /// The request that has not been answered yet.
+    on_the_way: Option<OnTheWay>,
     /// Failures in a row.
     failures: u32,
     /// What the last answer about the recent document said of its freshness.
@@ -147,19 +151,20 @@ impl Consumer {
         store: Option<Box<dyn BookmarkStore>>,
         kept: Option<Bookmark>,
         follow: bool,
-        on_retry: Option<OnRetry>,
+        on_notice: Option<OnNotice>,
     ) -> Self {
         Self {
             fetcher,
             replay,
             store,
             follow,
-            on_retry,
+            on_notice,
             queue: VecDeque::new(),
             kept,
             delivered: 0,
             accepted: 0,
             not_before: None,
+            on_the_way: None,
             failures: 0,
             freshness: Freshness::default(),
         }
@@ -210,7 +215,7 @@ impl Consumer {
     /// [`ConsumerError::Bookmark`].
     #[expect(
         clippy::unused_async,
-        reason = "a bookmark may be kept across a network"
+        reason = "so that stores that wait can come without changing callers"
     )]
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if delivery.number > self.accepted {
@@ -221,7 +226,8 @@ impl Consumer {
     }
 
     /// Returns the place to begin at, delivering nothing: a bookmark from which another consumer begins
-    /// where this one would have.
+    /// where this one would have. (It cannot tell that entries before a time to come are still to be
+    /// passed over.)
     ///
     /// # Errors
     ///
@@ -282,14 +288,22 @@ impl Consumer {
     }
 
     /// Fetches one thing, when it is time.
+    ///
+    /// What is on its way stays so if the future is dropped, and is waited for by the next call.
     async fn step(&mut self, ask: &Ask) -> Result<(), ConsumerError> {
         if let Some(due) = self.not_before {
             time::sleep_until(due).await;
             self.not_before = None;
         }
-        let outcome = match ask.kind {
-            AskKind::Index => self.step_through_index(ask).await,
-            AskKind::Recent | AskKind::Document => self.step_to_document(ask).await,
+        let request = self.on_the_way.get_or_insert_with(|| {
+            let (fetcher, ask) = (self.fetcher.clone(), ask.clone());
+            Box::pin(async move { fetch(&fetcher, &ask).await })
+        });
+        let answer = request.await;
+        self.on_the_way = None;
+        let outcome = match answer {
+            Ok(answer) => self.take(ask, answer),
+            Err(error) => Err(error.into()),
         };
         match outcome {
             Ok(()) => {
@@ -300,20 +314,19 @@ impl Consumer {
         }
     }
 
-    async fn step_through_index(&mut self, ask: &Ask) -> Result<(), Failure> {
-        let (url, block) = self.fetcher.index(&ask.url).await?;
-        Ok(self.replay.take_index(&block, &url)?)
-    }
-
-    async fn step_to_document(&mut self, ask: &Ask) -> Result<(), Failure> {
-        let fetched = self
-            .fetcher
-            .document(&ask.url, &ask.known, ask.again)
-            .await?;
+    fn take(&mut self, ask: &Ask, answer: Got) -> Result<(), Failure> {
+        let fetched = match answer {
+            Got::Index(url, block) => return Ok(self.replay.take_index(&block, &url)?),
+            Got::Document(fetched) => fetched,
+        };
         let freshness = match &fetched {
-            Fetched::NotModified { freshness } | Fetched::Document { freshness, .. } => *freshness,
+            Fetched::NotModified { freshness } => self.freshness.renewed(*freshness),
+            Fetched::Document { freshness, .. } => *freshness,
         };
         if ask.kind == AskKind::Recent {
+            if freshness.is_past() && !self.freshness.is_past() {
+                self.notice(Notice::SeesThePast);
+            }
             self.freshness = freshness;
         }
         match fetched {
@@ -351,26 +364,29 @@ impl Consumer {
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= ATTEMPTS || asks_too_much(asked);
         let passes = error.is_transient();
-        if ask.optional && (!passes || tried_enough) && matches!(error, ConsumerError::Fetch(_)) {
-            self.failures = 0;
-            return Ok(self.replay.missing()?);
-        }
-        if is_missing && ask.kind != AskKind::Recent {
-            return Ok(self.replay.missing()?);
-        }
         if passes {
             let pause = jittered(back_off(self.failures, asked));
             self.not_before = Some(time::Instant::now() + pause);
             self.failures += 1;
         }
+        let of_the_server = matches!(error, ConsumerError::Fetch(_));
+        let another_way = ask.optional && of_the_server && (!passes || tried_enough);
+        if another_way || (is_missing && ask.kind != AskKind::Recent) {
+            self.failures = 0;
+            return Ok(self.replay.missing()?);
+        }
         if !passes || (tried_enough && !(self.follow && waits_for(&error))) {
             self.failures = 0;
             return Err(error);
         }
-        if let Some(on_retry) = &mut self.on_retry {
-            on_retry(&error);
-        }
+        self.notice(Notice::Retrying(&error));
         Ok(())
+    }
+
+    fn notice(&mut self, notice: Notice<'_>) {
+        if let Some(on_notice) = &mut self.on_notice {
+            on_notice(notice);
+        }
     }
 
     /// Ends a round: the next one begins after what was passed in this one.
@@ -396,6 +412,25 @@ fn waits_for(error: &ConsumerError) -> bool {
         ConsumerError::Fetch(error) => !matches!(error, FetchError::Malformed { .. }),
         _ => false,
     }
+}
+
+/// A request, until it is answered.
+type OnTheWay = Pin<Box<dyn Future<Output = Result<Got, FetchError>> + Send>>;
+
+/// What was fetched.
+#[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
+enum Got {
+    Document(Fetched),
+    Index(Url, IndexBlock),
+}
+
+async fn fetch(fetcher: &Fetcher, ask: &Ask) -> Result<Got, FetchError> {
+    if ask.kind == AskKind::Index {
+        let (url, block) = fetcher.index(&ask.url).await?;
+        return Ok(Got::Index(url, block));
+    }
+    let fetched = fetcher.document(&ask.url, &ask.known, ask.again).await?;
+    Ok(Got::Document(fetched))
 }
 
 /// A step that failed, and how long the server or its copy asks to wait.

@@ -5,6 +5,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use data_encoding::BASE64;
 use simplefeed_core::{
     index::IndexBlock,
     limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX},
@@ -18,7 +19,7 @@ use crate::transport::{Answer, Method, Request, Transport, TransportError};
 mod answer;
 
 pub use answer::Freshness;
-use answer::{check_type, redirect, successful};
+use answer::{check_type, last_modified, redirect, successful};
 pub(crate) use answer::{problem_detail, retry_after};
 
 const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
@@ -209,6 +210,7 @@ pub struct Fetcher {
 #[derive(Clone)]
 struct Token {
     origin: Origin,
+    /// The value of the header field.
     value: String,
 }
 
@@ -241,12 +243,20 @@ impl Fetcher {
     /// neither a redirect nor a link can lead it elsewhere.
     #[must_use]
     pub fn bearer_token(self, url: &Url, token: impl Into<String>) -> Self {
-        let token = Token {
-            origin: url.origin(),
-            value: token.into(),
-        };
+        self.authorization(url, format!("Bearer {}", token.into()))
+    }
+
+    /// Sends a name and a password (RFC 7617) as [`bearer_token`](Self::bearer_token) sends a token.
+    #[must_use]
+    pub(crate) fn password(self, url: &Url, name: &str, password: &str) -> Self {
+        let credentials = BASE64.encode(format!("{name}:{password}").as_bytes());
+        self.authorization(url, format!("Basic {credentials}"))
+    }
+
+    fn authorization(self, url: &Url, value: String) -> Self {
+        let origin = url.origin();
         Self {
-            token: Some(token),
+            token: Some(Token { origin, value }),
             ..self
         }
     }
@@ -280,7 +290,7 @@ impl Fetcher {
         check_type(&url, &answer)?;
         let validators = Validators {
             etag: answer.header("etag").map(Into::into),
-            last_modified: answer.header("last-modified").map(Into::into),
+            last_modified: last_modified(&answer),
         };
         match Document::read(answer.body, &url) {
             Ok(document) => Ok(Fetched::Document {
@@ -349,7 +359,7 @@ impl Fetcher {
             .as_ref()
             .filter(|token| token.origin == url.origin())
         {
-            headers.push(("authorization", format!("Bearer {}", token.value)));
+            headers.push(("authorization", token.value.clone()));
         }
         Request {
             method: Method::Get,

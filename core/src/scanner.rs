@@ -260,10 +260,12 @@ impl<'a> Scan<'a> {
                 _ => push_attribute(&format!("xmlns:{prefix}"), uri, &mut element),
             }
         }
-        if let Some(feed) = inherited
-            && tag.attribute("xml:lang").is_none()
-        {
-            push_inherited(feed.feed, "xml:lang", &mut element);
+        for name in ["xml:lang", "xml:space"] {
+            if let Some(feed) = inherited
+                && tag.attribute(name).is_none()
+            {
+                push_inherited(feed.feed, name, &mut element);
+            }
         }
         let own_base = value_of(tag, "xml:base");
         let new_base = inherited.and_then(|feed| feed.base_onto(own_base.as_deref(), base));

@@ -5,9 +5,10 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
-use crate::harness::{Server, events, program, run, signal, simplefeed, text, workspace};
+use crate::harness::{Server, events, pause, program, run, signal, simplefeed, text, workspace};
 
 #[track_caller]
 fn check(name: &str, args: &[&str], code: i32, said: &str) {
@@ -133,11 +134,7 @@ fn clients_tell_what_went_wrong_by_their_exit_code() {
         10,
         "there is nothing at",
     );
-    client(
-        &["replay", &server.url("/feeds")],
-        15,
-        "not a feed document",
-    );
+    client(&["replay", &server.url("/feeds")], 1, "not a feed document");
     client(&["ls", &feed], 1, "is not a catalogue");
     client(
         &["replay", &feed, "--since", "urn:never"],
@@ -250,6 +247,83 @@ fn tail_prints_what_comes() {
     assert_eq!(lines.next().unwrap().unwrap(), "urn:t:new");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// A place can be looked at, moved on purpose, and forgotten; what is damaged is never taken for none.
+#[test]
+fn bookmarks_are_shown_set_and_cleared() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|n| n.to_string()));
+    let path = folder.path().join("bookmark");
+    let (file, feed) = (path.to_str().unwrap(), server.url("/feeds/a"));
+    let command = |args: &[&str], code, said| check("simplefeed", args, code, said);
+    let replay = || {
+        let args = ["replay", &feed, "--bookmark", file, "--format", "id"];
+        simplefeed(&args, b"")
+    };
+    command(&["bookmark", "show", file], 10, "there is no bookmark");
+    command(&["bookmark", "clear", file], 0, "There was no bookmark");
+    command(&["bookmark", "set", file, "--url", &feed], 2, "--newest");
+
+    let set = ["bookmark", "set", file, "--url", &feed];
+    for (place, rest) in [("urn:t:0", 1..5), ("urn:t:1", 2..5), ("urn:t:4", 5..5)] {
+        command(&[&set[..], &["--entry", place]].concat(), 0, place);
+        let shown = simplefeed(&["bookmark", "show", file], b"");
+        assert_eq!(shown, std::fs::read_to_string(file).unwrap());
+        assert!(shown.contains(&format!("\"entry\":\"{place}\"")), "{shown}");
+        let expected: String = rest.map(|n| format!("urn:t:{n}\n")).collect();
+        assert_eq!(replay(), expected);
+    }
+    command(&[&set[..], &["--oldest"]].concat(), 0, "the oldest");
+    assert_eq!(replay().lines().count(), 5);
+    command(&[&set[..], &["--oldest"]].concat(), 0, "the oldest");
+    command(&[&set[..], &["--newest"]].concat(), 0, "urn:t:4");
+    assert_eq!(replay(), "");
+    let before = std::fs::read(file).unwrap();
+    command(&[&set[..], &["--entry", "urn:t:9"]].concat(), 13, "gap");
+    assert_eq!(before, std::fs::read(file).unwrap());
+
+    command(&["bookmark", "clear", file], 0, "");
+    assert!(!path.exists());
+    assert_eq!(replay().lines().count(), 5);
+    for damaged in ["{", "", "{\"version\":2,\"feed\":\"urn:f\",\"entry\":null}"] {
+        std::fs::write(file, damaged).unwrap();
+        command(&["bookmark", "show", file], 15, file);
+        command(&["replay", &feed, "--bookmark", file], 15, file);
+        assert_eq!(std::fs::read_to_string(file).unwrap(), damaged);
+    }
+}
+
+/// `tail` begins with what is to come; `replay` with the oldest.
+#[test]
+fn tail_begins_at_the_newest() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish_ids("a", ["old".into()]);
+    let bookmark = folder.path().join("bookmark");
+    let mut child = Command::new(program("simplefeed"))
+        .args([
+            "tail",
+            &server.url("/feeds/a"),
+            "--format",
+            "id",
+            "--bookmark",
+        ])
+        .arg(&bookmark)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !bookmark.exists() {
+        pause(Duration::from_millis(10));
+    }
+    server.publish_ids("a", ["new".into()]);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(line, "urn:t:new\n");
 }
 
 #[test]

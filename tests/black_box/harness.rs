@@ -174,6 +174,11 @@ impl Server {
         signal("KILL", self.child.id());
     }
 
+    /// Sends the server a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(name, self.child.id());
+    }
+
     /// Kills the server as a power cut would.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

@@ -37,20 +37,24 @@ impl Nginx {
         edit: impl FnOnce(&str) -> String,
     ) -> Self {
         let site = fs::read_to_string(workspace().join("docs/nginx").join(config)).unwrap();
+        let site = edit(&site);
+        // A free port may be taken before nginx has it; then another one is.
+        (0..5)
+            .find_map(|_| Self::try_start(&site, folder, upstream, www))
+            .expect("nginx starts")
+    }
+
+    fn try_start(site: &str, folder: &Path, upstream: &str, www: &Path) -> Option<Self> {
         let address = free_address();
         let cache = folder.join("cache");
-        let site = replace(&site, "listen 80;", &format!("listen {address};"));
+        let site = replace(site, "listen 80;", &format!("listen {address};"));
         let site = replace(
             &site,
             "server 127.0.0.1:8080;",
             &format!("server {upstream};"),
         );
-        let site = replace(
-            &site,
-            "/var/cache/nginx/simplefeed",
-            cache.to_str().unwrap(),
-        );
-        let site = edit(&site.replace("/var/lib/simplefeed/www", www.to_str().unwrap()));
+        let site = replace(&site, "/var/cache/simplefeed", cache.to_str().unwrap());
+        let site = site.replace("/var/lib/simplefeed/www", www.to_str().unwrap());
         let own = folder.to_str().unwrap();
         let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()
@@ -69,6 +73,8 @@ impl Nginx {
         );
         let path = folder.join("nginx.conf");
         fs::write(&path, whole).unwrap();
+        let pid = folder.join("nginx.pid");
+        let _absent = fs::remove_file(&pid);
         let mut child = Command::new("nginx")
             .arg("-e")
             .arg(folder.join("error.log"))
@@ -79,10 +85,12 @@ impl Nginx {
             .spawn()
             .unwrap();
         for _ in 0..500 {
-            if TcpStream::connect(&address).is_ok() {
-                return Self { child, address };
+            if child.try_wait().unwrap().is_some() {
+                return None;
             }
-            assert_eq!(child.try_wait().unwrap(), None, "nginx ended");
+            if pid.exists() && TcpStream::connect(&address).is_ok() {
+                return Some(Self { child, address });
+            }
             pause(Duration::from_millis(20));
         }
         panic!("nginx does not answer");
@@ -128,12 +136,18 @@ fn free_address() -> String {
 pub(crate) struct Counter {
     /// Where it listens.
     pub(crate) address: String,
-    asked: Arc<Mutex<BTreeMap<String, usize>>>,
+    asked: Asked,
 }
 
 impl Counter {
     /// Passes everything on to `server`.
     pub(crate) fn before(server: &str) -> Self {
+        Self::slow(server, Duration::ZERO)
+    }
+
+    /// Passes everything on to `server`, requests for anything but recent documents only after a
+    /// while.
+    pub(crate) fn slow(server: &str, delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let asked = Arc::new(Mutex::new(BTreeMap::new()));
@@ -143,7 +157,7 @@ impl Counter {
                 let (counted, server) = (Arc::clone(&counted), server.clone());
                 // Without a server the connection just closes.
                 if let Ok(server) = TcpStream::connect(server) {
-                    pass_on(client, server, counted);
+                    pass_on(client, server, counted, delay);
                 }
             }
         });
@@ -167,19 +181,27 @@ impl Counter {
     }
 }
 
-fn pass_on(client: TcpStream, server: TcpStream, asked: Arc<Mutex<BTreeMap<String, usize>>>) {
+type Asked = Arc<Mutex<BTreeMap<String, usize>>>;
+
+fn pass_on(client: TcpStream, server: TcpStream, asked: Asked, delay: Duration) {
     let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
-    std::thread::spawn(move || copy(client, server, |head| count(&asked, head)));
+    let count = move |head: &[u8]| {
+        count(&asked, head);
+        if !head.windows(11).any(|window| window == b"recent.atom") {
+            pause(delay);
+        }
+    };
+    std::thread::spawn(move || copy(client, server, count));
     std::thread::spawn(move || copy(back.0, back.1, |_| {}));
 }
 
 fn copy(mut from: TcpStream, mut to: TcpStream, mut see: impl FnMut(&[u8])) {
     let mut buffer = [0; 16 * 1024];
     while let Ok(length) = from.read(&mut buffer) {
+        see(&buffer[..length]);
         if length == 0 || to.write_all(&buffer[..length]).is_err() {
             break;
         }
-        see(&buffer[..length]);
     }
     let _closed = to.shutdown(Shutdown::Write);
 }

@@ -293,3 +293,16 @@ fn repeats_are_duplicates() {
         (201, vec!["appended".into(), "duplicate".into()])
     );
 }
+
+/// Our deviation from RFC 4287, 4.1.3.3: JSON content is no Base64, and no byte of it is changed.
+#[test]
+fn json_stands_as_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let line = "{\"id\":\"urn:t:1\",\"content\":{\"b\": 1.0,\"a\":[1e3,  \"<&>\"]}}";
+    assert_eq!(server.publish("a", line).status, 201);
+    let expected =
+        "<content type=\"application/json\">{\"b\": 1.0,\"a\":[1e3,  \"&lt;&amp;&gt;\"]}</content>";
+    let document = server.get("/feeds/a/recent.atom").text();
+    assert!(document.contains(expected), "{document}");
+}

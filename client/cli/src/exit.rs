@@ -74,9 +74,6 @@ fn code_of_fetch(error: &FetchError) -> u8 {
     match error {
         FetchError::Missing { .. } => NOT_FOUND,
         FetchError::Unauthorized { .. } => UNAUTHORIZED,
-        FetchError::Malformed { .. }
-        | FetchError::NotAnIndex { .. }
-        | FetchError::OtherType { .. } => INTEGRITY,
         error if error.is_transient() => UNAVAILABLE,
         _ => OTHER,
     }
@@ -88,7 +85,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         return Some("publish to the feed's own URL, which ends in its name.");
     }
     match error.downcast_ref()? {
-        ConsumerError::Walk(WalkError::Gap { .. }) => {
+        ConsumerError::Walk(WalkError::Gap { .. } | WalkError::Missing { .. }) => {
             Some("to go on from a place of your choice, use `simplefeed bookmark set`.")
         }
         ConsumerError::Walk(WalkError::HistoryChanged { .. }) => Some(

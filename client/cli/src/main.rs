@@ -90,9 +90,9 @@ async fn run(command: Command) -> anyhow::Result<u8> {
     }
 }
 
+/// A pipe to a server may break, too; only our own output is an error of its own here.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

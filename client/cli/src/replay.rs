@@ -12,12 +12,15 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use simplefeed_client::{Consumer, ConsumerError, Delivery, FileBookmark, Since};
+use simplefeed_client::{Consumer, Delivery, FileBookmark, Since, consumer::Notice};
 
 use crate::{exit, format::Format, progress::counter, since};
 
 /// How old the bookmark may get while entries are written.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
+
+/// How soon the same warning is given again.
+const REPEAT_EVERY: Duration = Duration::from_mins(1);
 
 /// What a cache that cannot reach the server means.
 const PAST: &str = "the newest document came from a cache that could not ask the server; \
@@ -54,7 +57,7 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
         builder = builder.bookmark(store);
     }
     let mut output = Output {
-        consumer: builder.on_retry(warn_of_change()).build()?,
+        consumer: builder.on_notice(warn()).build()?,
         out: BufWriter::with_capacity(256 * 1024, io::stdout()),
         written: None,
         settled: Instant::now(),
@@ -65,16 +68,23 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
     outcome.map(|()| exit::OK)
 }
 
-/// Warns of failures that are waited out; of the same one once.
-fn warn_of_change() -> impl FnMut(&ConsumerError) {
-    let mut told = String::new();
-    move |error| {
-        let cause = std::error::Error::source(error);
-        let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
-        let message = format!("{error}{cause}");
-        if message != told {
-            eprintln!("warning: {message}; trying again");
-            told = message;
+/// Warns of what the consumer bears; of the same thing once in a while.
+fn warn() -> impl FnMut(Notice<'_>) {
+    let mut told: Option<(String, Instant)> = None;
+    move |notice| {
+        let message = match notice {
+            Notice::SeesThePast => PAST.into(),
+            Notice::Retrying(error) => {
+                let cause = std::error::Error::source(error);
+                let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
+                format!("{error}{cause}; trying again")
+            }
+        };
+        let repeats =
+            |(last, at): &(String, Instant)| *last == message && at.elapsed() < REPEAT_EVERY;
+        if !told.as_ref().is_some_and(repeats) {
+            eprintln!("warning: {message}");
+            told = Some((message, Instant::now()));
         }
     }
 }
@@ -103,19 +113,18 @@ impl Output {
             }
             let delivery = match self.consumer.next().await {
                 Ok(Some(delivery)) => delivery,
-                Ok(None) => {
-                    if self.consumer.sees_the_past() {
-                        eprintln!("warning: {PAST}");
-                    }
-                    return self.settle().await;
-                }
+                Ok(None) => return self.settle().await,
                 Err(error) if follow && error.is_transient() => {
                     eprintln!("warning: {error}; trying again");
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
-            format.write(&delivery, &mut self.out)?;
+            if let Err(error) = format.write(&delivery, &mut self.out) {
+                // What stands before it is printed and need not come again.
+                self.settle().await?;
+                return Err(error);
+            }
             self.written = Some(delivery);
             self.bar.inc(1);
             left -= 1;

@@ -36,9 +36,12 @@ fn parse_at(text: &str, now: Instant) -> Result<Since, String> {
             now.micros().saturating_sub(micros),
         )));
     }
-    let id = text.strip_prefix("id:").unwrap_or(text);
-    if is_absolute_iri(id) {
+    // Foreign feeds have ids of any kind.
+    if let Some(id) = text.strip_prefix("id:").filter(|id| !id.is_empty()) {
         return Ok(Since::Entry(id.into()));
+    }
+    if is_absolute_iri(text) {
+        return Ok(Since::Entry(text.into()));
     }
     Err("neither oldest, newest, a date, an age such as 90m, nor the id of an entry".into())
 }
@@ -85,6 +88,7 @@ mod tests {
         check("2d", Some(&time("2026-11-18T12:00:00Z")));
         check("urn:uuid:1", Some(&Since::Entry("urn:uuid:1".into())));
         check("id:urn:uuid:1", Some(&Since::Entry("urn:uuid:1".into())));
+        check("id:17", Some(&Since::Entry("17".into())));
         check("tag:a,2026:x", Some(&Since::Entry("tag:a,2026:x".into())));
         for bad in [
             "",
@@ -95,6 +99,7 @@ mod tests {
             "1.5h",
             "-1d",
             "2026",
+            "id:",
         ] {
             check(bad, None);
         }

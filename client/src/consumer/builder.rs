@@ -17,8 +17,30 @@ use crate::{
     transport::{self, Transport},
 };
 
-/// Told of every failure that is waited out.
-pub(super) type OnRetry = Box<dyn FnMut(&ConsumerError) + Send>;
+/// What an operator may want to know while a consumer goes on.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::{Consumer, consumer::Notice};
+///
+/// let orders = Consumer::builder("https://example.org/feeds/orders");
+/// let orders = orders.on_notice(|notice| match notice {
+///     Notice::Retrying(error) => eprintln!("waiting: {error}"),
+///     Notice::SeesThePast => eprintln!("the server is away"),
+/// });
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub enum Notice<'a> {
+    /// Something failed and will be tried again.
+    Retrying(&'a ConsumerError),
+    /// The recent document came from a cache whose copy is past its time, as may be while the server
+    /// is down: there may be entries that are not seen yet. Told when it begins.
+    SeesThePast,
+}
+
+/// Who is told.
+pub(super) type OnNotice = Box<dyn FnMut(Notice<'_>) + Send>;
 
 /// Makes a [`Consumer`].
 ///
@@ -35,7 +57,7 @@ pub(super) type OnRetry = Box<dyn FnMut(&ConsumerError) + Send>;
 ///     .bearer_token(std::env::var("ORDERS_TOKEN")?)
 ///     .document_bytes_max(8 * 1024 * 1024)
 ///     .documents_max(10_000)
-///     .on_retry(|error| eprintln!("waiting: {error}"));
+///     .on_notice(|notice| eprintln!("{notice:?}"));
 /// let feed = orders.build()?;
 /// # Ok(()) }
 /// ```
@@ -49,14 +71,13 @@ pub struct Builder {
     token: Option<String>,
     document_bytes_max: usize,
     documents_max: usize,
-    on_retry: Option<OnRetry>,
+    on_notice: Option<OnNotice>,
 }
 
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder")
-            .field("url", &self.url)
-            .finish_non_exhaustive()
+        // The URL may hold a password.
+        f.debug_struct("Builder").finish_non_exhaustive()
     }
 }
 
@@ -72,7 +93,7 @@ impl Builder {
             token: None,
             document_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
             documents_max: WALK_DOCUMENTS_MAX,
-            on_retry: None,
+            on_notice: None,
         }
     }
 
@@ -95,7 +116,7 @@ impl Builder {
     ///
     /// let kept = r#"{"feed":"urn:f","entry":"urn:1","position":1}"#;
     /// let bookmark: Bookmark = serde_json::from_str(kept)?;
-    /// let feed = Consumer::builder("https://example.org/feeds/orders").resume(bookmark).build()?;
+    /// let orders = Consumer::builder("https://example.org/feeds/orders").resume(bookmark);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -156,11 +177,11 @@ impl Builder {
         }
     }
 
-    /// Tells `on_retry` of every failure that the consumer waits out, so that an operator can know.
+    /// Tells `on_notice` what the consumer bears by itself, so that an operator can know.
     #[must_use]
-    pub fn on_retry(self, on_retry: impl FnMut(&ConsumerError) + Send + 'static) -> Self {
+    pub fn on_notice(self, on_notice: impl FnMut(Notice<'_>) + Send + 'static) -> Self {
         Self {
-            on_retry: Some(Box::new(on_retry)),
+            on_notice: Some(Box::new(on_notice)),
             ..self
         }
     }
@@ -172,10 +193,11 @@ impl Builder {
     /// If the URL is none, the bookmark cannot be read, or there is no transport.
     pub fn build(mut self) -> Result<Consumer, ConsumerError> {
         let url = Url::parse(&self.url);
-        let url = url.map_err(|source| ConsumerError::Url {
+        let given = url.map_err(|source| ConsumerError::Url {
             url: self.url.clone(),
             source,
         })?;
+        let url = without_password(given.clone());
         let kept = match &mut self.store {
             Some(store) => store.load().map_err(|source| ConsumerError::Bookmark {
                 action: "read",
@@ -190,6 +212,9 @@ impl Builder {
         let mut fetcher = Fetcher::new(transport).document_bytes_max(self.document_bytes_max);
         if let Some(token) = self.token {
             fetcher = fetcher.bearer_token(&url, token);
+        } else if url != given {
+            let password = given.password().unwrap_or_default();
+            fetcher = fetcher.password(&url, given.username(), password);
         }
         let start = match (self.resume.or_else(|| kept.clone()), self.since) {
             (Some(bookmark), _) => Start::Bookmark(bookmark),
@@ -202,7 +227,14 @@ impl Builder {
             self.store,
             kept,
             self.follow,
-            self.on_retry,
+            self.on_notice,
         ))
     }
+}
+
+/// What a URL says about who asks must stand in no bookmark, message or other request.
+fn without_password(mut url: Url) -> Url {
+    // Both fail only for URLs that have no host, and so no password.
+    let _no_host = url.set_username("").is_err() || url.set_password(None).is_err();
+    url
 }

@@ -18,6 +18,10 @@ pub(crate) struct Web {
     asked: Mutex<Vec<(Duration, Request)>>,
     /// Answers with 503 and this `Retry-After`, so many times.
     down: Mutex<(usize, Option<u64>)>,
+    /// How long an answer takes besides.
+    slow: Mutex<Duration>,
+    /// Whether a 304 leaves out what it may leave out.
+    silent_304: Mutex<bool>,
     began: OnceLock<time::Instant>,
 }
 
@@ -126,7 +130,11 @@ impl Web {
         });
         Answer {
             status: if known { 304 } else { page.status },
-            headers: page.headers.clone(),
+            headers: if known && *self.silent_304.lock().unwrap() {
+                vec![]
+            } else {
+                page.headers.clone()
+            },
             body: if known {
                 Bytes::new()
             } else {
@@ -142,9 +150,10 @@ impl Transport for Web {
         let since = now - *self.began.get_or_init(|| now);
         let answer = self.answer(&request);
         self.asked.lock().unwrap().push((since, request));
+        let slow = *self.slow.lock().unwrap();
         Box::pin(async move {
             // An answer takes its time, so that giving up in the middle is something.
-            time::sleep(Duration::from_millis(1)).await;
+            time::sleep(Duration::from_millis(1) + slow).await;
             Ok(answer)
         })
     }
@@ -334,7 +343,7 @@ async fn an_outage_is_waited_out_by_who_follows_and_told() {
     web.fail(20, None);
     let told = Arc::new(Mutex::new(0));
     let count = Arc::clone(&told);
-    let feed = builder(&web).on_retry(move |_| *count.lock().unwrap() += 1);
+    let feed = builder(&web).on_notice(move |_| *count.lock().unwrap() += 1);
     let mut feed = feed.follow(true).build().unwrap();
     assert_eq!(feed.next().await.unwrap().unwrap().id(), "urn:1");
     assert_eq!(*told.lock().unwrap(), 20);
@@ -589,4 +598,153 @@ async fn a_redirect_is_followed_once_and_its_target_polled() {
     assert_eq!(all(&mut feed).await, ["2"]);
     let asked: Vec<_> = web.sent("accept").into_iter().map(|(url, _)| url).collect();
     assert_eq!(asked, ["http://h/short", FEED, FEED]);
+}
+
+/// Validators are kept while the bookmarked entry is the newest of what they came from, and no longer.
+#[tokio::test(start_paused = true)]
+async fn validators_belong_to_the_newest_entry() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    web.put(FEED, "", &["urn:2", "urn:1"]);
+    let mut feed = consumer(&web, &kept, Since::Oldest);
+    let first = feed.next().await.unwrap().unwrap();
+    feed.accept(&first).await.unwrap();
+    assert_eq!(
+        kept.0.lock().unwrap().as_ref().unwrap().etag,
+        None,
+        "there is a newer one"
+    );
+    assert_eq!(all(&mut feed).await, ["2"]);
+    for _ in 0..3 {
+        assert_eq!(all(&mut feed).await.len(), 0);
+    }
+    let conditional: Vec<_> = web
+        .sent("if-none-match")
+        .iter()
+        .map(|(_, tag)| tag.is_some())
+        .collect();
+    assert_eq!(conditional, [false, true, true, true]);
+
+    // A date alone may belong to another document than the one given this time.
+    let dated = Bookmark {
+        etag: None,
+        last_modified: Some("Sat, 21 Nov 2026 10:00:00 GMT".into()),
+        ..kept.0.lock().unwrap().clone().unwrap()
+    };
+    let mut feed = builder(&web).resume(dated).build().unwrap();
+    assert_eq!(all(&mut feed).await.len(), 0);
+    assert_eq!(web.sent("if-modified-since").last().unwrap().1, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_walk_is_as_long_as_it_may_be() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    let mut feed = builder(&web).documents_max(1).build().unwrap();
+    let error = feed.next().await.unwrap_err();
+    assert!(
+        matches!(error, ConsumerError::Walk(WalkError::TooMany { max: 1 })),
+        "{error}"
+    );
+}
+
+/// Patience that a server asks for is given where there is another way, too.
+#[tokio::test(start_paused = true)]
+async fn another_way_is_not_taken_before_its_time() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    let kept = Bookmark {
+        feed: "urn:f".into(),
+        entry: Some("urn:3".into()),
+        document: Some("http://h/busy".parse().unwrap()),
+        ..Bookmark::default()
+    };
+    let busy = Page {
+        status: 429,
+        ..document("", &[])
+    };
+    web.serve("http://h/busy", busy.with("retry-after", "600"));
+    let mut feed = builder(&web).resume(kept).build().unwrap();
+    assert_eq!(all(&mut feed).await, ["4", "5"]);
+    let after_busy = web
+        .sent("accept")
+        .iter()
+        .position(|(url, _)| url.ends_with("busy"))
+        .unwrap();
+    assert!(
+        web.pauses()[after_busy] >= Duration::from_mins(10),
+        "{:?}",
+        web.pauses()
+    );
+}
+
+/// A request that takes longer than the caller's patience is answered all the same, once.
+#[tokio::test(start_paused = true)]
+async fn a_request_on_its_way_stays() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    *web.slow.lock().unwrap() = Duration::from_millis(1_500);
+    let mut feed = builder(&web).build().unwrap();
+    let mut ids = vec![];
+    for _ in 0..100 {
+        if let Ok(Ok(delivery)) = time::timeout(Duration::from_secs(1), feed.next()).await {
+            let Some(delivery) = delivery else { break };
+            ids.push(delivery.id().to_owned());
+        }
+    }
+    assert_eq!(ids.len(), 5);
+    assert!(web.asked() <= 10, "{} requests", web.asked());
+}
+
+/// What a URL says about who asks goes to the server it was given for, and stands nowhere else.
+#[tokio::test(start_paused = true)]
+async fn a_password_in_the_url_stays_secret() {
+    let web = Arc::new(Web::default());
+    chain(&web);
+    let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
+    let given = Consumer::builder("http://name:secret@h/recent").transport(transport);
+    assert!(!format!("{given:?}").contains("secret"));
+    let mut feed = given.build().unwrap();
+    let delivery = feed.next().await.unwrap().unwrap();
+    let kept = serde_json::to_string(delivery.bookmark()).unwrap();
+    assert!(
+        !kept.contains("secret") && !format!("{feed:?}").contains("secret"),
+        "{kept}"
+    );
+    for (url, sent) in web.sent("authorization") {
+        assert_eq!(sent.as_deref(), Some("Basic bmFtZTpzZWNyZXQ="), "{url}");
+    }
+}
+
+/// RFC 9111, 4.3.4: what a 304 does not say stays.
+#[tokio::test(start_paused = true)]
+async fn a_304_that_says_nothing_changes_no_pause() {
+    let web = Arc::new(Web::default());
+    let page = document("", &["urn:1"]).with("cache-control", "max-age=300");
+    web.serve(FEED, page);
+    *web.silent_304.lock().unwrap() = true;
+    let mut feed = builder(&web).follow(true).build().unwrap();
+    assert_eq!(feed.next().await.unwrap().unwrap().id(), "urn:1");
+    let waiting = time::timeout(Duration::from_hours(1), feed.next()).await;
+    assert!(waiting.is_err());
+    assert!(web.asked() <= 13, "{} requests in an hour", web.asked());
+}
+
+/// Two foreign feeds may have the same tag at different URLs.
+#[tokio::test(start_paused = true)]
+async fn a_foreign_tag_belongs_to_its_url() {
+    let web = Arc::new(Web::default());
+    web.put(FEED, "", &["urn:1"]);
+    let kept = Bookmark {
+        feed: "urn:other".into(),
+        entry: Some("urn:1".into()),
+        document: Some("http://other/recent".parse().unwrap()),
+        etag: web.pages.lock().unwrap()[FEED].headers[1].1.clone().into(),
+        ..Bookmark::default()
+    };
+    let mut feed = builder(&web).resume(kept).build().unwrap();
+    let error = feed.next().await.unwrap_err();
+    assert!(
+        matches!(error, ConsumerError::Walk(WalkError::AnotherFeed { .. })),
+        "{error}"
+    );
 }

@@ -44,6 +44,19 @@ impl Freshness {
         }
     }
 
+    /// Returns what holds after an answer that nothing changed (304): what it does not say stays
+    /// (RFC 9111, 4.3.4).
+    pub(crate) fn renewed(self, newer: Self) -> Self {
+        Self {
+            max_age: newer.max_age.or(self.max_age),
+            stale_while_revalidate: match newer.max_age {
+                Some(_) => newer.stale_while_revalidate,
+                None => self.stale_while_revalidate,
+            },
+            ..newer
+        }
+    }
+
     /// Returns how long to wait before the next look: what the server says, and at least a second.
     pub fn poll_after(&self) -> Duration {
         let floor = Duration::from_secs(POLL_SECONDS_MIN);
@@ -76,6 +89,15 @@ fn tells_past(status: &str) -> bool {
         let ttl = part.trim().strip_prefix("ttl=");
         ttl.is_some_and(|ttl| ttl.starts_with('-'))
     })
+}
+
+/// Returns the answer's `Last-Modified`, if it is good enough to ask with: what changed within the
+/// second of the answer could change once more in it (RFC 9110, 8.8.2.2).
+pub(super) fn last_modified(answer: &Answer) -> Option<String> {
+    let text = answer.header("last-modified")?;
+    let date = |text| httpdate::parse_http_date(text).ok();
+    let (changed, answered) = (date(text)?, date(answer.header("date")?)?);
+    (changed < answered).then(|| text.into())
 }
 
 fn directive(policy: &str, name: &str) -> Option<Duration> {

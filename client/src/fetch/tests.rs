@@ -97,3 +97,29 @@ async fn links_are_resolved_where_the_redirect_led() {
         Some(&url("https://other/deep/1"))
     );
 }
+
+/// RFC 9110, 8.8.2.2: what changed in the second of the answer could change once more in it.
+#[tokio::test(start_paused = true)]
+async fn a_date_is_a_validator_once_its_second_is_over() {
+    let changed = "Sat, 21 Nov 2026 10:00:00 GMT";
+    for (date, kept) in [
+        (None, false),
+        (Some("Sat, 21 Nov 2026 10:00:00 GMT"), false),
+        (Some("Sat, 21 Nov 2026 10:00:01 GMT"), true),
+    ] {
+        let web = Arc::new(Web::default());
+        let page = Page::new(KIND, FEED).with("last-modified", changed);
+        let page = date
+            .into_iter()
+            .fold(page, |page, date| page.with("date", date));
+        web.serve("https://h/recent", page);
+        let asked = url("https://h/recent");
+        let fetched = fetcher(&web)
+            .document(&asked, &Validators::default(), false)
+            .await;
+        let Ok(Fetched::Document { validators, .. }) = fetched else {
+            panic!("{fetched:?}")
+        };
+        assert_eq!(validators.last_modified.is_some(), kept, "{date:?}");
+    }
+}

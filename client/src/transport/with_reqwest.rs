@@ -113,3 +113,57 @@ fn failed(error: reqwest::Error) -> TransportError {
         source: Some(Box::new(error.without_url())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// Goal: a small answer that unpacks to a large one is given up at the bound.
+    #[tokio::test]
+    async fn an_answer_is_bounded_as_it_unpacks() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url: url::Url = format!("http://{}/", listener.local_addr().unwrap())
+            .parse()
+            .unwrap();
+        let mut packed = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
+        packed.write_all(&vec![b' '; 4_000_000]).unwrap();
+        let packed = packed.finish().unwrap();
+        assert!(packed.len() < 10_000);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _request = stream.read(&mut [0; 4_096]).unwrap();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                    packed.len()
+                );
+                stream.write_all(head.as_bytes()).unwrap();
+                // The other side may have had enough.
+                let _given_up = stream.write_all(&packed);
+            }
+        });
+        let transport =
+            ReqwestTransport::new(Duration::from_secs(5), Duration::from_secs(20)).unwrap();
+        let request = |answer_bytes_max| Request {
+            method: Method::Get,
+            url: url.clone(),
+            headers: vec![],
+            body: bytes::Bytes::new(),
+            answer_bytes_max,
+        };
+        let error = transport.send(request(3_999_999)).await.unwrap_err();
+        assert!(
+            !error.transient && error.detail.contains("3999999 bytes"),
+            "{error}"
+        );
+        assert_eq!(
+            transport.send(request(4_000_000)).await.unwrap().body.len(),
+            4_000_000
+        );
+    }
+}

@@ -60,10 +60,11 @@ impl Replay {
     /// Begins with a feed's URL: the short one, or that of any of its documents.
     pub fn new(url: Url, start: Start) -> Self {
         let known = match &start {
-            // A date may match another document than the recent one, if such a URL is given this
-            // time; a tag does not.
+            // A date or a foreign tag may belong to another URL than the one given this time.
             Start::Bookmark(bookmark) => Validators {
-                etag: bookmark.etag.clone(),
+                etag: bookmark.etag.clone().filter(|_| {
+                    bookmark.history.is_some() || bookmark.document == Some(url.clone())
+                }),
                 last_modified: None,
             },
             _ => Validators::default(),

@@ -17,6 +17,7 @@ use crate::{
     settings::{Choices, Defaults, Settings},
 };
 
+mod foreign;
 mod simulation;
 
 const BASE: &str = "http://h/feeds/a/";
@@ -29,6 +30,9 @@ struct Feed {
     openings: Vec<Opening>,
     instant: Instant,
     numbered: bool,
+    /// Whether archived documents link forward, and say that they are archived.
+    links_forward: bool,
+    marks_archives: bool,
 }
 
 impl Feed {
@@ -52,6 +56,8 @@ impl Feed {
             openings,
             instant,
             numbered: true,
+            links_forward: true,
+            marks_archives: true,
         }
     }
 
@@ -136,11 +142,18 @@ impl Feed {
         let head = header(opening, &self.state.settings, form, updated);
         let bytes = feed_document(&head, &self.fragments[first..end]);
         let text = String::from_utf8(bytes.to_vec()).unwrap();
-        Some(if self.numbered {
-            text
-        } else {
-            text.replace("<history", "<nothing")
-        })
+        let mut text = text;
+        for (kept, what) in [
+            (self.numbered, "<history"),
+            (self.links_forward, "<link rel=\"next-archive\""),
+            (self.marks_archives, "<fh:archive"),
+        ] {
+            if !kept {
+                assert!(text.contains(what) || self.openings.len() == number);
+                text = text.replace(what, "<nothing");
+            }
+        }
+        Some(text)
     }
 
     fn get(&self, url: &Url) -> Option<Document> {
@@ -719,4 +732,22 @@ fn a_bookmark_from_another_origin_leads_nobody_there() {
         feed.get(&ask.url)
     });
     assert_eq!((seen, outcome), ((3..9).collect(), Ok(())));
+}
+
+/// The history of a feed begins with its id.
+#[test]
+fn a_history_that_begins_with_something_else_is_changed() {
+    let mut feed = Feed::new(2);
+    feed.append(5);
+    let (seen, _, outcome) = walk(Start::Oldest, |ask| {
+        let text = feed.text(ask.url.as_str().strip_prefix(BASE)?)?;
+        let begins = HistoryHash::start_of_text(&feed.state.settings.id.to_string());
+        let text = text.replace(&begins.to_string(), &"0".repeat(64));
+        Some(Document::read(text.into_bytes().into(), &ask.url).unwrap())
+    });
+    let expected = WalkError::HistoryChanged {
+        url: url("1.atom"),
+        position: Position(0),
+    };
+    assert_eq!((seen, outcome), (vec![], Err(expected)));
 }

@@ -15,6 +15,9 @@ use crate::{
     limits::WALK_DOCUMENTS_MAX, reader::Document,
 };
 
+/// How often entries are looked for behind the same entry, walking back again, before it is a loop.
+const LOOKS_BETWEEN_MAX: u32 = 8;
+
 /// Where the walk stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
@@ -24,8 +27,8 @@ enum State {
     Index { url: Url, back: Url },
     /// Trying the document that the bookmark names; if it does not help, back from `back`.
     Resuming { url: Url, back: Option<Url> },
-    /// Looking for the entry to begin after, along `prev-archive`.
-    Back { url: Url },
+    /// Looking for the entry to begin after, along `prev-archive`; if there is nothing, from `instead`.
+    Back { url: Url, instead: Option<Url> },
     /// Handing over, along `next-archive`.
     Forward { url: Url },
     /// Everything there was is handed over.
@@ -48,6 +51,16 @@ enum Standing {
 struct Pin {
     entry: String,
     place: Option<(Position, HistoryHash)>,
+}
+
+/// The document passed last: as it was asked for, and where it came from.
+#[derive(Clone, Debug)]
+struct Passed {
+    asked: Url,
+    url: Url,
+    /// Whether it was closed when it was read, so that nothing can have been added to it since.
+    closed: bool,
+    empty: bool,
 }
 
 /// One catching-up, from a start to what was newest when it began.
@@ -88,6 +101,14 @@ pub struct Walk {
     way_back: Vec<Url>,
     /// The position the document behind (towards the newest) begins at.
     behind: Option<Position>,
+    /// The document passed last.
+    passed: Option<Passed>,
+    /// The entry behind which others were looked for last, walking back again, and how often.
+    looked_between: Option<(Option<String>, u32)>,
+    /// Whether any document said that it is closed: then all that are do.
+    meets_closed: bool,
+    /// The documents handed over.
+    handed_over: usize,
     /// Whether the recent document was looked at past all caches, because an entry was not found.
     looked_again: bool,
     /// The feed's id, once a document told it.
@@ -118,6 +139,10 @@ impl Walk {
             seeking,
             way_back: vec![],
             behind: None,
+            passed: None,
+            looked_between: None,
+            meets_closed: false,
+            handed_over: 0,
             looked_again: false,
             feed: None,
             visited: HashSet::new(),
@@ -153,7 +178,8 @@ impl Walk {
             State::Looking => (&self.recent, AskKind::Recent, false),
             State::Index { url, .. } => (url, AskKind::Index, true),
             State::Resuming { url, back } => (url, AskKind::Document, back.is_some()),
-            State::Back { url } | State::Forward { url } => (url, AskKind::Document, false),
+            State::Back { url, instead } => (url, AskKind::Document, instead.is_some()),
+            State::Forward { url } => (url, AskKind::Document, false),
             State::Done => return None,
         };
         Some(Ask {
@@ -204,8 +230,11 @@ impl Walk {
             State::Resuming {
                 back: Some(url), ..
             }
+            | State::Back {
+                instead: Some(url), ..
+            }
             | State::Index { back: url, .. } => self.go_back(url),
-            State::Resuming { url, .. } | State::Back { url } | State::Forward { url } => {
+            State::Resuming { url, .. } | State::Back { url, .. } | State::Forward { url } => {
                 Err(WalkError::Missing { url })
             }
             State::Looking | State::Done => Err(WalkError::Missing {
@@ -223,6 +252,7 @@ impl Walk {
     pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
+        self.meets_closed |= is_closed(&document);
         match self.state.clone() {
             State::Looking => self.look(document, url),
             State::Resuming { back, .. } => self.resume(document, url, back),
@@ -248,26 +278,30 @@ impl Walk {
             return self.go_back(back);
         }
         let found = match &self.start {
-            Start::Time(time) => block
-                .documents
-                .iter()
-                .rfind(|listed| listed.is_before(*time)),
+            Start::Time(time) => {
+                let mut listed = block.documents.iter();
+                listed.rfind(|listed| listed.is_before(*time))
+            }
             _ => None,
         };
         let resolve = |href: &str| url.join(href).ok();
         let previous = block.prev.as_deref().and_then(resolve);
-        let oldest = block.documents.first();
-        match (found.and_then(|listed| resolve(&listed.href)), previous) {
-            (Some(document), _) => self.go_back(document),
-            (None, Some(url)) => {
-                self.visit(url.clone())?;
-                self.go(State::Index { url, back });
+        if let (None, Some(url)) = (found, previous) {
+            // Blocks that lead in a circle are of no use.
+            match self.visit(url.clone()) {
+                Ok(()) => self.go(State::Index { url, back }),
+                Err(_) => return self.go_back(back),
+            }
+            return Ok(());
+        }
+        let begin = found.or(block.documents.first());
+        match begin.and_then(|listed| resolve(&listed.href)) {
+            Some(url) if self.visit(url.clone()).is_ok() => {
+                let instead = Some(back);
+                self.go(State::Back { url, instead });
                 Ok(())
             }
-            (None, None) => {
-                let oldest = oldest.and_then(|listed| resolve(&listed.href));
-                self.go_back(oldest.unwrap_or(back))
-            }
+            _ => self.go_back(back),
         }
     }
 
@@ -288,7 +322,7 @@ impl Walk {
             entry: newest.id.into(),
             place: newest_place(&document),
         });
-        let permanent = document.link("via").unwrap_or(url).clone();
+        let permanent = permanent_url(&document, url);
         let previous = document.link("prev-archive").cloned();
         self.behind = document.history.map(|(first, _)| first);
         match (&self.start, standing, previous) {
@@ -298,6 +332,12 @@ impl Walk {
             }
             (Start::Oldest | Start::Time(_), _, None) => {
                 self.hand_over(document, &permanent, 0).map(Some)
+            }
+            (Start::Bookmark(_), Standing::Holds(_), previous)
+                if self.may_be_a_revision(&document, url) =>
+            {
+                self.way_back.push(permanent);
+                self.turn_back(previous).map(|()| None)
             }
             (Start::Entry(_) | Start::Bookmark(_), Standing::Holds(after), _) => {
                 self.hand_over(document, &permanent, after).map(Some)
@@ -311,6 +351,14 @@ impl Walk {
                 self.turn_back(previous).map(|()| None)
             }
         }
+    }
+
+    /// Whether the bookmarked entry, found by its id alone, may have come again: it was read in another
+    /// document, which is asked first.
+    fn may_be_a_revision(&self, document: &Document, url: &Url) -> bool {
+        let read_in = self.last.as_ref().and_then(|last| last.document.as_ref());
+        let elsewhere = read_in.is_some_and(|read_in| read_in != url);
+        document.history.is_none() && elsewhere && !self.looked_again
     }
 
     /// Leaves the recent document for one far back, by way of the archive index if there is one. It
@@ -333,8 +381,7 @@ impl Walk {
     /// A recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
     fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
         if let Some(previous) = document.link("prev-archive").cloned() {
-            self.way_back
-                .push(document.link("via").unwrap_or(url).clone());
+            self.way_back.push(permanent_url(document, url));
             return self.turn_back(Some(previous)).map(|()| None);
         }
         if matches!(self.start, Start::Entry(_) | Start::Bookmark(_)) {
@@ -374,10 +421,8 @@ impl Walk {
     /// The entry to begin after is in none of the documents. Where only its id is known, an old copy of
     /// the recent document may have hidden it: a look past all caches settles it.
     fn not_found(&mut self) -> Result<(), WalkError> {
-        let placed = self
-            .last
-            .as_ref()
-            .is_some_and(|last| last.position.is_some());
+        let placed = |last: &Bookmark| last.position.is_some() && last.history.is_some();
+        let placed = self.last.as_ref().is_some_and(placed);
         if placed || self.looked_again {
             return Err(self.gap());
         }
@@ -423,7 +468,11 @@ impl Walk {
                 Standing::Holds(after) => Some(after),
                 Standing::Stale => return self.ask_again(url),
                 // It ends before the document behind it begins: a copy from when it was open.
-                Standing::Elsewhere if end_of(&document) < self.behind => {
+                Standing::Elsewhere if self.ends_early(&document) => {
+                    return self.ask_again(url);
+                }
+                // A document that is still open in this copy, although there are newer ones.
+                Standing::Elsewhere if !is_closed(&document) && !self.again => {
                     return self.ask_again(url);
                 }
                 Standing::Elsewhere => None,
@@ -433,21 +482,47 @@ impl Walk {
         match (after, previous) {
             (Some(after), _) => self.hand_over(document, url, after).map(Some),
             (None, Some(previous)) => {
-                self.way_back.push(url.clone());
+                self.way_back.push(self.asked(url));
                 self.go_back(previous).map(|()| None)
             }
             (None, None) => self.not_found().map(|()| None),
         }
     }
 
+    /// Whether a document ends before the one behind it begins.
+    fn ends_early(&self, document: &Document) -> bool {
+        end_of(document)
+            .zip(self.behind)
+            .is_some_and(|(end, behind)| end < behind)
+    }
+
     fn forward(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        let after = match self.standing(&document, url)? {
-            Standing::Stale => return self.ask_again(url),
-            Standing::Holds(after) => after,
-            Standing::Elsewhere if document.history.is_some() => return Err(self.gap()),
-            Standing::Elsewhere if self.follows_last(&document) => 0,
-            // Something was cut out of it since the way back passed here.
-            Standing::Elsewhere => return self.look_between(&document, url),
+        let after = if document.history.is_none() && self.follows_last(&document, url) {
+            if let Some(passed) = self.passed.as_mut().filter(|passed| !passed.closed) {
+                // It may have gained entries before this one was opened.
+                passed.closed = true;
+                let passed = passed.asked.clone();
+                self.way_back.push(self.asked(url));
+                self.go(State::Forward { url: passed });
+                self.again = true;
+                return Ok(None);
+            }
+            // An id that comes again is no place.
+            0
+        } else if document.history.is_none() && self.was_empty(url) {
+            0
+        } else {
+            match self.standing(&document, url)? {
+                Standing::Stale => return self.ask_again(url),
+                Standing::Holds(after) => after,
+                Standing::Elsewhere if document.history.is_some() => return Err(self.gap()),
+                Standing::Elsewhere if self.last.is_none() => 0,
+                Standing::Elsewhere if !self.again && !is_closed(&document) => {
+                    return self.ask_again(url);
+                }
+                // Something was cut out of it since the way back passed here.
+                Standing::Elsewhere => return self.look_between(&document, url),
+            }
         };
         // Progress bounds the way; where there is none, only the URLs can show a loop.
         if !self.again && (document.history.is_none() || after == document.len()) {
@@ -456,10 +531,25 @@ impl Walk {
         self.hand_over(document, url, after).map(Some)
     }
 
-    /// Whether a document without numbers comes right behind the one handed over last.
-    fn follows_last(&self, document: &Document) -> bool {
-        let last = self.last.as_ref().and_then(|last| last.document.as_ref());
-        last.is_none() || document.link("prev-archive") == last
+    /// Whether a document without numbers comes right behind the one passed last.
+    fn follows_last(&self, document: &Document, url: &Url) -> bool {
+        let previous = document.link("prev-archive");
+        let behind = |last: &Passed| Some(&last.asked) == previous || Some(&last.url) == previous;
+        let other = |last: &Passed| last.url != *url;
+        self.passed
+            .as_ref()
+            .is_some_and(|last| other(last) && behind(last))
+    }
+
+    /// Whether this document was the last one passed, and had no entry then.
+    fn was_empty(&self, url: &Url) -> bool {
+        let passed = self.passed.as_ref().filter(|passed| passed.url == *url);
+        passed.is_some_and(|passed| passed.empty)
+    }
+
+    /// Returns the URL that a document retrieved from `url` was asked for at, as links name it.
+    fn asked(&self, url: &Url) -> Url {
+        self.ask().map_or_else(|| url.clone(), |ask| ask.url)
     }
 
     /// Walks back again, from a document on the way forward that does not continue the last one.
@@ -469,9 +559,18 @@ impl Walk {
         else {
             return Err(self.gap());
         };
+        // A feed that grows meanwhile may need it more than once from one place, but not for ever.
+        let times = match &self.looked_between {
+            Some((entry, times)) if *entry == last.entry => times + 1,
+            _ => 1,
+        };
+        if times > LOOKS_BETWEEN_MAX {
+            return Err(WalkError::Loop { url: url.clone() });
+        }
+        self.looked_between = Some((last.entry.clone(), times));
         self.start = Start::Bookmark(last);
         self.visited.clear();
-        self.way_back.push(url.clone());
+        self.way_back.push(self.asked(url));
         self.go_back(previous).map(|()| None)
     }
 
@@ -520,18 +619,45 @@ impl Walk {
 
     /// Hands over all but the `after` oldest entries, and decides where to go from here.
     fn hand_over(&mut self, document: Document, url: &Url, after: usize) -> Result<Run, WalkError> {
+        self.handed_over += 1;
+        if self.handed_over > self.documents_max {
+            return Err(WalkError::TooMany {
+                max: self.documents_max,
+            });
+        }
         let next = document.link("next-archive").cloned();
         let looking = self.state == State::Looking;
-        if self.way_back.last() == Some(url) {
+        if self
+            .way_back
+            .last()
+            .is_some_and(|last| last == url || *last == self.asked(url))
+        {
             self.way_back.pop();
         }
         let ends_here = looking || (next.is_none() && self.way_back.is_empty());
         let pinned = self.pin_index(&document, ends_here);
         let complete = looking || next.is_some() || pinned.is_some();
-        if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
+        let numbered = self.pin_position().is_some() && document.history.is_some();
+        let archives_are_marked = self.meets_closed && !self.way_back.is_empty();
+        if !complete && self.again && (numbered || archives_are_marked && !is_closed(&document)) {
             // There are entries behind this one, and no copy leads to them.
             return Err(WalkError::Stale { url: url.clone() });
         }
+        // A document that is asked for again comes from where it was found, not by its link.
+        let by_link = self.asked(url);
+        let before = self.passed.as_ref().filter(|passed| passed.url == *url);
+        let asked = match before {
+            Some(passed) if by_link == *url => passed.asked.clone(),
+            _ => by_link,
+        };
+        let read_again = |passed: &Passed| passed.closed && passed.url == *url && self.again;
+        let closed = is_closed(&document) || self.passed.as_ref().is_some_and(read_again);
+        self.passed = Some(Passed {
+            asked,
+            url: url.clone(),
+            closed,
+            empty: document.is_empty(),
+        });
         let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
         if turned {
             // From here on the way leads forward; meeting a document twice is a loop again.
@@ -545,7 +671,7 @@ impl Walk {
         } else if let Some(next) = next {
             self.way_back.pop();
             self.go(State::Forward { url: next });
-        } else if !self.again {
+        } else if !(self.again || document.archived && !self.way_back.is_empty()) {
             // The copy may be older than the look at the recent document; one look past all caches
             // settles it.
             self.go(State::Forward { url: url.clone() });
@@ -685,7 +811,8 @@ impl Walk {
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
         self.visit(url.clone())?;
-        self.go(State::Back { url });
+        let instead = None;
+        self.go(State::Back { url, instead });
         Ok(())
     }
 
@@ -739,4 +866,16 @@ impl Walk {
         };
         WalkError::Gap { entry }
     }
+}
+
+/// Returns a recent document's permanent URL. In a foreign feed `via` leads to where its information
+/// comes from, which is something else (RFC 4287, 4.2.7.2).
+fn permanent_url(document: &Document, url: &Url) -> Url {
+    let via = document.link("via").filter(|_| document.history.is_some());
+    via.unwrap_or(url).clone()
+}
+
+/// Whether a document says that it is closed.
+fn is_closed(document: &Document) -> bool {
+    document.archived || document.link("next-archive").is_some()
 }

@@ -99,6 +99,9 @@ struct Met {
     truncated: usize,
     restarts: usize,
     index: usize,
+    old_recent: usize,
+    old_archived: usize,
+    gaps: usize,
     grown_in_walk: usize,
     entries: usize,
 }
@@ -106,10 +109,22 @@ struct Met {
 impl World {
     fn new(mut dice: Dice) -> Self {
         let mut feed = Feed::new(u32::try_from(1 + dice.below(5)).unwrap());
-        feed.append(dice.below(13));
-        let weather = Weather::bad(&mut dice);
+        // Ours, or a foreign one, of which the poorest only links back.
+        feed.numbered = dice.chance(70);
+        feed.links_forward = feed.numbered || dice.chance(50);
+        feed.marks_archives = feed.numbered || dice.chance(50);
+        let mut past = vec![feed.clone()];
+        for _ in 0..dice.below(4) {
+            feed.append(dice.below(5));
+            past.push(feed.clone());
+        }
+        let mut weather = Weather::bad(&mut dice);
+        if !feed.numbered {
+            // Where only ids are known, a cache that insists on old copies cannot be seen through.
+            weather.stubborn = 0;
+        }
         Self {
-            past: vec![feed.clone()],
+            past,
             feed,
             cache: HashMap::new(),
             dice,
@@ -175,6 +190,19 @@ impl World {
 
     /// Returns a copy of a document, more or less fresh.
     fn copy(&mut self, ask: &Ask, name: &str) -> Option<String> {
+        let copy = self.any_copy(ask, name)?;
+        // A closed document, given as it was while it was open.
+        if self.feed.text(name).is_some_and(|now| now != copy) {
+            match ask.kind {
+                AskKind::Recent => self.met.old_recent += 1,
+                _ if name != RECENT => self.met.old_archived += 1,
+                _ => {}
+            }
+        }
+        Some(copy)
+    }
+
+    fn any_copy(&mut self, ask: &Ask, name: &str) -> Option<String> {
         let percent = if ask.again {
             self.weather.stubborn
         } else {
@@ -200,6 +228,14 @@ impl World {
         self.cache.insert(ask.url.clone(), copy.clone());
         Some(copy)
     }
+}
+
+/// The number behind a document's newest entry.
+fn end_number(document: &Document) -> usize {
+    let newest = document
+        .entry(0)
+        .and_then(|entry| entry.id.strip_prefix("urn:"));
+    newest.map_or(0, |newest| 1 + newest.parse::<usize>().unwrap())
 }
 
 /// A consumer that must see every number once, in order, whatever happens between.
@@ -254,13 +290,18 @@ impl Reader {
         };
         self.next = self.accepted;
         let mut replay = Replay::new(given, start);
-        let mut rounds = 0;
+        let (mut began, mut pinned, mut rounds) = (self.next, 0, 0);
         for _ in 0..2_000 {
             if world.dice.chance(world.weather.crash) {
                 world.met.restarts += 1;
                 return;
             }
             let Some(ask) = replay.ask() else {
+                // A round ends where the feed ended when it was looked at, not earlier and not later.
+                if world.feed.numbered && self.next > began {
+                    assert_eq!(self.next, pinned.max(began), "seed {seed}: another end");
+                }
+                (began, pinned) = (self.next, 0);
                 let place = replay.next_round();
                 if let Some(place) = place.filter(|_| self.accepted == self.next) {
                     self.keep(&place);
@@ -272,7 +313,12 @@ impl Reader {
                 continue;
             };
             let outcome = match world.answer(&ask) {
-                Answer::Document(document, tag) => replay.take(document, &ask.url, tag),
+                Answer::Document(document, tag) => {
+                    if ask.kind == AskKind::Recent {
+                        pinned = end_number(&document);
+                    }
+                    replay.take(document, &ask.url, tag)
+                }
                 Answer::Index(block) => replay.take_index(&block, &ask.url).map(|()| None),
                 Answer::NotModified => {
                     replay.not_modified();
@@ -293,6 +339,11 @@ impl Reader {
                     if world.dice.chance(50) {
                         world.cache.remove(&url);
                     }
+                }
+                // Nor can it by who was given an id only, and has no bookmark yet.
+                Err(WalkError::Gap { .. }) if world.weather.stubborn > 0 && self.kept.is_none() => {
+                    world.met.gaps += 1;
+                    return;
                 }
                 Err(error) => panic!("seed {seed}: {error}, asking for {ask:?}"),
             }
@@ -348,6 +399,9 @@ fn ten_thousand_bad_days() {
         met.truncated += world.met.truncated;
         met.restarts += world.met.restarts;
         met.index += world.met.index;
+        met.old_recent += world.met.old_recent;
+        met.old_archived += world.met.old_archived;
+        met.gaps += world.met.gaps;
         met.grown_in_walk += world.met.grown_in_walk;
         met.entries += world.met.entries;
     }
@@ -355,6 +409,8 @@ fn ten_thousand_bad_days() {
         ("304", met.not_modified),
         ("stale copy that stayed", met.stale),
         ("truncated body", met.truncated),
+        ("old copy of a recent document", met.old_recent),
+        ("old copy of another document", met.old_archived),
         ("restart", met.restarts),
         ("index", met.index),
         ("growth", met.grown_in_walk),
