@@ -84,7 +84,39 @@ impl Server {
         Self::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Self {
+    /// Starts a server with a slow disk, which notes in `marker` whether a sync is under way.
+    pub(crate) fn start_marked(data: &Path, marker: &Path, document_entries: u32) -> Self {
+        let mut command = Command::new(program("simplefeed-test-server"));
+        command
+            .arg(data)
+            .arg(format!("marked:{}", marker.display()))
+            .arg(document_entries.to_string());
+        Self::spawn(command)
+    }
+
+    /// Starts the real server and kills it after a while, wherever its start has come to.
+    pub(crate) fn start_and_kill(data: &Path, after: Duration) {
+        let mut child = Command::new(program("simplefeed-server"))
+            .arg("serve")
+            .arg("--data")
+            .arg(data)
+            .args(["--listen", "127.0.0.1:0"])
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        pause(after);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn spawn(command: Command) -> Self {
+        Self::try_spawn(command)
+            .unwrap_or_else(|said| panic!("the server did not start: {said:#?}"))
+    }
+
+    /// Starts a server, or returns what it said.
+    pub(crate) fn try_spawn(mut command: Command) -> Result<Self, Vec<String>> {
         let mut child = command
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
@@ -103,18 +135,19 @@ impl Server {
         let address = loop {
             let Ok(line) = log.recv_timeout(START) else {
                 let _ended = child.kill();
-                panic!("the server did not start: {seen:#?}");
+                let _status = child.wait();
+                return Err(seen);
             };
             match line.strip_prefix("listening on http://") {
                 Some(address) => break address.to_owned(),
                 None => seen.push(line),
             }
         };
-        Self {
+        Ok(Self {
             child,
             address,
             log: Mutex::new(log),
-        }
+        })
     }
 
     /// Returns the URL of a path.
@@ -169,6 +202,12 @@ impl Server {
         );
     }
 
+    /// Asks the server to end, and waits until it has, well or not.
+    pub(crate) fn stop_somehow(mut self) {
+        signal("TERM", self.child.id());
+        self.child.wait().unwrap();
+    }
+
     /// Kills the server while others still talk to it.
     pub(crate) fn kill_now(&self) {
         signal("KILL", self.child.id());
@@ -191,6 +230,11 @@ impl Drop for Server {
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
+}
+
+/// Whether the tests were asked to take their time: `tests/run --long`.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("SIMPLEFEED_TESTS_LONG").is_some()
 }
 
 /// Sends a signal to a process that a test started. The shell's own `kill` is always there.

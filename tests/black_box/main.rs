@@ -13,6 +13,7 @@
     reason = "a test fails by panicking, and says what it did not do"
 )]
 
+mod dice;
 mod harness;
 mod http;
 mod nginx;
@@ -20,7 +21,9 @@ mod nginx;
 mod chain;
 mod commands;
 mod conditional;
+mod crash;
 mod damage;
+mod faults;
 mod fixtures;
 mod frozen;
 mod independent;
@@ -30,3 +33,4 @@ mod refusals;
 mod settings;
 mod states;
 mod tidy;
+mod visibility;

@@ -1,16 +1,21 @@
 //! A server whose barrier is broken on purpose: the negative control of every durability test.
 //!
 //! Shell: `simplefeed-test-server DATA none` never syncs; `simplefeed-test-server DATA fail-after:N`
-//! syncs N times and then fails. A test that passes with this server proves nothing.
+//! syncs N times and then fails. A test of durability that passes with these proves nothing.
+//! `simplefeed-test-server DATA marked:FILE [DOCUMENT-ENTRIES]` is honest but slow, and notes in FILE
+//! whether a sync is under way, for tests that kill it there.
 #![expect(
     clippy::print_stderr,
     reason = "it says where it listens, like the real one"
 )]
 
 use std::{
+    fs::File,
     io,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -22,6 +27,9 @@ use simplefeed_server::{
     },
     serve::{Listening, Server, asked_to_stop},
 };
+
+/// Half of what a sync of the slow disk takes at least.
+const SLOW: Duration = Duration::from_millis(1);
 
 struct NoBarrier;
 
@@ -50,7 +58,29 @@ impl Barrier for FailingBarrier {
     }
 }
 
+/// A slow disk that says when it is at work.
+struct MarkedBarrier {
+    disk: DiskBarrier,
+    marker: File,
+}
+
+impl Barrier for MarkedBarrier {
+    fn sync(&self) -> io::Result<()> {
+        self.marker.write_all_at(b"1", 0)?;
+        std::thread::park_timeout(SLOW);
+        self.disk.sync()?;
+        std::thread::park_timeout(SLOW);
+        self.marker.write_all_at(b"0", 0)
+    }
+}
+
 fn barrier(kind: &str, folder: &Path) -> io::Result<Box<dyn Barrier>> {
+    if let Some(marker) = kind.strip_prefix("marked:") {
+        return Ok(Box::new(MarkedBarrier {
+            disk: DiskBarrier::new(folder)?,
+            marker: File::create(marker)?,
+        }));
+    }
     match kind.strip_prefix("fail-after:") {
         None => Ok(Box::new(NoBarrier)),
         Some(times) => {
@@ -66,15 +96,18 @@ fn barrier(kind: &str, folder: &Path) -> io::Result<Box<dyn Barrier>> {
 fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     let (Some(data), Some(kind)) = (args.next(), args.next()) else {
-        bail!("usage: simplefeed-test-server DATA none|fail-after:N");
+        bail!(
+            "usage: simplefeed-test-server DATA none|fail-after:N|marked:FILE [DOCUMENT-ENTRIES]"
+        );
     };
+    // Nothing else may sync the file system meanwhile, as archiving a closed document would.
+    let document_entries = args.next().map_or(Ok(10_000), |entries| entries.parse())?;
     let data = PathBuf::from(data);
     let listen = Some(([127, 0, 0, 1], 0).into());
-    // Nothing else may sync the file system meanwhile, as archiving a closed document would.
     let config = Config::new(ServeArgs {
         data: Some(data.clone()),
         listen,
-        document_entries: Some(10_000),
+        document_entries: Some(document_entries),
         document_bytes: Some(32 * 1024 * 1024),
         ..ServeArgs::default()
     })?;
