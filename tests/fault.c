@@ -1,5 +1,6 @@
 /* Fails one operation on files, the FAULT_AT-th below FAULT_FOLDER, with EIO; preloaded into a server.
- * How many there were is kept in the file FAULT_COUNT. */
+ * With FAULT_FULL, the disk is full from then on: whatever would grow a file fails with ENOSPC.
+ * How many operations there were is kept in the file FAULT_COUNT. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,6 +15,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long done, fails_at;
+static int full;
 static int counter = -1;
 static char folder[PATH_MAX];
 
@@ -21,6 +23,7 @@ __attribute__((constructor)) static void begin(void) {
     const char *at = getenv("FAULT_AT"), *file = getenv("FAULT_COUNT"), *below = getenv("FAULT_FOLDER");
     if (!file || !below) return;
     fails_at = at ? atol(at) : 0;
+    full = getenv("FAULT_FULL") != NULL;
     snprintf(folder, sizeof folder, "%s/", below);
     counter = syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CREAT, 0600);
     char text[32] = {0};
@@ -30,19 +33,20 @@ __attribute__((constructor)) static void begin(void) {
 
 static int is_below(const char *path) { return counter >= 0 && !strncmp(path, folder, strlen(folder)); }
 
-/* Counts an operation. Returns whether it is the one to fail. */
-static int fails(void) {
+/* Counts an operation. Returns whether it is to fail. */
+static int fails(int grows) {
     char text[32];
     pthread_mutex_lock(&lock);
-    int due = ++done == fails_at;
+    done++;
+    int due = full ? fails_at && done >= fails_at && grows : done == fails_at;
     int length = snprintf(text, sizeof text, "%ld\n", done);
     syscall(SYS_pwrite64, counter, text, length, 0);
     pthread_mutex_unlock(&lock);
-    if (due) errno = EIO;
+    if (due) errno = full ? ENOSPC : EIO;
     return due;
 }
 
-static int fails_file(int fd) {
+static int fails_file(int fd, int grows) {
     char link[64], path[PATH_MAX];
     if (counter < 0) return 0;
     int before = errno;
@@ -51,30 +55,30 @@ static int fails_file(int fd) {
     errno = before;
     if (length <= 0) return 0;
     path[length] = 0;
-    return is_below(path) && fails();
+    return is_below(path) && fails(grows);
 }
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 ssize_t write(int fd, const void *data, size_t size) {
-    return fails_file(fd) ? -1 : NEXT(write)(fd, data, size);
+    return fails_file(fd, 1) ? -1 : NEXT(write)(fd, data, size);
 }
 ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {
-    return fails_file(fd) ? -1 : NEXT(pwrite)(fd, data, size, at);
+    return fails_file(fd, 1) ? -1 : NEXT(pwrite)(fd, data, size, at);
 }
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) {
-    return fails_file(fd) ? -1 : NEXT(pwrite64)(fd, data, size, at);
+    return fails_file(fd, 1) ? -1 : NEXT(pwrite64)(fd, data, size, at);
 }
-int fsync(int fd) { return fails_file(fd) ? -1 : NEXT(fsync)(fd); }
-int fdatasync(int fd) { return fails_file(fd) ? -1 : NEXT(fdatasync)(fd); }
+int fsync(int fd) { return fails_file(fd, 0) ? -1 : NEXT(fsync)(fd); }
+int fdatasync(int fd) { return fails_file(fd, 0) ? -1 : NEXT(fdatasync)(fd); }
 int sync_file_range(int fd, off64_t from, off64_t size, unsigned flags) {
-    return fails_file(fd) ? -1 : NEXT(sync_file_range)(fd, from, size, flags);
+    return fails_file(fd, 0) ? -1 : NEXT(sync_file_range)(fd, from, size, flags);
 }
-int ftruncate(int fd, off_t size) { return fails_file(fd) ? -1 : NEXT(ftruncate)(fd, size); }
-int ftruncate64(int fd, off64_t size) { return fails_file(fd) ? -1 : NEXT(ftruncate64)(fd, size); }
+int ftruncate(int fd, off_t size) { return fails_file(fd, 0) ? -1 : NEXT(ftruncate)(fd, size); }
+int ftruncate64(int fd, off64_t size) { return fails_file(fd, 0) ? -1 : NEXT(ftruncate64)(fd, size); }
 ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags) {
-    return fails_file(out) ? -1 : NEXT(copy_file_range)(in, from, out, to, size, flags);
+    return fails_file(out, 1) ? -1 : NEXT(copy_file_range)(in, from, out, to, size, flags);
 }
 int rename(const char *from, const char *to) {
-    return is_below(to) && fails() ? -1 : NEXT(rename)(from, to);
+    return is_below(to) && fails(0) ? -1 : NEXT(rename)(from, to);
 }

@@ -22,6 +22,7 @@ pub mod witness;
 mod record;
 pub mod sled_log;
 pub mod opening;
+pub mod space;
 #[cfg(test)]
 mod contract;
 
@@ -189,6 +190,16 @@ pub trait EntryLog: Send + Sync {
     /// Returns whether the log takes commits: not any more once one has failed.
     fn is_open(&self) -> bool {
         true
+    }
+
+    /// Returns whether there is room for a commit whose entries have so many bytes, and for opening
+    /// the log again afterwards.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn has_room_for(&self, _bytes: u64) -> Result<bool, LogError> {
+        Ok(true)
     }
 
     /// Does what can wait until no publisher does.

@@ -34,7 +34,7 @@ use tracing::{debug, error, info};
 use uuid::Uuid;
 
 use crate::{
-    log::{EntryLog, LogError, LogHead, settings_of},
+    log::{EntryLog, LogError, LogHead, settings_of, space::is_full},
     views::documents::{HeadTag, head_tag},
 };
 
@@ -110,6 +110,10 @@ pub enum PublishError {
     /// There are as many feeds as there may be.
     #[error("the server has {FEEDS_MAX} feeds, which is its limit")]
     Full,
+    /// The disk is so full that nothing is stored, because the log could not be opened again. Whether
+    /// this request is stored is unknown, if it was what filled the disk; it is safe to repeat.
+    #[error("the disk is full")]
+    NoSpace,
     /// More requests wait than may wait. The same request may succeed soon.
     #[error("too many requests are waiting")]
     Busy,
@@ -191,6 +195,8 @@ pub fn start(
         clock: Box::new(clock),
         on_commit,
         requests,
+        has_room: true,
+        stopped: NotCommitted::Stopped,
     };
     let thread = std::thread::Builder::new()
         .name("writer".into())
@@ -205,7 +211,32 @@ struct Writer {
     clock: Box<dyn Fn() -> Instant + Send>,
     on_commit: OnCommit,
     requests: Receiver<Request>,
+    /// Whether there was room on the disk when last looked.
+    has_room: bool,
+    /// What a log that takes nothing any more was stopped by.
+    stopped: NotCommitted,
 }
+
+/// Why a group was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotCommitted {
+    /// The log takes nothing.
+    Stopped,
+    /// The disk is full.
+    NoSpace,
+}
+
+impl From<NotCommitted> for PublishError {
+    fn from(why: NotCommitted) -> Self {
+        match why {
+            NotCommitted::Stopped => Self::Unavailable,
+            NotCommitted::NoSpace => Self::NoSpace,
+        }
+    }
+}
+
+/// The number of the log's last commit, or why a group is not in it.
+type Committed = Result<u64, NotCommitted>;
 
 impl Writer {
     fn run(&mut self) {
@@ -258,14 +289,17 @@ impl Writer {
         next
     }
 
-    /// Returns the number of the log's last commit, or `None` if the log failed.
-    fn commit(&mut self, head: LogHead, instant: Instant, changes: Vec<Change>) -> Option<u64> {
+    /// Returns the number of the log's last commit, or why there is none.
+    fn commit(&mut self, head: LogHead, instant: Instant, changes: Vec<Change>) -> Committed {
         if !self.log.is_open() {
             // What was found may be of the commit that failed, and may be gone after a restart.
-            return None;
+            return Err(self.stopped);
         }
         if changes.is_empty() {
-            return Some(head.number.0);
+            return Ok(head.number.0);
+        }
+        if !self.has_room_for(&changes) {
+            return Err(NotCommitted::NoSpace);
         }
         let commit = Arc::new(Commit {
             number: head.number.next(),
@@ -281,18 +315,44 @@ impl Writer {
                 );
                 note_changes(&commit);
                 (self.on_commit)(&commit);
-                Some(commit.number.0)
+                Ok(commit.number.0)
             }
-            Err(LogError::Stopped) => None,
+            Err(LogError::Stopped) => Err(self.stopped),
             Err(error) => {
                 let error: &(dyn std::error::Error + 'static) = &error;
                 error!(
                     error,
                     "the log failed; it takes no entries until the server is restarted"
                 );
-                None
+                if is_full(error) {
+                    self.stopped = NotCommitted::NoSpace;
+                }
+                Err(self.stopped)
             }
         }
+    }
+
+    /// Whether the log could be opened again with these changes in it. Says so when that changes.
+    fn has_room_for(&mut self, changes: &[Change]) -> bool {
+        let bytes = changes.iter().map(|change| match change {
+            Change::Entry { fragment, .. } => fragment.len(),
+            _ => 0,
+        });
+        let bytes = u64::try_from(bytes.sum::<usize>()).unwrap_or(u64::MAX);
+        let has_room = self.log.has_room_for(bytes).unwrap_or_else(|error| {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            error!(error, "nobody knows how much room there is on the disk");
+            true
+        });
+        if has_room != self.has_room {
+            self.has_room = has_room;
+            if has_room {
+                info!("there is room on the disk again");
+            } else {
+                error!("the disk is nearly full; nothing is stored until there is more room");
+            }
+        }
+        has_room
     }
 }
 
@@ -312,8 +372,8 @@ fn note_changes(commit: &Commit) {
     }
 }
 
-/// An answer that waits for the barrier: given the last commit's number, or `None` if it failed.
-type Answer = Box<dyn FnOnce(Option<u64>) + Send>;
+/// An answer that waits for the barrier.
+type Answer = Box<dyn FnOnce(Committed) + Send>;
 
 /// Requests that become one commit.
 struct Group<'w> {
@@ -377,11 +437,11 @@ impl<'w> Group<'w> {
     ) {
         self.answers.push(Box::new(move |commit| {
             let outcome = match commit {
-                Some(commit) => outcome.map(|mut value| {
+                Ok(commit) => outcome.map(|mut value| {
                     number(&mut value, commit);
                     value
                 }),
-                None => Err(PublishError::Unavailable),
+                Err(why) => Err(why.into()),
             };
             // Whoever asked may have gone; the entries are stored all the same.
             drop(reply.send(outcome));

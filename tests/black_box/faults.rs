@@ -27,6 +27,8 @@ struct Faulty {
     library: PathBuf,
     folder: PathBuf,
     fails_at: usize,
+    /// Whether the disk is full from then on, instead of failing once.
+    full: bool,
 }
 
 impl Faulty {
@@ -46,6 +48,9 @@ impl Faulty {
             .env("FAULT_AT", self.fails_at.to_string())
             .env("FAULT_FOLDER", self.data())
             .env("FAULT_COUNT", self.folder.join("count"));
+        if self.full {
+            command.env("FAULT_FULL", "1");
+        }
         Server::try_spawn(command).ok()
     }
 
@@ -148,6 +153,7 @@ fn run_script(library: &Path, fails_at: usize) -> usize {
         library: library.into(),
         folder: folder.path().into(),
         fails_at,
+        full: false,
     };
     let mut known = Known::default();
     fs::create_dir(faulty.data()).unwrap();
@@ -183,10 +189,8 @@ fn run_script(library: &Path, fails_at: usize) -> usize {
     operations
 }
 
-/// Goal and method: see the head of this file.
-#[test]
-#[ignore = "needs cc"]
-fn any_failure_of_the_disk_loses_nothing() {
+/// Builds what is preloaded.
+fn library() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("fault.so");
     let status = Command::new("cc")
@@ -196,6 +200,69 @@ fn any_failure_of_the_disk_loses_nothing() {
         .arg("-ldl")
         .status();
     assert!(status.unwrap().success());
+    (folder, library)
+}
+
+/// Goal: a disk that is suddenly full, in the middle of anything, refuses with 507, is read on, and
+/// loses nothing.
+/// Method: from some operation on, whatever would grow a file fails.
+#[test]
+#[ignore = "needs cc"]
+fn a_disk_that_fills_up_in_the_middle_loses_nothing() {
+    let (_folder, library) = library();
+    let (first, step) = if is_long() { (10, 3) } else { (20, 17) };
+    let mut refusals = 0;
+    for fails_at in (first..130).step_by(step) {
+        let folder = tempfile::tempdir().unwrap();
+        let faulty = Faulty {
+            library: library.clone(),
+            folder: folder.path().into(),
+            fails_at,
+            full: true,
+        };
+        fs::create_dir(faulty.data()).unwrap();
+        let mut known = Known::default();
+        if let Some(server) = faulty.start() {
+            known.publish(&server, "a", &[1, 2, 1, 1, 5, 1, 1, 1, 2, 1]);
+            known.remember_frozen(&server);
+            if known.batches.iter().any(|(.., acknowledged)| !acknowledged) {
+                let refused = server.publish("a", "{\"id\":\"urn:t:more\"}");
+                assert_eq!(
+                    refused.status,
+                    507,
+                    "operation {fails_at}: {}",
+                    refused.text()
+                );
+                assert!(refused.maybe("retry-after").is_some());
+                refusals += 1;
+            }
+            if known
+                .batches
+                .first()
+                .is_some_and(|(.., acknowledged)| *acknowledged)
+            {
+                assert_eq!(
+                    server.get("/feeds/a/recent.atom").status,
+                    200,
+                    "reads go on"
+                );
+            }
+            server.kill();
+        }
+        let server = Server::start(&faulty.data(), &[]);
+        known.check(&server);
+        server.stop();
+        check_folder("verify", &faulty.data());
+    }
+    assert!(refusals > 2, "only {refusals} refusals");
+    eprintln!("full in the middle: {refusals} times, nothing lost");
+}
+
+/// Goal and method: see the head of this file.
+#[test]
+#[ignore = "needs cc"]
+fn any_failure_of_the_disk_loses_nothing() {
+    let (_folder, library) = library();
     let operations = run_script(&library, 0);
     assert!(operations > 100, "only {operations} operations are seen");
     let all: Vec<usize> = (1..=operations + 10).collect();

@@ -26,6 +26,7 @@ mod damage;
 mod faults;
 mod fixtures;
 mod frozen;
+mod full_disk;
 mod independent;
 mod power_cut;
 mod proxy;

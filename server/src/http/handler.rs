@@ -411,10 +411,15 @@ fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
 
 fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&Problem::from(error));
-    if matches!(error, PublishError::Busy | PublishError::Unavailable) {
+    let again = match error {
+        PublishError::Busy | PublishError::Unavailable => Some("1"),
+        PublishError::NoSpace => Some("60"),
+        PublishError::Refused(_) | PublishError::Full => None,
+    };
+    if let Some(seconds) = again {
         answer
             .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            .insert(RETRY_AFTER, HeaderValue::from_static(seconds));
     }
     answer
 }

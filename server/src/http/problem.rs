@@ -219,6 +219,13 @@ impl From<&PublishError> for Problem {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 Self::new("busy", "busy", status, error.to_string())
             }
+            PublishError::NoSpace => {
+                let status = StatusCode::INSUFFICIENT_STORAGE;
+                let detail = format!(
+                    "{error}; whether this request is stored is unknown, repeating it is safe"
+                );
+                Self::new("read-only", "no room on the disk", status, detail)
+            }
             PublishError::Unavailable => Self::unavailable(format!(
                 "{error}; whether this request is stored is unknown, repeating it is safe"
             )),

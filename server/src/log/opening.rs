@@ -35,6 +35,7 @@ use super::{
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
     record::{STORAGE_VERSION, VERSION_KEY},
     sled_log::{Durability, SledLog},
+    space::{folder_bytes, free_bytes},
     witness::{Testimony, Witness},
 };
 
@@ -89,6 +90,16 @@ pub enum OpenError {
         folder: PathBuf,
         /// Its storage version.
         version: u32,
+    },
+    /// The last stop was unclean, and there is no room for the copy that is checked then.
+    #[error("{folder} needs {needed} bytes of free space to check the log, and has {free}")]
+    NoRoom {
+        /// The data folder.
+        folder: PathBuf,
+        /// The size of the log.
+        needed: u64,
+        /// What is free.
+        free: u64,
     },
     /// There is no log in the folder.
     #[error("there is no log in {folder}")]
@@ -348,6 +359,7 @@ impl DataFolder {
         self.remove_folder("sled.opening")?;
         if let Some(source) = &source {
             let bytes = self.check_length(source, testimony)?;
+            self.make_room(source)?;
             let copy = self.path("sled.opening");
             copy_folder(&self.path(source), &copy).map_err(self.io("copy to", "sled.opening"))?;
             self.remove_leftovers("sled.opening")?;
@@ -362,6 +374,29 @@ impl DataFolder {
             self.swap(source)?;
         }
         self.open_sled("sled")
+    }
+
+    /// Sees to it that there is room for a copy. An original kept since an earlier unclean stop is let
+    /// go only if there is none otherwise: what took its place was checked.
+    fn make_room(&self, source: &str) -> Result<(), OpenError> {
+        let measure = |name: &str| folder_bytes(&self.path(name)).map_err(self.io("measure", name));
+        let free = || free_bytes(&self.path).map_err(self.io("measure", ""));
+        let needed = measure(source)?;
+        if free()? >= needed {
+            return Ok(());
+        }
+        if source != "sled.before" {
+            self.remove_folder("sled.before")?;
+        }
+        let free = free()?;
+        if free >= needed {
+            return Ok(());
+        }
+        Err(OpenError::NoRoom {
+            folder: self.path.clone(),
+            needed,
+            free,
+        })
     }
 
     /// Returns the folder to copy from, or `None` if there has never been a log.

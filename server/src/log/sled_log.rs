@@ -38,6 +38,7 @@ use super::{
     EntryLog, LogError, LogHead,
     barrier::Barrier,
     record::{self, ChangeFacts, CommitFacts, EntryRecord},
+    space,
     witness::{Testimony, Witness},
 };
 
@@ -395,6 +396,13 @@ impl EntryLog for SledLog {
         !self.failed.load(Ordering::Acquire)
     }
 
+    fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
+        let log = std::fs::metadata(&self.file).map_err(LogError::io("measure", &self.file))?;
+        let folder = self.file.parent().unwrap_or(&self.file);
+        let free = space::free_bytes(folder).map_err(LogError::io("measure", folder))?;
+        Ok(free >= space::needed_bytes(log.len(), bytes))
+    }
+
     fn settle(&self) -> Result<(), LogError> {
         match &self.durability {
             Some(durability) => lock(&durability.witness)
@@ -671,7 +679,11 @@ impl<'c> Writing<'c> {
 }
 
 fn storage(error: sled::Error) -> LogError {
-    LogError::Storage(Box::new(error))
+    match error {
+        // sled's own error does not tell its cause.
+        sled::Error::Io(error) => LogError::Storage(Box::new(error)),
+        error => LogError::Storage(Box::new(error)),
+    }
 }
 
 // A poisoned lock means that a thread panicked between two plain assignments; what they guard is

@@ -1,0 +1,89 @@
+//! Room on the disk: enough of it is kept free that the log can always be opened again.
+//!
+//! Shell: the file system. sled needs room to open (it writes a snapshot), and after an unclean stop
+//! it is given a copy, which is as large as the log.
+
+use std::{fs, io, path::Path};
+
+/// Kept free besides, for sled's snapshot and segments, the witness and small files.
+const SLACK_BYTES: u64 = 16 * 1024 * 1024;
+/// What an entry becomes on the disk at most, in bytes per byte: log, index, garbage, archive.
+const BYTES_PER_BYTE: u64 = 6;
+
+/// Returns the bytes that may still be written to the file system of `folder`.
+///
+/// # Errors
+///
+/// Returns why the file system does not tell.
+pub fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let system = rustix::fs::statvfs(folder)?;
+    Ok(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
+/// Returns the bytes of all files in a folder.
+///
+/// # Errors
+///
+/// Returns why it cannot be read.
+pub fn folder_bytes(folder: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for item in fs::read_dir(folder)? {
+        let item = item?;
+        bytes += if item.file_type()?.is_dir() {
+            folder_bytes(&item.path())?
+        } else {
+            item.metadata()?.len()
+        };
+    }
+    Ok(bytes)
+}
+
+/// Returns how many bytes must be free before `payload` more bytes are appended to a log of
+/// `log_bytes`.
+pub fn needed_bytes(log_bytes: u64, payload: u64) -> u64 {
+    let written = payload.saturating_mul(BYTES_PER_BYTE);
+    // Twice what is written: it is in the copy, too.
+    log_bytes
+        .saturating_add(written.saturating_mul(2))
+        .saturating_add(SLACK_BYTES)
+}
+
+/// Returns whether an error, or what caused it, is that the disk is full.
+pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let full = error.downcast_ref::<io::Error>().is_some_and(|error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
+        });
+        if full {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogError;
+
+    #[test]
+    fn a_full_disk_is_found_under_other_errors() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        assert!(is_full(&LogError::io("write", "x")(full())));
+        assert!(is_full(&LogError::Storage(Box::new(full()))));
+        assert!(!is_full(&LogError::io("write", "x")(io::Error::other("x"))));
+        assert!(!is_full(&LogError::Stopped));
+    }
+
+    #[test]
+    fn what_is_needed_never_overflows() {
+        assert_eq!(needed_bytes(0, 0), SLACK_BYTES);
+        assert_eq!(needed_bytes(u64::MAX, 1), u64::MAX);
+        assert_eq!(needed_bytes(1, u64::MAX), u64::MAX);
+    }
+}
