@@ -34,4 +34,5 @@ mod refusals;
 mod settings;
 mod states;
 mod tidy;
+mod upgrades;
 mod visibility;

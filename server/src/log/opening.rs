@@ -620,3 +620,56 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut found = vec![];
+        for item in fs::read_dir(folder).unwrap() {
+            let path = item.unwrap().path();
+            if path.is_dir() {
+                found.extend(files(&path));
+            } else {
+                found.push((path.clone(), fs::read(&path).unwrap()));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Goal: a program that is older than its log touches nothing.
+    /// Method: the stored version is one that does not exist yet; after a clean stop and after none.
+    #[test]
+    fn a_newer_storage_version_is_refused_untouched() {
+        for clean in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let opened = open(folder.path()).unwrap();
+            let newer = STORAGE_VERSION + 1;
+            let OpenedLog { log, folder: data } = opened;
+            let (db, durability, head) = log.into_parts();
+            db.insert(VERSION_KEY, &newer.to_be_bytes()).unwrap();
+            let log = SledLog::new(db, data.path("sled").join("db"), durability).unwrap();
+            assert_eq!(log.head(), head);
+            OpenedLog { log, folder: data }.close().unwrap();
+            let mark = folder.path().join("clean");
+            if clean {
+                // As the newer program would have written it.
+                let said = fs::read_to_string(&mark).unwrap();
+                let ours = format!("storage {STORAGE_VERSION},");
+                assert!(said.starts_with(&ours), "{said}");
+                fs::write(&mark, said.replace(&ours, &format!("storage {newer},"))).unwrap();
+            } else {
+                fs::remove_file(&mark).unwrap();
+            }
+            let before = files(folder.path());
+            let refused = open(folder.path()).unwrap_err();
+            assert!(
+                matches!(refused, OpenError::Newer { version, .. } if version == newer),
+                "{refused}"
+            );
+            assert!(before == files(folder.path()), "the refusal changed a file");
+        }
+    }
+}

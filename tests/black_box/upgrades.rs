@@ -1,0 +1,104 @@
+//! Logs of older versions: each storage version has one in `fixtures/log-N`, which is opened for ever.
+
+use std::{fs, path::Path};
+
+use crate::harness::{Server, check_folder, files, simplefeed, workspace};
+
+/// The storage versions there have been.
+const VERSIONS: [u32; 1] = [1];
+
+/// What a consumer kept after entry 6, when version 1 was the newest.
+const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:949759eb-109c-468c-bea8-a65242d5c8a0","entry":"urn:example:6","position":5,"history":"36d99ac6e08a573201b08c3e6dee961909b1756ecec9aaf4c706520999cafc2b","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;
+
+fn copy(from: &Path, to: &Path) {
+    for (path, bytes) in files(from) {
+        let target = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::write(target, bytes).unwrap();
+    }
+}
+
+/// Goal: what was ever stored is served the same, byte for byte, by every later version, and goes on.
+#[test]
+fn a_log_of_every_version_is_opened() {
+    for version in VERSIONS {
+        let fixture = workspace().join(format!("fixtures/log-{version}"));
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        copy(&fixture, &data);
+        assert!(
+            check_folder("verify", &data).contains("11 entries, 2 archived documents: 0 faults")
+        );
+
+        let server = Server::start(
+            &data,
+            &[
+                "--public-url",
+                "http://127.0.0.1:8080",
+                "--allow-anonymous-publish",
+            ],
+        );
+        for document in ["1.atom", "2.atom"] {
+            let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
+            let served = server.get(&format!("/feeds/fixture/{document}"));
+            assert!(served.is_immutable() && served.body == kept, "{document}");
+        }
+        let recent = server.get("/feeds/fixture/recent.atom").text();
+        assert!(
+            recent.contains("first=\"8\"") && recent.contains("urn:example:10"),
+            "{recent}"
+        );
+        let second = server.get("/feeds/second/1.atom").text();
+        assert!(second.contains("<title>Second</title>") && second.len() > 30_000);
+        // Ids are remembered, positions go on.
+        let again = "{\"id\":\"urn:example:3\",\"title\":\"Entry 3\",\"content\":{\"n\":3}}";
+        assert_eq!(
+            server.publish("fixture", again).json()["results"][0]["position"],
+            2
+        );
+        assert_eq!(
+            server
+                .publish("fixture", "{\"id\":\"urn:example:3\"}")
+                .status,
+            409
+        );
+        let new = server
+            .publish("fixture", "{\"id\":\"urn:example:11\"}")
+            .json();
+        assert_eq!(new["results"][0]["position"], 10);
+        server.stop();
+        check_folder("verify", &data);
+        check_folder("rebuild", &data);
+    }
+}
+
+/// The log that this version writes is one of those kept.
+#[test]
+fn the_newest_version_is_among_them() {
+    let folder = tempfile::tempdir().unwrap();
+    Server::start(folder.path(), &[]).stop();
+    let mark = fs::read_to_string(folder.path().join("clean")).unwrap();
+    let newest = VERSIONS.last().unwrap();
+    assert!(mark.starts_with(&format!("storage {newest},")), "{mark}");
+}
+
+/// Bookmarks outlive versions of the log.
+#[test]
+fn bookmarks_made_before_still_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    copy(&workspace().join("fixtures/log-1"), &data);
+    let server = Server::start(&data, &[]);
+    let bookmark = folder.path().join("bookmark");
+    fs::write(&bookmark, BOOKMARK).unwrap();
+    let args = [
+        "replay",
+        &server.url("/feeds/fixture/recent.atom"),
+        "--format",
+        "id",
+        "--bookmark",
+    ];
+    let printed = simplefeed(&[&args[..], &[bookmark.to_str().unwrap()]].concat(), b"");
+    let expected: String = (7..=10).map(|n| format!("urn:example:{n}\n")).collect();
+    assert_eq!(printed, expected);
+}
