@@ -1,8 +1,16 @@
 //! A damaged log is refused, and the refusal touches nothing.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use crate::harness::{Server, events, files, run, simplefeed, text};
+use crate::{
+    dice::Dice,
+    harness::{Server, copy_folder, events, files, is_long, program, run, simplefeed, text},
+    http::Request,
+};
 
 /// Returns a data folder with some entries, after a clean stop or a kill.
 fn data(folder: &Path, clean: bool) {
@@ -171,4 +179,176 @@ fn a_damaged_archive_file_is_served_from_the_log() {
         after.headers.iter().find(|(name, _)| name == "etag"),
         before.headers.iter().find(|(name, _)| name == "etag")
     );
+}
+
+/// What a server showed before the damage: path, coding, decoded body.
+type Shown = Vec<(String, &'static str, Vec<u8>)>;
+
+/// Everything a reader can ask for of the feeds in `base`.
+fn show(server: &Server) -> Shown {
+    let documents = (1..=7).map(|n| format!("/feeds/a/{n}.atom"));
+    let entries = [0, 17, 33, 64].map(|n| format!("/feeds/a/entries/{n}.atom"));
+    let others = [
+        "/feeds/a/recent.atom",
+        "/feeds/b/1.atom",
+        "/feeds/b/recent.atom",
+    ];
+    let paths = documents.chain(entries).chain(others.map(Into::into));
+    paths
+        .flat_map(|path| ["identity", "gzip"].map(|coding| (path.clone(), coding)))
+        .filter_map(|(path, coding)| {
+            let get = Request::get(&path).header("Accept-Encoding", coding);
+            let response = get.send(&server.address).ok()?;
+            if response.status != 200 {
+                return None;
+            }
+            let body = match response.maybe("content-encoding") {
+                Some("gzip") => gunzip(&response.body),
+                _ => response.body,
+            };
+            Some((path, coding, body))
+        })
+        .collect()
+}
+
+fn gunzip(body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![];
+    let mut decoder = flate2::read::GzDecoder::new(body);
+    std::io::Read::read_to_end(&mut decoder, &mut bytes).map_or(vec![], |_| bytes)
+}
+
+/// A data folder with small and large entries, 65 in one feed, and what is served from it.
+fn base(folder: &Path, clean: bool) -> Shown {
+    let server = Server::start(folder, &["--document-entries", "10"]);
+    simplefeed(&["append", &server.url("/feeds/a")], events(60).as_bytes());
+    let large: String = (0..5)
+        .map(|n| {
+            format!(
+                "{{\"id\":\"urn:large:{n}\",\"content\":\"{}\"}}\n",
+                "large ".repeat(7_000)
+            )
+        })
+        .collect();
+    assert_eq!(server.publish("a", &large).status, 201);
+    assert_eq!(server.publish("b", "{\"id\":\"urn:b\"}").status, 201);
+    server.wait_until_frozen("/feeds/a/6.atom");
+    let shown = show(&server);
+    assert_eq!(shown.len(), 28);
+    if clean {
+        server.stop()
+    } else {
+        server.kill()
+    }
+    shown
+}
+
+/// Damages a random file in a random way. Returns what was done.
+fn damage(folder: &Path, dice: &mut Dice) -> String {
+    let mut paths: Vec<_> = files(folder).into_iter().map(|(path, _)| path).collect();
+    paths.retain(|path| !path.ends_with("lock"));
+    // The log is one file of many, and the one that matters most.
+    let path = match dice.below(2) {
+        0 => folder.join("sled/db"),
+        _ => paths[dice.below(paths.len())].clone(),
+    };
+    let mut bytes = fs::read(&path).unwrap();
+    let at = dice.below(bytes.len().max(1));
+    let what = match dice.below(4) {
+        0 if !bytes.is_empty() => {
+            bytes[at] ^= 1 << dice.below(8);
+            fs::write(&path, bytes).unwrap();
+            "a bit is flipped"
+        }
+        1 => {
+            let end = bytes.len().min(at + 4_096);
+            bytes[at..end].fill(0);
+            fs::write(&path, bytes).unwrap();
+            "a block is zeroed"
+        }
+        2 => {
+            fs::write(&path, &bytes[..at]).unwrap();
+            "its end is cut off"
+        }
+        _ => {
+            fs::remove_file(&path).unwrap();
+            "it is deleted"
+        }
+    };
+    format!(
+        "{} at {at}: {what}",
+        path.strip_prefix(folder).unwrap().display()
+    )
+}
+
+/// Goal: damage is found when the log is opened or by `verify`, or it is harmless; it is never served,
+/// and a refusal makes nothing worse.
+/// Method: random damage to a random file, after a clean and an unclean stop.
+#[test]
+fn damage_is_found_or_harmless_and_never_served() {
+    let cases = if is_long() { 600 } else { 60 };
+    let mut dice = Dice::new(11);
+    let (mut refused, mut found, mut harmless) = (0, 0, 0);
+    let bases = [true, false].map(|clean| {
+        let folder = tempfile::tempdir().unwrap();
+        let shown = base(folder.path(), clean);
+        (folder, shown)
+    });
+    for case in 0..cases {
+        let (base, before) = &bases[case % 2];
+        let folder = tempfile::tempdir().unwrap();
+        copy_folder(base.path(), folder.path());
+        let what = damage(folder.path(), &mut dice);
+        let what = format!("case {case}, clean {}, {what}", case % 2 == 0);
+        let damaged = files(folder.path());
+        let data = folder.path().to_str().unwrap();
+        let mut command = Command::new(program("simplefeed-server"));
+        command.args(["serve", "--data", data, "--listen", "127.0.0.1:0"]);
+        let Ok(server) = Server::try_spawn(command) else {
+            let unlocked = |files: Vec<(PathBuf, Vec<u8>)>| {
+                files
+                    .into_iter()
+                    .filter(|(path, _)| !path.ends_with("lock"))
+                    .collect::<Vec<_>>()
+            };
+            let now = files(folder.path());
+            assert!(
+                unlocked(damaged) == unlocked(now),
+                "{what}: a refusal changed a file"
+            );
+            refused += 1;
+            continue;
+        };
+        let after = show(&server);
+        for (path, coding, body) in &after {
+            let right = before
+                .iter()
+                .find(|(of, as_, _)| of == path && as_ == coding);
+            let right = right.map(|(.., body)| body);
+            assert!(
+                right == Some(body),
+                "{what}: {path} ({coding}) is served wrong"
+            );
+        }
+        let complete = after.len() == before.len();
+        server.stop_somehow();
+        let output = run("simplefeed-server", &["verify", "--data", data], b"");
+        match output.status.code() {
+            Some(0) => {
+                assert!(
+                    complete,
+                    "{what}: something is not served, and nothing is found"
+                );
+                harmless += 1;
+            }
+            Some(15) => found += 1,
+            code => panic!(
+                "{what}: verify ended with {code:?}: {}",
+                text(&output.stderr)
+            ),
+        }
+    }
+    eprintln!(
+        "damage: {cases} cases, {refused} refused at the start, {found} found by verify, {harmless} harmless"
+    );
+    assert!(refused > 0 && found > 0);
 }

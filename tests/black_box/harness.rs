@@ -318,6 +318,15 @@ pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
+/// Copies every file below a folder.
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
+    for (path, bytes) in files(from) {
+        let target = to.join(path.strip_prefix(from).unwrap());
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::write(target, bytes).unwrap();
+    }
+}
+
 /// Returns `count` varied events, one a line: Unicode, numbers that must stay as they are, links.
 pub(crate) fn events(count: usize) -> String {
     let mut lines = String::new();

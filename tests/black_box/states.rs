@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, events, files, pause, program, run, simplefeed, text},
+    harness::{Server, copy_folder, events, pause, program, run, simplefeed, text},
     http::Request,
     nginx::{Nginx, replace},
     proxy::stubborn,
@@ -79,14 +79,6 @@ fn check(found: (i32, String, String), code: i32, printed: &str, said: &str) {
         assert_eq!(stderr, "");
     }
     assert!(stderr.contains(said), "{stderr}");
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    for (path, bytes) in files(from) {
-        let target = to.join(path.strip_prefix(from).unwrap());
-        fs::create_dir_all(target.parent().unwrap()).unwrap();
-        fs::write(target, bytes).unwrap();
-    }
 }
 
 #[test]

@@ -1,22 +1,14 @@
 //! Logs of older versions: each storage version has one in `fixtures/log-N`, which is opened for ever.
 
-use std::{fs, path::Path};
+use std::fs;
 
-use crate::harness::{Server, check_folder, files, simplefeed, workspace};
+use crate::harness::{Server, check_folder, copy_folder, simplefeed, workspace};
 
 /// The storage versions there have been.
 const VERSIONS: [u32; 1] = [1];
 
 /// What a consumer kept after entry 6, when version 1 was the newest.
 const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:949759eb-109c-468c-bea8-a65242d5c8a0","entry":"urn:example:6","position":5,"history":"36d99ac6e08a573201b08c3e6dee961909b1756ecec9aaf4c706520999cafc2b","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;
-
-fn copy(from: &Path, to: &Path) {
-    for (path, bytes) in files(from) {
-        let target = to.join(path.strip_prefix(from).unwrap());
-        fs::create_dir_all(target.parent().unwrap()).unwrap();
-        fs::write(target, bytes).unwrap();
-    }
-}
 
 /// Goal: what was ever stored is served the same, byte for byte, by every later version, and goes on.
 #[test]
@@ -25,7 +17,7 @@ fn a_log_of_every_version_is_opened() {
         let fixture = workspace().join(format!("fixtures/log-{version}"));
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        copy(&fixture, &data);
+        copy_folder(&fixture, &data);
         assert!(
             check_folder("verify", &data).contains("11 entries, 2 archived documents: 0 faults")
         );
@@ -87,7 +79,7 @@ fn the_newest_version_is_among_them() {
 fn bookmarks_made_before_still_hold() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    copy(&workspace().join("fixtures/log-1"), &data);
+    copy_folder(&workspace().join("fixtures/log-1"), &data);
     let server = Server::start(&data, &[]);
     let bookmark = folder.path().join("bookmark");
     fs::write(&bookmark, BOOKMARK).unwrap();

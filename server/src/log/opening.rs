@@ -1,8 +1,9 @@
 //! Opening and closing a log on a disk, without ever letting sled destroy the only copy.
 //!
 //! Shell: the data folder. sled's recovery overwrites what it takes for torn, and can so empty a
-//! damaged database without a word. So it works in place only after a clean stop whose marks are
-//! all there; otherwise it gets a copy, the copy is checked against the witness, and only a good one
+//! damaged database without a word. So it works in place only after a clean stop, if its files are still
+//! the same, byte for byte;
+//! otherwise it gets a copy, the copy is checked against the witness, and only a good one
 //! takes the place of the original.
 //!
 //! ```text
@@ -16,7 +17,7 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -50,8 +51,7 @@ const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a log cannot be opened.
 ///
-/// Nothing in its folder was changed, unless sled itself gave up on a database that had every mark of
-/// a clean stop.
+/// Nothing in its folder was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -209,7 +209,7 @@ impl OpenedLog {
             .and_then(|()| witness.sync())
             .map_err(folder.io("write", "witness"))?;
         folder.remove_folder("sled.before")?;
-        folder.write_clean_mark(file_bytes)?;
+        folder.write_clean_mark()?;
         sync_folder(&folder.path).map_err(folder.io("sync", ""))
     }
 }
@@ -328,24 +328,31 @@ impl DataFolder {
             .map_err(self.io("measure", "sled/db"))
     }
 
-    /// What the mark of a clean stop says: all that must be so for sled to work in place.
-    fn clean_mark(file_bytes: u64) -> String {
-        format!("storage {STORAGE_VERSION}, sled/db {file_bytes} bytes\n")
+    /// What the mark of a clean stop says: all that must be so for sled to work in place. sled's
+    /// recovery overwrites what it takes for torn, so every byte is looked at first.
+    fn clean_mark(&self) -> io::Result<String> {
+        let folder = self.path("sled");
+        let (bytes, checksum) = checksum_of(&folder)?;
+        Ok(format!(
+            "storage {STORAGE_VERSION}, sled {bytes} bytes, CRC-32 {checksum:08x}\n"
+        ))
     }
 
-    fn write_clean_mark(&self, file_bytes: u64) -> Result<(), OpenError> {
+    fn write_clean_mark(&self) -> Result<(), OpenError> {
+        let mark = self.clean_mark().map_err(self.io("read", "sled"))?;
         let mut file = File::create(self.path("clean")).map_err(self.io("write", "clean"))?;
-        file.write_all(Self::clean_mark(file_bytes).as_bytes())
+        file.write_all(mark.as_bytes())
             .and_then(|()| file.sync_all())
             .map_err(self.io("write", "clean"))
     }
 
-    /// Whether the last stop was clean and sled's file is exactly as it was then. If not, sled gets
-    /// a copy, and a refusal touches nothing.
+    /// Whether the last stop was clean and sled's files are exactly as they were then. If not, sled
+    /// gets a copy, and a refusal touches nothing.
     fn stopped_cleanly(&self) -> bool {
-        let mark = fs::read_to_string(self.path("clean")).ok();
-        let expected = self.file_bytes().ok().map(Self::clean_mark);
-        mark.is_some() && mark == expected
+        let Ok(mark) = fs::read_to_string(self.path("clean")) else {
+            return false;
+        };
+        self.clean_mark().is_ok_and(|expected| mark == expected)
     }
 
     fn open_in_place(&self) -> Result<Db, OpenError> {
@@ -604,6 +611,37 @@ impl DataFolder {
         }
         Ok(())
     }
+}
+
+/// Returns how many bytes the files of a folder have, and one checksum over all of them, in the order
+/// of their names.
+fn checksum_of(folder: &Path) -> io::Result<(u64, u32)> {
+    let mut paths = vec![];
+    for item in fs::read_dir(folder)? {
+        paths.push(item?.path());
+    }
+    paths.sort();
+    let (mut bytes, mut hasher) = (0, crc32fast::Hasher::new());
+    let mut buffer = vec![0; 1024 * 1024];
+    for path in paths {
+        hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+        if path.is_dir() {
+            let (inside, checksum) = checksum_of(&path)?;
+            bytes += inside;
+            hasher.update(&checksum.to_be_bytes());
+            continue;
+        }
+        let mut file = File::open(path)?;
+        loop {
+            let length = file.read(&mut buffer)?;
+            let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
+                break;
+            };
+            bytes += u64::try_from(length).unwrap_or(u64::MAX);
+            hasher.update(read);
+        }
+    }
+    Ok((bytes, hasher.finalize()))
 }
 
 /// Copies a folder with its subfolders; `fs::copy` shares the blocks where the file system can.
