@@ -27,7 +27,7 @@ use crate::{
         sled_log::SledLog,
     },
     publish::{self, Publisher},
-    views::{CommitQueue, archive_files::Archive, documents::Documents},
+    views::{CommitQueue, archive_files::Archive, documents::Documents, watch::watch},
 };
 
 /// How long work that was cut off may go on before the server ends without it.
@@ -95,6 +95,7 @@ pub struct Server {
     writer: JoinHandle<()>,
     queue: Arc<CommitQueue>,
     archivist: JoinHandle<()>,
+    watchman: JoinHandle<()>,
     log: Arc<SledLog>,
     folder: DataFolder,
 }
@@ -128,7 +129,13 @@ impl Server {
         let archive = Archive::new(&config.data, config.www.as_deref());
         let documents = Arc::new(Documents::new(Arc::clone(&shared), archive.clone()));
         let queue = Arc::new(CommitQueue::default());
-        let archivist = spawn_archivist(archive, Arc::clone(&shared), Arc::clone(&queue))?;
+        let (watched, followed) = (archive.clone(), archive);
+        let archivist = spawn("archivist", &shared, &queue, move |log, queue| {
+            followed.follow(log, queue);
+        })?;
+        let watchman = spawn("watchman", &shared, &queue, move |log, queue| {
+            watch(&watched, &**log, queue);
+        })?;
         let (shown, followers) = (Arc::clone(&documents), Arc::clone(&queue));
         let on_commit = Box::new(move |commit: &Arc<_>| {
             shown.committed(commit);
@@ -152,6 +159,7 @@ impl Server {
             writer,
             queue,
             archivist,
+            watchman,
             log,
             folder,
         })
@@ -189,6 +197,7 @@ impl Server {
             writer,
             queue,
             archivist,
+            watchman,
             log,
             folder,
         } = self;
@@ -204,8 +213,8 @@ impl Server {
         drop(publisher);
         let writer = writer.join();
         queue.close();
-        let archivist = archivist.join();
-        if writer.is_err() || archivist.is_err() {
+        let (archivist, watchman) = (archivist.join(), watchman.join());
+        if writer.is_err() || archivist.is_err() || watchman.is_err() {
             warn!("a thread had failed; the log is not closed");
             return Ok(());
         }
@@ -219,14 +228,17 @@ impl Server {
     }
 }
 
-fn spawn_archivist(
-    archive: Archive,
-    log: Arc<dyn EntryLog>,
-    queue: Arc<CommitQueue>,
+/// Starts a thread beside the writer, which ends when the queue is closed.
+fn spawn(
+    name: &str,
+    log: &Arc<dyn EntryLog>,
+    queue: &Arc<CommitQueue>,
+    work: impl FnOnce(&Arc<dyn EntryLog>, &CommitQueue) + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
+    let (log, queue) = (Arc::clone(log), Arc::clone(queue));
     std::thread::Builder::new()
-        .name("archivist".into())
-        .spawn(move || archive.follow(&log, &queue))
+        .name(name.into())
+        .spawn(move || work(&log, &queue))
         .map_err(ServeError::Start)
 }
 

@@ -17,6 +17,7 @@ pub mod documents;
 pub mod manifest;
 pub mod archive_files;
 pub mod index;
+pub mod watch;
 
 /// A deterministic function of commits.
 pub trait View {
@@ -76,6 +77,16 @@ impl CommitQueue {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .closed
+    }
+
+    /// Waits, and returns whether the queue was closed meanwhile, in which case the wait is over.
+    pub fn is_closed_within(&self, time: std::time::Duration) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .grown
+            .wait_timeout_while(state, time, |state| !state.closed);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.closed
     }
 
     /// Returns commit `number`, waiting for it; `None` if the queue was closed before it came.

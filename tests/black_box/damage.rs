@@ -352,3 +352,20 @@ fn damage_is_found_or_harmless_and_never_served() {
     );
     assert!(refused > 0 && found > 0);
 }
+
+/// Goal: what is damaged in the folder that a web server may read itself is noticed while the server
+/// runs, and nothing else is called damaged.
+#[test]
+fn damaged_archive_files_are_noticed() {
+    for (name, damage) in [("2.atom", b"<feed/>".as_slice()), ("1.atom.gz", b"gzip?")] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(folder.path(), &["--document-entries", "10"]);
+        simplefeed(&["append", &server.url("/feeds/a")], events(25).as_bytes());
+        server.wait_until_frozen("/feeds/a/2.atom");
+        server.stop();
+        fs::write(folder.path().join("www/feeds/a").join(name), damage).unwrap();
+        let server = Server::start(folder.path(), &[]);
+        server.wait_for_log(&["the archive is damaged", &format!("/{name} is not what")]);
+        server.stop();
+    }
+}

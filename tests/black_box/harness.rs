@@ -191,6 +191,18 @@ impl Server {
         panic!("{path} never became immutable: {:?}", self.get(path));
     }
 
+    /// Waits until the server logs a line with these words.
+    pub(crate) fn wait_for_log(&self, words: &[&str]) {
+        let log = self.log.lock().unwrap();
+        loop {
+            let line = log.recv_timeout(START);
+            let line = line.unwrap_or_else(|_| panic!("nothing is logged about {words:?}"));
+            if words.iter().all(|word| line.contains(word)) {
+                return;
+            }
+        }
+    }
+
     /// Asks the server to end, and waits until it has.
     pub(crate) fn stop(mut self) {
         signal("TERM", self.child.id());
