@@ -379,6 +379,9 @@ impl DataFolder {
             }
             sync_tree(&copy).map_err(self.io("sync", "sled.opening"))?;
             self.swap(source)?;
+        } else {
+            // What a first start that broke off has left would stop sled for ever.
+            self.remove_folder("sled")?;
         }
         self.open_sled("sled")
     }
@@ -408,7 +411,9 @@ impl DataFolder {
 
     /// Returns the folder to copy from, or `None` if there has never been a log.
     fn source(&self, testimony: &Testimony) -> Result<Option<&'static str>, OpenError> {
-        if self.path("sled").join("db").exists() {
+        let db = fs::metadata(self.path("sled").join("db"));
+        let begun = |bytes: u64| bytes > 0 || testimony.commit > CommitNumber(0);
+        if db.is_ok_and(|db| begun(db.len())) {
             return Ok(Some("sled"));
         }
         // Stopped between the two renames of a swap. It is checked like any other copy.
@@ -675,6 +680,23 @@ mod tests {
         }
         found.sort();
         found
+    }
+
+    /// A first start may break off anywhere: before its file has a byte, nothing was ever stored.
+    #[test]
+    fn a_first_start_that_broke_off_is_begun_again() {
+        for leftover in ["conf", "db"] {
+            let folder = tempfile::tempdir().unwrap();
+            drop(Witness::create(&folder.path().join("witness")).unwrap());
+            fs::create_dir(folder.path().join("sled")).unwrap();
+            fs::write(folder.path().join("sled/conf"), "half").unwrap();
+            if leftover == "db" {
+                fs::write(folder.path().join("sled/db"), "").unwrap();
+            }
+            let opened = open(folder.path()).unwrap();
+            assert_eq!(opened.log.head().number, CommitNumber(0), "{leftover}");
+            opened.close().unwrap();
+        }
     }
 
     /// Goal: a program that is older than its log touches nothing.
