@@ -203,15 +203,16 @@ impl Server {
         }
     }
 
+    /// Returns what the server logged that was not asked for before.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.log.lock().unwrap().try_iter().collect()
+    }
+
     /// Asks the server to end, and waits until it has.
     pub(crate) fn stop(mut self) {
         signal("TERM", self.child.id());
         let status = self.child.wait().unwrap();
-        assert!(
-            status.success(),
-            "{:?}",
-            self.log.lock().unwrap().try_iter().collect::<Vec<_>>()
-        );
+        assert!(status.success(), "{:?}", self.said());
     }
 
     /// Asks the server to end, and waits until it has, well or not.

@@ -94,6 +94,11 @@ fn barrier(kind: &str, folder: &Path) -> io::Result<Box<dyn Barrier>> {
 }
 
 fn main() -> anyhow::Result<()> {
+    // A test that fails shows what the server said.
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .init();
     let mut args = std::env::args().skip(1);
     let (Some(data), Some(kind)) = (args.next(), args.next()) else {
         bail!(

@@ -31,7 +31,7 @@ use super::{
     routes::Route,
 };
 use crate::{
-    log::settings_of,
+    log::{LogError, settings_of},
     publish::{Append, Configure, PublishError, Publisher},
     views::{
         archive_files::ArchiveError,
@@ -374,10 +374,16 @@ async fn off_thread<T: Send + 'static>(
 ) -> Result<T, Problem> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            let error: &(dyn std::error::Error + 'static) = &error;
+        Ok(Err(unreadable)) => {
+            let error: &(dyn std::error::Error + 'static) = &unreadable;
             error!(error, "a document cannot be read");
-            Err(Problem::internal())
+            Err(match unreadable {
+                // sled, which once could not write, may have left a tree that it must first repair.
+                ArchiveError::Log(LogError::Storage(_)) => {
+                    Problem::unavailable("the log cannot be read until the server is restarted")
+                }
+                _ => Problem::internal(),
+            })
         }
         Err(error) => {
             error!(%error, "reading a document failed");
@@ -411,15 +417,9 @@ fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
 
 fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&Problem::from(error));
-    let again = match error {
-        PublishError::Busy | PublishError::Unavailable => Some("1"),
-        PublishError::NoSpace => Some("60"),
-        PublishError::Refused(_) | PublishError::Full => None,
-    };
-    if let Some(seconds) = again {
-        answer
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from_static(seconds));
+    if matches!(error, PublishError::NoSpace) {
+        let headers = answer.headers_mut();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
     }
     answer
 }
@@ -430,6 +430,9 @@ fn problem_answer(problem: &Problem) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
+    if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
     if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
         let codings = HeaderValue::from_static("identity");
         headers.insert(hyper::header::ACCEPT_ENCODING, codings);
