@@ -19,6 +19,7 @@ use simplefeed_core::{
 pub mod memory;
 pub mod barrier;
 pub mod witness;
+mod nudge;
 mod record;
 pub mod sled_log;
 pub mod opening;

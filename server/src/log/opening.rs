@@ -34,6 +34,7 @@ use sled::{Db, Mode};
 use super::{
     EntryLog, LogError,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
+    nudge::Flusher,
     record::{STORAGE_VERSION, VERSION_KEY},
     sled_log::{Durability, SledLog},
     space::{folder_bytes, free_bytes},
@@ -169,6 +170,7 @@ pub fn open_with(
     let durability = Durability {
         barrier,
         witness: Mutex::new(witness),
+        flusher: Flusher::new(&db).map_err(data.io("watch over", "sled"))?,
     };
     let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
@@ -189,12 +191,18 @@ impl OpenedLog {
             return Ok(());
         }
         let (db, durability, head) = log.into_parts();
-        let Some(Durability { barrier, witness }) = durability else {
+        let Some(Durability {
+            barrier,
+            witness,
+            flusher,
+        }) = durability
+        else {
             return Ok(());
         };
-        db.flush()
+        flusher
+            .flush(&db)
             .map_err(|error| folder.damaged(error.to_string()))?;
-        drop(db);
+        drop((flusher, db));
         folder.wait_for_release()?;
         barrier.sync().map_err(folder.io("sync", "sled"))?;
         let file_bytes = folder.file_bytes()?;

@@ -37,6 +37,7 @@ use sled::{Batch, Db};
 use super::{
     EntryLog, LogError, LogHead,
     barrier::Barrier,
+    nudge::Flusher,
     record::{self, ChangeFacts, CommitFacts, EntryRecord},
     space,
     witness::{Testimony, Witness},
@@ -62,6 +63,7 @@ type Shadow = HashMap<FeedKey, Option<FeedHead>>;
 pub(super) struct Durability {
     pub(super) barrier: Box<dyn Barrier>,
     pub(super) witness: Mutex<Witness>,
+    pub(super) flusher: Flusher,
 }
 
 impl fmt::Debug for SledLog {
@@ -150,7 +152,7 @@ impl SledLog {
 
     fn store(&self, durability: &Durability, batch: Batch, head: LogHead) -> Result<(), LogError> {
         self.db.apply_batch(batch).map_err(storage)?;
-        self.db.flush().map_err(storage)?;
+        durability.flusher.flush(&self.db).map_err(storage)?;
         durability
             .barrier
             .sync()
