@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::{
     digest::Digest,
     feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedKey, Position, Revision},
+    history::HistoryHash,
     instant::Instant,
     settings::Settings,
 };
@@ -65,6 +66,29 @@ pub enum Change {
         /// The epoch that begins.
         epoch: Epoch,
     },
+    /// Entries could not be recovered: their positions stand for nothing, and the next entry opens a
+    /// document.
+    Lost {
+        /// The feed.
+        feed: FeedKey,
+        /// The position after the last of them.
+        next: Position,
+        /// The history hash after it.
+        history: HistoryHash,
+    },
+}
+
+impl Change {
+    /// Returns the feed that is changed; `None` if it is about all of them.
+    pub fn feed(&self) -> Option<FeedKey> {
+        match self {
+            Self::Settings { feed, .. }
+            | Self::Opened { feed, .. }
+            | Self::Entry { feed, .. }
+            | Self::Lost { feed, .. } => Some(*feed),
+            Self::Epoch { .. } => None,
+        }
+    }
 }
 
 /// The version of the encoding; its first bytes.
@@ -89,7 +113,7 @@ impl Commit {
     ///
     /// `simplefeed commit 1` and a line feed; number and instant (8 bytes each); the number of
     /// changes (4 bytes); then each change as one byte for its kind (1 settings, 2 opened, 3 entry,
-    /// 4 epoch) and its fields in order. Numbers are big-endian; a feed is 16 bytes, a digest 32.
+    /// 4 epoch, 5 lost) and its fields in order. Numbers are big-endian; a feed is 16 bytes, a digest 32.
     /// Text follows its length in 4 bytes. Settings are their JSON. Of a fragment, its length
     /// (4 bytes) and digest are covered.
     pub fn encode(&self) -> Vec<u8> {
@@ -148,6 +172,16 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
         Change::Epoch { epoch } => {
             out.push(4);
             out.extend_from_slice(&epoch.0.to_be_bytes());
+        }
+        Change::Lost {
+            feed,
+            next,
+            history,
+        } => {
+            out.push(5);
+            out.extend_from_slice(feed.0.as_bytes());
+            out.extend_from_slice(&next.0.to_be_bytes());
+            out.extend_from_slice(&history.0.0);
         }
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
+    instant::Instant,
     limits::{ENTRY_ID_BYTES_MAX, FEED_NAME_BYTES_MAX},
     xml::is_char,
 };
@@ -270,21 +271,48 @@ impl fmt::Display for DocumentNumber {
     }
 }
 
-/// How often a restoration may have lost something: 1 at first.
+/// What lies between two restorations that may have lost something: 1 at first, then the second (since
+/// 1970) in which it began.
+///
+/// A count would not do: the same backup may be restored twice, into two histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u32);
 
+impl Default for Epoch {
+    fn default() -> Self {
+        Self::FIRST
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
 impl Epoch {
     /// The epoch of a log that nothing was ever restored into.
     pub const FIRST: Self = Self(1);
+
+    /// Returns the epoch that begins at an instant, after this one.
+    #[must_use]
+    pub fn next(self, instant: Instant) -> Self {
+        let second = u32::try_from(instant.second()).unwrap_or(0);
+        Self(second.max(self.0.saturating_add(1)))
+    }
+
+    /// Whether nothing was ever restored.
+    pub fn is_first(&self) -> bool {
+        *self == Self::FIRST
+    }
 
     /// Returns the part of a file name that keeps epochs apart: empty in the first.
     ///
     /// No URL ever names two contents (invariant 4), although positions and document numbers are
     /// given again after a restoration.
     fn suffix(self) -> String {
-        if self == Self::FIRST {
+        if self.is_first() {
             String::new()
         } else {
             format!("-{}", self.0)

@@ -19,7 +19,7 @@
 
 use crate::{
     entry::{push_attribute, push_element},
-    feed::DocumentName,
+    feed::{DocumentName, Epoch},
     instant::Instant,
     plan::Opening,
     settings::Settings,
@@ -116,6 +116,9 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
     push_attribute("xmlns", SIMPLEFEED, &mut out);
     push_attribute("first", &opening.first.to_string(), &mut out);
     push_attribute("before", &opening.before.to_string(), &mut out);
+    if opening.name.epoch > Epoch::FIRST {
+        push_attribute("epoch", &opening.name.epoch.to_string(), &mut out);
+    }
     out.push_str("/>\n");
     out
 }
@@ -139,7 +142,7 @@ fn push_link(rel: &str, href: &str, kind: Option<&str>, out: &mut String) {
 mod tests {
     use super::*;
     use crate::{
-        feed::{DocumentNumber, Epoch, FeedId, FeedName, Position, Revision},
+        feed::{DocumentNumber, FeedId, FeedName, Position, Revision},
         history::HistoryHash,
         settings::{Choices, Defaults},
     };
@@ -151,9 +154,8 @@ mod tests {
         }
     }
 
-    fn head(form: Form, absolute: bool) -> String {
-        let id = FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap();
-        let settings = Settings {
+    fn settings(absolute: bool) -> Settings {
+        Settings {
             name: FeedName::parse("orders").unwrap(),
             choices: Choices {
                 title: Some("Orders & more".into()),
@@ -161,22 +163,26 @@ mod tests {
                 ..Choices::default()
             },
             defaults: Defaults::new("https://example.org/sub"),
-            id: id.clone(),
-        };
-        let opening = Opening {
+            id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap(),
+        }
+    }
+
+    fn opening() -> Opening {
+        Opening {
             name: name(2),
+            linked: name(2),
             previous: Some(name(1)),
             first: Position(100),
-            before: HistoryHash::start(&id),
+            before: HistoryHash::start(&settings(false).id),
             revision: Revision::FIRST,
             opened: Instant::default(),
-        };
-        header(
-            &opening,
-            &settings,
-            form,
-            Instant::from_micros(1_700_000_000_000_000),
-        )
+            after_loss: false,
+        }
+    }
+
+    fn head(form: Form, absolute: bool) -> String {
+        let updated = Instant::from_micros(1_700_000_000_000_000);
+        header(&opening(), &settings(absolute), form, updated)
     }
 
     /// Golden: these bytes are in documents that caches keep for ever.
@@ -200,6 +206,30 @@ mod tests {
         let before = HistoryHash::start_of_text("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66");
         let want = want.replace('@', &before.to_string());
         assert_eq!(head(Form::Archived { next: name(3) }, false), want);
+    }
+
+    /// A document that was renamed says in which epoch, and where its predecessor's link leads stays.
+    #[test]
+    fn a_later_epoch_is_told() {
+        let later = DocumentName {
+            epoch: Epoch(1_800_000_000),
+            ..name(3)
+        };
+        let archived = head(Form::Archived { next: later }, false);
+        assert!(archived.contains(r#"rel="next-archive" href="3-1800000000.atom""#));
+        assert!(!archived.contains("epoch"));
+        let opening = Opening {
+            name: later,
+            linked: name(3),
+            ..opening()
+        };
+        let open = header(&opening, &settings(false), Form::Open, Instant::default());
+        assert!(open.contains("feeds/orders/3-1800000000.atom"));
+        assert!(open.contains(r#" epoch="1800000000"/>"#));
+        let url = "https://example.org/3-1800000000.atom".parse().unwrap();
+        let document = crate::document::feed_document(&open, &[b""; 0]);
+        let read = crate::reader::Document::read(document, &url).unwrap();
+        assert_eq!(read.epoch, Epoch(1_800_000_000));
     }
 
     /// SF-4, SF-8 and the table of links.

@@ -48,6 +48,9 @@ pub struct FeedHead {
 pub struct Opening {
     /// Its number and epoch.
     pub name: DocumentName,
+    /// The name that its predecessor links to: its own, unless it was open when an epoch began, which
+    /// gave it another.
+    pub linked: DocumentName,
     /// The document before it.
     pub previous: Option<DocumentName>,
     /// The position of its oldest entry.
@@ -56,8 +59,11 @@ pub struct Opening {
     pub before: HistoryHash,
     /// The settings its header is made of.
     pub revision: Revision,
-    /// The instant of the commit that opened it, hence closed its predecessor.
+    /// The instant of the commit that opened it, hence closed its predecessor. A new name changes
+    /// nothing about that.
     pub opened: Instant,
+    /// Whether entries of its predecessor were lost, so that nobody is ever shown that one.
+    pub after_loss: bool,
 }
 
 /// The open document of a feed.
@@ -67,29 +73,88 @@ pub struct OpenDocument {
     pub opening: Opening,
     /// The bytes of its entries so far.
     pub bytes: u64,
+    /// Whether entries behind the newest one were lost.
+    pub lost: bool,
+}
+
+impl OpenDocument {
+    /// Returns the document that takes this one's place: the next one, or this one again, because it is
+    /// empty or because an epoch has begun.
+    fn succeeded_by(
+        &self,
+        name: DocumentName,
+        first: Position,
+        history: HistoryHash,
+        instant: Instant,
+    ) -> Self {
+        let open = self.opening;
+        if open.name.number == name.number {
+            let renamed = open.name.epoch != name.epoch;
+            let opening = Opening {
+                name,
+                opened: if renamed { open.opened } else { instant },
+                ..open
+            };
+            return Self { opening, ..*self };
+        }
+        let opening = Opening {
+            name,
+            linked: name,
+            previous: Some(open.name),
+            first,
+            before: history,
+            opened: instant,
+            after_loss: self.lost,
+            ..open
+        };
+        Self {
+            opening,
+            bytes: 0,
+            lost: false,
+        }
+    }
 }
 
 impl FeedHead {
+    /// Returns the change that gives the open document the name of the epoch that has begun.
+    ///
+    /// What was lost may have been frozen under its old name, so nothing else ever is.
+    pub fn renamed(&self) -> Change {
+        Change::Opened {
+            feed: self.feed,
+            document: self.open.opening.name.number,
+            first: self.open.opening.first,
+            revision: self.revision,
+        }
+    }
+
     /// Returns the head of a feed that a commit at `instant` creates.
     pub fn create(settings: &Settings, instant: Instant, epoch: Epoch) -> Self {
         let history = HistoryHash::start(&settings.id);
+        let name = DocumentName {
+            number: DocumentNumber::OLDEST,
+            epoch,
+        };
         let opening = Opening {
-            name: DocumentName {
-                number: DocumentNumber::OLDEST,
-                epoch,
-            },
+            name,
+            linked: name,
             previous: None,
             first: Position(0),
             before: history,
             revision: Revision::FIRST,
             opened: instant,
+            after_loss: false,
         };
         Self {
             feed: settings.id.key(),
             revision: Revision::FIRST,
             next: Position(0),
             history,
-            open: OpenDocument { opening, bytes: 0 },
+            open: OpenDocument {
+                opening,
+                bytes: 0,
+                lost: false,
+            },
             updated: instant,
         }
     }
@@ -120,41 +185,23 @@ impl FeedHead {
                 revision,
                 ..
             } => {
-                let open = self.open.opening;
-                // A document of this number again: the feed is empty, or an epoch has begun.
-                let previous = if open.name.number == *document {
-                    open.previous
-                } else {
-                    Some(open.name)
-                };
                 let name = DocumentName {
                     number: *document,
                     epoch,
                 };
-                let opening = Opening {
-                    name,
-                    previous,
-                    first: *first,
-                    before: if open.first == *first {
-                        open.before
-                    } else {
-                        self.history
-                    },
-                    revision: *revision,
-                    opened: instant,
-                };
-                let bytes = if open.first == *first {
-                    self.open.bytes
-                } else {
-                    0
-                };
-                self.open = OpenDocument { opening, bytes };
+                self.open = self.open.succeeded_by(name, *first, self.history, instant);
+                self.open.opening.revision = *revision;
             }
             Change::Entry { fragment, .. } => {
                 self.history = self.history.extend(fragment);
                 self.next = self.next.next();
                 self.open.bytes += bytes_of(fragment);
                 self.updated = entry_instant;
+            }
+            Change::Lost { next, history, .. } => {
+                self.next = *next;
+                self.history = *history;
+                self.open.lost = true;
             }
             Change::Epoch { .. } => {}
         }
@@ -427,7 +474,10 @@ impl Planning {
         let head = &self.plan.state.head;
         let policy = self.plan.state.settings.cut_policy();
         let outdated = head.revision != head.open.opening.revision;
-        if outdated || policy.cuts_before(head.fill(), bytes_of(&fragment), instant) {
+        if outdated
+            || head.open.lost
+            || policy.cuts_before(head.fill(), bytes_of(&fragment), instant)
+        {
             let document = head.open.opening.name.number.next();
             self.open(document);
         }

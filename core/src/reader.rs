@@ -17,7 +17,7 @@ use url::Url;
 use crate::{
     digest::Digest,
     entry::push_attribute,
-    feed::Position,
+    feed::{Epoch, Position},
     history::HistoryHash,
     instant::Instant,
     limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX},
@@ -68,6 +68,8 @@ pub struct Document {
     pub links: Vec<Link>,
     /// The position of the oldest entry and the history hash before it, if the document tells.
     pub history: Option<(Position, HistoryHash)>,
+    /// The epoch it was opened in; the first, if the document does not tell.
+    pub epoch: Epoch,
     /// Whether it carries RFC 5005's mark of an archive.
     pub archived: bool,
     entries: Vec<Slice>,
@@ -150,6 +152,7 @@ impl Document {
             updated,
             links,
             history,
+            epoch,
             archived,
         } = head;
         let feed = feed.ok_or(ReadError::NoId {
@@ -169,6 +172,7 @@ impl Document {
             updated,
             links,
             history,
+            epoch,
             archived,
             entries,
             scope,
@@ -249,6 +253,7 @@ struct Head {
     updated: Option<Instant>,
     links: Vec<Link>,
     history: Option<(Position, HistoryHash)>,
+    epoch: Epoch,
     archived: bool,
 }
 
@@ -354,6 +359,8 @@ impl<'a> Reading<'a> {
             let first = Self::attribute(tag, "first").and_then(|text| text.parse().ok());
             let before = Self::attribute(tag, "before").and_then(|text| Digest::parse(&text));
             self.head.history = first.map(Position).zip(before.map(HistoryHash));
+            let epoch = Self::attribute(tag, "epoch").and_then(|text| text.parse().ok());
+            self.head.epoch = epoch.map(Epoch).unwrap_or_default();
         }
         if empty {
             Ok(())

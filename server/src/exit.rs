@@ -2,6 +2,8 @@
 //!
 //! Pure.
 
+use crate::log::{LogError, opening::OpenError};
+
 /// Everything went well.
 pub const OK: u8 = 0;
 /// Something else went wrong.
@@ -16,3 +18,34 @@ pub const LOCKED: u8 = 11;
 pub const INTEGRITY: u8 = 15;
 /// Ended by Ctrl-C, in order.
 pub const INTERRUPTED: u8 = 130;
+
+/// Returns the exit code of an error.
+pub fn code_of(error: &anyhow::Error) -> u8 {
+    let damaged = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<LogError>())
+        .any(|error| matches!(error, LogError::Damaged { .. }));
+    match error.downcast_ref::<OpenError>() {
+        Some(OpenError::Locked { .. }) => LOCKED,
+        Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,
+        Some(OpenError::Absent { .. }) => NOT_FOUND,
+        _ if damaged => INTEGRITY,
+        _ => OTHER,
+    }
+}
+
+/// Returns what to tell of an error, line by line.
+pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
+    let mut texts = vec![format!("error: {error}")];
+    texts.extend(
+        error
+            .chain()
+            .skip(1)
+            .map(|cause| format!("caused by: {cause}")),
+    );
+    if let Some(OpenError::Damaged { .. }) = error.downcast_ref::<OpenError>() {
+        let hint = "hint: keep the folder as it is, and restore a backup into another one";
+        texts.push(format!("{hint}, or try `simplefeed-server recover`."));
+    }
+    texts
+}

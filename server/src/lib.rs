@@ -9,7 +9,9 @@
 //! - [`http`]: routes, conditional requests, codings, problems, and the shell around them.
 //! - [`config`]: settings by flag, environment and file.
 //! - [`serve`]: all of it together, running.
-//! - [`verify`], [`rebuild`], [`export`]: what can be done with a log that no server has open.
+//! - [`restoration`]: what begins when a restored log is served.
+//! - [`verify`], [`rebuild`], [`export`], [`backup`]: what else can be done with a log; [`upkeep`] does
+//!   it, and [`control`] while a server runs.
 //! - [`exit`]: what exit codes mean.
 
 pub mod log;
@@ -21,4 +23,8 @@ pub mod serve;
 pub mod verify;
 pub mod rebuild;
 pub mod export;
+pub mod backup;
+pub mod restoration;
+pub mod upkeep;
+pub mod control;
 pub mod exit;

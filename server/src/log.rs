@@ -9,7 +9,10 @@ use std::{io, ops::Range, path::PathBuf};
 use simplefeed_core::{
     commit::Commit,
     entry::Entry,
-    feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position, Revision},
+    feed::{
+        CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position,
+        Revision,
+    },
     history::ChainHash,
     instant::Instant,
     plan::{FeedHead, Known, Opening},
@@ -73,6 +76,9 @@ pub enum LogError {
     /// An earlier commit failed, so that nobody knows what is on the disk.
     #[error("the log takes no more commits since one failed; restart the server")]
     Stopped,
+    /// The log is about to be closed.
+    #[error("the log is being closed, since the server is stopping")]
+    Closing,
     /// What is stored contradicts itself.
     #[error("the log is damaged: {what}")]
     Damaged {
@@ -211,6 +217,19 @@ pub trait EntryLog: Send + Sync {
     fn settle(&self) -> Result<(), LogError> {
         Ok(())
     }
+}
+
+/// Returns the document that an entry is in: the one it was appended to, by the name it has now.
+///
+/// # Errors
+///
+/// See [`LogError`].
+fn document_of(log: &dyn EntryLog, feed: FeedKey, entry: &Entry) -> Result<DocumentName, LogError> {
+    if entry.document.epoch == log.head().epoch {
+        return Ok(entry.document);
+    }
+    let opening = log.opening(feed, entry.document.number)?;
+    Ok(opening.map_or(entry.document, |opening| opening.name))
 }
 
 /// Returns settings that a head or an opening refers to, which are there unless the log is damaged.

@@ -10,7 +10,7 @@
 
 use std::{
     io::IsTerminal as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc,
@@ -18,18 +18,18 @@ use std::{
     },
 };
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use simplefeed_server::{
     config::{Config, ServeArgs},
-    exit, export,
+    control, exit,
     log::{
-        EntryLog, LogError,
-        opening::{self, OpenError, OpenedLog},
+        EntryLog,
+        opening::{self, CONTROL_SOCKET, OpenError, OpenedLog},
         sled_log::SledLog,
     },
-    rebuild,
     serve::{Listening, Server, asked_to_stop},
-    verify,
+    upkeep::{self, Line, Task},
     views::archive_files::Archive,
 };
 use tracing_subscriber::EnvFilter;
@@ -37,6 +37,8 @@ use tracing_subscriber::EnvFilter;
 mod demo;
 
 /// An append-only event log over plain HTTP, as Atom documents that caches keep for ever
+///
+/// `verify`, `rebuild`, `export` and `backup` also work while a server has the log open.
 ///
 /// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 130
 /// interrupted.
@@ -62,6 +64,8 @@ enum Command {
     Rebuild(DataArgs),
     /// Write all documents as static files
     Export(ExportArgs),
+    /// Copy the log and its archive into a new folder
+    Backup(BackupArgs),
 }
 
 #[derive(Args, Debug)]
@@ -86,6 +90,15 @@ struct ExportArgs {
     entries: bool,
 }
 
+#[derive(Args, Debug)]
+struct BackupArgs {
+    #[command(flatten)]
+    data: DataArgs,
+    /// Folder to make; it takes its name when the copy is whole
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+}
+
 fn main() -> ExitCode {
     let line = CommandLine::parse();
     if let Err(error) = start_logging(&line.log) {
@@ -95,49 +108,23 @@ fn main() -> ExitCode {
     let outcome = match line.command {
         Command::Serve(args) => serve(args),
         Command::Demo => demo::demo(),
-        Command::Verify(args) => with_log(&args, |log, archive| {
-            let report = verify::verify(&**log, archive)?;
-            for fault in &report.faults {
-                println!("{fault}");
-            }
-            let (commits, entries, documents) = (report.commits, report.entries, report.documents);
-            let faults = report.faults.len();
-            eprintln!(
-                "Checked {commits} commits, {entries} entries, {documents} archived documents: {faults} faults."
-            );
-            Ok(if faults == 0 {
-                exit::OK
-            } else {
-                exit::INTEGRITY
-            })
+        Command::Verify(args) => look_after(&args, &Task::Verify),
+        Command::Rebuild(args) => look_after(&args, &Task::Rebuild),
+        Command::Export(args) => absolute(&args.to).and_then(|to| {
+            let entries = args.entries;
+            look_after(&args.data, &Task::Export { to, entries })
         }),
-        Command::Rebuild(args) => with_log(&args, |log, archive| {
-            let report = rebuild::rebuild(&**log, archive)?;
-            for document in &report.different {
-                println!("{document} was different");
-            }
-            let (identical, new, different) =
-                (report.identical, report.new, report.different.len());
-            eprintln!(
-                "Archived documents: {identical} came out identical, {new} were missing, {different} were different."
-            );
-            Ok(exit::OK)
-        }),
-        Command::Export(args) => with_log(&args.data, |log, archive| {
-            let files = export::export(log, archive, &args.to, args.entries)?;
-            eprintln!(
-                "Wrote {files} files to {}, among them {}.",
-                args.to.display(),
-                export::INCLUDE
-            );
-            Ok(exit::OK)
-        }),
+        Command::Backup(args) => {
+            absolute(&args.to).and_then(|to| look_after(&args.data, &Task::Backup { to }))
+        }
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            print_error(&error);
-            ExitCode::from(code_of(&error))
+            for text in exit::texts_of(&error) {
+                eprintln!("{text}");
+            }
+            ExitCode::from(exit::code_of(&error))
         }
     }
 }
@@ -186,16 +173,23 @@ fn run(server: Server) -> anyhow::Result<u8> {
     })
 }
 
-/// Opens a log that no server has open, works on it, and closes it again.
-fn with_log(
-    args: &DataArgs,
-    work: impl FnOnce(&Arc<dyn EntryLog>, &Archive) -> anyhow::Result<u8>,
-) -> anyhow::Result<u8> {
-    let OpenedLog { log, folder } = opening::open_existing(&args.data)?;
+/// Does a task: within the server that has the log open, or else here.
+fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
+    let OpenedLog { log, folder } = match opening::open_existing(&args.data) {
+        Ok(opened) => opened,
+        Err(error @ OpenError::Locked { .. }) => {
+            let socket = args.data.join(CONTROL_SOCKET);
+            let code = control::ask(&socket, task, &mut print_line);
+            return code
+                .context("the server does not answer")?
+                .ok_or_else(|| error.into());
+        }
+        Err(error) => return Err(error.into()),
+    };
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
     let archive = Archive::new(&args.data, args.www.as_deref());
-    let outcome = work(&shared, &archive);
+    let outcome = upkeep::run(task, &shared, &archive, &mut print_line);
     drop(shared);
     // Where something is wrong, all is left as it is, the original of an unclean stop included.
     let sound = matches!(outcome, Ok(exit::OK));
@@ -205,26 +199,14 @@ fn with_log(
     outcome
 }
 
-fn print_error(error: &anyhow::Error) {
-    eprintln!("error: {error}");
-    for cause in error.chain().skip(1) {
-        eprintln!("caused by: {cause}");
-    }
-    if let Some(OpenError::Damaged { .. }) = error.downcast_ref::<OpenError>() {
-        eprintln!("hint: keep the folder as it is, and restore a backup into another one.");
-    }
+/// The server that does a task may be in another folder.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
 }
 
-fn code_of(error: &anyhow::Error) -> u8 {
-    let damaged = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<LogError>())
-        .any(|error| matches!(error, LogError::Damaged { .. }));
-    match error.downcast_ref::<OpenError>() {
-        Some(OpenError::Locked { .. }) => exit::LOCKED,
-        Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => exit::INTEGRITY,
-        Some(OpenError::Absent { .. }) => exit::NOT_FOUND,
-        _ if damaged => exit::INTEGRITY,
-        _ => exit::OTHER,
+fn print_line(line: Line) {
+    match line {
+        Line::Result(text) => println!("{text}"),
+        Line::Note(text) => eprintln!("{text}"),
     }
 }

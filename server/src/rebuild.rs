@@ -7,7 +7,7 @@ use simplefeed_core::feed::{DocumentNumber, FeedName};
 
 use crate::{
     log::EntryLog,
-    views::archive_files::{Archive, ArchiveError, Frozen, Remade},
+    views::archive_files::{Archive, ArchiveError, Remade},
 };
 
 /// What became of the files.
@@ -36,23 +36,18 @@ pub fn rebuild(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveE
         };
         after = Some(last.clone());
         for (name, head) in &feeds {
-            // Records beyond what is closed are of no log.
-            archive
-                .manifests
-                .forget(name, head.open.opening.name.number)?;
+            archive.forget_open(log, head.feed, name)?;
             for number in 1..head.open.opening.name.number.get() {
                 let Some(number) = DocumentNumber::new(number) else {
                     continue;
                 };
-                let Some(frozen) = Frozen::render(log, head.feed, number)? else {
-                    continue;
-                };
-                match archive.write(name, &frozen)? {
-                    Remade::Identical => report.identical += 1,
-                    Remade::New => report.new += 1,
-                    Remade::Different => report
-                        .different
-                        .push(format!("{name}/{}", frozen.opening.name)),
+                match archive.make(log, head.feed, name, number)? {
+                    None => {}
+                    Some((_, Remade::Identical)) => report.identical += 1,
+                    Some((_, Remade::New)) => report.new += 1,
+                    Some((document, Remade::Different)) => {
+                        report.different.push(format!("{name}/{document}"));
+                    }
                 }
             }
         }

@@ -20,13 +20,15 @@ use url::Url;
 
 use crate::{
     config::Config,
+    control,
     http::{self, handler::Handler},
     log::{
-        EntryLog,
+        EntryLog, LogError,
         opening::{DataFolder, OpenError, OpenedLog},
         sled_log::SledLog,
     },
     publish::{self, Publisher},
+    restoration::begin_epoch,
     views::{CommitQueue, archive_files::Archive, documents::Documents, watch::watch},
 };
 
@@ -48,6 +50,9 @@ pub enum ServeError {
     /// The system does not give a server what it needs.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
+    /// The epoch of a restored log cannot begin. Nothing was served.
+    #[error("the epoch of a restored log cannot begin")]
+    Epoch(#[from] LogError),
     /// The log cannot be closed cleanly. Nothing is lost.
     #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
     Close(#[from] OpenError),
@@ -96,6 +101,7 @@ pub struct Server {
     queue: Arc<CommitQueue>,
     archivist: JoinHandle<()>,
     watchman: JoinHandle<()>,
+    keeper: Option<JoinHandle<()>>,
     log: Arc<SledLog>,
     folder: DataFolder,
 }
@@ -124,18 +130,25 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
 
         let OpenedLog { log, folder } = opened;
+        if folder.is_restored() {
+            let epoch = begin_epoch(&log, now())?;
+            folder.epoch_has_begun()?;
+            info!(%epoch, "the log was restored: an epoch begins");
+        }
         let log = Arc::new(log);
         let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
         let archive = Archive::new(&config.data, config.www.as_deref());
         let documents = Arc::new(Documents::new(Arc::clone(&shared), archive.clone()));
         let queue = Arc::new(CommitQueue::default());
-        let (watched, followed) = (archive.clone(), archive);
+        let (watched, kept) = (archive.clone(), archive.clone());
+        let followed = archive;
         let archivist = spawn("archivist", &shared, &queue, move |log, queue| {
             followed.follow(log, queue);
         })?;
         let watchman = spawn("watchman", &shared, &queue, move |log, queue| {
             watch(&watched, &**log, queue);
         })?;
+        let keeper = spawn_keeper(&folder, &shared, &queue, kept)?;
         let (shown, followers) = (Arc::clone(&documents), Arc::clone(&queue));
         let on_commit = Box::new(move |commit: &Arc<_>| {
             shown.committed(commit);
@@ -160,6 +173,7 @@ impl Server {
             queue,
             archivist,
             watchman,
+            keeper,
             log,
             folder,
         })
@@ -198,6 +212,7 @@ impl Server {
             queue,
             archivist,
             watchman,
+            keeper,
             log,
             folder,
         } = self;
@@ -214,7 +229,13 @@ impl Server {
         let writer = writer.join();
         queue.close();
         let (archivist, watchman) = (archivist.join(), watchman.join());
-        if writer.is_err() || archivist.is_err() || watchman.is_err() {
+        log.end_reading();
+        let keeper = keeper.map_or(Ok(()), JoinHandle::join);
+        let _removed = std::fs::remove_file(folder.control_socket());
+        if [writer, archivist, watchman, keeper]
+            .iter()
+            .any(Result::is_err)
+        {
             warn!("a thread had failed; the log is not closed");
             return Ok(());
         }
@@ -240,6 +261,27 @@ fn spawn(
         .name(name.into())
         .spawn(move || work(&log, &queue))
         .map_err(ServeError::Start)
+}
+
+/// Starts the thread that does what is asked for at the control socket. A server without that socket
+/// serves all the same.
+fn spawn_keeper(
+    folder: &DataFolder,
+    log: &Arc<dyn EntryLog>,
+    queue: &Arc<CommitQueue>,
+    archive: Archive,
+) -> Result<Option<JoinHandle<()>>, ServeError> {
+    let path = folder.control_socket();
+    match control::bind(&path) {
+        Ok(listener) => spawn("keeper", log, queue, move |log, queue| {
+            control::serve(&listener, log, &archive, queue);
+        })
+        .map(Some),
+        Err(error) => {
+            warn!(%error, path = %path.display(), "no control socket: upkeep needs the server stopped");
+            Ok(None)
+        }
+    }
 }
 
 /// Completes when the process is asked to end. Returns whether it was by SIGINT, from a terminal,

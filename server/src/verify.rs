@@ -74,6 +74,10 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
         report: Report::default(),
         feeds: HashMap::new(),
         epoch: Epoch::FIRST,
+        next: CommitNumber(1),
+        chain: ChainHash::START,
+        last: Instant::MIN,
+        found: HashMap::new(),
     };
     let complete = checking.commits()?;
     if complete {
@@ -92,7 +96,7 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
                 settings.name
             ));
         }
-        let checked = check_archive(log, archive, &settings.name, head, &mut report);
+        let checked = check_archive(log, archive, &settings.name, *key, &mut report);
         match checked {
             Err(ArchiveError::Manifest(error @ ManifestError::Damaged { .. })) => {
                 report.fault(error.to_string());
@@ -108,14 +112,19 @@ struct Checking<'l> {
     report: Report,
     feeds: HashMap<FeedKey, FeedHead>,
     epoch: Epoch,
+    /// The commit to replay next, the chain hash before it, and the instant it must be later than.
+    next: CommitNumber,
+    chain: ChainHash,
+    last: Instant,
+    /// Heads as the log had them at some moment, which the replay has yet to come to.
+    found: HashMap<FeedKey, Option<FeedHead>>,
 }
 
 impl Checking<'_> {
-    /// Replays all commits. Returns whether all of them could be.
+    /// Replays the commits there are by now. Returns whether all of them could be.
     fn commits(&mut self) -> Result<bool, LogError> {
-        let (mut chain, mut last) = (ChainHash::START, Instant::MIN);
-        for number in 1..=self.log.head().number.0 {
-            let number = CommitNumber(number);
+        while self.next <= self.log.head().number {
+            let number = self.next;
             // One at a time: a commit may be as large as a request.
             let commit = self.report.sound(self.log.commits(number, 1))?;
             let Some(commit) = commit.and_then(|mut commits| commits.pop()) else {
@@ -124,20 +133,22 @@ impl Checking<'_> {
                 ));
                 return Ok(false);
             };
-            chain = chain.extend(&commit.encode());
-            if self.report.sound(self.log.chain(number))?.flatten() != Some(chain) {
+            self.chain = self.chain.extend(&commit.encode());
+            if self.report.sound(self.log.chain(number))?.flatten() != Some(self.chain) {
                 self.report
                     .fault(format!("commit {number}: its chain hash is wrong"));
                 return Ok(false);
             }
-            if commit.instant <= last {
+            if commit.instant <= self.last {
                 self.report.fault(format!(
                     "commit {number}: it is not later than the one before it"
                 ));
             }
-            last = commit.last_instant();
+            self.last = commit.last_instant();
             self.commit(&commit)?;
+            self.arrive(&commit);
             self.report.commits += 1;
+            self.next = number.next();
         }
         Ok(true)
     }
@@ -145,15 +156,10 @@ impl Checking<'_> {
     fn commit(&mut self, commit: &Commit) -> Result<(), LogError> {
         let mut entries = 0;
         for change in &commit.changes {
-            let key = match change {
-                Change::Epoch { epoch } => {
-                    self.epoch = *epoch;
-                    continue;
-                }
-                Change::Settings { feed, .. }
-                | Change::Opened { feed, .. }
-                | Change::Entry { feed, .. } => *feed,
-            };
+            if let Change::Epoch { epoch } = change {
+                self.epoch = *epoch;
+            }
+            let Some(key) = change.feed() else { continue };
             if let Change::Settings { settings, .. } = change {
                 let create = || FeedHead::create(settings, commit.instant, self.epoch);
                 self.feeds.entry(key).or_insert_with(create);
@@ -206,23 +212,44 @@ impl Checking<'_> {
         Ok(())
     }
 
+    /// Compares the heads with what the commits make of them. The log may grow meanwhile: a head that
+    /// is ahead of the replay must be what the replay comes to.
     fn heads(&mut self) -> Result<(), LogError> {
-        for (key, head) in &self.feeds {
-            let found = self.report.sound(self.log.feed(*key))?.flatten();
-            if found.as_ref() != Some(head) {
-                self.report.fault(format!(
-                    "feed {}: its head does not follow from its commits",
-                    key.0
-                ));
+        let keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
+        for key in keys {
+            let found = self.report.sound(self.log.feed(key))?.flatten();
+            if found.as_ref() != self.feeds.get(&key) {
+                self.found.insert(key, found);
             }
         }
-        let known = u64::try_from(self.feeds.len()).unwrap_or(u64::MAX);
-        let told = self.log.head().feeds;
-        if known != told {
-            self.report
-                .fault(format!("there are {known} feeds, and the log says {told}"));
+        let feeds = self.log.head().feeds;
+        let replayed = self.feeds.len();
+        if !self.commits()? {
+            return Ok(());
+        }
+        for key in self.found.keys() {
+            self.report.fault(format!(
+                "feed {}: its head does not follow from its commits",
+                key.0
+            ));
+        }
+        let known = replayed..=self.feeds.len();
+        if usize::try_from(feeds).is_ok_and(|feeds| !known.contains(&feeds)) {
+            self.report.fault(format!(
+                "there are {replayed} feeds, and the log says {feeds}"
+            ));
         }
         Ok(())
+    }
+
+    /// Forgets a head that the replay has come to.
+    fn arrive(&mut self, commit: &Commit) {
+        for feed in commit.changes.iter().filter_map(Change::feed) {
+            let found = self.found.get(&feed).and_then(Option::as_ref);
+            if found.is_some() && found == self.feeds.get(&feed) {
+                self.found.remove(&feed);
+            }
+        }
     }
 }
 
@@ -230,18 +257,20 @@ fn check_archive(
     log: &dyn EntryLog,
     archive: &Archive,
     name: &FeedName,
-    head: &FeedHead,
+    feed: FeedKey,
     report: &mut Report,
 ) -> Result<(), ArchiveError> {
+    // In this order, because both may grow meanwhile.
+    let closed = closed_documents(log, feed, report)?;
+    let complete = archive.is_up_to(log.head().number);
     let recorded = archive.manifests.count(name)?;
-    let closed = head.open.opening.name.number.get() - 1;
-    if recorded > closed {
+    if recorded > closed_documents(log, feed, report)? {
         report.fault(format!(
             "feed {name}: {recorded} documents are archived, {closed} are closed"
         ));
     }
     // After a crash the archive may be behind, but only behind its own cursor.
-    if recorded < closed && archive.is_up_to(log.head().number) {
+    if recorded < closed && complete {
         report.fault(format!(
             "feed {name}: {closed} documents are closed, only {recorded} are archived"
         ));
@@ -259,7 +288,16 @@ fn check_archive(
                 continue;
             }
         };
-        match report.sound(Frozen::render(log, head.feed, number))? {
+        if archived.is_lost() {
+            let after_loss = report.sound(log.opening(feed, number.next()))?.flatten();
+            if after_loss.is_none_or(|successor| !successor.after_loss) {
+                report.fault(format!(
+                    "feed {name}: document {number} is there, and its record says it is lost"
+                ));
+            }
+            continue;
+        }
+        match report.sound(Frozen::render(log, feed, number))? {
             Some(Some(frozen)) => {
                 check_document(archive, name, &archived, &frozen, report);
                 check_block(archive, name, &frozen, report)?;
@@ -271,6 +309,15 @@ fn check_archive(
         }
     }
     Ok(())
+}
+
+fn closed_documents(
+    log: &dyn EntryLog,
+    feed: FeedKey,
+    report: &mut Report,
+) -> Result<u64, LogError> {
+    let head = report.sound(log.feed(feed))?.flatten();
+    Ok(head.map_or(0, |head| head.open.opening.name.number.get() - 1))
 }
 
 /// Checks the index block that a document completes, if it completes one.
@@ -339,7 +386,7 @@ fn wrong_links(frozen: &Frozen) -> Vec<&'static str> {
         ("self", Some(own), "has a wrong self link"),
         (
             "next-archive",
-            Some(url_of(frozen.successor.name)),
+            Some(url_of(frozen.successor.linked)),
             "has a wrong next-archive link",
         ),
         (

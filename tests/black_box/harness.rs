@@ -67,12 +67,17 @@ pub(crate) struct Server {
 impl Server {
     /// Starts the real server on a data folder, with more arguments.
     pub(crate) fn start(data: &Path, more: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", data, more)
+    }
+
+    /// Starts the real server where another one was.
+    pub(crate) fn start_at(address: &str, data: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(program("simplefeed-server"));
         command
             .arg("serve")
             .arg("--data")
             .arg(data)
-            .args(["--listen", "127.0.0.1:0"])
+            .args(["--listen", address])
             .args(more);
         Self::spawn(command)
     }
@@ -322,7 +327,7 @@ pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             let path = item.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else {
+            } else if path.is_file() {
                 found.push((path.clone(), std::fs::read(path).unwrap()));
             }
         }

@@ -31,6 +31,7 @@ mod independent;
 mod power_cut;
 mod proxy;
 mod refusals;
+mod restoration;
 mod settings;
 mod states;
 mod tidy;

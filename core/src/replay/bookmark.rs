@@ -5,7 +5,11 @@
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::{feed::Position, history::HistoryHash, instant::Instant};
+use crate::{
+    feed::{Epoch, Position},
+    history::HistoryHash,
+    instant::Instant,
+};
 
 /// A consumer's memory: the entry it accepted last, and all it needs to go on from there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,9 @@ pub struct Bookmark {
     /// The history hash after the entry, if the feed tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryHash>,
+    /// The epoch of the document the entry was read in.
+    #[serde(default, skip_serializing_if = "Epoch::is_first")]
+    pub epoch: Epoch,
     /// The permanent URL of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Url>,

@@ -17,6 +17,7 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
         entry: Some(id.into()),
         position: entry.place.map(|(position, _)| position),
         history: entry.place.map(|(_, history)| history),
+        epoch: document.epoch,
         document: Some(url.clone()),
         ..Bookmark::default()
     })

@@ -29,6 +29,7 @@ struct Feed {
     fragments: Vec<Vec<u8>>,
     openings: Vec<Opening>,
     instant: Instant,
+    epoch: Epoch,
     numbered: bool,
     /// Whether archived documents link forward, and say that they are archived.
     links_forward: bool,
@@ -47,7 +48,7 @@ impl Feed {
             defaults: Defaults::new("http://h"),
         };
         let instant = Instant::from_micros(1_000_000);
-        let plan = plan_creation(settings, moment(instant));
+        let plan = plan_creation(settings, moment(instant, Epoch::FIRST));
         let openings = vec![plan.state.head.open.opening];
         let (state, fragments) = (plan.state, vec![]);
         Self {
@@ -55,6 +56,7 @@ impl Feed {
             fragments,
             openings,
             instant,
+            epoch: Epoch::FIRST,
             numbered: true,
             links_forward: true,
             marks_archives: true,
@@ -74,7 +76,7 @@ impl Feed {
                 &drafts,
                 &known,
                 &defaults,
-                moment(self.instant),
+                moment(self.instant, self.epoch),
             )
             .unwrap();
             for change in &planned.changes {
@@ -87,6 +89,20 @@ impl Feed {
             }
             self.state = planned.state;
         }
+    }
+
+    /// Returns the feed as it is restored from a backup made when it had `kept` entries.
+    fn restored(&self, kept: usize) -> Self {
+        let mut feed = Self::new(self.state.settings.cut_policy().entries);
+        feed.append(kept);
+        // Later entries have the same ids, and are others.
+        feed.instant = feed.instant.plus_micros(1_000);
+        feed.epoch = feed.epoch.next(feed.instant);
+        let head = &mut feed.state.head;
+        let renamed = head.renamed();
+        head.apply(&renamed, feed.instant, feed.instant, feed.epoch);
+        *feed.openings.last_mut().unwrap() = head.open.opening;
+        feed
     }
 
     /// Returns a block of an archive index that lists all but the `lag` newest archived documents,
@@ -123,11 +139,13 @@ impl Feed {
     }
 
     fn text(&self, name: &str) -> Option<String> {
+        let called =
+            |opening: &Opening| [opening.name, opening.linked].map(|own| own.to_string() == name);
         let number = match name {
             RECENT => self.openings.len(),
-            name => name.strip_suffix(".atom")?.parse().ok()?,
+            _ => 1 + (self.openings.iter()).position(|opening| called(opening).contains(&true))?,
         };
-        let opening = self.openings.get(number.checked_sub(1)?)?;
+        let opening = self.openings.get(number - 1)?;
         let next = self.openings.get(number);
         let first = usize::try_from(opening.first.0).unwrap();
         let end = next.map_or(self.fragments.len(), |next| {
@@ -136,7 +154,7 @@ impl Feed {
         let form = match (name, next) {
             (RECENT, _) => Form::Recent,
             (_, None) => Form::Open,
-            (_, Some(next)) => Form::Archived { next: next.name },
+            (_, Some(next)) => Form::Archived { next: next.linked },
         };
         let updated = Instant::from_micros(1_000_000 * (1 + i64::try_from(end).unwrap()));
         let head = header(opening, &self.state.settings, form, updated);
@@ -162,11 +180,11 @@ impl Feed {
     }
 }
 
-fn moment(instant: Instant) -> Moment {
+fn moment(instant: Instant, epoch: Epoch) -> Moment {
     Moment {
         instant,
         entries_before: 0,
-        epoch: Epoch::FIRST,
+        epoch,
     }
 }
 
@@ -201,7 +219,7 @@ fn walk_by_index(
             }
         } else {
             match get(&ask) {
-                Some(document) => walk.take(document, &ask.url),
+                Some(document) => walk.take_redirected(document, &ask),
                 None => walk.missing().map(|()| None),
             }
         };
@@ -211,6 +229,15 @@ fn walk_by_index(
         }
     }
     panic!("the walk does not end");
+}
+
+impl Walk {
+    /// Takes a document, retrieved from the name that a new epoch gave it if it has one.
+    fn take_redirected(&mut self, document: Document, ask: &Ask) -> Result<Option<Run>, WalkError> {
+        let renamed = !document.epoch.is_first() && ask.kind == AskKind::Document;
+        let own = document.link("self").filter(|_| renamed).cloned();
+        self.take(document, &own.unwrap_or_else(|| ask.url.clone()))
+    }
 }
 
 fn numbers(run: &Run) -> Vec<usize> {
@@ -224,13 +251,12 @@ fn numbers(run: &Run) -> Vec<usize> {
 
 /// Returns the bookmark a consumer has after accepting entry `last`, found at its permanent URL.
 fn bookmark_after(feed: &Feed, last: usize) -> Bookmark {
-    let number = feed
+    let holder = feed
         .openings
         .iter()
-        .rposition(|opening| opening.first.0 <= u64::try_from(last).unwrap())
-        .unwrap()
-        + 1;
-    let document = url(&format!("{number}.atom"));
+        .rfind(|opening| opening.first.0 <= u64::try_from(last).unwrap())
+        .unwrap();
+    let document = url(&holder.name.to_string());
     let read = feed.get(&document).unwrap();
     let index = read.find(&format!("urn:{last}")).unwrap();
     let after = read.len() - index;
@@ -307,6 +333,63 @@ fn a_walk_is_right_while_the_feed_grows() {
                     (seen, outcome),
                     (expected, Ok(())),
                     "size {size}, end {end}, growth {growth}"
+                );
+            }
+        }
+    }
+}
+
+/// Goal: after a restoration, a consumer that had seen more is told that the history changed, and every
+/// other one goes on, be the feed shorter now, as long, or longer.
+/// Method: all small feeds, backups, losses and growths, for a bookmark after every entry.
+#[test]
+fn a_restoration_is_noticed_by_whoever_had_seen_more() {
+    for size in 1..=3 {
+        for kept in 0..=5_usize {
+            for (lost, grown) in (1..=4).flat_map(|lost| (0..=5).map(move |grown| (lost, grown))) {
+                let case = format!("size {size}, {kept} kept, {lost} lost, {grown} new");
+                let mut before = Feed::new(size);
+                before.append(kept + lost);
+                let mut now = before.restored(kept);
+                now.append(grown);
+                for last in 0..kept + lost {
+                    let bookmark = Start::Bookmark(bookmark_after(&before, last));
+                    let (seen, _, outcome) = walk(bookmark, |ask| now.get(&ask.url));
+                    if last < kept {
+                        let expected: Vec<usize> = (last + 1..kept + grown).collect();
+                        assert_eq!((seen, outcome), (expected, Ok(())), "{case}, after {last}");
+                    } else {
+                        assert!(
+                            matches!(outcome, Err(WalkError::HistoryChanged { .. })),
+                            "{case}, after {last}: {outcome:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Goal: what a cache has kept from before a restoration is an old copy, not a changed history.
+#[test]
+fn a_copy_from_before_a_restoration_is_asked_for_again() {
+    for size in 1..=3 {
+        for kept in 1..=4_usize {
+            let mut before = Feed::new(size);
+            before.append(kept + 4);
+            let mut now = before.restored(kept);
+            now.append(4);
+            for last in kept..kept + 4 {
+                let bookmark = bookmark_after(&now, last);
+                let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| {
+                    let copy = before.get(&ask.url).filter(|_| !ask.again);
+                    copy.or_else(|| now.get(&ask.url))
+                });
+                let expected: Vec<usize> = (last + 1..kept + 4).collect();
+                assert_eq!(
+                    (seen, outcome),
+                    (expected, Ok(())),
+                    "{kept} kept, after {last}"
                 );
             }
         }

@@ -592,15 +592,24 @@ impl Walk {
         };
         let next = position.0.saturating_add(1);
         let end = first.0 + count(document.len());
+        // A copy from before a restoration may tell what is no longer so.
+        let earlier = document.epoch < wanted.epoch;
+        if earlier && self.state == State::Looking {
+            return Ok(Standing::Stale);
+        }
         if next < first.0 {
             return Ok(Standing::Elsewhere);
         }
-        if next > end {
+        // What is shorter now, although a newer epoch, is what a restoration has left.
+        if next > end && document.epoch <= wanted.epoch {
             return Ok(Standing::Stale);
         }
         let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
-        if hash_entries(document, before, older) == history {
+        if next <= end && hash_entries(document, before, older) == history {
             return Ok(Standing::Holds(older));
+        }
+        if earlier {
+            return Ok(Standing::Stale);
         }
         Err(WalkError::HistoryChanged {
             url: url.clone(),

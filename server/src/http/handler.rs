@@ -17,7 +17,7 @@ use hyper::{
 };
 use serde::Serialize;
 use simplefeed_core::{
-    feed::FeedName,
+    feed::{DocumentName, FeedName},
     header::RECENT,
     instant::Instant,
     limits::{BODY_BYTES_MAX, CATALOGUE_FEEDS_MAX},
@@ -141,13 +141,31 @@ impl Handler {
         feed: FeedName,
         address: Address,
     ) -> Result<Answer, Problem> {
+        if let Some(resource) = self.documents.at_once(&feed, &address) {
+            return self.send(headers, resource).await;
+        }
         let documents = Arc::clone(&self.documents);
-        let absent = Problem::not_found(format!("feed {feed} has no such document"));
-        let found = match documents.at_once(&feed, &address) {
-            Some(resource) => Some(resource),
-            None => off_thread(move || documents.resource(&feed, &address)).await?,
-        };
-        self.send(headers, found.ok_or(absent)?).await
+        let wanted = (feed.clone(), address.clone());
+        let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
+        match (found, address) {
+            (Some(resource), _) => self.send(headers, resource).await,
+            (None, Address::Document(name)) => self.renamed(feed, name).await,
+            (None, _) => Err(absent(&feed)),
+        }
+    }
+
+    /// Leads on to a document that a restoration has given another name: the document before it links
+    /// to this one for ever.
+    async fn renamed(&self, feed: FeedName, name: DocumentName) -> Result<Answer, Problem> {
+        let documents = Arc::clone(&self.documents);
+        let absent = absent(&feed);
+        let renamed = off_thread(move || documents.renamed(&feed, name)).await?;
+        let location = renamed.ok_or(absent)?.to_string();
+        let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+        answer
+            .headers_mut()
+            .insert(LOCATION, header_value(&location));
+        Ok(answer)
     }
 
     async fn send(&self, headers: &HeaderMap, resource: Resource) -> Result<Answer, Problem> {
@@ -390,6 +408,10 @@ async fn off_thread<T: Send + 'static>(
             Err(Problem::internal())
         }
     }
+}
+
+fn absent(feed: &FeedName) -> Problem {
+    Problem::not_found(format!("feed {feed} has no such document"))
 }
 
 fn header_value(text: &str) -> HeaderValue {

@@ -94,7 +94,7 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
         let item = item?;
         if item.file_type()?.is_dir() {
             sync_tree(&item.path())?;
-        } else {
+        } else if item.file_type()?.is_file() {
             // A file may go away meanwhile: sled replaces its snapshots.
             match File::open(item.path()) {
                 Ok(file) => file.sync_data()?,

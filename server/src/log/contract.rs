@@ -15,6 +15,7 @@ use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
     feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedId, FeedName, Position, Revision},
+    history::HistoryHash,
     instant::Instant,
     settings::{Choices, Defaults, Settings},
 };
@@ -105,7 +106,18 @@ fn script() -> Vec<Commit> {
             settings: later,
         }],
         (6..400).map(|at| entry(1, at, 50)).collect(),
-        vec![Change::Epoch { epoch: Epoch(2) }],
+        vec![
+            Change::Epoch { epoch: Epoch(2) },
+            open_document(1, 3, 5),
+            open_document(2, 1, 0),
+        ],
+        vec![entry(1, 400, 10), open_document(2, 2, 2), entry(2, 2, 10)],
+        vec![Change::Lost {
+            feed: settings(1).id.key(),
+            next: Position(410),
+            history: HistoryHash(Digest::of(b"lost")),
+        }],
+        vec![open_document(1, 4, 410), entry(1, 410, 10)],
     ];
     (1..)
         .zip(changes)
@@ -141,6 +153,8 @@ fn dump(log: &dyn EntryLog) -> String {
             (4, 9),
             (399, 401),
             (5, 5),
+            (398, 420),
+            (405, 411),
             (900, 901),
         ] {
             seen += &format!(

@@ -97,7 +97,7 @@ impl State {
                         fragment: fragment.clone(),
                     });
                 }
-                Change::Epoch { .. } => {}
+                Change::Lost { .. } | Change::Epoch { .. } => {}
             }
         }
         head.number = commit.number;
@@ -107,12 +107,7 @@ impl State {
     }
 
     fn feed_of(&mut self, change: &Change, commit: &Commit, head: &mut LogHead) -> &mut Feed {
-        let key = match change {
-            Change::Settings { feed, .. }
-            | Change::Opened { feed, .. }
-            | Change::Entry { feed, .. } => *feed,
-            Change::Epoch { .. } => unreachable!("an epoch is no change of a feed"),
-        };
+        let key = change.feed().expect("only an epoch is of no feed");
         if let Change::Settings {
             settings,
             revision: Revision::FIRST,
@@ -187,17 +182,20 @@ impl EntryLog for MemoryLog {
     }
 
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        let state = self.state();
-        let entry = state
-            .feeds
-            .get(&feed)
-            .and_then(|feed| feed.entries.iter().find(|entry| entry.id == *id));
-        Ok(entry.map(|entry| Known {
-            at: entry.at,
-            document: entry.document,
-            sent: entry.sent,
-            fragment: Digest::of(&entry.fragment),
-        }))
+        let entry = self.state().feeds.get(&feed).and_then(|feed| {
+            let mut entries = feed.entries.iter();
+            entries.find(|entry| entry.id == *id).cloned()
+        });
+        entry
+            .map(|entry| {
+                Ok(Known {
+                    at: entry.at,
+                    document: super::document_of(self, feed, &entry)?,
+                    sent: entry.sent,
+                    fragment: Digest::of(&entry.fragment),
+                })
+            })
+            .transpose()
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {

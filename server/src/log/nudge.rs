@@ -14,45 +14,44 @@ use std::{
     time::Duration,
 };
 
-use sled::Db;
 use tracing::warn;
 
-/// How long a flush may take before it is looked after.
+/// How long a flush may take before another one follows.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Flushes a database, and returns the error if that fails, whatever sled does.
+/// Looks after flushes, which then return an error whatever sled does.
 #[derive(Debug)]
-pub(super) struct Flusher {
+pub(super) struct Nudge {
     /// Counts beginnings and ends: odd while a flush is under way.
     turns: Arc<AtomicU64>,
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-impl Flusher {
-    /// Starts the thread.
-    pub(super) fn new(db: &Db) -> std::io::Result<Self> {
+impl Nudge {
+    /// Starts the thread; `flush` is what it does where a flush takes long.
+    pub(super) fn new(flush: impl Fn() + Clone + Send + 'static) -> std::io::Result<Self> {
         let turns = Arc::new(AtomicU64::new(0));
         let (end, ended) = channel();
-        let (db, watched) = (db.clone(), Arc::clone(&turns));
+        let watched = Arc::clone(&turns);
         let thread = std::thread::Builder::new()
             .name("nudge".into())
-            .spawn(move || nudge(&db, &watched, &ended))?;
+            .spawn(move || watch(&flush, &watched, &ended))?;
         Ok(Self {
             turns,
             thread: Some((end, thread)),
         })
     }
 
-    /// Writes everything that was stored to the file system, which may keep it in memory.
-    pub(super) fn flush(&self, db: &Db) -> sled::Result<()> {
+    /// Flushes.
+    pub(super) fn during<T>(&self, flush: impl FnOnce() -> T) -> T {
         self.turns.fetch_add(1, Ordering::AcqRel);
-        let flushed = db.flush();
+        let flushed = flush();
         self.turns.fetch_add(1, Ordering::AcqRel);
-        flushed.map(drop)
+        flushed
     }
 }
 
-impl Drop for Flusher {
+impl Drop for Nudge {
     fn drop(&mut self) {
         // The database can only be closed once the thread has let go of it.
         if let Some((end, thread)) = self.thread.take() {
@@ -62,16 +61,31 @@ impl Drop for Flusher {
     }
 }
 
-fn nudge(db: &Db, turns: &AtomicU64, ended: &Receiver<()>) {
+fn watch(flush: &(impl Fn() + Clone + Send + 'static), turns: &AtomicU64, ended: &Receiver<()>) {
     let mut before = 0;
     while ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
         let now = turns.load(Ordering::Acquire);
         if now == before && !now.is_multiple_of(2) {
             warn!("a flush takes long");
-            let db = db.clone();
             // It may come to wait, too; the next one then wakes both.
-            std::thread::spawn(move || drop(db.flush()));
+            std::thread::spawn(flush.clone());
         }
         before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a flush that waits for somebody to flush comes to its end.
+    #[test]
+    fn a_flush_that_is_forgotten_is_followed_by_another() {
+        let (send, woken) = channel();
+        let nudge = Nudge::new(move || send.send(()).unwrap()).unwrap();
+        nudge.during(|| woken.recv_timeout(PATIENCE * 20)).unwrap();
+        nudge.during(|| ());
+        drop(nudge);
+        assert!(woken.try_recv().is_err(), "what is quick is left alone");
     }
 }

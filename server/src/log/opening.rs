@@ -13,6 +13,7 @@
 //! <data>/sled/         the log
 //! <data>/sled.opening/ a copy being checked
 //! <data>/sled.before/  the original after an unclean stop, until the next clean one
+//! <data>/restored      exists until a restored log is served for the first time
 //! ```
 
 use std::{
@@ -34,7 +35,7 @@ use sled::{Db, Mode};
 use super::{
     EntryLog, LogError,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
-    nudge::Flusher,
+    nudge::Nudge,
     record::{STORAGE_VERSION, VERSION_KEY},
     sled_log::{Durability, SledLog},
     space::{folder_bytes, free_bytes},
@@ -49,6 +50,9 @@ const SEGMENT_BYTES: u64 = 512 * 1024;
 const CHECKED_COMMITS: u64 = 16;
 /// How long to wait for sled's threads to let go of a database just closed.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// The name of the socket at which a server listens for those who look after its log.
+pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// Why a log cannot be opened.
 ///
@@ -149,6 +153,17 @@ pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
     open(folder)
 }
 
+/// Notes in a new folder that its log is restored: whoever serves it begins an epoch.
+///
+/// # Errors
+///
+/// Returns why the note cannot be written.
+pub fn mark_restored(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    File::create(folder.join("restored"))?.sync_all()?;
+    sync_folder(folder)
+}
+
 /// Opens the log in `folder` with another barrier; for tests of what the barrier is for.
 ///
 /// # Errors
@@ -167,10 +182,12 @@ pub fn open_with(
         data.open_copy(&testimony)?
     };
     let barrier = barrier(&data.path).map_err(data.io("sync", ""))?;
+    let flushed = db.clone();
+    let flush = move || drop(flushed.flush());
     let durability = Durability {
         barrier,
         witness: Mutex::new(witness),
-        flusher: Flusher::new(&db).map_err(data.io("watch over", "sled"))?,
+        nudge: Nudge::new(flush).map_err(data.io("watch over", "sled"))?,
     };
     let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
@@ -194,15 +211,15 @@ impl OpenedLog {
         let Some(Durability {
             barrier,
             witness,
-            flusher,
+            nudge,
         }) = durability
         else {
             return Ok(());
         };
-        flusher
-            .flush(&db)
+        nudge
+            .during(|| db.flush())
             .map_err(|error| folder.damaged(error.to_string()))?;
-        drop((flusher, db));
+        drop((nudge, db));
         folder.wait_for_release()?;
         barrier.sync().map_err(folder.io("sync", "sled"))?;
         let file_bytes = folder.file_bytes()?;
@@ -223,6 +240,25 @@ impl OpenedLog {
 }
 
 impl DataFolder {
+    /// Whether the log is restored and was not served since.
+    pub fn is_restored(&self) -> bool {
+        self.path("restored").exists()
+    }
+
+    /// Notes that the epoch of a restored log has begun.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the note cannot be removed.
+    pub fn epoch_has_begun(&self) -> Result<(), OpenError> {
+        self.remove_file("restored")
+    }
+
+    /// Returns where a server listens for those who look after its log.
+    pub fn control_socket(&self) -> PathBuf {
+        self.path(CONTROL_SOCKET)
+    }
+
     /// Takes the folder, creating it if need be.
     fn lock(folder: &Path) -> Result<Self, OpenError> {
         let failed = |action| {

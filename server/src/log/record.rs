@@ -233,7 +233,8 @@ impl<'a> Reader<'a> {
 
 // ---- feeds and documents -------------------------------------------------------------------
 
-fn write_opening(opening: &Opening, out: &mut Writer) {
+/// Writes an opening; what a restoration has left behind comes last, where there is any.
+fn write_opening(opening: &Opening, out: &mut Writer, restored: bool) {
     out.name(opening.name);
     match opening.previous {
         Some(previous) => out.name(previous),
@@ -243,6 +244,10 @@ fn write_opening(opening: &Opening, out: &mut Writer) {
     out.bytes(&opening.before.0.0);
     out.number(u64::from(opening.revision.0));
     out.instant(opening.opened);
+    if restored || opening.linked != opening.name || opening.after_loss {
+        out.number(u64::from(opening.linked.epoch.0));
+        out.number(u64::from(opening.after_loss));
+    }
 }
 
 fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
@@ -254,19 +259,26 @@ fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
         }),
         None => None,
     };
-    Some(Opening {
+    let mut opening = Opening {
         name,
+        linked: name,
         previous,
         first: Position(from.number()?),
         before: HistoryHash(from.digest()?),
         revision: Revision(from.small()?),
         opened: from.instant()?,
-    })
+        after_loss: false,
+    };
+    if !from.0.is_empty() {
+        opening.linked.epoch = Epoch(from.small()?);
+        opening.after_loss = from.number()? == 1;
+    }
+    Some(opening)
 }
 
 pub(super) fn encode_opening(opening: &Opening) -> Vec<u8> {
     let mut out = Writer::default();
-    write_opening(opening, &mut out);
+    write_opening(opening, &mut out, false);
     seal(out.0)
 }
 
@@ -282,7 +294,10 @@ pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
     out.bytes(&head.history.0.0);
     out.instant(head.updated);
     out.number(head.open.bytes);
-    write_opening(&head.open.opening, &mut out);
+    write_opening(&head.open.opening, &mut out, head.open.lost);
+    if head.open.lost {
+        out.number(1);
+    }
     seal(out.0)
 }
 
@@ -297,6 +312,7 @@ pub(super) fn decode_head(value: &[u8]) -> Option<FeedHead> {
         open: OpenDocument {
             bytes: from.number()?,
             opening: read_opening(&mut from)?,
+            lost: !from.0.is_empty(),
         },
     })
 }
@@ -450,6 +466,11 @@ pub(super) enum ChangeFacts {
     Epoch {
         epoch: Epoch,
     },
+    Lost {
+        feed: FeedKey,
+        next: Position,
+        history: HistoryHash,
+    },
 }
 
 impl CommitFacts {
@@ -488,6 +509,16 @@ impl CommitFacts {
                 ChangeFacts::Epoch { epoch } => {
                     out.number(4);
                     out.number(u64::from(epoch.0));
+                }
+                ChangeFacts::Lost {
+                    feed,
+                    next,
+                    history,
+                } => {
+                    out.number(5);
+                    out.feed(feed);
+                    out.number(next.0);
+                    out.bytes(&history.0.0);
                 }
             }
         }
@@ -530,6 +561,11 @@ fn read_change(from: &mut Reader<'_>) -> Option<ChangeFacts> {
         },
         4 => ChangeFacts::Epoch {
             epoch: Epoch(from.small()?),
+        },
+        5 => ChangeFacts::Lost {
+            feed: from.feed()?,
+            next: Position(from.number()?),
+            history: HistoryHash(from.digest()?),
         },
         _ => return None,
     })

@@ -1,8 +1,8 @@
 //! The entry log on a disk, in sled.
 //!
 //! Shell: sled; the only file that names it (with [`opening`](super::opening), which decides when
-//! sled may touch its files). An append is one atomic batch, sled's flush, the [`Barrier`], the
-//! witness; only then do readers see it, and only then does it return.
+//! sled may touch its files). An append is one atomic batch, sled's flush, the [`Barrier`], the witness;
+//! only then do readers see it, and only then does it return.
 //!
 //! sled shows a batch to readers as soon as it is applied. Until the barrier is passed, the heads
 //! of the feeds it changes are therefore kept aside as they were (in `shadow`), and a reader
@@ -37,7 +37,7 @@ use sled::{Batch, Db};
 use super::{
     EntryLog, LogError, LogHead,
     barrier::Barrier,
-    nudge::Flusher,
+    nudge::Nudge,
     record::{self, ChangeFacts, CommitFacts, EntryRecord},
     space,
     witness::{Testimony, Witness},
@@ -54,6 +54,7 @@ pub struct SledLog {
     /// The heads of feeds changed by the commit that has not passed the barrier, as they were.
     shadow: RwLock<Shadow>,
     failed: AtomicBool,
+    closing: AtomicBool,
 }
 
 /// Heads of feeds as they were; `None` if the feed was not there.
@@ -63,7 +64,7 @@ type Shadow = HashMap<FeedKey, Option<FeedHead>>;
 pub(super) struct Durability {
     pub(super) barrier: Box<dyn Barrier>,
     pub(super) witness: Mutex<Witness>,
-    pub(super) flusher: Flusher,
+    pub(super) nudge: Nudge,
 }
 
 impl fmt::Debug for SledLog {
@@ -90,6 +91,7 @@ impl SledLog {
             db,
             file,
             failed: AtomicBool::new(durability.is_none()),
+            closing: AtomicBool::new(false),
             durability,
             head: RwLock::new(head),
             shadow: RwLock::default(),
@@ -105,12 +107,24 @@ impl SledLog {
         (self.db, self.durability, head)
     }
 
+    /// Sees to it that whoever still reads comes to an end: from now on all reading fails.
+    pub fn end_reading(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    fn readable(&self) -> Result<&Db, LogError> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(LogError::Closing);
+        }
+        Ok(&self.db)
+    }
+
     fn stored(&self, key: &[u8]) -> Result<Option<sled::IVec>, LogError> {
-        self.db.get(key).map_err(storage)
+        self.readable()?.get(key).map_err(storage)
     }
 
     fn parts(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
-        read_parts(&self.db, kind, key)
+        read_parts(self.readable()?, kind, key)
     }
 
     /// Returns a feed's head, be it behind the barrier or not. For the writer.
@@ -152,7 +166,8 @@ impl SledLog {
 
     fn store(&self, durability: &Durability, batch: Batch, head: LogHead) -> Result<(), LogError> {
         self.db.apply_batch(batch).map_err(storage)?;
-        durability.flusher.flush(&self.db).map_err(storage)?;
+        let flush = || self.db.flush();
+        durability.nudge.during(flush).map_err(storage)?;
         durability
             .barrier
             .sync()
@@ -232,6 +247,15 @@ impl SledLog {
                 }));
             }
             ChangeFacts::Epoch { epoch } => changes.push(Change::Epoch { epoch }),
+            ChangeFacts::Lost {
+                feed,
+                next,
+                history,
+            } => changes.push(Change::Lost {
+                feed,
+                next,
+                history,
+            }),
         }
         Ok(())
     }
@@ -282,7 +306,8 @@ impl EntryLog for SledLog {
         }
         // The record that holds the first position begins there or before.
         let behind = record::entry_key(feed, range.start.next());
-        let before = self.db.get_lt(&behind).map_err(storage)?;
+        let db = self.readable()?;
+        let before = db.get_lt(&behind).map_err(storage)?;
         let holder = before.and_then(|(key, _)| record::entry_of_key(&key));
         let first = match holder {
             Some((holder, first)) if holder == feed => first,
@@ -290,7 +315,7 @@ impl EntryLog for SledLog {
         };
         let end = record::entry_key(feed, range.end);
         let mut open: Option<(Position, Vec<u8>)> = None;
-        for item in self.db.range(record::entry_key(feed, first)..end) {
+        for item in db.range(record::entry_key(feed, first)..end) {
             let (key, value) = item.map_err(storage)?;
             let broken = || record::damaged("entry", &key);
             let (_, at) = record::entry_of_key(&key).ok_or_else(broken)?;
@@ -325,7 +350,7 @@ impl EntryLog for SledLog {
         let fragment = Digest::of(&entry.fragment);
         Ok(Some(Known {
             at,
-            document: entry.document,
+            document: super::document_of(self, feed, &entry)?,
             sent: entry.sent,
             fragment,
         }))
@@ -381,7 +406,7 @@ impl EntryLog for SledLog {
             from.push(0);
         }
         let mut feeds = vec![];
-        for item in self.db.range(from..vec![b'n' + 1]) {
+        for item in self.readable()?.range(from..vec![b'n' + 1]) {
             if feeds.len() == max {
                 break;
             }
@@ -502,15 +527,12 @@ impl<'c> Writing<'c> {
     ) -> Result<(), LogError> {
         let instant = self.commit.instant;
         let entry_instant = instant.plus_micros(self.entries);
-        let feed = match change {
-            Change::Settings { feed, .. }
-            | Change::Opened { feed, .. }
-            | Change::Entry { feed, .. } => *feed,
-            Change::Epoch { epoch } => {
-                self.head.epoch = *epoch;
-                self.changes.push(ChangeFacts::Epoch { epoch: *epoch });
-                return Ok(());
-            }
+        if let Change::Epoch { epoch } = change {
+            self.head.epoch = *epoch;
+            self.changes.push(ChangeFacts::Epoch { epoch: *epoch });
+        }
+        let Some(feed) = change.feed() else {
+            return Ok(());
         };
         if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
             let before = stored(feed)?;
@@ -584,6 +606,15 @@ impl<'c> Writing<'c> {
             } => {
                 self.store_entry(*feed, *at, id, *sent, fragment, now.open.opening.name);
             }
+            Change::Lost {
+                feed,
+                next,
+                history,
+            } => self.changes.push(ChangeFacts::Lost {
+                feed: *feed,
+                next: *next,
+                history: *history,
+            }),
             Change::Epoch { .. } => {}
         }
     }

@@ -9,7 +9,7 @@ use std::{
     fs::{self, File, FileTimes, OpenOptions},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -21,7 +21,7 @@ use simplefeed_core::{
     digest::Digest,
     document::feed_document,
     entry::Entry,
-    feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
+    feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName},
     header::{Form, header},
     instant::Instant,
     plan::Opening,
@@ -84,7 +84,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Renders document `number`, or returns `None` if it is not closed.
+    /// Renders document `number`, or returns `None` if it is not closed, or if entries of it were lost.
     ///
     /// # Errors
     ///
@@ -95,7 +95,9 @@ impl Frozen {
         number: DocumentNumber,
     ) -> Result<Option<Self>, LogError> {
         let opening = log.opening(feed, number)?;
-        let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) else {
+        let successor = log.opening(feed, number.next())?;
+        let successor = successor.filter(|successor| !successor.after_loss);
+        let Some((opening, successor)) = opening.zip(successor) else {
             return Ok(None);
         };
         let settings = settings_of(log, feed, opening.revision)?;
@@ -110,7 +112,7 @@ impl Frozen {
             return Err(LogError::Damaged { what });
         };
         let form = Form::Archived {
-            next: successor.name,
+            next: successor.linked,
         };
         let header = header(&opening, &settings, form, newest.instant);
         let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
@@ -128,7 +130,7 @@ impl Frozen {
     pub fn archived_as(&self, gzip: Coded) -> Archived {
         Archived {
             name: self.opening.name,
-            closed_in: self.successor.name.epoch,
+            closed_in: self.successor.linked.epoch,
             first: self.opening.first,
             entries: self.successor.first.0 - self.opening.first.0,
             opened: self.opening.opened,
@@ -232,6 +234,8 @@ pub struct Archive {
     www: PathBuf,
     sidecars: PathBuf,
     views: PathBuf,
+    /// Held while files are written: `rebuild` may run beside the server.
+    writing: Arc<Mutex<()>>,
     /// The manifests of all feeds.
     pub manifests: Manifests,
 }
@@ -246,6 +250,7 @@ impl Archive {
             sidecars: data.join("sidecars"),
             manifests: Manifests::new(&views),
             views,
+            writing: Arc::default(),
         }
     }
 
@@ -303,19 +308,85 @@ impl Archive {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
-            if let Some(frozen) = Frozen::render(log, wanted.feed, number)? {
-                self.write(&name, &frozen)?;
-            }
+            self.make(log, wanted.feed, &name, number)?;
         }
         Ok(())
     }
 
-    /// Writes an archived document and records it. Returns whether it was there already.
+    /// Makes the files of document `number`, unless it is open or lost. Returns the document's name, and
+    /// whether the files were there already.
     ///
     /// # Errors
     ///
     /// See [`ArchiveError`].
-    pub fn write(&self, feed: &FeedName, frozen: &Frozen) -> Result<Remade, ArchiveError> {
+    pub fn make(
+        &self,
+        log: &dyn EntryLog,
+        feed: FeedKey,
+        name: &FeedName,
+        number: DocumentNumber,
+    ) -> Result<Option<(DocumentName, Remade)>, ArchiveError> {
+        let _writing = self.writing();
+        if let Some(frozen) = Frozen::render(log, feed, number)? {
+            let remade = self.write(name, &frozen)?;
+            return Ok(Some((frozen.opening.name, remade)));
+        }
+        let opening = log.opening(feed, number)?;
+        if let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) {
+            let lost = Archived::lost(&opening, &successor);
+            let settings = settings_of(log, feed, opening.revision)?;
+            create_folder(&self.folder(name)).map_err(failed("create", &self.folder(name)))?;
+            self.close_index_block(name, &settings, &lost)?;
+            self.manifests.record(name, &lost)?;
+        }
+        Ok(None)
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets records of documents that are not closed: they are of another log.
+    ///
+    /// # Errors
+    ///
+    /// See [`ArchiveError`].
+    pub fn forget_open(
+        &self,
+        log: &dyn EntryLog,
+        feed: FeedKey,
+        name: &FeedName,
+    ) -> Result<(), ArchiveError> {
+        let _writing = self.writing();
+        if let Some(head) = log.feed(feed)? {
+            self.manifests.forget(name, head.open.opening.name.number)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the compressed twin of a document from another archive, because another compressor would
+    /// make other bytes of it. One that cannot be read there is not copied.
+    ///
+    /// # Errors
+    ///
+    /// See [`ArchiveError`].
+    pub fn adopt_twin(
+        &self,
+        from: &Self,
+        feed: &FeedName,
+        archived: &Archived,
+    ) -> Result<(), ArchiveError> {
+        let Ok(twin) = from.read(feed, archived, true) else {
+            return Ok(());
+        };
+        let folder = self.folder(feed);
+        create_folder(&folder).map_err(failed("create", &folder))?;
+        let path = twin_of(&folder.join(archived.name.to_string()));
+        write_frozen(&path, &twin, archived.closed).map(drop)
+    }
+
+    /// Writes an archived document and records it. Returns whether it was there already.
+    fn write(&self, feed: &FeedName, frozen: &Frozen) -> Result<Remade, ArchiveError> {
         let folder = self.folder(feed);
         let sidecars = self.sidecars.join(feed.as_str());
         for folder in [&folder, &sidecars] {
@@ -417,7 +488,8 @@ impl Archive {
         self.note(cursor);
     }
 
-    fn note(&self, cursor: CommitNumber) -> CommitNumber {
+    /// Notes that everything up to a commit is done.
+    pub fn note(&self, cursor: CommitNumber) -> CommitNumber {
         if let Err(error) = self.save_cursor(cursor) {
             let error: &(dyn std::error::Error + 'static) = &error;
             error!(error, "the archive's cursor cannot be saved");

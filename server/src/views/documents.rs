@@ -19,7 +19,7 @@ use data_encoding::BASE64URL_NOPAD;
 use flate2::Compression;
 use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
-    commit::{Change, Commit},
+    commit::Commit,
     digest::Digest,
     document::{entry_document, feed_document},
     feed::{DocumentName, FeedKey, FeedName, Numbered, Position},
@@ -259,17 +259,8 @@ impl Documents {
     /// Lets readers see a commit. Called by the writer before it answers anybody.
     pub fn committed(&self, commit: &Commit) {
         for change in &commit.changes {
-            match change {
-                Change::Settings { feed, .. }
-                | Change::Opened { feed, .. }
-                | Change::Entry { feed, .. } => {
-                    self.stripe(*feed).fetch_add(1, Ordering::Release);
-                }
-                Change::Epoch { .. } => {
-                    for stripe in &self.stripes {
-                        stripe.fetch_add(1, Ordering::Release);
-                    }
-                }
+            if let Some(feed) = change.feed() {
+                self.stripe(feed).fetch_add(1, Ordering::Release);
             }
         }
     }
@@ -394,7 +385,7 @@ impl Documents {
             return Ok(None);
         }
         if let Some(archived) = self.archive.manifests.get(feed, name.number)? {
-            if archived.name != name {
+            if archived.name != name || archived.is_lost() {
                 return Ok(None);
             }
             self.archived.insert((feed.clone(), name), archived);
@@ -411,6 +402,25 @@ impl Documents {
                 frozen.bytes,
             )
         }))
+    }
+
+    /// Returns what a document is called now that an epoch has given it another name.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    pub fn renamed(
+        &self,
+        feed: &FeedName,
+        name: DocumentName,
+    ) -> Result<Option<DocumentName>, ArchiveError> {
+        let Some(state) = self.snapshot(feed)? else {
+            return Ok(None);
+        };
+        let opening = self.log.opening(state.head.feed, name.number)?;
+        let opening = opening
+            .filter(|opening| (opening.linked.epoch..opening.name.epoch).contains(&name.epoch));
+        Ok(opening.map(|opening| opening.name))
     }
 
     fn entry(

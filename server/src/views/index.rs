@@ -135,7 +135,8 @@ fn name_of(block: u64, last: &Archived) -> String {
 }
 
 fn listing(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
-    let documents = documents.into_iter().map(|document| IndexedDocument {
+    let there = documents.into_iter().filter(|document| !document.is_lost());
+    let documents = there.map(|document| IndexedDocument {
         href: document.name.to_string(),
         first: document.first.0,
         entries: document.entries,

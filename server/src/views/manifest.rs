@@ -15,6 +15,7 @@ use simplefeed_core::{
     digest::Digest,
     feed::{DocumentName, DocumentNumber, Epoch, FeedName, Position},
     instant::Instant,
+    plan::Opening,
 };
 
 const RECORD_BYTES: usize = 160;
@@ -64,6 +65,30 @@ pub struct Archived {
 }
 
 impl Archived {
+    /// Returns the facts of a document whose entries were lost, in whole or in part.
+    pub fn lost(opening: &Opening, successor: &Opening) -> Self {
+        let nothing = Coded {
+            bytes: 0,
+            digest: Digest([0; 32]),
+        };
+        Self {
+            name: opening.name,
+            closed_in: successor.linked.epoch,
+            first: opening.first,
+            entries: successor.first.0 - opening.first.0,
+            opened: opening.opened,
+            updated: opening.opened,
+            closed: successor.opened,
+            identity: nothing,
+            gzip: nothing,
+        }
+    }
+
+    /// Whether there is no such file, since what was in it is lost.
+    pub fn is_lost(&self) -> bool {
+        self.identity.bytes == 0
+    }
+
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut out = Vec::with_capacity(RECORD_BYTES);
         out.extend_from_slice(&self.name.number.get().to_be_bytes());

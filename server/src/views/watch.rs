@@ -67,7 +67,7 @@ fn watch_feed(archive: &Archive, feed: &FeedName, queue: &CommitQueue) -> bool {
             .get(feed, number)
             .map_err(ArchiveError::from);
         let looked = looked.and_then(|archived| {
-            if let Some(archived) = archived {
+            if let Some(archived) = archived.filter(|archived| !archived.is_lost()) {
                 archive.read(feed, &archived, false)?;
                 archive.read(feed, &archived, true)?;
             }

@@ -1,0 +1,181 @@
+//! Copies a log into a folder of its own, also while it grows.
+//!
+//! Shell: reads a log and its archive, writes a folder. The copy has the same commits, hence the same
+//! chain, up to the end there was at the beginning; its archived documents are the same bytes. It takes its
+//! name only when it is whole and durable. Whoever serves it begins an epoch.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use simplefeed_core::feed::{CommitNumber, DocumentNumber, FeedName};
+
+use crate::{
+    log::{
+        EntryLog, LogError,
+        barrier::{Barrier, sync_folder, sync_tree},
+        opening::{OpenError, mark_restored, open_with},
+    },
+    views::{
+        archive_files::{Archive, ArchiveError},
+        manifest::Archived,
+    },
+};
+
+/// Why a backup failed. What there was of it is removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// There is something already.
+    #[error("{to} is there already; a backup needs a folder of its own")]
+    Exists {
+        /// Where the backup was to go.
+        to: PathBuf,
+    },
+    /// The log cannot be read.
+    #[error("the log cannot be read")]
+    Read(#[source] LogError),
+    /// The copy cannot be written.
+    #[error("the backup cannot be written")]
+    Write(#[source] LogError),
+    /// The copy cannot be opened or closed.
+    #[error("the backup cannot be written")]
+    Open(#[from] OpenError),
+    /// A document can be neither copied nor made again.
+    #[error("the archive cannot be copied")]
+    Archive(#[from] ArchiveError),
+    /// The operating system refused.
+    #[error("cannot write {path}")]
+    Io {
+        /// On what.
+        path: PathBuf,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// The copy is not what it should be.
+    #[error("commit {commit} came out different; run `simplefeed-server verify`")]
+    Different {
+        /// The first commit whose chain hash is another one.
+        commit: CommitNumber,
+    },
+}
+
+/// What a backup holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its commits.
+    pub commits: u64,
+    /// Its feeds.
+    pub feeds: u64,
+    /// Its archived documents.
+    pub documents: u64,
+}
+
+/// Until it is whole, nobody relies on a copy, so nothing need be on the disk.
+pub(crate) struct Unhurried;
+
+impl Barrier for Unhurried {
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Copies everything committed when it begins to `to`, which must not exist or be an empty folder.
+///
+/// # Errors
+///
+/// See [`BackupError`].
+pub fn backup(log: &dyn EntryLog, archive: &Archive, to: &Path) -> Result<Report, BackupError> {
+    make_folder(to, |folder| {
+        let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
+        copy_commits(log, &opened.log)?;
+        let copied = Archive::new(folder, None);
+        let documents = copy_documents(&opened.log, archive, &copied)?;
+        let report = Report {
+            commits: opened.log.head().number.0,
+            feeds: opened.log.head().feeds,
+            documents,
+        };
+        opened.close()?;
+        Ok(report)
+    })
+}
+
+/// Makes a folder that a log is restored from: under another name until it is whole and durable.
+///
+/// # Errors
+///
+/// What `fill` returns, or what the file system does; the folder is not there then.
+pub(crate) fn make_folder<T, E: From<BackupError>>(
+    to: &Path,
+    fill: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| E::from(BackupError::Io { path, source })
+    };
+    // Of what is not empty, nothing is removed.
+    if to.exists() && fs::remove_dir(to).is_err() {
+        return Err(BackupError::Exists { to: to.into() }.into());
+    }
+    let parent = match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let partial = tempfile::Builder::new()
+        .prefix(".partial-")
+        // As any folder that is made: a web server may have to look into it.
+        .permissions(fs::Permissions::from_mode(0o777))
+        .tempdir_in(parent)
+        .map_err(failed(parent))?;
+    mark_restored(partial.path()).map_err(failed(partial.path()))?;
+    let made = fill(partial.path())?;
+    sync_tree(partial.path()).map_err(failed(partial.path()))?;
+    let partial = partial.keep();
+    fs::rename(&partial, to)
+        .and_then(|()| sync_folder(parent))
+        .map_err(failed(to))?;
+    Ok(made)
+}
+
+fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupError> {
+    let end = log.head().number;
+    for number in (1..=end.0).map(CommitNumber) {
+        // One at a time: a commit may be as large as a request.
+        let commit = log.commits(number, 1).map_err(BackupError::Read)?.pop();
+        let commit = commit.ok_or(BackupError::Different { commit: number })?;
+        let chain = copy.append(&commit).map_err(BackupError::Write)?;
+        if log.chain(number).map_err(BackupError::Read)? != Some(chain) {
+            return Err(BackupError::Different { commit: number });
+        }
+    }
+    Ok(())
+}
+
+/// Copies what is archived as of the copied log, or makes it again. Returns how many documents it is.
+fn copy_documents(log: &dyn EntryLog, from: &Archive, to: &Archive) -> Result<u64, ArchiveError> {
+    let mut documents = 0;
+    let mut after: Option<FeedName> = None;
+    loop {
+        let feeds = log.feeds(after.as_ref(), 1_000)?;
+        let Some((last, _)) = feeds.last() else {
+            break;
+        };
+        after = Some(last.clone());
+        for (name, head) in &feeds {
+            let closed = 1..head.open.opening.name.number.get();
+            for number in closed.filter_map(DocumentNumber::new) {
+                let archived = from.manifests.get(name, number).ok().flatten();
+                if let Some(archived) = archived.filter(|archived: &Archived| !archived.is_lost()) {
+                    to.adopt_twin(from, name, &archived)?;
+                }
+                let made = to.make(log, head.feed, name, number)?;
+                documents += u64::from(made.is_some());
+            }
+        }
+    }
+    to.note(log.head().number);
+    Ok(documents)
+}

@@ -1,0 +1,140 @@
+//! The way to a log that a server has open: a socket in its data folder.
+//!
+//! Shell: a Unix socket that only its owner can open. Whoever connects sends a task as one line of JSON
+//! and reads what there is to tell, line by line; the last line is the exit code. One task runs at a
+//! time, others wait; a server that is asked to stop breaks it off.
+//!
+//! ```text
+//! → {"backup":{"to":"/backups/monday"}}
+//! ← {"note":"Copied 12 commits of 3 feeds and 2 archived documents to /backups/monday."}
+//! ← {"exit":0}
+//! ```
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::{
+        fs::{DirBuilderExt as _, PermissionsExt as _},
+        net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use crate::{
+    exit,
+    log::EntryLog,
+    upkeep::{Line, Task, run},
+    views::{CommitQueue, archive_files::Archive},
+};
+
+/// How soon a task that was asked for is begun, and how soon a server that stops takes no more.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a task may take to arrive.
+const TASK_WAIT: Duration = Duration::from_secs(5);
+/// The longest line that asks for a task.
+const TASK_BYTES_MAX: u64 = 64 * 1024;
+
+/// What a server answers, a line each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Exit(u8),
+    #[serde(untagged)]
+    Tell(Line),
+}
+
+/// Binds the socket, which nobody but its owner can ever open.
+///
+/// # Errors
+///
+/// Returns the operating system's answer; a path of more than about 100 bytes is too long.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    let private = path.with_extension("new");
+    let _leftover = fs::remove_dir_all(&private);
+    fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let bound = private.join("s");
+    let listener = UnixListener::bind(&bound).and_then(|listener| {
+        fs::set_permissions(&bound, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        // It takes the place of one that a killed server left.
+        fs::rename(&bound, path)?;
+        Ok(listener)
+    });
+    let _removed = fs::remove_dir_all(&private);
+    listener
+}
+
+/// Does what is asked for at the socket until the queue is closed.
+pub fn serve(
+    listener: &UnixListener,
+    log: &Arc<dyn EntryLog>,
+    archive: &Archive,
+    queue: &CommitQueue,
+) {
+    while !queue.is_closed_within(LOOK) {
+        let Ok((stream, _)) = listener.accept() else {
+            continue;
+        };
+        if let Err(error) = answer(&stream, log, archive) {
+            warn!(%error, "nobody was there any more for the end of a task");
+        }
+    }
+}
+
+fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(TASK_WAIT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(TASK_BYTES_MAX)).read_line(&mut line)?;
+    let send = |answer: &Answer| {
+        let mut line = serde_json::to_vec(answer).map_err(io::Error::other)?;
+        line.push(b'\n');
+        (&*stream).write_all(&line)
+    };
+    let outcome = serde_json::from_str::<Task>(&line)
+        .map_err(anyhow::Error::from)
+        .and_then(|task| {
+            info!(?task, "a task begins");
+            run(&task, log, archive, &mut |line| {
+                // Whoever asked may have gone. What was begun is ended all the same.
+                drop(send(&Answer::Tell(line)));
+            })
+        });
+    let code = match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            for text in exit::texts_of(&error) {
+                send(&Answer::Tell(Line::Note(text)))?;
+            }
+            exit::code_of(&error)
+        }
+    };
+    send(&Answer::Exit(code))
+}
+
+/// Asks the server behind a socket for a task, and returns the exit code; `None` if there is no
+/// server.
+///
+/// # Errors
+///
+/// Returns why the server's answer does not arrive.
+pub fn ask(path: &Path, task: &Task, tell: &mut dyn FnMut(Line)) -> io::Result<Option<u8>> {
+    let Ok(stream) = UnixStream::connect(path) else {
+        return Ok(None);
+    };
+    let mut line = serde_json::to_vec(task).map_err(io::Error::other)?;
+    line.push(b'\n');
+    (&stream).write_all(&line)?;
+    for line in BufReader::new(&stream).lines() {
+        match serde_json::from_str(&line?).map_err(io::Error::other)? {
+            Answer::Tell(line) => tell(line),
+            Answer::Exit(code) => return Ok(Some(code)),
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}

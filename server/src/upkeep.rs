@@ -1,0 +1,106 @@
+//! What can be done with a log besides serving it, and what it tells whoever asked.
+//!
+//! Shell over [`verify`], [`rebuild`], [`export`] and [`backup`]. The same tasks run in the command, on a
+//! log that no server has open, and within a server that has (see [`control`](crate::control)).
+
+use std::{path::PathBuf, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    backup::backup, exit, export, log::EntryLog, rebuild::rebuild, verify::verify,
+    views::archive_files::Archive,
+};
+
+/// A task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Check everything stored.
+    Verify,
+    /// Make the archive files again.
+    Rebuild,
+    /// Write all documents as static files.
+    Export {
+        /// The folder to write to.
+        to: PathBuf,
+        /// Whether to write every entry, too.
+        entries: bool,
+    },
+    /// Copy the log.
+    Backup {
+        /// The folder to make.
+        to: PathBuf,
+    },
+}
+
+/// Something to tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// A line of the result, for stdout.
+    Result(String),
+    /// A line about the work, for stderr.
+    Note(String),
+}
+
+/// Does a task, and returns the exit code.
+///
+/// # Errors
+///
+/// Returns why it could not be done.
+pub fn run(
+    task: &Task,
+    log: &Arc<dyn EntryLog>,
+    archive: &Archive,
+    tell: &mut dyn FnMut(Line),
+) -> anyhow::Result<u8> {
+    match task {
+        Task::Verify => {
+            let report = verify(&**log, archive)?;
+            let (commits, entries, documents) = (report.commits, report.entries, report.documents);
+            let faults = report.faults.len();
+            for fault in report.faults {
+                tell(Line::Result(fault));
+            }
+            tell(Line::Note(format!(
+                "Checked {commits} commits, {entries} entries, {documents} archived documents: {faults} faults."
+            )));
+            Ok(if faults == 0 {
+                exit::OK
+            } else {
+                exit::INTEGRITY
+            })
+        }
+        Task::Rebuild => {
+            let report = rebuild(&**log, archive)?;
+            for document in &report.different {
+                tell(Line::Result(format!("{document} was different")));
+            }
+            let (identical, new, different) =
+                (report.identical, report.new, report.different.len());
+            tell(Line::Note(format!(
+                "Archived documents: {identical} came out identical, {new} were missing, {different} were different."
+            )));
+            Ok(exit::OK)
+        }
+        Task::Export { to, entries } => {
+            let files = export::export(log, archive, to, *entries)?;
+            tell(Line::Note(format!(
+                "Wrote {files} files to {}, among them {}.",
+                to.display(),
+                export::INCLUDE
+            )));
+            Ok(exit::OK)
+        }
+        Task::Backup { to } => {
+            let report = backup(&**log, archive, to)?;
+            let (commits, feeds, documents) = (report.commits, report.feeds, report.documents);
+            tell(Line::Note(format!(
+                "Copied {commits} commits of {feeds} feeds and {documents} archived documents to {}.",
+                to.display()
+            )));
+            Ok(exit::OK)
+        }
+    }
+}

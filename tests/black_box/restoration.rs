@@ -1,0 +1,301 @@
+//! Backups, and what is seen after one was restored: nothing acknowledged before it is missing, whoever
+//! had seen more is told, and no URL shows two contents.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    harness::{Server, check_folder, pause, run, simplefeed, text},
+    http::Request,
+};
+
+const SIZE: [&str; 2] = ["--document-entries", "7"];
+const FEEDS: usize = 3;
+
+/// Publishers that go on until they are stopped, and the ids acknowledged to them, by feed.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<Mutex<Vec<(String, String)>>>,
+    publishers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(address: &str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let acknowledged = Arc::new(Mutex::new(vec![]));
+        let publishers = (0..FEEDS).map(|publisher| {
+            let (address, stop, acknowledged) = (
+                address.to_owned(),
+                Arc::clone(&stop),
+                Arc::clone(&acknowledged),
+            );
+            std::thread::spawn(move || {
+                for n in 0.. {
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    pause(Duration::from_millis(2));
+                    let (feed, id) = (format!("f{publisher}"), format!("urn:t:{publisher}-{n}"));
+                    let body = format!("{{\"id\":\"{id}\",\"content\":\"{n}\"}}");
+                    let post = Request::post(&format!("/feeds/{feed}"), "application/json", body);
+                    if post.send(&address).unwrap().status == 201 {
+                        acknowledged.lock().unwrap().push((feed, id));
+                    }
+                }
+            })
+        });
+        let publishers = publishers.collect();
+        Self {
+            stop,
+            acknowledged,
+            publishers,
+        }
+    }
+
+    fn acknowledged(&self) -> Vec<(String, String)> {
+        self.acknowledged.lock().unwrap().clone()
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Release);
+        for publisher in self.publishers {
+            publisher.join().unwrap();
+        }
+    }
+}
+
+fn ids(server: &Server, feed: &str) -> Vec<String> {
+    let url = server.url(&format!("/feeds/{feed}"));
+    let printed = simplefeed(&["replay", &url, "--format", "id"], b"");
+    printed.lines().map(str::to_owned).collect()
+}
+
+fn backup(data: &Path, to: &Path) {
+    let (data, to) = (data.to_str().unwrap(), to.to_str().unwrap());
+    let output = run(
+        "simplefeed-server",
+        &["backup", "--data", data, "--to", to],
+        b"",
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// Returns everything that permanent URLs of the feeds show now, up to one too many of each kind.
+fn permanent(server: &Server, into: &mut BTreeMap<String, Vec<Vec<u8>>>) {
+    for feed in 0..FEEDS {
+        let entries = ids(server, &format!("f{feed}")).len();
+        let documents = (1..=entries / 7 + 2).map(|n| format!("/feeds/f{feed}/{n}.atom"));
+        let single = (0..=entries).map(|n| format!("/feeds/f{feed}/entries/{n}.atom"));
+        for path in documents.chain(single) {
+            let answer = server.get(&path);
+            let seen = into.entry(path).or_default();
+            // A document that is open grows; it counts as it is when it is closed.
+            if answer.is_immutable() && !seen.contains(&answer.body) {
+                seen.push(answer.body);
+            }
+        }
+    }
+}
+
+/// Goal: a backup made under load holds all that was acknowledged before it; served elsewhere, it is
+/// another epoch, in which no URL shows anything but what it showed before.
+#[test]
+fn a_backup_under_load_lacks_nothing_and_reuses_no_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, copy) = (folder.path().join("data"), folder.path().join("copy"));
+    let server = Server::start(&data, &SIZE);
+    let address = server.address.clone();
+    let load = Load::start(&address);
+    while load.acknowledged().len() < 200 {
+        pause(Duration::from_millis(5));
+    }
+    let before = load.acknowledged();
+    backup(&data, &copy);
+    check_folder("verify", &data);
+    let more = load.acknowledged().len() + 200;
+    while load.acknowledged().len() < more {
+        pause(Duration::from_millis(5));
+    }
+    load.stop();
+
+    let bookmarks: Vec<_> = ["behind", "ahead"]
+        .map(|name| folder.path().join(name).to_str().unwrap().to_owned())
+        .into();
+    let feed = server.url("/feeds/f0");
+    for (bookmark, limit) in [(&bookmarks[0], "20"), (&bookmarks[1], "1000000")] {
+        simplefeed(
+            &["replay", &feed, "--limit", limit, "--bookmark", bookmark],
+            b"",
+        );
+    }
+    let mut seen = BTreeMap::new();
+    permanent(&server, &mut seen);
+    server.stop();
+    check_folder("verify", &copy);
+
+    let server = Server::start_at(&address, &copy, &SIZE);
+    for (feed, id) in &before {
+        assert!(ids(&server, feed).contains(id), "{feed} lacks {id}");
+    }
+    permanent(&server, &mut seen);
+    // The old world's next documents are other documents in this one.
+    for feed in 0..FEEDS {
+        for n in 0..40 {
+            let body = format!("{{\"id\":\"urn:new:{n}\"}}");
+            assert_eq!(server.publish(&format!("f{feed}"), &body).status, 201);
+        }
+    }
+    pause(Duration::from_millis(300));
+    permanent(&server, &mut seen);
+    let twice: Vec<_> = seen
+        .iter()
+        .filter(|(_, contents)| contents.len() > 1)
+        .collect();
+    assert!(twice.is_empty(), "two contents: {:?}", twice[0].0);
+    let shown = seen.values().filter(|contents| contents.len() == 1).count();
+    assert!(shown > 200, "only {shown} URLs were looked at");
+
+    let resume = |bookmark: &str| {
+        let args = ["replay", &feed, "--bookmark", bookmark, "--format", "id"];
+        let output = run("simplefeed", &args, b"");
+        (output.status.code().unwrap(), text(&output.stdout))
+    };
+    let (code, printed) = resume(&bookmarks[1]);
+    assert_eq!((code, printed.as_str()), (15, ""), "it had seen more");
+    let (code, printed) = resume(&bookmarks[0]);
+    assert_eq!(code, 0);
+    let all = ids(&server, "f0");
+    assert_eq!(printed.lines().collect::<Vec<_>>(), all[20..]);
+    server.stop();
+    check_folder("verify", &copy);
+    check_folder("rebuild", &copy);
+}
+
+/// Goal: a consumer that had seen more is told so as soon as the restored server is there, before
+/// anything new makes up for the loss.
+#[test]
+fn a_shorter_history_is_a_changed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, copy) = (folder.path().join("data"), folder.path().join("copy"));
+    let bookmark = folder.path().join("bookmark").to_str().unwrap().to_owned();
+    let server = Server::start(&data, &SIZE);
+    let (address, feed) = (server.address.clone(), server.url("/feeds/a"));
+    server.publish_ids("a", (0..9).map(|n| n.to_string()));
+    backup(&data, &copy);
+    server.publish_ids("a", (9..12).map(|n| n.to_string()));
+    simplefeed(&["replay", &feed, "--bookmark", &bookmark], b"");
+    server.stop();
+    let server = Server::start_at(&address, &copy, &SIZE);
+    let output = run(
+        "simplefeed",
+        &["replay", &feed, "--bookmark", &bookmark],
+        b"",
+    );
+    assert_eq!(output.status.code(), Some(15), "{}", text(&output.stderr));
+    // The closed document's link leads on to where its successor is now.
+    let link = server.get("/feeds/a/2.atom");
+    let location = link.header("location").to_owned();
+    assert_eq!(
+        (link.status, link.header("cache-control")),
+        (307, "no-store")
+    );
+    let renamed = server.get(&format!("/feeds/a/{location}"));
+    assert_eq!(renamed.status, 200);
+    assert!(renamed.text().contains("<id>urn:t:8</id>"));
+    assert_eq!(server.get("/feeds/a/3.atom").status, 404);
+    // A publisher that repeats itself is told the place as it is called now.
+    let again = server.publish("a", "{\"id\":\"urn:t:8\",\"content\":{\"n\":\"8\"}}");
+    assert_eq!(again.json()["results"][0]["status"], "duplicate");
+    let document = again.json()["results"][0]["document"].clone();
+    assert!(
+        document
+            .as_str()
+            .unwrap()
+            .ends_with(&format!("/{location}")),
+        "{document}"
+    );
+    // The same backup restored once more is yet another epoch.
+    let twice = folder.path().join("twice");
+    pause(Duration::from_millis(1_100));
+    backup(&data, &twice);
+    let other = Server::start(&twice, &SIZE);
+    let second = other.get("/feeds/a/2.atom").header("location").to_owned();
+    assert_ne!(second, location);
+}
+
+/// Goal: everything that looks after a log works while a server has it open, for nobody but its owner.
+#[test]
+fn a_running_server_is_looked_after_through_its_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &SIZE);
+    server.publish_ids("a", (0..20).map(|n| n.to_string()));
+    let first = server.wait_until_frozen("/feeds/a/1.atom");
+    let socket = data.join("control.sock");
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let damaged = data.join("www/feeds/a/1.atom");
+    fs::write(&damaged, "nonsense").unwrap();
+    let args = |task: &str, more: &[&str]| {
+        let mut args = vec![
+            task.to_owned(),
+            "--data".into(),
+            data.to_str().unwrap().into(),
+        ];
+        args.extend(more.iter().map(ToString::to_string));
+        run("simplefeed-server", &args, b"")
+    };
+    let verify = args("verify", &[]);
+    assert_eq!(verify.status.code(), Some(15), "{}", text(&verify.stderr));
+    assert!(
+        text(&verify.stdout).contains("feed a: 1.atom"),
+        "{}",
+        text(&verify.stdout)
+    );
+    let rebuild = args("rebuild", &[]);
+    assert_eq!(text(&rebuild.stdout), "a/1.atom was different\n");
+    assert_eq!(fs::read(&damaged).unwrap(), first.body);
+    assert_eq!(args("verify", &[]).status.code(), Some(0));
+    let to = folder.path().join("static");
+    let export = args("export", &["--to", to.to_str().unwrap()]);
+    assert!(export.status.success(), "{}", text(&export.stderr));
+    assert_eq!(fs::read(to.join("feeds/a/1.atom")).unwrap(), first.body);
+
+    let to = folder.path().join("backup");
+    assert!(
+        args("backup", &["--to", to.to_str().unwrap()])
+            .status
+            .success()
+    );
+    let again = args("backup", &["--to", to.to_str().unwrap()]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(
+        text(&again.stderr).contains("is there already"),
+        "{}",
+        text(&again.stderr)
+    );
+    let names = fs::read_dir(folder.path()).unwrap();
+    let left = names.filter(|name| {
+        let name = name.as_ref().unwrap().file_name();
+        name.to_string_lossy().starts_with(".partial")
+    });
+    assert_eq!(left.count(), 0);
+
+    // A killed server's socket is in nobody's way.
+    server.kill();
+    assert_eq!(args("verify", &[]).status.code(), Some(0));
+    let server = Server::start(&data, &SIZE);
+    assert!(args("verify", &[]).status.success());
+    server.stop();
+    assert!(!socket.exists());
+}
