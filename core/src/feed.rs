@@ -362,12 +362,26 @@ impl fmt::Display for Numbered {
 }
 
 /// The name of a document for ever: its number, and the epoch it was opened in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DocumentName {
     /// The document's number.
     pub number: DocumentNumber,
     /// The epoch it was opened in.
     pub epoch: Epoch,
+}
+
+impl DocumentName {
+    /// Returns the document that the canonical text `12` or `12-2` names.
+    pub fn of_stem(stem: &str) -> Option<Self> {
+        let Numbered { number, epoch } = Numbered::parse(stem)?;
+        let number = DocumentNumber::new(number)?;
+        Some(Self { number, epoch })
+    }
+
+    /// Returns the document whose permanent URL ends with the segment `name`, `12.atom` or `12-2.atom`.
+    pub fn of_file(name: &str) -> Option<Self> {
+        Self::of_stem(name.strip_suffix(".atom")?)
+    }
 }
 
 impl fmt::Display for DocumentName {

@@ -89,10 +89,11 @@ impl OpenDocument {
     ) -> Self {
         let open = self.opening;
         if open.name.number == name.number {
-            let renamed = open.name.epoch != name.epoch;
+            // Only a feed's first document, while it is empty, has not been seen by anybody.
+            let unseen = open.previous.is_none() && open.name.epoch == name.epoch;
             let opening = Opening {
                 name,
-                opened: if renamed { open.opened } else { instant },
+                opened: if unseen { instant } else { open.opened },
                 ..open
             };
             return Self { opening, ..*self };

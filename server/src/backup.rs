@@ -18,10 +18,7 @@ use crate::{
         barrier::{Barrier, sync_folder, sync_tree},
         opening::{OpenError, mark_restored, open_with},
     },
-    views::{
-        archive_files::{Archive, ArchiveError},
-        manifest::Archived,
-    },
+    views::archive_files::{Archive, ArchiveError},
 };
 
 /// Why a backup failed. What there was of it is removed.
@@ -167,11 +164,7 @@ fn copy_documents(log: &dyn EntryLog, from: &Archive, to: &Archive) -> Result<u6
         for (name, head) in &feeds {
             let closed = 1..head.open.opening.name.number.get();
             for number in closed.filter_map(DocumentNumber::new) {
-                let archived = from.manifests.get(name, number).ok().flatten();
-                if let Some(archived) = archived.filter(|archived: &Archived| !archived.is_lost()) {
-                    to.adopt_twin(from, name, &archived)?;
-                }
-                let made = to.make(log, head.feed, name, number)?;
+                let made = to.make(log, head.feed, name, number, Some(from))?;
                 documents += u64::from(made.is_some());
             }
         }

@@ -9,6 +9,7 @@
 //! - [`http`]: routes, conditional requests, codings, problems, and the shell around them.
 //! - [`config`]: settings by flag, environment and file.
 //! - [`serve`]: all of it together, running.
+//! - [`recover`]: a new log of what is left of a damaged one.
 //! - [`restoration`]: what begins when a restored log is served.
 //! - [`verify`], [`rebuild`], [`export`], [`backup`]: what else can be done with a log; [`upkeep`] does
 //!   it, and [`control`] while a server runs.
@@ -24,6 +25,7 @@ pub mod verify;
 pub mod rebuild;
 pub mod export;
 pub mod backup;
+pub mod recover;
 pub mod restoration;
 pub mod upkeep;
 pub mod control;

@@ -27,6 +27,7 @@ mod record;
 pub mod sled_log;
 pub mod opening;
 pub mod space;
+mod salvage;
 #[cfg(test)]
 mod contract;
 

@@ -28,6 +28,7 @@ use simplefeed_server::{
         opening::{self, CONTROL_SOCKET, OpenError, OpenedLog},
         sled_log::SledLog,
     },
+    recover,
     serve::{Listening, Server, asked_to_stop},
     upkeep::{self, Line, Task},
     views::archive_files::Archive,
@@ -65,7 +66,9 @@ enum Command {
     /// Write all documents as static files
     Export(ExportArgs),
     /// Copy the log and its archive into a new folder
-    Backup(BackupArgs),
+    Backup(NewFolderArgs),
+    /// Make a new log of what is left of a damaged one; print a line per thing that is missing
+    Recover(NewFolderArgs),
 }
 
 #[derive(Args, Debug)]
@@ -91,10 +94,10 @@ struct ExportArgs {
 }
 
 #[derive(Args, Debug)]
-struct BackupArgs {
+struct NewFolderArgs {
     #[command(flatten)]
     data: DataArgs,
-    /// Folder to make; it takes its name when the copy is whole
+    /// Folder to make; it takes its name when it is complete
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
 }
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Backup(args) => {
             absolute(&args.to).and_then(|to| look_after(&args.data, &Task::Backup { to }))
         }
+        Command::Recover(args) => recover(&args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -197,6 +201,25 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
         OpenedLog { log, folder }.close()?;
     }
     outcome
+}
+
+/// Recovers a log that no server has open.
+fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
+    let NewFolderArgs { data, to } = args;
+    let report = recover::recover(&data.data, data.www.as_deref(), to)?;
+    for missing in &report.missing {
+        println!("{missing}");
+    }
+    let (feeds, entries, documents) = (report.feeds, report.entries, report.documents);
+    eprintln!(
+        "Recovered {entries} entries of {feeds} feeds, and {documents} archived documents byte for byte, in {}.",
+        to.display()
+    );
+    Ok(if report.missing.is_empty() {
+        exit::OK
+    } else {
+        exit::INTEGRITY
+    })
 }
 
 /// The server that does a task may be in another folder.

@@ -41,7 +41,7 @@ pub fn rebuild(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveE
                 let Some(number) = DocumentNumber::new(number) else {
                     continue;
                 };
-                match archive.make(log, head.feed, name, number)? {
+                match archive.make(log, head.feed, name, number, None)? {
                     None => {}
                     Some((_, Remade::Identical)) => report.identical += 1,
                     Some((_, Remade::New)) => report.new += 1,

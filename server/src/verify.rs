@@ -279,7 +279,6 @@ fn check_archive(
         let Some(number) = DocumentNumber::new(number) else {
             continue;
         };
-        report.documents += 1;
         let archived = match archive.manifests.get(name, number) {
             Ok(Some(archived)) => archived,
             Ok(None) => continue,
@@ -297,6 +296,7 @@ fn check_archive(
             }
             continue;
         }
+        report.documents += 1;
         match report.sound(Frozen::render(log, feed, number))? {
             Some(Some(frozen)) => {
                 check_document(archive, name, &archived, &frozen, report);

@@ -10,6 +10,7 @@ use crate::{
     dice::Dice,
     harness::{Server, copy_folder, events, files, is_long, program, run, simplefeed, text},
     http::Request,
+    recover::recover,
 };
 
 /// Returns a data folder with some entries, after a clean stop or a kill.
@@ -280,8 +281,42 @@ fn damage(folder: &Path, dice: &mut Dice) -> String {
     )
 }
 
+/// Recovers a damaged folder, and checks that everything archived is there as it was `before`, under the
+/// same ids and positions.
+fn check_recovery(what: &str, damaged: &Path, before: &Shown) {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    let missing = recover(damaged, &to);
+    let server = Server::start(&to, &["--document-entries", "10"]);
+    let after = show(&server);
+    for shown in before {
+        let (path, ..) = shown;
+        let archived = (1..=6).any(|n| *path == format!("/feeds/a/{n}.atom"));
+        let entry = path.contains("/entries/") && !path.ends_with("/64.atom");
+        if archived || entry {
+            assert!(
+                after.contains(shown),
+                "{what}: {path} is not recovered: {missing:?}"
+            );
+        }
+    }
+    let answer = server.publish("a", &events(60)).json();
+    let results = answer["results"].as_array().unwrap();
+    for (position, result) in results.iter().enumerate() {
+        assert_eq!(result["status"], "duplicate", "{what}: {result}");
+        assert_eq!(result["position"], position, "{what}: {result}");
+    }
+    let printed = simplefeed(&["replay", &server.url("/feeds/a"), "--format", "id"], b"");
+    let entries = printed.lines().count();
+    let named = missing.iter().any(|line| line.contains("feed a"));
+    assert!(
+        entries == 65 || named,
+        "{what}: {entries} entries, {missing:?}"
+    );
+}
+
 /// Goal: damage is found when the log is opened or by `verify`, or it is harmless; it is never served,
-/// and a refusal makes nothing worse.
+/// and a refusal makes nothing worse. `recover` gives back all that was archived.
 /// Method: random damage to a random file, after a clean and an unclean stop.
 #[test]
 fn damage_is_found_or_harmless_and_never_served() {
@@ -316,6 +351,9 @@ fn damage_is_found_or_harmless_and_never_served() {
                 "{what}: a refusal changed a file"
             );
             refused += 1;
+            if is_long() || refused % 4 == 1 {
+                check_recovery(&what, folder.path(), before);
+            }
             continue;
         };
         let after = show(&server);
@@ -340,7 +378,12 @@ fn damage_is_found_or_harmless_and_never_served() {
                 );
                 harmless += 1;
             }
-            Some(15) => found += 1,
+            Some(15) => {
+                found += 1;
+                if is_long() || found % 4 == 1 {
+                    check_recovery(&what, folder.path(), before);
+                }
+            }
             code => panic!(
                 "{what}: verify ended with {code:?}: {}",
                 text(&output.stderr)

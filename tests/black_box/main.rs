@@ -30,6 +30,7 @@ mod full_disk;
 mod independent;
 mod power_cut;
 mod proxy;
+mod recover;
 mod refusals;
 mod restoration;
 mod settings;

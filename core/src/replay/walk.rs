@@ -382,7 +382,12 @@ impl Walk {
     fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
         if let Some(previous) = document.link("prev-archive").cloned() {
             self.way_back.push(permanent_url(document, url));
-            return self.turn_back(Some(previous)).map(|()| None);
+            let from_afar = matches!(self.start, Start::Oldest | Start::Time(_));
+            return if from_afar {
+                self.look_into_index(document, previous).map(|()| None)
+            } else {
+                self.turn_back(Some(previous)).map(|()| None)
+            };
         }
         if matches!(self.start, Start::Entry(_) | Start::Bookmark(_)) {
             return self.not_found().map(|()| None);

@@ -4,7 +4,7 @@
 //! of a number, and no path ever reaches the file system.
 
 use simplefeed_core::{
-    feed::{DocumentName, DocumentNumber, FeedName, Numbered},
+    feed::{DocumentName, FeedName, Numbered},
     header::{INDEX, RECENT},
 };
 
@@ -77,9 +77,7 @@ fn address(file: &str) -> Option<Address> {
     if let Some(block) = block_of_name(file) {
         return Some(Address::IndexBlock(block));
     }
-    let Numbered { number, epoch } = Numbered::parse(file.strip_suffix(".atom")?)?;
-    let number = DocumentNumber::new(number)?;
-    Some(Address::Document(DocumentName { number, epoch }))
+    DocumentName::of_file(file).map(Address::Document)
 }
 
 #[cfg(test)]

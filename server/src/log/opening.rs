@@ -139,6 +139,47 @@ pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
     open_with(folder, |path| Ok(Box::new(DiskBarrier::new(path)?)))
 }
 
+/// Copies the log in `folder` to `scratch`, whatever is the matter with it, and opens what sled makes of
+/// the copy, to read what can be read. `None` if that is nothing.
+///
+/// # Errors
+///
+/// Returns why it cannot be copied, or that a server has it open.
+pub fn salvage(folder: &Path, scratch: &Path) -> Result<Option<SledLog>, OpenError> {
+    let _lock = DataFolder::lock(folder)?;
+    let copied = DataFolder::lock(scratch)?;
+    let mut best: Option<SledLog> = None;
+    for name in ["sled", "sled.before"] {
+        let from = folder.join(name);
+        if !from.join("db").exists() {
+            continue;
+        }
+        copy_folder(&from, &copied.path(name)).map_err(copied.io("copy to", name))?;
+        copied.remove_leftovers(name)?;
+        let Ok(db) = copied.open_sled(name) else {
+            continue;
+        };
+        let log = SledLog::salvaged(db, copied.path(name).join("db"));
+        let further = |best: &SledLog| best.head().number < log.head().number;
+        if best.as_ref().is_none_or(further) {
+            best = Some(log);
+        }
+    }
+    Ok(best)
+}
+
+/// Removes the copy that was made to [`salvage`] a log.
+///
+/// # Errors
+///
+/// Returns why it cannot be removed.
+pub fn discard(log: Option<SledLog>, scratch: &Path) -> Result<(), OpenError> {
+    drop(log);
+    let copied = DataFolder::lock(scratch)?;
+    copied.wait_for_release()?;
+    fs::remove_dir_all(scratch).map_err(copied.io("remove", ""))
+}
+
 /// Opens the log in `folder`, which must be there, for checking or exporting it.
 ///
 /// # Errors
@@ -576,14 +617,12 @@ impl DataFolder {
                 .mode(Mode::LowSpace)
                 .open()
         };
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let opened = catch_unwind(AssertUnwindSafe(open));
-        std::panic::set_hook(hook);
-        let db = match opened {
-            Ok(Ok(db)) => db,
-            Ok(Err(error)) => return Err(self.damaged(format!("{name} cannot be opened: {error}"))),
-            Err(_) => return Err(self.damaged(format!("{name} cannot be opened: sled gave up"))),
+        let db = match quietly(open) {
+            Some(Ok(db)) => db,
+            Some(Err(error)) => {
+                return Err(self.damaged(format!("{name} cannot be opened: {error}")));
+            }
+            None => return Err(self.damaged(format!("{name} cannot be opened: sled gave up"))),
         };
         self.check_version(&db)?;
         Ok(db)
@@ -646,7 +685,7 @@ impl DataFolder {
     /// sled's threads let go of the file some time after the last handle is dropped.
     fn wait_for_release(&self) -> Result<(), OpenError> {
         let deadline = Instant::now() + RELEASE_WAIT;
-        for name in ["sled", "sled.opening"] {
+        for name in ["sled", "sled.opening", "sled.before"] {
             let path = self.path(name).join("db");
             let Ok(file) = File::open(&path) else {
                 continue;
@@ -691,6 +730,15 @@ fn checksum_of(folder: &Path) -> io::Result<(u64, u32)> {
         }
     }
     Ok((bytes, hasher.finalize()))
+}
+
+/// Does what may make sled panic. `None` if it did, which nobody is told of otherwise.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let done = catch_unwind(AssertUnwindSafe(work));
+    std::panic::set_hook(hook);
+    done.ok()
 }
 
 /// Copies a folder with its subfolders; `fs::copy` shares the blocks where the file system can.

@@ -94,6 +94,27 @@ fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     key
 }
 
+/// Returns what the keys of a feed's entries begin with.
+pub(super) fn entries_prefix(feed: FeedKey) -> Vec<u8> {
+    key(b'e', &[feed.0.as_bytes()])
+}
+
+/// Returns what the keys of a feed's documents begin with.
+pub(super) fn documents_prefix(feed: FeedKey) -> Vec<u8> {
+    key(b'd', &[feed.0.as_bytes()])
+}
+
+/// Returns what the keys of a feed's settings begin with.
+pub(super) fn settings_prefix(feed: FeedKey) -> Vec<u8> {
+    key(b's', &[feed.0.as_bytes()])
+}
+
+/// Returns the revision of the key of settings, or `None` if it is another kind of key.
+pub(super) fn revision_of_key(key: &[u8]) -> Option<Revision> {
+    let (_, rest) = key.strip_prefix(b"s")?.split_first_chunk::<16>()?;
+    Some(Revision(u32::from_be_bytes(*rest.first_chunk::<4>()?)))
+}
+
 /// Returns the commit number of a commit's key, or `None` if it is another kind of key.
 pub(super) fn commit_of_key(key: &[u8]) -> Option<CommitNumber> {
     let number = key.strip_prefix(b"c")?.first_chunk::<8>()?;

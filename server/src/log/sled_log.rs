@@ -98,6 +98,26 @@ impl SledLog {
         })
     }
 
+    /// Wraps a database whose end may be damaged, to read what can be read. It takes no commits.
+    pub(super) fn salvaged(db: Db, file: PathBuf) -> Self {
+        let head = read_head(&db).unwrap_or(LogHead::START);
+        Self {
+            db,
+            file,
+            failed: AtomicBool::new(true),
+            closing: AtomicBool::new(false),
+            durability: None,
+            head: RwLock::new(head),
+            shadow: RwLock::default(),
+        }
+    }
+
+    /// Returns keys and values that begin with `prefix`, up to the first that sled cannot read.
+    pub(super) fn raw(&self, prefix: &[u8]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
+        let items = self.db.scan_prefix(prefix).map_while(Result::ok);
+        items.map(|(key, value)| (key.to_vec(), value.to_vec()))
+    }
+
     /// Gives the database back, for closing.
     pub(super) fn into_parts(self) -> (Db, Option<Durability>, LogHead) {
         let head = self

@@ -104,15 +104,7 @@ impl Witness {
     /// Returns why the file cannot be read.
     pub fn open(path: &Path) -> io::Result<(Self, Option<Testimony>)> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let testimonies = SLOT_OFFSETS.map(|offset| {
-            let mut slot = [0; SLOT_BYTES];
-            file.read_exact_at(&mut slot, offset).ok()?;
-            Testimony::decode(&slot)
-        });
-        let newest = testimonies
-            .into_iter()
-            .flatten()
-            .max_by_key(|(turn, _)| *turn);
+        let newest = newest(&file);
         let turn = newest.map_or(0, |(turn, _)| turn);
         Ok((Self { file, turn }, newest.map(|(_, testimony)| testimony)))
     }
@@ -139,6 +131,23 @@ impl Witness {
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
+}
+
+/// Returns what a witness says, if there is one that can be read.
+pub fn read(path: &Path) -> Option<Testimony> {
+    let (_, testimony) = newest(&File::open(path).ok()?)?;
+    Some(testimony)
+}
+
+/// Returns the newer of the sound slots, with its turn.
+fn newest(file: &File) -> Option<(u64, Testimony)> {
+    let testimonies = SLOT_OFFSETS.map(|offset| {
+        let mut slot = [0; SLOT_BYTES];
+        file.read_exact_at(&mut slot, offset).ok()?;
+        Testimony::decode(&slot)
+    });
+    let sound = testimonies.into_iter().flatten();
+    sound.max_by_key(|(turn, _)| *turn)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! place; then the manifest. Only what is in the manifest is called immutable.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, FileTimes, OpenOptions},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -15,7 +16,6 @@ use std::{
 
 use bytes::Bytes;
 use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
-use serde::Serialize;
 use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
@@ -32,6 +32,7 @@ use tracing::{error, info};
 use super::{
     CommitQueue, View, index,
     manifest::{Archived, Coded, ManifestError, Manifests},
+    sidecar::Sidecar,
 };
 use crate::log::{EntryLog, LogError, barrier::sync_folder, settings_of};
 
@@ -143,49 +144,6 @@ impl Frozen {
             gzip,
         }
     }
-
-    /// Returns what the bytes do not tell and a new log could not be made without.
-    fn sidecar(&self) -> Vec<u8> {
-        let entries = self.entries.iter().map(|entry| SidecarEntry {
-            position: entry.at.0,
-            commit: entry.commit.0,
-            instant: entry.instant.to_string(),
-            sent: entry.sent,
-        });
-        let sidecar = Sidecar {
-            version: 1,
-            document: self.opening.name.to_string(),
-            opened: self.opening.opened.to_string(),
-            closed: self.successor.opened.to_string(),
-            revision: self.opening.revision.0,
-            settings: &self.settings,
-            sha256: Digest::of(&self.bytes),
-            entries: entries.collect(),
-        };
-        let mut json = serde_json::to_vec(&sidecar).expect("a sidecar has a JSON form");
-        json.push(b'\n');
-        json
-    }
-}
-
-#[derive(Serialize)]
-struct Sidecar<'a> {
-    version: u32,
-    document: String,
-    opened: String,
-    closed: String,
-    revision: u32,
-    settings: &'a Settings,
-    sha256: Digest,
-    entries: Vec<SidecarEntry>,
-}
-
-#[derive(Serialize)]
-struct SidecarEntry {
-    position: u64,
-    commit: u64,
-    instant: String,
-    sent: Digest,
 }
 
 /// The view: which documents a commit closes.
@@ -289,9 +247,63 @@ impl Archive {
 
     /// Returns whether the sidecar of a document is missing or not what it should be.
     pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
-        let name = frozen.opening.name.to_string().replace(".atom", ".json");
-        let path = self.sidecars.join(feed.as_str()).join(name);
-        fs::read(path).map_or(true, |found| found != frozen.sidecar())
+        let path = self.sidecar_path(feed, frozen.opening.name);
+        fs::read(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
+    }
+
+    fn sidecar_path(&self, feed: &FeedName, document: DocumentName) -> PathBuf {
+        let name = document.to_string().replace(".atom", ".json");
+        self.sidecars.join(feed.as_str()).join(name)
+    }
+
+    /// Returns the feeds of which any file is there.
+    pub fn feeds(&self) -> BTreeSet<FeedName> {
+        [self.www.join("feeds"), self.sidecars.clone()]
+            .iter()
+            .flat_map(names_in)
+            .filter_map(|name| FeedName::parse(&name))
+            .collect()
+    }
+
+    /// Returns the names of a feed's documents of which any file is there.
+    pub fn documents(&self, feed: &FeedName) -> BTreeSet<DocumentName> {
+        let files = names_in(self.folder(feed));
+        let sidecars = names_in(self.sidecars.join(feed.as_str()));
+        let stems = files.iter().chain(&sidecars).filter_map(|name| {
+            let name = name.strip_suffix(".gz").unwrap_or(name);
+            name.strip_suffix(".atom").or(name.strip_suffix(".json"))
+        });
+        stems.filter_map(DocumentName::of_stem).collect()
+    }
+
+    /// Returns a document's bytes, from its file or its twin, and its sidecar, as far as they are there
+    /// and agree.
+    pub fn salvage(
+        &self,
+        feed: &FeedName,
+        document: DocumentName,
+    ) -> (Option<Bytes>, Option<Sidecar<'static>>) {
+        let path = self.folder(feed).join(document.to_string());
+        let file = fs::read(&path).ok();
+        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin)).ok();
+        let sidecar = fs::read(self.sidecar_path(feed, document));
+        let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
+        let recorded = self.manifests.get(feed, document.number).ok().flatten();
+        let recorded = recorded.filter(|archived| archived.name == document);
+        let expected = [
+            sidecar.as_ref().map(|sidecar| sidecar.sha256),
+            recorded.map(|archived| archived.identity.digest),
+        ];
+        // Where nothing else tells, two that agree are right.
+        let agree = expected == [None, None] && file == twin;
+        let sound = [file, twin].into_iter().flatten().map(Bytes::from);
+        let sound = { sound }.find(|bytes| agree || expected.contains(&Some(Digest::of(bytes))));
+        let agrees = |sidecar: &Sidecar<'_>| {
+            let digest = sound.as_ref().map(|bytes| Digest::of(bytes));
+            digest.is_none_or(|digest| digest == sidecar.sha256)
+        };
+        let sidecar = sidecar.filter(agrees);
+        (sound, sidecar)
     }
 
     /// Does what the view asks for. What is archived already is left alone.
@@ -308,13 +320,13 @@ impl Archive {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
-            self.make(log, wanted.feed, &name, number)?;
+            self.make(log, wanted.feed, &name, number, None)?;
         }
         Ok(())
     }
 
-    /// Makes the files of document `number`, unless it is open or lost. Returns the document's name, and
-    /// whether the files were there already.
+    /// Makes the files of document `number`, unless it is open or lost, if possible with the compressed
+    /// twin of the archive `like`. Returns the document's name, and whether the files were there already.
     ///
     /// # Errors
     ///
@@ -325,9 +337,13 @@ impl Archive {
         feed: FeedKey,
         name: &FeedName,
         number: DocumentNumber,
+        like: Option<&Self>,
     ) -> Result<Option<(DocumentName, Remade)>, ArchiveError> {
         let _writing = self.writing();
         if let Some(frozen) = Frozen::render(log, feed, number)? {
+            if let Some(like) = like {
+                self.adopt_twin(like, name, &frozen)?;
+            }
             let remade = self.write(name, &frozen)?;
             return Ok(Some((frozen.opening.name, remade)));
         }
@@ -365,24 +381,23 @@ impl Archive {
     }
 
     /// Copies the compressed twin of a document from another archive, because another compressor would
-    /// make other bytes of it. One that cannot be read there is not copied.
-    ///
-    /// # Errors
-    ///
-    /// See [`ArchiveError`].
-    pub fn adopt_twin(
+    /// make other bytes of it. One that is not of this document is not copied.
+    fn adopt_twin(
         &self,
         from: &Self,
         feed: &FeedName,
-        archived: &Archived,
+        frozen: &Frozen,
     ) -> Result<(), ArchiveError> {
-        let Ok(twin) = from.read(feed, archived, true) else {
+        let name = frozen.opening.name.to_string();
+        let twin = fs::read(twin_of(&from.folder(feed).join(&name)));
+        let decodes = |twin: &Vec<u8>| gunzip(twin).is_ok_and(|bytes| bytes == *frozen.bytes);
+        let Some(twin) = twin.ok().filter(decodes) else {
             return Ok(());
         };
         let folder = self.folder(feed);
         create_folder(&folder).map_err(failed("create", &folder))?;
-        let path = twin_of(&folder.join(archived.name.to_string()));
-        write_frozen(&path, &twin, archived.closed).map(drop)
+        let path = twin_of(&folder.join(name));
+        write_frozen(&path, &twin, frozen.successor.opened).map(drop)
     }
 
     /// Writes an archived document and records it. Returns whether it was there already.
@@ -400,8 +415,8 @@ impl Archive {
         let path = folder.join(&name);
         let (gzip, twin) = write_twin(&path, &frozen.bytes, mtime, recorded)?;
         let document = write_frozen(&folder.join(&name), &frozen.bytes, mtime)?;
-        let sidecar = sidecars.join(name.replace(".atom", ".json"));
-        let sidecar = write_frozen(&sidecar, &frozen.sidecar(), mtime)?;
+        let sidecar = self.sidecar_path(feed, frozen.opening.name);
+        let sidecar = write_frozen(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
         let archived = frozen.archived_as(Coded::of(&gzip));
         // Before the record, so that a block that is linked to is always there.
         let block = self.close_index_block(feed, &frozen.settings, &archived)?;
@@ -528,6 +543,12 @@ impl Archive {
 }
 
 /// Returns the name of the compressed twin of a file.
+fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
+    let items = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = items.map(|item| item.file_name().to_string_lossy().into_owned());
+    names.collect()
+}
+
 fn twin_of(path: &Path) -> PathBuf {
     let mut twin = path.as_os_str().to_owned();
     twin.push(".gz");
