@@ -302,6 +302,11 @@ impl Epoch {
         Self(second.max(self.0.saturating_add(1)))
     }
 
+    /// Returns the second in which it began; that of the first one is long ago.
+    pub fn began(self) -> Instant {
+        Instant::from_micros(i64::from(self.0) * 1_000_000)
+    }
+
     /// Whether nothing was ever restored.
     pub fn is_first(&self) -> bool {
         *self == Self::FIRST

@@ -118,6 +118,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
     push_attribute("before", &opening.before.to_string(), &mut out);
     if opening.name.epoch > Epoch::FIRST {
         push_attribute("epoch", &opening.name.epoch.to_string(), &mut out);
+        push_attribute("since", &opening.since.to_string(), &mut out);
     }
     out.push_str("/>\n");
     out
@@ -177,6 +178,7 @@ mod tests {
             revision: Revision::FIRST,
             opened: Instant::default(),
             after_loss: false,
+            since: Position(0),
         }
     }
 
@@ -221,15 +223,16 @@ mod tests {
         let opening = Opening {
             name: later,
             linked: name(3),
+            since: Position(107),
             ..opening()
         };
         let open = header(&opening, &settings(false), Form::Open, Instant::default());
         assert!(open.contains("feeds/orders/3-1800000000.atom"));
-        assert!(open.contains(r#" epoch="1800000000"/>"#));
+        assert!(open.contains(r#" epoch="1800000000" since="107"/>"#));
         let url = "https://example.org/3-1800000000.atom".parse().unwrap();
         let document = crate::document::feed_document(&open, &[b""; 0]);
         let read = crate::reader::Document::read(document, &url).unwrap();
-        assert_eq!(read.epoch, Epoch(1_800_000_000));
+        assert_eq!((read.epoch, read.since), (later.epoch, Position(107)));
     }
 
     /// SF-4, SF-8 and the table of links.

@@ -64,6 +64,9 @@ pub struct Opening {
     pub opened: Instant,
     /// Whether entries of its predecessor were lost, so that nobody is ever shown that one.
     pub after_loss: bool,
+    /// Where the document began that was open when its epoch began: what an earlier epoch had in that
+    /// document and later ones may be lost.
+    pub since: Position,
 }
 
 /// The open document of a feed.
@@ -87,7 +90,10 @@ impl OpenDocument {
         history: HistoryHash,
         instant: Instant,
     ) -> Self {
-        let open = self.opening;
+        let mut open = self.opening;
+        if open.name.epoch != name.epoch {
+            open.since = first;
+        }
         if open.name.number == name.number {
             // Only a feed's first document, while it is empty, has not been seen by anybody.
             let unseen = open.previous.is_none() && open.name.epoch == name.epoch;
@@ -145,6 +151,7 @@ impl FeedHead {
             revision: Revision::FIRST,
             opened: instant,
             after_loss: false,
+            since: Position(0),
         };
         Self {
             feed: settings.id.key(),

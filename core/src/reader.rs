@@ -70,6 +70,8 @@ pub struct Document {
     pub history: Option<(Position, HistoryHash)>,
     /// The epoch it was opened in; the first, if the document does not tell.
     pub epoch: Epoch,
+    /// Where the document began that was open when that epoch began.
+    pub since: Position,
     /// Whether it carries RFC 5005's mark of an archive.
     pub archived: bool,
     entries: Vec<Slice>,
@@ -153,6 +155,7 @@ impl Document {
             links,
             history,
             epoch,
+            since,
             archived,
         } = head;
         let feed = feed.ok_or(ReadError::NoId {
@@ -173,6 +176,7 @@ impl Document {
             links,
             history,
             epoch,
+            since,
             archived,
             entries,
             scope,
@@ -254,6 +258,7 @@ struct Head {
     links: Vec<Link>,
     history: Option<(Position, HistoryHash)>,
     epoch: Epoch,
+    since: Position,
     archived: bool,
 }
 
@@ -361,6 +366,8 @@ impl<'a> Reading<'a> {
             self.head.history = first.map(Position).zip(before.map(HistoryHash));
             let epoch = Self::attribute(tag, "epoch").and_then(|text| text.parse().ok());
             self.head.epoch = epoch.map(Epoch).unwrap_or_default();
+            let since = Self::attribute(tag, "since").and_then(|text| text.parse().ok());
+            self.head.since = since.map(Position).unwrap_or_default();
         }
         if empty {
             Ok(())

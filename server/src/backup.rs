@@ -113,8 +113,9 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
         let path = path.to_path_buf();
         move |source| E::from(BackupError::Io { path, source })
     };
-    // Of what is not empty, nothing is removed.
-    if to.exists() && fs::remove_dir(to).is_err() {
+    // An empty folder is replaced in the end.
+    let is_free = fs::read_dir(to).map_or(!to.exists(), |mut items| items.next().is_none());
+    if !is_free {
         return Err(BackupError::Exists { to: to.into() }.into());
     }
     let parent = match to.parent() {
@@ -130,10 +131,11 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
     mark_restored(partial.path()).map_err(failed(partial.path()))?;
     let made = fill(partial.path())?;
     sync_tree(partial.path()).map_err(failed(partial.path()))?;
-    let partial = partial.keep();
-    fs::rename(&partial, to)
+    fs::rename(partial.path(), to)
         .and_then(|()| sync_folder(parent))
         .map_err(failed(to))?;
+    // There is nothing left to remove.
+    let _moved = partial.keep();
     Ok(made)
 }
 

@@ -18,7 +18,7 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     path::Path,
-    sync::Arc,
+    sync::{Arc, mpsc::channel},
     time::Duration,
 };
 
@@ -34,8 +34,8 @@ use crate::{
 
 /// How soon a task that was asked for is begun, and how soon a server that stops takes no more.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a task may take to arrive.
-const TASK_WAIT: Duration = Duration::from_secs(5);
+/// How long whoever asks may take to send a task, or to read what there is to tell.
+const WAIT: Duration = Duration::from_secs(2);
 /// The longest line that asks for a task.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
@@ -88,7 +88,8 @@ pub fn serve(
 
 fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(TASK_WAIT))?;
+    stream.set_read_timeout(Some(WAIT))?;
+    stream.set_write_timeout(Some(WAIT))?;
     let mut line = String::new();
     BufReader::new(stream.take(TASK_BYTES_MAX)).read_line(&mut line)?;
     let send = |answer: &Answer| {
@@ -100,9 +101,10 @@ fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io
         .map_err(anyhow::Error::from)
         .and_then(|task| {
             info!(?task, "a task begins");
+            let mut there = true;
             run(&task, log, archive, &mut |line| {
                 // Whoever asked may have gone. What was begun is ended all the same.
-                drop(send(&Answer::Tell(line)));
+                there = there && send(&Answer::Tell(line)).is_ok();
             })
         });
     let code = match outcome {
@@ -130,11 +132,24 @@ pub fn ask(path: &Path, task: &Task, tell: &mut dyn FnMut(Line)) -> io::Result<O
     let mut line = serde_json::to_vec(task).map_err(io::Error::other)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;
-    for line in BufReader::new(&stream).lines() {
-        match serde_json::from_str(&line?).map_err(io::Error::other)? {
+    // What is printed may have to wait, for a pager say; the server does not wait for that.
+    let (send, answers) = channel();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(&stream).lines() {
+            let answer = line.and_then(|line| Ok(serde_json::from_str::<Answer>(&line)?));
+            let ended = matches!(answer, Ok(Answer::Exit(_)) | Err(_));
+            if send.send(answer).is_err() || ended {
+                return;
+            }
+        }
+    });
+    let mut outcome = Err(io::ErrorKind::UnexpectedEof.into());
+    for answer in answers {
+        match answer? {
             Answer::Tell(line) => tell(line),
-            Answer::Exit(code) => return Ok(Some(code)),
+            Answer::Exit(code) => outcome = Ok(Some(code)),
         }
     }
-    Err(io::ErrorKind::UnexpectedEof.into())
+    drop(reader.join());
+    outcome
 }

@@ -5,6 +5,7 @@
 //! names those that are final; nothing else may be called immutable.
 
 use std::{
+    collections::HashSet,
     fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
@@ -15,14 +16,14 @@ use simplefeed_core::{
     feed::{DocumentName, DocumentNumber, FeedName, Numbered, Position},
     header::{INDEX, RECENT},
     limits::INDEX_BLOCK_DOCUMENTS,
-    plan::FeedHead,
+    plan::{FeedHead, Opening},
 };
 
 use crate::{
     log::EntryLog,
     views::{
         archive_files::{Archive, ArchiveError},
-        documents::{Address, Coding, Documents},
+        documents::{Address, Coding, Documents, Resource},
         index,
     },
 };
@@ -65,6 +66,7 @@ pub fn export(
         to,
         files: 0,
         frozen: vec![],
+        written: HashSet::new(),
     };
     let mut after: Option<FeedName> = None;
     loop {
@@ -87,6 +89,8 @@ struct Export<'a> {
     to: &'a Path,
     files: u64,
     frozen: Vec<String>,
+    /// The files of the feed being written.
+    written: HashSet<String>,
 }
 
 impl Export<'_> {
@@ -108,15 +112,10 @@ impl Export<'_> {
                 .opening(head.feed, number)
                 .map_err(ArchiveError::from)?;
             if let Some(opening) = opening {
-                self.resource(
-                    feed,
-                    &opening.name.to_string(),
-                    &Address::Document(opening.name),
-                )?;
+                self.document(feed, &opening)?;
             }
         }
-        let open: DocumentName = head.open.opening.name;
-        self.resource(feed, &open.to_string(), &Address::Document(open))?;
+        self.document(feed, &head.open.opening)?;
         self.resource(feed, RECENT, &Address::Recent)?;
         self.resource(feed, INDEX, &Address::Index)?;
         for block in 1..=archived / INDEX_BLOCK_DOCUMENTS {
@@ -136,7 +135,23 @@ impl Export<'_> {
         if entries {
             self.entries(feed, head)?;
         }
+        self.remove_others(feed)?;
+        self.written.clear();
         Ok(())
+    }
+
+    /// Writes a document, also under the name that its predecessor links to.
+    fn document(&mut self, feed: &FeedName, opening: &Opening) -> Result<(), ExportError> {
+        let (name, linked) = (opening.name, opening.linked);
+        self.resource(feed, &name.to_string(), &Address::Document(name))?;
+        if linked == name {
+            return Ok(());
+        }
+        let Some(resource) = self.documents.resource(feed, &Address::Document(name))? else {
+            return Ok(());
+        };
+        // Where there is a server, this is a redirect, and never called final.
+        self.files_of(&format!("feeds/{feed}/{linked}"), &resource)
     }
 
     fn entries(&mut self, feed: &FeedName, head: &FeedHead) -> Result<(), ExportError> {
@@ -170,12 +185,38 @@ impl Export<'_> {
             return Ok(());
         };
         let path = format!("feeds/{feed}/{name}");
-        for (coding, suffix) in [(Coding::Identity, ""), (Coding::Gzip, ".gz")] {
-            let body = self.documents.body(&resource, coding)?;
-            self.write(&format!("{path}{suffix}"), &body.bytes)?;
-        }
+        self.files_of(&path, &resource)?;
         if resource.frozen {
             self.frozen.push(path);
+        }
+        Ok(())
+    }
+
+    fn files_of(&mut self, path: &str, resource: &Resource) -> Result<(), ExportError> {
+        for (coding, suffix) in [(Coding::Identity, ""), (Coding::Gzip, ".gz")] {
+            let body = self.documents.body(resource, coding)?;
+            self.write(&format!("{path}{suffix}"), &body.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Removes documents of a feed that an earlier export of another history has left: they would lead
+    /// into it.
+    fn remove_others(&self, feed: &FeedName) -> Result<(), ExportError> {
+        let folder = self.to.join("feeds").join(feed.as_str());
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| ExportError::Write { path, source }
+        };
+        for item in fs::read_dir(&folder).map_err(failed(&folder))? {
+            let path = item.map_err(failed(&folder))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let plain = name.strip_suffix(".gz").unwrap_or(&name);
+            let ours =
+                DocumentName::of_file(plain).is_some() || index::block_of_name(plain).is_some();
+            if ours && !self.written.contains(&format!("feeds/{feed}/{name}")) {
+                fs::remove_file(&path).map_err(failed(&path))?;
+            }
         }
         Ok(())
     }
@@ -185,6 +226,7 @@ impl Export<'_> {
     fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ExportError> {
         let path = self.to.join(name);
         self.files += 1;
+        self.written.insert(name.into());
         if fs::read(&path).is_ok_and(|found| found == bytes) {
             return Ok(());
         }

@@ -184,9 +184,14 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
         Err(error @ OpenError::Locked { .. }) => {
             let socket = args.data.join(CONTROL_SOCKET);
             let code = control::ask(&socket, task, &mut print_line);
-            return code
-                .context("the server does not answer")?
-                .ok_or_else(|| error.into());
+            let code = code.context("the server broke off")?;
+            if code.is_none() {
+                eprintln!(
+                    "hint: nobody listens at {}; stop the server first",
+                    socket.display()
+                );
+            }
+            return code.ok_or_else(|| error.into());
         }
         Err(error) => return Err(error.into()),
     };

@@ -1,8 +1,8 @@
 //! Makes a new log of what is left of a damaged one.
 //!
 //! Shell: reads a data folder, which it leaves as it is, and writes another one. Archived documents come
-//! from their files and sidecars, everything else from what sled still gives; [`found`] puts together
-//! what there is of each feed, [`timeline`] commits it again in the order it once had. Positions, ids
+//! from their files and sidecars, everything else from what sled still gives; `found` puts together
+//! what there is of each feed, `timeline` commits it again in the order it once had. Positions, ids
 //! and instants stay, so archived documents come out the same, byte for byte, and repeats are still
 //! duplicates. What is missing is named. Whoever serves the new log begins an epoch.
 

@@ -12,7 +12,22 @@ use simplefeed_core::{
     limits::BATCH_ENTRIES_MAX,
 };
 
-use crate::log::{EntryLog, LogError};
+use crate::log::{EntryLog, LogError, LogHead};
+
+/// Why an epoch cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestorationError {
+    /// The clock is wrong. By a clock that is not, the epoch gets a number that no other one has.
+    #[error("the clock is behind the newest entry, of {newest}; set it first")]
+    Clock {
+        /// When that was.
+        newest: Instant,
+    },
+    /// The log cannot be read or written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
 
 /// Begins an epoch at `now`, durably. Returns it.
 ///
@@ -21,13 +36,22 @@ use crate::log::{EntryLog, LogError};
 ///
 /// # Errors
 ///
-/// See [`LogError`].
-pub fn begin_epoch(log: &dyn EntryLog, now: Instant) -> Result<Epoch, LogError> {
-    let epoch = log.head().epoch.next(now);
+/// See [`RestorationError`].
+pub fn begin_epoch(log: &dyn EntryLog, now: Instant) -> Result<Epoch, RestorationError> {
+    begin(log, now, BATCH_ENTRIES_MAX)
+}
+
+/// Begins an epoch in commits of so many feeds.
+fn begin(log: &dyn EntryLog, now: Instant, feeds_max: usize) -> Result<Epoch, RestorationError> {
+    let LogHead { epoch, last, .. } = log.head();
+    if now < last {
+        return Err(RestorationError::Clock { newest: last });
+    }
+    let epoch = epoch.next(now);
     append(log, now, vec![Change::Epoch { epoch }])?;
     let mut after: Option<FeedName> = None;
     loop {
-        let feeds = log.feeds(after.as_ref(), BATCH_ENTRIES_MAX)?;
+        let feeds = log.feeds(after.as_ref(), feeds_max)?;
         let Some((last, _)) = feeds.last() else {
             return Ok(epoch);
         };
@@ -45,4 +69,119 @@ fn append(log: &dyn EntryLog, now: Instant, changes: Vec<Change>) -> Result<(), 
         changes,
     })
     .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use simplefeed_core::{
+        digest::Digest,
+        feed::{DocumentNumber, EntryId, FeedId, FeedKey, Position, Revision},
+        settings::{Choices, Defaults, Settings},
+    };
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::log::{
+        barrier::Barrier,
+        memory::MemoryLog,
+        opening::{open, open_with},
+    };
+
+    const FEEDS: u128 = 5;
+
+    /// A disk that fails after some syncs.
+    struct Failing(AtomicUsize);
+
+    impl Barrier for Failing {
+        fn sync(&self) -> io::Result<()> {
+            let one_less = |left: usize| left.checked_sub(1);
+            let left = self
+                .0
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
+            left.map(drop).map_err(|_none| io::Error::other("injected"))
+        }
+    }
+
+    fn second(second: i64) -> Instant {
+        Instant::from_micros(second * 1_000_000)
+    }
+
+    /// Creates five feeds, one of them with an entry.
+    fn fill(log: &dyn EntryLog) {
+        let mut changes = vec![];
+        for feed in 1..=FEEDS {
+            let settings = Settings {
+                name: FeedName::parse(&format!("feed{feed}")).unwrap(),
+                id: FeedId::of_uuid(Uuid::from_u128(feed)),
+                choices: Choices::default(),
+                defaults: Defaults::new("http://h"),
+            };
+            let (feed, revision) = (settings.id.key(), Revision::FIRST);
+            changes.push(Change::Settings {
+                feed,
+                revision,
+                settings,
+            });
+            changes.push(Change::Opened {
+                feed,
+                document: DocumentNumber::OLDEST,
+                first: Position(0),
+                revision,
+            });
+        }
+        changes.push(Change::Entry {
+            feed: FeedKey(Uuid::from_u128(3)),
+            at: Position(0),
+            id: EntryId::parse("urn:1").unwrap(),
+            sent: Digest::of(b"1"),
+            fragment: "<entry/>".into(),
+        });
+        append(log, second(100), changes).unwrap();
+    }
+
+    /// Goal: an epoch has begun for every feed, or it is begun again, with a number of its own.
+    /// Method: the disk fails at each commit of the beginning.
+    #[test]
+    fn an_epoch_begins_for_every_feed_or_once_more() {
+        for commits in 0..=4 {
+            let folder = tempfile::tempdir().unwrap();
+            let opened = open(folder.path()).unwrap();
+            fill(&opened.log);
+            opened.close().unwrap();
+            let failing = Failing(AtomicUsize::new(commits));
+            let opened = open_with(folder.path(), |_| Ok(Box::new(failing))).unwrap();
+            let begun = begin(&opened.log, second(200), 2);
+            assert_eq!(begun.is_ok(), commits == 4, "{commits} commits");
+            drop(opened);
+
+            let opened = open(folder.path()).unwrap();
+            let epoch = match begun {
+                Ok(epoch) => epoch,
+                Err(_) => begin(&opened.log, second(201), 2).unwrap(),
+            };
+            assert_eq!(epoch, opened.log.head().epoch);
+            assert!(epoch >= Epoch(200));
+            let heads = opened.log.feeds(None, 9).unwrap();
+            assert_eq!(heads.len(), 5);
+            for (name, head) in heads {
+                let open = head.open.opening;
+                assert_eq!(open.name.epoch, epoch, "{name}");
+                assert_eq!(open.linked.epoch, Epoch::FIRST, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_epoch_begins_by_a_clock_that_is_behind() {
+        let log = MemoryLog::default();
+        fill(&log);
+        let begun = begin_epoch(&log, second(99));
+        assert!(matches!(begun, Err(RestorationError::Clock { .. })));
+        assert_eq!(log.head().epoch, Epoch::FIRST);
+    }
 }

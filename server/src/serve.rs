@@ -23,12 +23,12 @@ use crate::{
     control,
     http::{self, handler::Handler},
     log::{
-        EntryLog, LogError,
+        EntryLog,
         opening::{DataFolder, OpenError, OpenedLog},
         sled_log::SledLog,
     },
     publish::{self, Publisher},
-    restoration::begin_epoch,
+    restoration::{RestorationError, begin_epoch},
     views::{CommitQueue, archive_files::Archive, documents::Documents, watch::watch},
 };
 
@@ -52,7 +52,7 @@ pub enum ServeError {
     Start(#[source] std::io::Error),
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
-    Epoch(#[from] LogError),
+    Epoch(#[from] RestorationError),
     /// The log cannot be closed cleanly. Nothing is lost.
     #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
     Close(#[from] OpenError),

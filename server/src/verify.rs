@@ -215,17 +215,22 @@ impl Checking<'_> {
     /// Compares the heads with what the commits make of them. The log may grow meanwhile: a head that
     /// is ahead of the replay must be what the replay comes to.
     fn heads(&mut self) -> Result<(), LogError> {
-        let keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
-        for key in keys {
-            let found = self.report.sound(self.log.feed(key))?.flatten();
-            if found.as_ref() != self.feeds.get(&key) {
-                self.found.insert(key, found);
-            }
-        }
         let feeds = self.log.head().feeds;
         let replayed = self.feeds.len();
-        if !self.commits()? {
-            return Ok(());
+        let mut keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
+        // Twice, because a head may be asked for while it is being replaced.
+        for _ in 0..2 {
+            self.found.clear();
+            for key in keys {
+                let found = self.report.sound(self.log.feed(key))?.flatten();
+                if found.as_ref() != self.feeds.get(&key) {
+                    self.found.insert(key, found);
+                }
+            }
+            if !self.commits()? {
+                return Ok(());
+            }
+            keys = self.found.keys().copied().collect();
         }
         for key in self.found.keys() {
             self.report.fault(format!(

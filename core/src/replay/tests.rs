@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use super::{
     places::{bookmark, count, hash_entries},
+    walk::is_closed,
     *,
 };
 use crate::{
@@ -390,6 +391,21 @@ fn a_copy_from_before_a_restoration_is_asked_for_again() {
                     (seen, outcome),
                     (expected, Ok(())),
                     "{kept} kept, after {last}"
+                );
+            }
+            // Only what is frozen is kept; it is kept from everybody, until it is asked past.
+            let bookmarks = (0..kept).map(|last| Start::Bookmark(bookmark_after(&before, last)));
+            for (begin, start) in (0..).zip([Start::Oldest].into_iter().chain(bookmarks)) {
+                let (seen, _, outcome) = walk(start, |ask| {
+                    let copy = before.get(&ask.url).filter(is_closed);
+                    let copy = copy.filter(|_| !ask.again && ask.kind != AskKind::Recent);
+                    copy.or_else(|| now.get(&ask.url))
+                });
+                let expected: Vec<usize> = (begin..kept + 4).collect();
+                assert_eq!(
+                    (seen, outcome),
+                    (expected, Ok(())),
+                    "{kept} kept, from {begin}"
                 );
             }
         }

@@ -11,8 +11,12 @@ use super::{
     places::{bookmark, count, end_of, hash_entries, is_before, newest_place, updated_of},
 };
 use crate::{
-    feed::Position, history::HistoryHash, index::IndexBlock, instant::Instant,
-    limits::WALK_DOCUMENTS_MAX, reader::Document,
+    feed::{Epoch, Position},
+    history::HistoryHash,
+    index::IndexBlock,
+    instant::Instant,
+    limits::WALK_DOCUMENTS_MAX,
+    reader::Document,
 };
 
 /// How often entries are looked for behind the same entry, walking back again, before it is a loop.
@@ -111,6 +115,8 @@ pub struct Walk {
     handed_over: usize,
     /// Whether the recent document was looked at past all caches, because an entry was not found.
     looked_again: bool,
+    /// The epoch of the recent document, and where the document began that was open when it began.
+    epoch: (Epoch, Position),
     /// The feed's id, once a document told it.
     feed: Option<String>,
     visited: HashSet<Url>,
@@ -144,6 +150,7 @@ impl Walk {
             meets_closed: false,
             handed_over: 0,
             looked_again: false,
+            epoch: (Epoch::FIRST, Position(0)),
             feed: None,
             visited: HashSet::new(),
         }
@@ -253,6 +260,15 @@ impl Walk {
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
         self.meets_closed |= is_closed(&document);
+        if self.is_lost(&document) {
+            return match self.state.clone() {
+                State::Resuming {
+                    back: Some(previous),
+                    ..
+                } if self.again => self.go_back(previous).map(|()| None),
+                _ => self.ask_again(url),
+            };
+        }
         match self.state.clone() {
             State::Looking => self.look(document, url),
             State::Resuming { back, .. } => self.resume(document, url, back),
@@ -260,6 +276,14 @@ impl Walk {
             State::Forward { .. } => self.forward(document, url),
             State::Index { .. } | State::Done => Ok(None),
         }
+    }
+
+    /// Whether a document is a copy that a cache has kept from before a restoration: it may hold, or lead
+    /// to, what was lost then.
+    fn is_lost(&self, document: &Document) -> bool {
+        let (epoch, since) = self.epoch;
+        let begins_behind = document.history.is_some_and(|(first, _)| first >= since);
+        document.epoch < epoch && begins_behind
     }
 
     /// Takes the block of the archive index that was asked for, retrieved from `url`.
@@ -315,6 +339,7 @@ impl Walk {
         if standing == Standing::Stale {
             return self.ask_again(url);
         }
+        self.epoch = (document.epoch, document.since);
         let Some(newest) = document.entry(0) else {
             return self.look_at_empty(&document, url);
         };
@@ -890,6 +915,6 @@ fn permanent_url(document: &Document, url: &Url) -> Url {
 }
 
 /// Whether a document says that it is closed.
-fn is_closed(document: &Document) -> bool {
+pub(super) fn is_closed(document: &Document) -> bool {
     document.archived || document.link("next-archive").is_some()
 }

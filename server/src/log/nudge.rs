@@ -62,13 +62,18 @@ impl Drop for Nudge {
 }
 
 fn watch(flush: &(impl Fn() + Clone + Send + 'static), turns: &AtomicU64, ended: &Receiver<()>) {
-    let mut before = 0;
+    let (mut before, mut seconds) = (0, 0_u64);
     while ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
         let now = turns.load(Ordering::Acquire);
-        if now == before && !now.is_multiple_of(2) {
-            warn!("a flush takes long");
-            // It may come to wait, too; the next one then wakes both.
-            std::thread::spawn(flush.clone());
+        let stuck = now == before && !now.is_multiple_of(2);
+        seconds = if stuck { seconds + 1 } else { 0 };
+        // It may come to wait, too; a later one then wakes both. Ever fewer, because a disk may just be
+        // slow.
+        if seconds.is_power_of_two() {
+            warn!(seconds, "a flush takes long");
+            if let Err(error) = std::thread::Builder::new().spawn(flush.clone()) {
+                warn!(%error, "it cannot be followed by another one");
+            }
         }
         before = now;
     }

@@ -265,9 +265,10 @@ fn write_opening(opening: &Opening, out: &mut Writer, restored: bool) {
     out.bytes(&opening.before.0.0);
     out.number(u64::from(opening.revision.0));
     out.instant(opening.opened);
-    if restored || opening.linked != opening.name || opening.after_loss {
+    if restored || opening.name.epoch > Epoch::FIRST || opening.after_loss {
         out.number(u64::from(opening.linked.epoch.0));
         out.number(u64::from(opening.after_loss));
+        out.number(opening.since.0);
     }
 }
 
@@ -289,10 +290,12 @@ fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
         revision: Revision(from.small()?),
         opened: from.instant()?,
         after_loss: false,
+        since: Position(0),
     };
     if !from.0.is_empty() {
         opening.linked.epoch = Epoch(from.small()?);
         opening.after_loss = from.number()? == 1;
+        opening.since = Position(from.number()?);
     }
     Some(opening)
 }

@@ -291,8 +291,11 @@ impl EntryLog for SledLog {
             // What is on the disk is unknown now. Readers go on with what they could see before.
             self.failed.store(true, Ordering::Release);
         })?;
-        *write(&self.head) = head;
+        // Whoever sees the new end sees the new heads, too.
+        let mut end = write(&self.head);
+        *end = head;
         write(&self.shadow).clear();
+        drop(end);
         Ok(head.chain)
     }
 

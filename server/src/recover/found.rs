@@ -349,6 +349,7 @@ impl Sources {
             revision: found.revision,
             opened: found.opened,
             after_loss: false,
+            since: document.since,
         };
         let gives = |settings: &Settings| {
             let form = Form::Archived {

@@ -306,23 +306,25 @@ impl Archive {
         (sound, sidecar)
     }
 
-    /// Does what the view asks for. What is archived already is left alone.
+    /// Does what the view asks for. What is archived already is left alone. Returns how many documents
+    /// were not.
     ///
     /// # Errors
     ///
     /// See [`ArchiveError`].
-    pub fn archive(&self, log: &dyn EntryLog, wanted: ArchiveUpTo) -> Result<(), ArchiveError> {
+    pub fn archive(&self, log: &dyn EntryLog, wanted: ArchiveUpTo) -> Result<u64, ArchiveError> {
         let Some(head) = log.feed(wanted.feed)? else {
-            return Ok(());
+            return Ok(0);
         };
         let name = settings_of(log, wanted.feed, head.revision)?.name;
+        let mut made = 0;
         for number in self.manifests.count(&name)? + 1..=wanted.document.get() {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
-            self.make(log, wanted.feed, &name, number, None)?;
+            made += u64::from(self.make(log, wanted.feed, &name, number, None)?.is_some());
         }
-        Ok(())
+        Ok(made)
     }
 
     /// Makes the files of document `number`, unless it is open or lost, if possible with the compressed
@@ -532,11 +534,13 @@ impl Archive {
                 ) => {
                     let error: &(dyn std::error::Error + 'static) = &error;
                     error!(error, "a document cannot be archived");
-                    continue;
                 }
-                archived => archived?,
+                Ok(0) => {}
+                Ok(_) => {
+                    info!(feed = %wanted.feed.0, document = wanted.document.get(), "archived");
+                }
+                Err(error) => return Err(error),
             }
-            info!(feed = %wanted.feed.0, document = wanted.document.get(), "archived");
         }
         Ok(true)
     }

@@ -545,6 +545,8 @@ fn growing(state: &Arc<Snapshot>, form: Form) -> Resource {
         Form::Recent => state.tag.recent.clone(),
         Form::Open | Form::Archived { .. } => state.tag.permanent.clone(),
     };
+    let opening = state.head.open.opening;
+    let renamed = opening.name.epoch.began();
     let content = Content::Growing {
         tag,
         state: Arc::clone(state),
@@ -553,8 +555,8 @@ fn growing(state: &Arc<Snapshot>, form: Form) -> Resource {
     Resource {
         media_type: FEED_TYPE,
         frozen: false,
-        // An empty feed's document may be opened anew with another header.
-        modified: Some(state.head.updated.max(state.head.open.opening.opened)),
+        // An empty feed's document may be opened anew with another header, and an epoch changes any.
+        modified: Some(opening.opened.max(renamed).max(state.head.updated)),
         content,
     }
 }
