@@ -204,6 +204,46 @@ impl Publisher {
         Self { transport, ..self }
     }
 
+    /// Creates the feed with this `atom:id`, unless it exists already. Returns whether it did not.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]; status 422 if another feed of the server has the id.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), simplefeed_client::PublishError> {
+    /// let publisher = simplefeed_client::Publisher::new("https://example.org/feeds/orders")?;
+    /// if publisher.create("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").await? {
+    ///     println!("a new feed with the id of an old one");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn create(&self, id: &str) -> Result<bool, PublishError> {
+        let request = |method, body: Bytes| Request {
+            method,
+            url: self.url.clone(),
+            headers: vec![("content-type", "application/json".into())],
+            body,
+            answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
+        };
+        let there = self
+            .transport
+            .send(request(Method::Get, Bytes::new()))
+            .await;
+        let there = there.map_err(|source| PublishError::Transport {
+            url: self.url.clone(),
+            source,
+        })?;
+        if there.status != 404 {
+            return Ok(false);
+        }
+        let settings = serde_json::json!({ "id": id }).to_string();
+        let created = request(Method::Put, settings.into());
+        self.send_until_answered(created).await.map(|_| true)
+    }
+
     /// Appends entries in order, in batches. Returns what became of each, once all are durable.
     ///
     /// # Errors

@@ -34,6 +34,8 @@ pub enum Method {
     Get,
     /// Publish.
     Post,
+    /// Create.
+    Put,
 }
 
 /// An answer, complete and decoded.

@@ -77,6 +77,8 @@ pub struct Document {
     entries: Vec<Slice>,
     /// The namespaces that the feed element declares.
     scope: Scope,
+    /// Its `xml:base`, made absolute, and its `xml:lang`.
+    inherited: Vec<(&'static str, String)>,
 }
 
 /// A feed-level link.
@@ -147,6 +149,7 @@ impl Document {
             head,
             entries,
             scope,
+            inherited,
             ..
         } = reading;
         let Head {
@@ -180,6 +183,7 @@ impl Document {
             archived,
             entries,
             scope,
+            inherited,
         })
     }
 
@@ -210,8 +214,8 @@ impl Document {
 
     /// Returns an entry as an element that stands alone.
     ///
-    /// Ours do as they are. One of a foreign feed gets the namespace declarations that its feed
-    /// element made for it.
+    /// Ours do as they are. One of a foreign feed gets the namespace declarations, the base and the
+    /// language that its feed element made for it, unless it has its own.
     pub fn stand_alone(&self, index: usize) -> Option<Bytes> {
         let fragment = self.fragment(index)?;
         if self.history.is_some() || self.scope.is_empty() {
@@ -231,6 +235,11 @@ impl Document {
             };
             if !matches!(tag.try_get_attribute(&attribute), Ok(Some(_))) {
                 push_attribute(&attribute, uri, &mut element);
+            }
+        }
+        for (name, value) in &self.inherited {
+            if !matches!(tag.try_get_attribute(name), Ok(Some(_))) {
+                push_attribute(name, value, &mut element);
             }
         }
         let rest = fragment.get(1 + name.len()..)?;
@@ -272,6 +281,7 @@ struct Reading<'a> {
     head: Head,
     entries: Vec<Slice>,
     scope: Scope,
+    inherited: Vec<(&'static str, String)>,
 }
 
 impl<'a> Reading<'a> {
@@ -284,6 +294,7 @@ impl<'a> Reading<'a> {
             head: Head::default(),
             entries: vec![],
             scope: vec![],
+            inherited: vec![],
         }
     }
 
@@ -306,6 +317,11 @@ impl<'a> Reading<'a> {
         }
         self.scope.clone_from(&feed);
         let base = Self::base(self.url, &root);
+        if Self::attribute(&root, "xml:base").is_some() {
+            self.inherited.push(("xml:base", base.to_string()));
+        }
+        let lang = Self::attribute(&root, "xml:lang");
+        self.inherited.extend(lang.map(|lang| ("xml:lang", lang)));
         if !empty {
             self.children(&feed, &base)?;
         }
@@ -583,6 +599,26 @@ mod tests {
     fn read(text: &str) -> Result<Document, ReadError> {
         let url = "https://example.org/feeds/a/2.atom".parse().unwrap();
         Document::read(text.as_bytes().to_vec().into(), &url)
+    }
+
+    #[test]
+    fn a_foreign_entry_takes_with_it_what_its_feed_says() {
+        let feed = read(
+            "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='../b/' xml:lang='de'><id>urn:f</id>\
+             <entry><id>urn:1</id></entry><entry xml:lang='fr' xml:base='/'><id>urn:2</id></entry></feed>",
+        );
+        let feed = feed.unwrap();
+        let alone = |index| String::from_utf8(feed.stand_alone(index).unwrap().to_vec()).unwrap();
+        let (first, second) = (alone(0), alone(1));
+        assert!(
+            first.contains("xml:base=\"https://example.org/feeds/b/\""),
+            "{first}"
+        );
+        assert!(first.contains("xml:lang=\"de\""), "{first}");
+        assert!(
+            second.contains("xml:lang='fr'") && !second.contains("de"),
+            "{second}"
+        );
     }
 
     const GOOD: &str = "<?xml version='1.0'?>\n<feed xmlns='http://www.w3.org/2005/Atom'>\

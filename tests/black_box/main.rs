@@ -27,6 +27,7 @@ mod faults;
 mod fixtures;
 mod frozen;
 mod full_disk;
+mod import;
 mod independent;
 mod power_cut;
 mod proxy;

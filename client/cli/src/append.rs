@@ -36,17 +36,9 @@ pub(crate) struct AppendArgs {
 
 pub(crate) async fn append(args: AppendArgs) -> anyhow::Result<u8> {
     let publisher = Publisher::new(&args.url)?;
-    let mut report = Report {
-        appended: 0,
-        duplicates: 0,
-        bar: counter("entries published"),
-    };
+    let mut report = Report::new("entries published");
     let outcome = append_all(&publisher, args.file.as_deref(), &mut report).await;
-    report.bar.finish_and_clear();
-    eprintln!(
-        "Appended {} entries, {} were there before.",
-        report.appended, report.duplicates
-    );
+    report.finish();
     outcome.map(|()| exit::OK)
 }
 
@@ -68,7 +60,8 @@ async fn append_all(
     append_lines(publisher, input, report).await
 }
 
-async fn publish(
+/// Publishes entries, and prints what became of each.
+pub(crate) async fn publish(
     publisher: &Publisher,
     entries: impl IntoIterator<Item = Publication>,
     report: &mut Report,
@@ -176,13 +169,32 @@ fn first_byte(input: &mut Input) -> anyhow::Result<Option<u8>> {
     }
 }
 
-struct Report {
+/// What was published.
+pub(crate) struct Report {
+    pub(crate) entries: usize,
     appended: u64,
     duplicates: u64,
     bar: indicatif::ProgressBar,
 }
 
 impl Report {
+    pub(crate) fn new(what: &'static str) -> Self {
+        Self {
+            entries: 0,
+            appended: 0,
+            duplicates: 0,
+            bar: counter(what),
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+        eprintln!(
+            "Appended {} entries, {} were there before.",
+            self.appended, self.duplicates
+        );
+    }
+
     /// Prints what became of a batch: `appended|duplicate TAB position TAB id`.
     fn add(&mut self, published: &[Published]) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
@@ -200,6 +212,7 @@ impl Report {
             writeln!(out, "{status}\t{}\t{}", entry.position, entry.id)?;
         }
         out.flush()?;
+        self.entries += published.len();
         self.bar.inc(u64::try_from(published.len()).unwrap_or(0));
         Ok(())
     }

@@ -15,7 +15,7 @@ pub(crate) const NOT_FOUND: u8 = 10;
 const UNAUTHORIZED: u8 = 12;
 const GAP: u8 = 13;
 const UNAVAILABLE: u8 = 14;
-const INTEGRITY: u8 = 15;
+pub(crate) const INTEGRITY: u8 = 15;
 const ANOTHER_FEED: u8 = 16;
 /// Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;

@@ -14,6 +14,7 @@ mod catalogue;
 mod exit;
 mod format;
 mod get;
+mod import;
 mod progress;
 mod replay;
 mod since;
@@ -34,6 +35,8 @@ struct CommandLine {
 enum Command {
     /// Publish NDJSON events, or Atom entries, to a feed
     Append(append::AppendArgs),
+    /// Publish a feed from elsewhere, with its ids
+    Import(import::ImportArgs),
     /// Print a feed's entries, oldest first, up to the newest there is
     Replay(replay::ReplayArgs),
     /// Print entries as they come
@@ -82,6 +85,7 @@ async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
 async fn run(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Append(args) => append::append(args).await,
+        Command::Import(args) => import::import(args).await,
         Command::Replay(args) => replay::replay(args, false).await,
         Command::Tail(args) => replay::replay(args, true).await,
         Command::Bookmark(args) => bookmark::bookmark(args).await,

@@ -49,6 +49,7 @@ impl ReqwestTransport {
         let method = match request.method {
             Method::Get => reqwest::Method::GET,
             Method::Post => reqwest::Method::POST,
+            Method::Put => reqwest::Method::PUT,
         };
         let mut outgoing = self.client.request(method, request.url);
         for (name, value) in request.headers {

@@ -28,6 +28,7 @@ impl Dice {
 }
 
 /// What comes back when something is asked for.
+#[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 enum Answer {
     Document(Document, Validators),
     Index(IndexBlock),
