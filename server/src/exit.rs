@@ -2,7 +2,10 @@
 //!
 //! Pure.
 
-use crate::log::{LogError, opening::OpenError};
+use crate::{
+    log::{LogError, opening::OpenError},
+    recover::RecoverError,
+};
 
 /// Everything went well.
 pub const OK: u8 = 0;
@@ -25,13 +28,20 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<LogError>())
         .any(|error| matches!(error, LogError::Damaged { .. }));
-    match error.downcast_ref::<OpenError>() {
+    match open_error(error) {
         Some(OpenError::Locked { .. }) => LOCKED,
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,
         Some(OpenError::Absent { .. }) => NOT_FOUND,
         _ if damaged => INTEGRITY,
-        _ => OTHER,
+        _ => match error.downcast_ref() {
+            Some(RecoverError::Nothing { .. }) => NOT_FOUND,
+            _ => OTHER,
+        },
     }
+}
+
+fn open_error(error: &anyhow::Error) -> Option<&OpenError> {
+    error.chain().find_map(|cause| cause.downcast_ref())
 }
 
 /// Returns what to tell of an error, line by line.
@@ -43,7 +53,7 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
             .skip(1)
             .map(|cause| format!("caused by: {cause}")),
     );
-    if let Some(OpenError::Damaged { .. }) = error.downcast_ref::<OpenError>() {
+    if let Some(OpenError::Damaged { .. }) = open_error(error) {
         let hint = "hint: keep the folder as it is, and restore a backup into another one";
         texts.push(format!("{hint}, or try `simplefeed-server recover`."));
     }

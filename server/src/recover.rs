@@ -38,10 +38,10 @@ use found::{FoundDocument, FoundFeed, Source};
 #[non_exhaustive]
 pub enum RecoverError {
     /// The old folder cannot be read, or the new log not be written.
-    #[error(transparent)]
+    #[error("nothing was recovered")]
     Open(#[from] OpenError),
     /// The new folder cannot be made.
-    #[error(transparent)]
+    #[error("nothing was recovered")]
     Folder(#[from] BackupError),
     /// The new log cannot be written.
     #[error("the new log cannot be written")]
@@ -77,6 +77,12 @@ pub struct Report {
 ///
 /// See [`RecoverError`].
 pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, RecoverError> {
+    let nothing = || RecoverError::Nothing {
+        folder: data.into(),
+    };
+    if !data.is_dir() {
+        return Err(nothing());
+    }
     make_folder(to, |folder| {
         let scratch = folder.join("reading");
         let old = opening::salvage(data, &scratch)?;
@@ -87,8 +93,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
         report.missing.extend(lost_commits);
         let feeds = find(old.as_ref(), &archive, &mut report);
         if feeds.is_empty() {
-            let folder = data.into();
-            return Err(RecoverError::Nothing { folder });
+            return Err(nothing());
         }
         let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
         timeline::replay(&feeds, old.as_ref(), &archive, &opened.log)?;

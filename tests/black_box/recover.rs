@@ -347,3 +347,36 @@ fn a_lost_last_group_is_noticed_and_the_rest_recovered() {
     let server = Server::start(&to, &SIZE);
     assert_eq!(replayed(&server, "a").len(), 12);
 }
+
+#[test]
+fn nothing_is_recovered_from_nothing_or_from_a_running_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, empty, to) = (
+        folder.path().join("data"),
+        folder.path().join("empty"),
+        folder.path().join("to"),
+    );
+    fs::create_dir(&empty).unwrap();
+    let _server = Server::start(&data, &[]);
+    let absent = folder.path().join("absent");
+    for (from, code, why) in [
+        (&absent, 10, "nothing is left"),
+        (&empty, 10, "nothing is left"),
+        (&data, 11, "in use by another process"),
+    ] {
+        let args = [
+            "recover",
+            "--data",
+            from.to_str().unwrap(),
+            "--to",
+            to.to_str().unwrap(),
+        ];
+        let output = run("simplefeed-server", &args, b"");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(why), "{said}");
+        assert!(!to.exists());
+    }
+    assert!(!absent.exists());
+    assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+}

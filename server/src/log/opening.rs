@@ -146,7 +146,12 @@ pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
 ///
 /// Returns why it cannot be copied, or that a server has it open.
 pub fn salvage(folder: &Path, scratch: &Path) -> Result<Option<SledLog>, OpenError> {
-    let _lock = DataFolder::lock(folder)?;
+    // A folder that was never locked is left without a lock.
+    let _lock = folder
+        .join("lock")
+        .exists()
+        .then(|| DataFolder::lock(folder))
+        .transpose()?;
     let copied = DataFolder::lock(scratch)?;
     let mut best: Option<SledLog> = None;
     for name in ["sled", "sled.before"] {
