@@ -16,7 +16,8 @@ use crate::{
     log::{
         EntryLog, LogError,
         barrier::{Barrier, sync_folder, sync_tree},
-        opening::{OpenError, mark_restored, open_with},
+        folder::{OpenError, mark_restored},
+        opening::open_with,
     },
     views::archive_files::{Archive, ArchiveError},
 };

@@ -3,7 +3,7 @@
 //! Pure.
 
 use crate::{
-    log::{LogError, opening::OpenError},
+    log::{LogError, folder::OpenError},
     recover::RecoverError,
 };
 

@@ -25,6 +25,7 @@ pub mod witness;
 mod nudge;
 mod record;
 pub mod sled_log;
+pub mod folder;
 pub mod opening;
 pub mod space;
 mod salvage;

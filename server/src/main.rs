@@ -25,7 +25,8 @@ use simplefeed_server::{
     control, exit,
     log::{
         EntryLog,
-        opening::{self, CONTROL_SOCKET, OpenError, OpenedLog},
+        folder::{CONTROL_SOCKET, OpenError},
+        opening::{self, OpenedLog},
         sled_log::SledLog,
     },
     recover,

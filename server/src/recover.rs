@@ -21,7 +21,8 @@ use crate::{
     backup::{BackupError, Unhurried, make_folder},
     log::{
         EntryLog as _, LogError,
-        opening::{self, OpenError, open_with},
+        folder::OpenError,
+        opening::{self, open_with},
         sled_log::SledLog,
         witness,
     },

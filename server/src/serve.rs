@@ -24,7 +24,8 @@ use crate::{
     http::{self, handler::Handler},
     log::{
         EntryLog,
-        opening::{DataFolder, OpenError, OpenedLog},
+        folder::{DataFolder, OpenError},
+        opening::OpenedLog,
         sled_log::SledLog,
     },
     publish::{self, Publisher},

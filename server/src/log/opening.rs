@@ -5,41 +5,29 @@
 //! the same, byte for byte;
 //! otherwise it gets a copy, the copy is checked against the witness, and only a good one
 //! takes the place of the original.
-//!
-//! ```text
-//! <data>/lock          held while open (flock); the process id, for people
-//! <data>/witness       what must be in the log at least
-//! <data>/clean         exists only after a clean stop; says what sled's folder was like then
-//! <data>/sled/         the log
-//! <data>/sled.opening/ a copy being checked
-//! <data>/sled.before/  the original after an unclean stop, until the next clean one
-//! <data>/restored      exists until a restored log is served for the first time
-//! ```
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read as _, Write as _},
+    fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
 };
 
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::CommitNumber,
-    history::ChainHash,
 };
 use sled::{Db, Mode};
 
 use super::{
     EntryLog, LogError,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
+    folder::{DataFolder, OpenError, copy_folder},
     nudge::Nudge,
     record::{STORAGE_VERSION, VERSION_KEY},
     sled_log::{Durability, SledLog},
     space::{folder_bytes, free_bytes},
-    witness::{Testimony, Witness},
+    witness::Testimony,
 };
 
 /// sled's page cache, in bytes. Its memory is about twice this.
@@ -48,78 +36,6 @@ const CACHE_BYTES: u64 = 128 * 1024 * 1024;
 const SEGMENT_BYTES: u64 = 512 * 1024;
 /// Commits at the end whose checksums and chain are checked at every opening.
 const CHECKED_COMMITS: u64 = 16;
-/// How long to wait for sled's threads to let go of a database just closed.
-const RELEASE_WAIT: Duration = Duration::from_secs(10);
-
-/// The name of the socket at which a server listens for those who look after its log.
-pub const CONTROL_SOCKET: &str = "control.sock";
-
-/// Why a log cannot be opened.
-///
-/// Nothing in its folder was changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Another process has it open.
-    #[error("the data folder {folder} is in use by another process{holder}")]
-    Locked {
-        /// The data folder.
-        folder: PathBuf,
-        /// The process, if it said so.
-        holder: String,
-    },
-    /// The folder or a file in it cannot be used.
-    #[error("cannot {action} {path}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The operating system's answer.
-        source: io::Error,
-    },
-    /// What is there is not what was there at the last commit.
-    #[error("the log in {folder} is damaged: {what}")]
-    Damaged {
-        /// The data folder.
-        folder: PathBuf,
-        /// What is missing or wrong.
-        what: String,
-    },
-    /// A newer version of this program wrote it.
-    #[error(
-        "the log in {folder} has storage version {version}, this program knows {STORAGE_VERSION}"
-    )]
-    Newer {
-        /// The data folder.
-        folder: PathBuf,
-        /// Its storage version.
-        version: u32,
-    },
-    /// The last stop was unclean, and there is no room for the copy that is checked then.
-    #[error("{folder} needs {needed} bytes of free space to check the log, and has {free}")]
-    NoRoom {
-        /// The data folder.
-        folder: PathBuf,
-        /// The size of the log.
-        needed: u64,
-        /// What is free.
-        free: u64,
-    },
-    /// There is no log in the folder.
-    #[error("there is no log in {folder}")]
-    Absent {
-        /// The data folder.
-        folder: PathBuf,
-    },
-}
-
-/// The data folder of a log, locked.
-#[derive(Debug)]
-pub struct DataFolder {
-    path: PathBuf,
-    lock: File,
-}
 
 /// An opened log, and the folder it must be closed into.
 #[derive(Debug)]
@@ -199,17 +115,6 @@ pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
     open(folder)
 }
 
-/// Notes in a new folder that its log is restored: whoever serves it begins an epoch.
-///
-/// # Errors
-///
-/// Returns why the note cannot be written.
-pub fn mark_restored(folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    File::create(folder.join("restored"))?.sync_all()?;
-    sync_folder(folder)
-}
-
 /// Opens the log in `folder` with another barrier; for tests of what the barrier is for.
 ///
 /// # Errors
@@ -286,165 +191,6 @@ impl OpenedLog {
 }
 
 impl DataFolder {
-    /// Whether the log is restored and was not served since.
-    pub fn is_restored(&self) -> bool {
-        self.path("restored").exists()
-    }
-
-    /// Notes that the epoch of a restored log has begun.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the note cannot be removed.
-    pub fn epoch_has_begun(&self) -> Result<(), OpenError> {
-        self.remove_file("restored")
-    }
-
-    /// Returns where a server listens for those who look after its log.
-    pub fn control_socket(&self) -> PathBuf {
-        self.path(CONTROL_SOCKET)
-    }
-
-    /// Takes the folder, creating it if need be.
-    fn lock(folder: &Path) -> Result<Self, OpenError> {
-        let failed = |action| {
-            let path = folder.to_path_buf();
-            move |source| OpenError::Io {
-                action,
-                path,
-                source,
-            }
-        };
-        fs::create_dir_all(folder).map_err(failed("create"))?;
-        let path = folder.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .write(true)
-            .truncate(false)
-            .open(&path);
-        let lock = lock.map_err(failed("write to"))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self {
-                path: folder.into(),
-                lock,
-            }),
-            Err(TryLockError::WouldBlock) => {
-                let holder = fs::read_to_string(&path).unwrap_or_default();
-                let holder = holder.trim();
-                let holder = if holder.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({holder})")
-                };
-                Err(OpenError::Locked {
-                    folder: folder.into(),
-                    holder,
-                })
-            }
-            Err(TryLockError::Error(source)) => Err(failed("lock")(source)),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
-    fn io(&self, action: &'static str, name: &str) -> impl FnOnce(io::Error) -> OpenError {
-        let path = self.path(name);
-        move |source| OpenError::Io {
-            action,
-            path,
-            source,
-        }
-    }
-
-    fn damaged(&self, what: impl Into<String>) -> OpenError {
-        OpenError::Damaged {
-            folder: self.path.clone(),
-            what: what.into(),
-        }
-    }
-
-    /// For people who wonder what holds the folder. Only written once the opening succeeded, so
-    /// that a refusal leaves every file as it was.
-    fn write_process_id(&self) -> Result<(), OpenError> {
-        let mut file = &self.lock;
-        file.set_len(0)
-            .and_then(|()| writeln!(file, "process {}", std::process::id()))
-            .map_err(self.io("write", "lock"))
-    }
-
-    fn witness(&self) -> Result<(Witness, Testimony), OpenError> {
-        let path = self.path("witness");
-        if !path.exists() {
-            if self.has_log() {
-                return Err(self.damaged("its witness is missing"));
-            }
-            let witness = Witness::create(&path).map_err(self.io("create", "witness"))?;
-            sync_folder(&self.path).map_err(self.io("sync", ""))?;
-            let commit = CommitNumber(0);
-            return Ok((
-                witness,
-                Testimony {
-                    commit,
-                    chain: ChainHash::START,
-                    file_bytes: 0,
-                },
-            ));
-        }
-        let (witness, testimony) = Witness::open(&path).map_err(self.io("read", "witness"))?;
-        match testimony {
-            Some(testimony) => Ok((witness, testimony)),
-            // The very first start was cut off before its witness was on the disk.
-            None if !self.has_log() => {
-                fs::remove_file(&path).map_err(self.io("remove", "witness"))?;
-                self.witness()
-            }
-            None => Err(self.damaged("its witness is unreadable")),
-        }
-    }
-
-    /// Whether there is anything that a log may be in.
-    fn has_log(&self) -> bool {
-        let names = ["sled", "sled.before", "clean"];
-        names.iter().any(|name| self.path(name).exists())
-    }
-
-    fn file_bytes(&self) -> Result<u64, OpenError> {
-        let file = self.path("sled").join("db");
-        fs::metadata(file)
-            .map(|file| file.len())
-            .map_err(self.io("measure", "sled/db"))
-    }
-
-    /// What the mark of a clean stop says: all that must be so for sled to work in place. sled's
-    /// recovery overwrites what it takes for torn, so every byte is looked at first.
-    fn clean_mark(&self) -> io::Result<String> {
-        let folder = self.path("sled");
-        let (bytes, checksum) = checksum_of(&folder)?;
-        Ok(format!(
-            "storage {STORAGE_VERSION}, sled {bytes} bytes, CRC-32 {checksum:08x}\n"
-        ))
-    }
-
-    fn write_clean_mark(&self) -> Result<(), OpenError> {
-        let mark = self.clean_mark().map_err(self.io("read", "sled"))?;
-        let mut file = File::create(self.path("clean")).map_err(self.io("write", "clean"))?;
-        file.write_all(mark.as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(self.io("write", "clean"))
-    }
-
-    /// Whether the last stop was clean and sled's files are exactly as they were then. If not, sled
-    /// gets a copy, and a refusal touches nothing.
-    fn stopped_cleanly(&self) -> bool {
-        let Ok(mark) = fs::read_to_string(self.path("clean")) else {
-            return false;
-        };
-        self.clean_mark().is_ok_and(|expected| mark == expected)
-    }
-
     fn open_in_place(&self) -> Result<Db, OpenError> {
         self.remove_leftovers("sled")?;
         self.open_sled("sled")
@@ -537,12 +283,6 @@ impl DataFolder {
             self.rename("sled", "sled.before")?;
         }
         self.rename("sled.opening", "sled")
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        fs::rename(self.path(from), self.path(to))
-            .and_then(|()| sync_folder(&self.path))
-            .map_err(self.io("move to", to))
     }
 
     /// Checks a copy of a database whose file had `bytes` bytes.
@@ -657,84 +397,6 @@ impl DataFolder {
             }
         }
     }
-
-    /// A snapshot that sled was interrupted in writing stops every later opening, and is of no use.
-    fn remove_leftovers(&self, name: &str) -> Result<(), OpenError> {
-        let folder = self.path(name);
-        for item in fs::read_dir(&folder).map_err(self.io("read", name))? {
-            let item = item.map_err(self.io("read", name))?;
-            let file = item.file_name();
-            let file = file.to_string_lossy();
-            if file.starts_with("snap.") && file.ends_with(".generating") {
-                fs::remove_file(item.path()).map_err(self.io("remove", name))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn remove_file(&self, name: &str) -> Result<(), OpenError> {
-        fs::remove_file(self.path(name))
-            .and_then(|()| sync_folder(&self.path))
-            .map_err(self.io("remove", name))
-    }
-
-    fn remove_folder(&self, name: &str) -> Result<(), OpenError> {
-        match fs::remove_dir_all(self.path(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(self.io("remove", name)(error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// sled's threads let go of the file some time after the last handle is dropped.
-    fn wait_for_release(&self) -> Result<(), OpenError> {
-        let deadline = Instant::now() + RELEASE_WAIT;
-        for name in ["sled", "sled.opening", "sled.before"] {
-            let path = self.path(name).join("db");
-            let Ok(file) = File::open(&path) else {
-                continue;
-            };
-            while file.try_lock().is_err() {
-                if Instant::now() > deadline {
-                    return Err(self.damaged(format!("{name} is still in use")));
-                }
-                std::thread::park_timeout(Duration::from_millis(2));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns how many bytes the files of a folder have, and one checksum over all of them, in the order
-/// of their names.
-fn checksum_of(folder: &Path) -> io::Result<(u64, u32)> {
-    let mut paths = vec![];
-    for item in fs::read_dir(folder)? {
-        paths.push(item?.path());
-    }
-    paths.sort();
-    let (mut bytes, mut hasher) = (0, crc32fast::Hasher::new());
-    let mut buffer = vec![0; 1024 * 1024];
-    for path in paths {
-        hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
-        if path.is_dir() {
-            let (inside, checksum) = checksum_of(&path)?;
-            bytes += inside;
-            hasher.update(&checksum.to_be_bytes());
-            continue;
-        }
-        let mut file = File::open(path)?;
-        loop {
-            let length = file.read(&mut buffer)?;
-            let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
-                break;
-            };
-            bytes += u64::try_from(length).unwrap_or(u64::MAX);
-            hasher.update(read);
-        }
-    }
-    Ok((bytes, hasher.finalize()))
 }
 
 /// Does what may make sled panic. `None` if it did, which nobody is told of otherwise.
@@ -746,24 +408,12 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
     done.ok()
 }
 
-/// Copies a folder with its subfolders; `fs::copy` shares the blocks where the file system can.
-fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for item in fs::read_dir(from)? {
-        let item = item?;
-        let target = to.join(item.file_name());
-        if item.file_type()?.is_dir() {
-            copy_folder(&item.path(), &target)?;
-        } else {
-            fs::copy(item.path(), target)?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::log::witness::Witness;
 
     fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let mut found = vec![];
