@@ -19,8 +19,11 @@ use crate::{
     reader::Document,
 };
 
-/// How often entries are looked for behind the same entry, walking back again, before it is a loop.
-const LOOKS_BETWEEN_MAX: u32 = 8;
+mod foreign;
+
+use foreign::{Passed, permanent_url};
+
+pub(super) use foreign::is_closed;
 
 /// Where the walk stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,16 +58,6 @@ enum Standing {
 struct Pin {
     entry: String,
     place: Option<(Position, HistoryHash)>,
-}
-
-/// The document passed last: as it was asked for, and where it came from.
-#[derive(Clone, Debug)]
-struct Passed {
-    asked: Url,
-    url: Url,
-    /// Whether it was closed when it was read, so that nothing can have been added to it since.
-    closed: bool,
-    empty: bool,
 }
 
 /// One catching-up, from a start to what was newest when it began.
@@ -378,14 +371,6 @@ impl Walk {
         }
     }
 
-    /// Whether the bookmarked entry, found by its id alone, may have come again: it was read in another
-    /// document, which is asked first.
-    fn may_be_a_revision(&self, document: &Document, url: &Url) -> bool {
-        let read_in = self.last.as_ref().and_then(|last| last.document.as_ref());
-        let elsewhere = read_in.is_some_and(|read_in| read_in != url);
-        document.history.is_none() && elsewhere && !self.looked_again
-    }
-
     /// Leaves the recent document for one far back, by way of the archive index if there is one. It
     /// takes documents that link forward, as those with positions do.
     fn look_into_index(&mut self, document: &Document, back: Url) -> Result<(), WalkError> {
@@ -561,47 +546,9 @@ impl Walk {
         self.hand_over(document, url, after).map(Some)
     }
 
-    /// Whether a document without numbers comes right behind the one passed last.
-    fn follows_last(&self, document: &Document, url: &Url) -> bool {
-        let previous = document.link("prev-archive");
-        let behind = |last: &Passed| Some(&last.asked) == previous || Some(&last.url) == previous;
-        let other = |last: &Passed| last.url != *url;
-        self.passed
-            .as_ref()
-            .is_some_and(|last| other(last) && behind(last))
-    }
-
-    /// Whether this document was the last one passed, and had no entry then.
-    fn was_empty(&self, url: &Url) -> bool {
-        let passed = self.passed.as_ref().filter(|passed| passed.url == *url);
-        passed.is_some_and(|passed| passed.empty)
-    }
-
     /// Returns the URL that a document retrieved from `url` was asked for at, as links name it.
     fn asked(&self, url: &Url) -> Url {
         self.ask().map_or_else(|| url.clone(), |ask| ask.url)
-    }
-
-    /// Walks back again, from a document on the way forward that does not continue the last one.
-    fn look_between(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        let (Some(last), Some(previous)) =
-            (self.last.clone(), document.link("prev-archive").cloned())
-        else {
-            return Err(self.gap());
-        };
-        // A feed that grows meanwhile may need it more than once from one place, but not for ever.
-        let times = match &self.looked_between {
-            Some((entry, times)) if *entry == last.entry => times + 1,
-            _ => 1,
-        };
-        if times > LOOKS_BETWEEN_MAX {
-            return Err(WalkError::Loop { url: url.clone() });
-        }
-        self.looked_between = Some((last.entry.clone(), times));
-        self.start = Start::Bookmark(last);
-        self.visited.clear();
-        self.way_back.push(self.asked(url));
-        self.go_back(previous).map(|()| None)
     }
 
     /// Classifies a document against the place to go on from.
@@ -905,16 +852,4 @@ impl Walk {
         };
         WalkError::Gap { entry }
     }
-}
-
-/// Returns a recent document's permanent URL. In a foreign feed `via` leads to where its information
-/// comes from, which is something else (RFC 4287, 4.2.7.2).
-fn permanent_url(document: &Document, url: &Url) -> Url {
-    let via = document.link("via").filter(|_| document.history.is_some());
-    via.unwrap_or(url).clone()
-}
-
-/// Whether a document says that it is closed.
-pub(super) fn is_closed(document: &Document) -> bool {
-    document.archived || document.link("next-archive").is_some()
 }
