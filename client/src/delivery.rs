@@ -83,7 +83,7 @@ impl Delivery {
     }
 
     /// Returns the entry's bytes as they stand in the document; of a foreign feed, with the namespace
-    /// declarations, the base and the language of the feed, so that they stand alone.
+    /// declarations, base, language and authors of the feed, so that they stand alone.
     pub fn raw(&self) -> &Bytes {
         &self.fragment
     }

@@ -228,16 +228,15 @@ impl Publisher {
             body,
             answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
         };
-        let there = self
-            .transport
-            .send(request(Method::Get, Bytes::new()))
-            .await;
-        let there = there.map_err(|source| PublishError::Transport {
-            url: self.url.clone(),
-            source,
-        })?;
-        if there.status != 404 {
-            return Ok(false);
+        let look = request(Method::Get, Bytes::new());
+        match self.send_until_answered(look).await {
+            // A feed's own URL leads to its newest document.
+            Ok(_)
+            | Err(PublishError::Refused {
+                status: 300..=399, ..
+            }) => return Ok(false),
+            Err(PublishError::Refused { status: 404, .. }) => {}
+            Err(error) => return Err(error),
         }
         let settings = serde_json::json!({ "id": id }).to_string();
         let created = request(Method::Put, settings.into());

@@ -79,6 +79,8 @@ pub struct Document {
     scope: Scope,
     /// Its `xml:base`, made absolute, and its `xml:lang`.
     inherited: Vec<(&'static str, String)>,
+    /// Its authors, who are those of entries that name none (RFC 4287, 4.1.2).
+    authors: Vec<Range<usize>>,
 }
 
 /// A feed-level link.
@@ -150,6 +152,7 @@ impl Document {
             entries,
             scope,
             inherited,
+            authors,
             ..
         } = reading;
         let Head {
@@ -184,6 +187,7 @@ impl Document {
             entries,
             scope,
             inherited,
+            authors,
         })
     }
 
@@ -214,8 +218,8 @@ impl Document {
 
     /// Returns an entry as an element that stands alone.
     ///
-    /// Ours do as they are. One of a foreign feed gets the namespace declarations, the base and the
-    /// language that its feed element made for it, unless it has its own.
+    /// Ours do as they are. One of a foreign feed gets the namespace declarations, the base, the language
+    /// and the authors that its feed has for it, unless it has its own.
     pub fn stand_alone(&self, index: usize) -> Option<Bytes> {
         let fragment = self.fragment(index)?;
         if self.history.is_some() || self.scope.is_empty() {
@@ -225,6 +229,7 @@ impl Document {
         let Ok(Event::Start(tag) | Event::Empty(tag)) = reader.read_event() else {
             return Some(fragment);
         };
+        let inside = usize::try_from(reader.buffer_position()).ok()?;
         let name = String::from_utf8_lossy(tag.name().as_ref()).into_owned();
         let mut element = format!("<{name}");
         for (prefix, uri) in &self.scope {
@@ -242,8 +247,16 @@ impl Document {
                 push_attribute(name, value, &mut element);
             }
         }
-        let rest = fragment.get(1 + name.len()..)?;
-        Some([element.as_bytes(), rest].concat().into())
+        let mut whole = element.into_bytes();
+        whole.extend_from_slice(fragment.get(1 + name.len()..inside)?);
+        let rest = fragment.get(inside..)?;
+        if !rest.is_empty() && !names_author(rest) {
+            for author in &self.authors {
+                whole.extend_from_slice(self.body.get(author.clone())?);
+            }
+        }
+        whole.extend_from_slice(rest);
+        Some(whole.into())
     }
 
     /// Returns the index of the entry with this id.
@@ -257,6 +270,26 @@ impl Document {
             .iter()
             .find(|link| link.rel == rel)
             .map(|link| &link.url)
+    }
+}
+
+/// Whether an entry, given from behind its start tag on, names an author, or a source that may.
+fn names_author(children: &[u8]) -> bool {
+    let mut reader = Reader::from_reader(children);
+    reader.config_mut().check_end_names = false;
+    let mut depth = 0_u32;
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(tag)) => {
+                if depth == 0 && matches!(tag.local_name().as_ref(), b"author" | b"source") {
+                    return true;
+                }
+                depth += 1;
+            }
+            Ok(Event::End(_)) if depth > 0 => depth -= 1,
+            Ok(Event::Eof | Event::End(_)) | Err(_) => return false,
+            Ok(_) => {}
+        }
     }
 }
 
@@ -282,6 +315,7 @@ struct Reading<'a> {
     entries: Vec<Slice>,
     scope: Scope,
     inherited: Vec<(&'static str, String)>,
+    authors: Vec<Range<usize>>,
 }
 
 impl<'a> Reading<'a> {
@@ -295,6 +329,7 @@ impl<'a> Reading<'a> {
             entries: vec![],
             scope: vec![],
             inherited: vec![],
+            authors: vec![],
         }
     }
 
@@ -351,7 +386,11 @@ impl<'a> Reading<'a> {
             if Self::is(&tag, &own, feed, ATOM, b"entry") {
                 self.entry(start, feed, &own, empty)?;
             } else {
+                let is_author = Self::is(&tag, &own, feed, ATOM, b"author");
                 self.head_child(&tag, &own, feed, base, empty)?;
+                if is_author {
+                    self.authors.push(start..self.position());
+                }
             }
         }
     }
@@ -605,7 +644,8 @@ mod tests {
     fn a_foreign_entry_takes_with_it_what_its_feed_says() {
         let feed = read(
             "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='../b/' xml:lang='de'><id>urn:f</id>\
-             <entry><id>urn:1</id></entry><entry xml:lang='fr' xml:base='/'><id>urn:2</id></entry></feed>",
+             <author><name>Alice</name></author><entry><id>urn:1</id></entry>\
+             <entry xml:lang='fr' xml:base='/'><id>urn:2</id><author><name>Bob</name></author></entry></feed>",
         );
         let feed = feed.unwrap();
         let alone = |index| String::from_utf8(feed.stand_alone(index).unwrap().to_vec()).unwrap();
@@ -616,7 +656,12 @@ mod tests {
         );
         assert!(first.contains("xml:lang=\"de\""), "{first}");
         assert!(
-            second.contains("xml:lang='fr'") && !second.contains("de"),
+            first.contains("<author><name>Alice</name></author><id>urn:1</id>"),
+            "{first}"
+        );
+        let own = second.contains("xml:lang='fr'") && second.contains("Bob");
+        assert!(
+            own && !second.contains("de") && !second.contains("Alice"),
             "{second}"
         );
     }

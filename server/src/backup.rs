@@ -6,11 +6,12 @@
 
 use std::{
     fs, io,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
 use simplefeed_core::feed::{CommitNumber, DocumentNumber, FeedName};
+use tempfile::TempDir;
 
 use crate::{
     log::{
@@ -29,6 +30,12 @@ pub enum BackupError {
     /// There is something already.
     #[error("{to} is there already; a backup needs a folder of its own")]
     Exists {
+        /// Where the backup was to go.
+        to: PathBuf,
+    },
+    /// A file system begins there, so nothing can take its place.
+    #[error("{to} is a mount point; name a new folder in it")]
+    Mounted {
         /// Where the backup was to go.
         to: PathBuf,
     },
@@ -110,34 +117,50 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
     to: &Path,
     fill: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<T, E> {
-    let failed = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| E::from(BackupError::Io { path, source })
-    };
     // An empty folder is replaced in the end.
     let is_free = fs::read_dir(to).map_or(!to.exists(), |mut items| items.next().is_none());
     if !is_free {
         return Err(BackupError::Exists { to: to.into() }.into());
     }
-    let parent = match to.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+    let partial = folder_beside(to)?;
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| E::from(BackupError::Io { path, source })
     };
-    let partial = tempfile::Builder::new()
-        .prefix(".partial-")
-        // As any folder that is made: a web server may have to look into it.
-        .permissions(fs::Permissions::from_mode(0o777))
-        .tempdir_in(parent)
-        .map_err(failed(parent))?;
     mark_restored(partial.path()).map_err(failed(partial.path()))?;
     let made = fill(partial.path())?;
     sync_tree(partial.path()).map_err(failed(partial.path()))?;
     fs::rename(partial.path(), to)
-        .and_then(|()| sync_folder(parent))
+        .and_then(|()| sync_folder(parent_of(to)))
         .map_err(failed(to))?;
     // There is nothing left to remove.
     let _moved = partial.keep();
     Ok(made)
+}
+
+/// Makes a folder for what is not whole yet: on the file system where `to` will be.
+pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
+    let parent = parent_of(to);
+    let device = |path: &Path| fs::metadata(path).map(|folder| folder.dev()).ok();
+    if device(to).is_some_and(|own| Some(own) != device(parent)) {
+        return Err(BackupError::Mounted { to: to.into() });
+    }
+    tempfile::Builder::new()
+        .prefix(".partial-")
+        // As any folder that is made: a web server may have to look into it.
+        .permissions(fs::Permissions::from_mode(0o777))
+        .tempdir_in(parent)
+        .map_err(|source| BackupError::Io {
+            path: parent.into(),
+            source,
+        })
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupError> {

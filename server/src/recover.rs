@@ -7,22 +7,22 @@
 //! duplicates. What is missing is named. Whoever serves the new log begins an epoch.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     path::{Path, PathBuf},
 };
 
 use simplefeed_core::{
     digest::Digest,
-    feed::{CommitNumber, FeedKey, FeedName, Position},
+    feed::{CommitNumber, DocumentName, FeedKey, FeedName, Position},
 };
 
 use crate::{
-    backup::{BackupError, Unhurried, make_folder},
+    backup::{BackupError, Unhurried, folder_beside, make_folder},
     log::{
         EntryLog as _, LogError,
         folder::OpenError,
-        opening::{self, open_with},
+        opening::{self, open_with, quietly},
         sled_log::SledLog,
         witness,
     },
@@ -32,7 +32,7 @@ use crate::{
 mod found;
 mod timeline;
 
-use found::{FoundDocument, FoundFeed, Source};
+use found::{FoundDocument, FoundFeed};
 
 /// Why nothing was recovered.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +50,14 @@ pub enum RecoverError {
     /// The new archive cannot be written.
     #[error("the new archive cannot be written")]
     Archive(#[from] ArchiveError),
+    /// Documents did not come out as they were.
+    #[error("documents did not come out as they were")]
+    Different(BTreeSet<(FeedName, DocumentName)>),
     /// There is nothing to recover from.
-    #[error("nothing is left in {folder} that a log could be made of")]
+    #[error(
+        "nothing is left in {folder} that a log could be made of; `simplefeed import` may publish \
+         documents that are left"
+    )]
     Nothing {
         /// The old folder.
         folder: PathBuf,
@@ -84,31 +90,106 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     if !data.is_dir() {
         return Err(nothing());
     }
-    make_folder(to, |folder| {
-        let scratch = folder.join("reading");
-        let old = opening::salvage(data, &scratch)?;
-        let archive = Archive::new(data, www);
-        let mut report = Report::default();
-        let lost_commits = lost_commits(data, old.as_ref());
-        let told_all = lost_commits.is_none() && old.is_some();
-        report.missing.extend(lost_commits);
-        let feeds = find(old.as_ref(), &archive, &mut report);
-        if feeds.is_empty() {
-            return Err(nothing());
+    // Beside the new folder, where there must be room for it, too.
+    let scratch = folder_beside(to)?;
+    let copy = scratch.path().join("reading");
+    let archive = Archive::new(data, www);
+    let old = opening::salvage(data, &copy)?;
+    let mut missing: Vec<String> = vec![];
+    let lost_commits = lost_commits(data, old.as_ref());
+    let told_all = lost_commits.is_none() && old.is_some();
+    missing.extend(lost_commits);
+    let mut feeds = find(old.as_ref(), &archive, &mut missing);
+    if feeds.is_empty() {
+        return Err(nothing());
+    }
+    found::free_guesses(&mut feeds);
+    let mut report = loop {
+        let made = make_folder(to, |folder| {
+            let (report, different) = make(&feeds, old.as_ref(), &archive, folder)?;
+            if different.is_empty() {
+                return Ok(report);
+            }
+            Err(RecoverError::Different(different))
+        });
+        match made {
+            // What does not come out as it was must not be shown under a name that others know.
+            Err(RecoverError::Different(different)) => distrust(&mut feeds, &different),
+            made => break made?,
         }
-        let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
-        timeline::replay(&feeds, old.as_ref(), &archive, &opened.log)?;
+    };
+    for feed in &feeds {
+        feed.tell_missing(told_all, &mut missing);
+    }
+    report.missing.splice(0..0, missing);
+    opening::discard(old, &copy)?;
+    Ok(report)
+}
+
+/// Makes the new log and its archive. Returns what came out, and which documents are not what they were.
+fn make(
+    feeds: &[FoundFeed],
+    old: Option<&SledLog>,
+    archive: &Archive,
+    folder: &Path,
+) -> Result<(Report, Different), RecoverError> {
+    let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
+    timeline::replay(feeds, old, archive, &opened.log)?;
+    let mut report = Report {
+        feeds: opened.log.head().feeds,
+        ..Report::default()
+    };
+    let mut different = Different::new();
+    for feed in feeds {
+        for document in compare(feed, &opened.log)? {
+            different.insert((feed.name.clone(), document));
+        }
+    }
+    if different.is_empty() {
         let made = Archive::new(folder, None);
-        for feed in &feeds {
-            feed.tell_missing(told_all, &mut report.missing);
-            archive_again(feed, &opened.log, &archive, &made, &mut report)?;
+        for feed in feeds {
+            archive_again(feed, &opened.log, archive, &made, &mut report)?;
         }
-        report.feeds = opened.log.head().feeds;
         made.note(opened.log.head().number);
-        opened.close()?;
-        opening::discard(old, &scratch)?;
-        Ok(report)
-    })
+    }
+    opened.close()?;
+    Ok((report, different))
+}
+
+/// Returns the documents of a feed that are not what they were, or lead elsewhere.
+fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, RecoverError> {
+    let mut different = vec![];
+    let trusted = |document: &&FoundDocument| !document.distrusted;
+    for (index, document) in feed
+        .documents
+        .iter()
+        .enumerate()
+        .filter(|(_, found)| trusted(found))
+    {
+        let number = document.name.number;
+        let frozen = Frozen::render(log, feed.key, number)?;
+        let Some(frozen) = frozen else { continue };
+        let next = feed.documents.get(index + 1);
+        let leads = next.is_none_or(|next| frozen.successor.linked == next.linked);
+        let own = (frozen.opening.name, frozen.opening.linked) == (document.name, document.linked);
+        let digest = Digest::of(&frozen.bytes);
+        let same = document.expected.is_none_or(|expected| expected == digest);
+        if !(leads && own && same) {
+            different.push(document.name);
+        }
+    }
+    Ok(different)
+}
+
+/// Documents that did not come out as they were.
+type Different = BTreeSet<(FeedName, DocumentName)>;
+
+fn distrust(feeds: &mut [FoundFeed], different: &Different) {
+    for feed in feeds {
+        for document in &mut feed.documents {
+            document.distrusted |= different.contains(&(feed.name.clone(), document.name));
+        }
+    }
 }
 
 /// Tells what the witness knows of and the log does not have.
@@ -120,20 +201,23 @@ fn lost_commits(data: &Path, old: Option<&SledLog>) -> Option<String> {
 }
 
 /// Puts together what is left of every feed.
-fn find(old: Option<&SledLog>, archive: &Archive, report: &mut Report) -> Vec<FoundFeed> {
-    let mut names: BTreeMap<FeedName, Option<FeedKey>> = archive
-        .feeds()
-        .into_iter()
-        .map(|name| (name, None))
-        .collect();
+fn find(old: Option<&SledLog>, archive: &Archive, missing: &mut Vec<String>) -> Vec<FoundFeed> {
+    let names = archive.feeds().into_iter().map(|name| (name, None));
+    let mut names: BTreeMap<FeedName, Option<FeedKey>> = names.collect();
     if let Some(old) = old {
-        names.extend(old.salvage_names().map(|(name, key)| (name, Some(key))));
+        let told = quietly(|| old.salvage_names()).unwrap_or_default();
+        names.extend(told.into_iter().map(|(name, key)| (name, Some(key))));
+        let found = u64::try_from(names.len()).unwrap_or(u64::MAX);
+        let lost = old.head().feeds.saturating_sub(found);
+        if lost > 0 {
+            missing.push(format!("{lost} feeds are missing, with their names"));
+        }
     }
     let mut feeds = vec![];
     for (name, key) in names {
         match FoundFeed::find(&name, key, old, archive) {
             Some(feed) => feeds.push(feed),
-            None => report.missing.push(format!(
+            None => missing.push(format!(
                 "feed {name}: none of its settings is left; `simplefeed import` may publish its documents again"
             )),
         }
@@ -141,7 +225,7 @@ fn find(old: Option<&SledLog>, archive: &Archive, report: &mut Report) -> Vec<Fo
     feeds
 }
 
-/// Writes a feed's archive, with the twins of the old one, and compares it with what it was.
+/// Writes a feed's archive, with the twins of the old one.
 fn archive_again(
     feed: &FoundFeed,
     log: &SledLog,
@@ -152,18 +236,15 @@ fn archive_again(
     report.entries += feed.entries();
     for document in &feed.documents {
         let number = document.name.number;
-        new.make(log, feed.key, &feed.name, number, Some(old))?;
-        let Source::Archive(digest) = document.source else {
-            continue;
-        };
-        let frozen = Frozen::render(log, feed.key, number)?;
-        if frozen.is_some_and(|frozen| Digest::of(&frozen.bytes) == digest) {
-            report.documents += 1;
-        } else {
-            let (name, document) = (&feed.name, document.name);
-            report
-                .missing
-                .push(format!("feed {name}: {document} came out different"));
+        let made = new.make(log, feed.key, &feed.name, number, Some(old))?;
+        report.documents += u64::from(made.is_some());
+    }
+    for block in old.blocks(&feed.name) {
+        if old.block(&feed.name, &block) != new.block(&feed.name, &block) {
+            let name = &feed.name;
+            report.missing.push(format!(
+                "feed {name}: {block} came out different; caches may keep what it was"
+            ));
         }
     }
     Ok(())
@@ -179,10 +260,23 @@ impl FoundFeed {
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
-            for Range { start, end } in document.holes(next.first) {
-                let document = document.name;
+            let holes = document.holes(next.first);
+            let document_name = document.name;
+            if document.unsent {
                 missing.push(format!(
-                    "feed {name}: positions {start} to {} are missing, of {document}",
+                    "feed {name}: what was sent for the entries of {document_name} is missing; repeats of \
+                     them may be conflicts"
+                ));
+            }
+            if document.distrusted && holes.is_empty() {
+                missing.push(format!(
+                    "feed {name}: {document_name} is missing, since nothing tells what it was exactly; its \
+                     entries are there"
+                ));
+            }
+            for Range { start, end } in holes {
+                missing.push(format!(
+                    "feed {name}: positions {start} to {} are missing, of {document_name}",
                     end.0 - 1
                 ));
             }

@@ -108,6 +108,7 @@ fn an_archive_of_somebody_else_is_imported() {
             "/blog/feed.atom",
             "<feed xmlns='http://www.w3.org/2005/Atom' xml:lang='de'><id>urn:blog</id>\
              <title>Blog</title><updated>2026-01-03T00:00:00Z</updated>\
+             <author><name>Alice</name></author>\
              <link rel='self' href='feed.atom'/><link rel='prev-archive' href='2.atom'/>\
              <entry><id>urn:4</id><title>Vier</title><updated>2026-01-03T00:00:00Z</updated>\
              <link href='posts/4.html'/></entry>\
@@ -157,10 +158,11 @@ fn an_archive_of_somebody_else_is_imported() {
     );
     let fourth = entry(&server, "blog", 3).text();
     assert!(
-        fourth.contains(&format!("xml:base=\"{address}/blog/feed.atom\"")),
+        fourth.contains(&format!("xml:base=\"{address}/blog/\"")),
         "{fourth}"
     );
     assert!(fourth.contains("xml:lang=\"de\""), "{fourth}");
+    assert!(fourth.contains("<name>Alice</name>"), "{fourth}");
 }
 
 /// Goal: files are imported once, however often it is tried.

@@ -93,11 +93,14 @@ async fn import_feed(
 }
 
 /// Returns an entry as it can be published. Where its references are relative, it says to what: in a
-/// feed from elsewhere, that is the document it was read in.
+/// feed from elsewhere, that is where the documents are.
 fn entry_of(delivery: &Delivery) -> anyhow::Result<String> {
     let entry = std::str::from_utf8(delivery.raw()).context("an entry is not UTF-8")?;
-    let document = delivery.document();
-    let (Err(_), Some(base)) = (elements(entry), document) else {
+    // Not the document itself: the entry moves from one to the next, and must come out the same.
+    let folder = delivery
+        .document()
+        .and_then(|document| document.join(".").ok());
+    let (Err(_), Some(base)) = (elements(entry), folder) else {
         return Ok(entry.into());
     };
     let base = base.as_str().replace('&', "&amp;").replace('"', "&quot;");

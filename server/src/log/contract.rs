@@ -28,7 +28,7 @@ use super::{
     opening::{OpenedLog, open, open_with},
 };
 
-fn settings(feed: u128) -> Settings {
+pub(super) fn settings(feed: u128) -> Settings {
     Settings {
         name: FeedName::parse(&format!("feed{feed}")).unwrap(),
         id: FeedId::of_uuid(Uuid::from_u128(feed)),
@@ -77,7 +77,7 @@ fn open_document(feed: u128, document: u64, first: u64) -> Change {
 }
 
 /// Commits of every kind: creation, small and huge entries, cuts, several feeds at once, settings.
-fn script() -> Vec<Commit> {
+pub(super) fn script() -> Vec<Commit> {
     let later = Settings {
         choices: Choices {
             title: Some("Later".into()),

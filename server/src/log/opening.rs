@@ -63,11 +63,15 @@ pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
 /// Returns why it cannot be copied, or that a server has it open.
 pub fn salvage(folder: &Path, scratch: &Path) -> Result<Option<SledLog>, OpenError> {
     // A folder that was never locked is left without a lock.
-    let _lock = folder
+    let lock = folder
         .join("lock")
         .exists()
-        .then(|| DataFolder::lock(folder))
-        .transpose()?;
+        .then(|| DataFolder::lock(folder));
+    let _lock = match lock.transpose() {
+        // What cannot be written is in use by nobody.
+        Err(OpenError::Io { .. }) => None,
+        lock => lock?,
+    };
     let copied = DataFolder::lock(scratch)?;
     let mut best: Option<SledLog> = None;
     for name in ["sled", "sled.before"] {
@@ -77,9 +81,12 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Option<SledLog>, OpenErr
         }
         copy_folder(&from, &copied.path(name)).map_err(copied.io("copy to", name))?;
         copied.remove_leftovers(name)?;
-        let Ok(db) = copied.open_sled(name) else {
+        let Ok(db) = copied.open_any(name) else {
             continue;
         };
+        if let Err(newer @ OpenError::Newer { .. }) = copied.check_version(&db) {
+            return Err(newer);
+        }
         let log = SledLog::salvaged(db, copied.path(name).join("db"));
         let further = |best: &SledLog| best.head().number < log.head().number;
         if best.as_ref().is_none_or(further) {
@@ -351,8 +358,15 @@ impl DataFolder {
         Ok(())
     }
 
-    /// Opens sled. It panics on some damaged databases; a panic is a refusal here.
+    /// Opens sled on a layout that is known.
     fn open_sled(&self, name: &str) -> Result<Db, OpenError> {
+        let db = self.open_any(name)?;
+        self.check_version(&db)?;
+        Ok(db)
+    }
+
+    /// Opens sled. It panics on some damaged databases; a panic is a refusal here.
+    fn open_any(&self, name: &str) -> Result<Db, OpenError> {
         let path = self.path(name);
         let open = || {
             sled::Config::new()
@@ -369,7 +383,6 @@ impl DataFolder {
             }
             None => return Err(self.damaged(format!("{name} cannot be opened: sled gave up"))),
         };
-        self.check_version(&db)?;
         Ok(db)
     }
 

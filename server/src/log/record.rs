@@ -109,6 +109,12 @@ pub(super) fn settings_prefix(feed: FeedKey) -> Vec<u8> {
     key(b's', &[feed.0.as_bytes()])
 }
 
+/// Returns the feed of a key that begins with one behind its kind.
+pub(super) fn feed_of_key(key: &[u8]) -> Option<FeedKey> {
+    let feed = key.get(1..)?.first_chunk::<16>()?;
+    Some(FeedKey(Uuid::from_bytes(*feed)))
+}
+
 /// Returns the revision of the key of settings, or `None` if it is another kind of key.
 pub(super) fn revision_of_key(key: &[u8]) -> Option<Revision> {
     let (_, rest) = key.strip_prefix(b"s")?.split_first_chunk::<16>()?;

@@ -20,7 +20,10 @@ use url::Url;
 use super::found::{FoundDocument, FoundEntry, FoundFeed, Source};
 use crate::{
     log::{EntryLog, LogError, opening::quietly, sled_log::SledLog},
-    views::{archive_files::Archive, sidecar::Sidecar},
+    views::{
+        archive_files::{Archive, Salvaged},
+        sidecar::Sidecar,
+    },
 };
 
 /// Archived documents kept in memory while their entries are committed.
@@ -100,7 +103,7 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
             });
         };
         let (first, opened) = (found_here.entries.first(), found_here.opened);
-        let begins = first.filter(|first| first.at == found_here.first);
+        let begins = first.filter(|first| first.at == found_here.first && !first.guessed);
         if document == 0 && begins.is_none_or(|begins| opened < begins.instant) {
             happened(opened, EventKind::Creation, 0);
         } else if document > 0 && (broken || begins.is_none()) {
@@ -192,7 +195,7 @@ impl Replay<'_> {
         }
         self.group.was = Some(entry.commit);
         self.open_up_to(event.feed, event.document);
-        self.rename(event.feed, entry.epoch);
+        self.rename(event.feed, entry.document.epoch);
         self.skip_to(event.feed, entry.at);
         self.group.bytes += fragment.len();
         self.push(
@@ -379,7 +382,7 @@ impl Content<'_> {
         entry: &FoundEntry,
     ) -> Option<(EntryId, Digest, Bytes)> {
         match document.source {
-            Source::Archive(_) => self.archived(feed, document, entry),
+            Source::Archive => self.archived(feed, document, entry),
             Source::Log => {
                 let range = entry.at..entry.at.next();
                 let read = quietly(|| self.old?.entries(feed.key, range).ok());
@@ -400,7 +403,7 @@ impl Content<'_> {
             if self.loaded.len() >= LOADED_MAX {
                 self.loaded.clear();
             }
-            let (bytes, sidecar) = self.archive.salvage(&feed.name, found.name);
+            let Salvaged { bytes, sidecar, .. } = self.archive.salvage(&feed.name, found.name);
             let (_, settings) = feed.settings.first_key_value()?;
             let url = Url::parse(&settings.document_url(found.name)).ok()?;
             let document = Document::read(bytes?, &url).ok()?;
@@ -413,8 +416,12 @@ impl Content<'_> {
         let told = sidecar
             .as_ref()
             .and_then(|sidecar| sidecar.entries.get(oldest));
-        // Without its sidecar, a repeat is known by what the entry became.
-        let sent = told.map_or_else(|| Digest::of(&fragment), |told| told.sent);
+        let sent = told.map(|told| told.sent).or_else(|| {
+            let logged = quietly(|| self.old?.entries(feed.key, entry.at..entry.at.next()).ok());
+            Some(logged.flatten()?.pop()?.sent)
+        });
+        // Where nothing tells, a repeat is known by what the entry became.
+        let sent = sent.unwrap_or_else(|| Digest::of(&fragment));
         Some((EntryId::parse(id)?, sent, fragment))
     }
 }

@@ -186,6 +186,19 @@ pub enum Remade {
     Different,
 }
 
+/// What is left of an archived document.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// The bytes of its file or of its twin.
+    pub bytes: Option<Bytes>,
+    /// Whether anything says that these are the right bytes. If not, nothing says that they are wrong.
+    pub proven: bool,
+    /// Its sidecar.
+    pub sidecar: Option<Sidecar<'static>>,
+    /// Its record in the manifest.
+    pub record: Option<Archived>,
+}
+
 /// The folders of the archived documents.
 #[derive(Clone, Debug)]
 pub struct Archive {
@@ -265,7 +278,7 @@ impl Archive {
             .collect()
     }
 
-    /// Returns the names of a feed's documents of which any file is there.
+    /// Returns the names of a feed's documents of which any file or record is there.
     pub fn documents(&self, feed: &FeedName) -> BTreeSet<DocumentName> {
         let files = names_in(self.folder(feed));
         let sidecars = names_in(self.sidecars.join(feed.as_str()));
@@ -273,37 +286,62 @@ impl Archive {
             let name = name.strip_suffix(".gz").unwrap_or(name);
             name.strip_suffix(".atom").or(name.strip_suffix(".json"))
         });
-        stems.filter_map(DocumentName::of_stem).collect()
+        let recorded = (1..=self.manifests.count(feed).unwrap_or(0))
+            .filter_map(DocumentNumber::new)
+            .filter_map(|number| self.manifests.get(feed, number).ok().flatten())
+            .map(|record| record.name);
+        stems
+            .filter_map(DocumentName::of_stem)
+            .chain(recorded)
+            .collect()
     }
 
-    /// Returns a document's bytes, from its file or its twin, and its sidecar, as far as they are there
-    /// and agree.
-    pub fn salvage(
-        &self,
-        feed: &FeedName,
-        document: DocumentName,
-    ) -> (Option<Bytes>, Option<Sidecar<'static>>) {
+    /// Returns the names of a feed's closed index blocks.
+    pub fn blocks(&self, feed: &FeedName) -> BTreeSet<String> {
+        let files = names_in(self.folder(feed)).into_iter();
+        files
+            .filter(|name| index::block_of_name(name).is_some())
+            .collect()
+    }
+
+    /// Returns the bytes of a closed index block, if it is there.
+    pub fn block(&self, feed: &FeedName, name: &str) -> Option<Vec<u8>> {
+        fs::read(self.folder(feed).join(name)).ok()
+    }
+
+    /// Returns what is left of a document.
+    pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
         let path = self.folder(feed).join(document.to_string());
         let file = fs::read(&path).ok();
         let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin)).ok();
         let sidecar = fs::read(self.sidecar_path(feed, document));
         let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
-        let recorded = self.manifests.get(feed, document.number).ok().flatten();
-        let recorded = recorded.filter(|archived| archived.name == document);
+        let record = self.manifests.get(feed, document.number).ok().flatten();
+        let record = record.filter(|record| record.name == document && !record.is_lost());
         let expected = [
             sidecar.as_ref().map(|sidecar| sidecar.sha256),
-            recorded.map(|archived| archived.identity.digest),
+            record.map(|record| record.identity.digest),
         ];
         // Where nothing else tells, two that agree are right.
-        let agree = expected == [None, None] && file == twin;
-        let sound = [file, twin].into_iter().flatten().map(Bytes::from);
-        let sound = { sound }.find(|bytes| agree || expected.contains(&Some(Digest::of(bytes))));
-        let agrees = |sidecar: &Sidecar<'_>| {
-            let digest = sound.as_ref().map(|bytes| Digest::of(bytes));
-            digest.is_none_or(|digest| digest == sidecar.sha256)
-        };
-        let sidecar = sidecar.filter(agrees);
-        (sound, sidecar)
+        let nothing_tells = expected == [None, None];
+        let agree = nothing_tells && file.is_some() && file == twin;
+        let found: Vec<Bytes> = [file, twin]
+            .into_iter()
+            .flatten()
+            .map(Bytes::from)
+            .collect();
+        let sound = found
+            .iter()
+            .find(|bytes| agree || expected.contains(&Some(Digest::of(bytes))))
+            .cloned();
+        let proven = sound.is_some();
+        let unproven = found.into_iter().next().filter(|_| nothing_tells);
+        Salvaged {
+            bytes: sound.or(unproven),
+            proven,
+            sidecar,
+            record,
+        }
     }
 
     /// Does what the view asks for. What is archived already is left alone. Returns how many documents
@@ -546,13 +584,14 @@ impl Archive {
     }
 }
 
-/// Returns the name of the compressed twin of a file.
+/// Returns the names of the files in a folder, if there is one.
 fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let items = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = items.map(|item| item.file_name().to_string_lossy().into_owned());
     names.collect()
 }
 
+/// Returns the name of the compressed twin of a file.
 fn twin_of(path: &Path) -> PathBuf {
     let mut twin = path.as_os_str().to_owned();
     twin.push(".gz");
