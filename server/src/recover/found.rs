@@ -259,6 +259,11 @@ impl Sources {
                 file.document = None;
             }
         }
+        // What is left of a document that was about to be archived says nothing, not even that it was
+        // closed: nobody was told so.
+        self.archived.retain(|_, file| {
+            file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
+        });
     }
 
     fn documents(&self) -> Vec<FoundDocument> {
@@ -570,7 +575,7 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
 }
 
 /// Gives documents of which nothing is told a place: behind the one before, if all of that is left, or
-/// else where the next one begins.
+/// else where the next one begins; but never before what is left of the one before.
 fn place_unknown(documents: &mut [FoundDocument]) {
     let mut follows = Some(Position(0));
     for document in documents.iter_mut() {
@@ -587,13 +592,12 @@ fn place_unknown(documents: &mut [FoundDocument]) {
         }
         next = Some(document.first);
     }
-    // Nothing is told of the newest ones: they begin where the last one known does.
-    let mut last = Position(0);
+    let mut end = Position(0);
     for document in documents {
         if document.first == UNKNOWN {
-            document.first = last;
+            document.first = end;
         }
-        last = document.first;
+        end = document.end().max(end);
     }
 }
 
