@@ -29,6 +29,7 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
     let preferred: SocketAddr = ([127, 0, 0, 1], 8080).into();
     let free: SocketAddr = ([127, 0, 0, 1], 0).into();
     let listening = Listening::bind(preferred).or_else(|_| Listening::bind(free))?;
+    let signals = listening.stop_signals()?;
     let config = Config::new(ServeArgs {
         data: Some(folder.path().into()),
         ..ServeArgs::default()
@@ -39,7 +40,7 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
     runtime.spawn(publish_more(publisher));
     introduce(server.public_url().as_str());
     eprintln!("listening on http://{}", server.address());
-    super::run(server)
+    super::run(server, signals)
 }
 
 fn introduce(url: &str) {

@@ -30,7 +30,7 @@ use simplefeed_server::{
         sled_log::SledLog,
     },
     recover,
-    serve::{Listening, Server, asked_to_stop},
+    serve::{Listening, Server, StopSignals},
     upkeep::{self, Line, Task},
     views::archive_files::Archive,
 };
@@ -154,21 +154,19 @@ fn serve(args: ServeArgs) -> anyhow::Result<u8> {
         }
     };
     let listening = Listening::bind(config.listen)?;
+    let signals = listening.stop_signals()?;
     let opened = opening::open(&config.data)?;
     let server = Server::start(&config, listening, opened)?;
     eprintln!("listening on http://{}", server.address());
-    run(server)
+    run(server, signals)
 }
 
 /// Runs a server until the process is asked to end.
-fn run(server: Server) -> anyhow::Result<u8> {
+fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let note = Arc::clone(&interrupted);
     server.run(async move {
-        match asked_to_stop().await {
-            Ok(by_interrupt) => note.store(by_interrupt, Ordering::Release),
-            Err(error) => eprintln!("error: signals cannot be received: {error}"),
-        }
+        note.store(signals.received().await, Ordering::Release);
     })?;
     let interrupted = interrupted.load(Ordering::Acquire);
     Ok(if interrupted {

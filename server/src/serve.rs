@@ -14,6 +14,7 @@ use simplefeed_core::instant::Instant;
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
 };
 use tracing::{info, warn};
 use url::Url;
@@ -87,6 +88,22 @@ impl Listening {
             runtime,
             listener,
             address,
+        })
+    }
+}
+
+impl Listening {
+    /// Takes the signals that ask the process to end. Before anybody is told that the server listens, so
+    /// that it always ends in order.
+    ///
+    /// # Errors
+    ///
+    /// Returns why signals cannot be received.
+    pub fn stop_signals(&self) -> Result<StopSignals, ServeError> {
+        let _runtime = self.runtime.enter();
+        Ok(StopSignals {
+            terminate: signal(SignalKind::terminate()).map_err(ServeError::Start)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(ServeError::Start)?,
         })
     }
 }
@@ -285,18 +302,20 @@ fn spawn_keeper(
     }
 }
 
-/// Completes when the process is asked to end. Returns whether it was by SIGINT, from a terminal,
-/// rather than by SIGTERM.
-///
-/// # Errors
-///
-/// Returns why signals cannot be received.
-pub async fn asked_to_stop() -> std::io::Result<bool> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(tokio::select! {
-        _ = terminate.recv() => false,
-        _ = interrupt.recv() => true,
-    })
+/// SIGTERM and SIGINT, from the moment they are asked for: what comes before anybody waits is not lost.
+#[derive(Debug)]
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Completes when the process is asked to end. Returns whether it was by SIGINT, from a terminal,
+    /// rather than by SIGTERM.
+    pub async fn received(mut self) -> bool {
+        tokio::select! {
+            _ = self.terminate.recv() => false,
+            _ = self.interrupt.recv() => true,
+        }
+    }
 }

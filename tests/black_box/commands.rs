@@ -110,6 +110,16 @@ fn a_data_folder_has_one_server() {
     );
 }
 
+/// A server that is asked to end as soon as it says that it listens ends in order.
+#[test]
+fn a_server_can_be_stopped_as_soon_as_it_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..20 {
+        Server::start(folder.path(), &[]).stop();
+        assert!(folder.path().join("clean").exists());
+    }
+}
+
 #[test]
 fn clients_tell_what_went_wrong_by_their_exit_code() {
     let folder = tempfile::tempdir().unwrap();

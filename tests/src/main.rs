@@ -25,7 +25,7 @@ use simplefeed_server::{
         barrier::{Barrier, DiskBarrier},
         opening::open_with,
     },
-    serve::{Listening, Server, asked_to_stop},
+    serve::{Listening, Server},
 };
 
 /// Half of what a sync of the slow disk takes at least.
@@ -117,13 +117,13 @@ fn main() -> anyhow::Result<()> {
         ..ServeArgs::default()
     })?;
     let listening = Listening::bind(config.listen)?;
+    let signals = listening.stop_signals()?;
     let opened =
         open_with(&data, |folder| barrier(&kind, folder)).context("cannot open the log")?;
     let server = Server::start(&config, listening, opened)?;
     eprintln!("listening on http://{}", server.address());
     server.run(async {
-        // Without signals it ends at once, which no test would take for success.
-        drop(asked_to_stop().await);
+        signals.received().await;
     })?;
     Ok(())
 }
