@@ -21,7 +21,8 @@ use url::Url;
 use crate::{
     log::{EntryLog, LogError, settings_of},
     views::{
-        archive_files::{Archive, ArchiveError, Frozen, gunzip},
+        archive_files::{Archive, ArchiveError, gunzip},
+        frozen::Frozen,
         index,
         manifest::{Archived, ManifestError},
     },

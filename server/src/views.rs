@@ -15,6 +15,7 @@ use crate::log::{EntryLog, LogError};
 
 pub mod documents;
 pub mod manifest;
+pub mod frozen;
 pub mod sidecar;
 pub mod archive_files;
 pub mod index;

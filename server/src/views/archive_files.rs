@@ -19,18 +19,16 @@ use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
-    document::feed_document,
-    entry::Entry,
     feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName},
-    header::{Form, header},
     instant::Instant,
-    plan::Opening,
     settings::Settings,
 };
 use tracing::{error, info};
 
 use super::{
-    CommitQueue, View, index,
+    CommitQueue, View,
+    frozen::Frozen,
+    index,
     manifest::{Archived, Coded, ManifestError, Manifests},
     sidecar::Sidecar,
 };
@@ -67,83 +65,6 @@ pub enum ArchiveError {
         /// The file.
         path: PathBuf,
     },
-}
-
-/// An archived document, rendered from the log.
-#[derive(Clone, Debug)]
-pub struct Frozen {
-    /// How it was opened.
-    pub opening: Opening,
-    /// How its successor was.
-    pub successor: Opening,
-    /// The settings its header is made of.
-    pub settings: Settings,
-    /// Its entries, oldest first.
-    pub entries: Vec<Entry>,
-    /// Its bytes.
-    pub bytes: Bytes,
-}
-
-impl Frozen {
-    /// Renders document `number`, or returns `None` if it is not closed, or if entries of it were lost.
-    ///
-    /// # Errors
-    ///
-    /// Returns what cannot be read from the log.
-    pub fn render(
-        log: &dyn EntryLog,
-        feed: FeedKey,
-        number: DocumentNumber,
-    ) -> Result<Option<Self>, LogError> {
-        let opening = log.opening(feed, number)?;
-        let successor = log.opening(feed, number.next())?;
-        let successor = successor.filter(|successor| !successor.after_loss);
-        let Some((opening, successor)) = opening.zip(successor) else {
-            return Ok(None);
-        };
-        let settings = settings_of(log, feed, opening.revision)?;
-        let entries = log.entries(feed, opening.first..successor.first)?;
-        let expected = successor.first.0 - opening.first.0;
-        let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-        let Some(newest) = entries.last().filter(|_| found == expected) else {
-            let what = format!(
-                "document {number} of {} has {found} of {expected} entries",
-                settings.name
-            );
-            return Err(LogError::Damaged { what });
-        };
-        let form = Form::Archived {
-            next: successor.linked,
-        };
-        let header = header(&opening, &settings, form, newest.instant);
-        let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
-        let bytes = feed_document(&header, &fragments);
-        Ok(Some(Self {
-            opening,
-            successor,
-            settings,
-            entries,
-            bytes,
-        }))
-    }
-
-    /// Returns the facts to record, given those of the compressed twin.
-    pub fn archived_as(&self, gzip: Coded) -> Archived {
-        Archived {
-            name: self.opening.name,
-            closed_in: self.successor.linked.epoch,
-            first: self.opening.first,
-            entries: self.successor.first.0 - self.opening.first.0,
-            opened: self.opening.opened,
-            updated: self
-                .entries
-                .last()
-                .map_or(self.opening.opened, |entry| entry.instant),
-            closed: self.successor.opened,
-            identity: Coded::of(&self.bytes),
-            gzip,
-        }
-    }
 }
 
 /// The view: which documents a commit closes.

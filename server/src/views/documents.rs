@@ -30,7 +30,8 @@ use simplefeed_core::{
 };
 
 use super::{
-    archive_files::{Archive, ArchiveError, Frozen, gzip},
+    archive_files::{Archive, ArchiveError, gzip},
+    frozen::Frozen,
     index,
     manifest::{Archived, Coded},
 };

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use simplefeed_core::{digest::Digest, feed::Epoch, settings::Settings};
 
-use super::archive_files::Frozen;
+use super::frozen::Frozen;
 
 /// The version that is written.
 const VERSION: u32 = 1;
