@@ -26,7 +26,10 @@ use crate::{
         sled_log::SledLog,
         witness,
     },
-    views::archive_files::{Archive, ArchiveError, Frozen},
+    views::{
+        archive_files::{Archive, ArchiveError},
+        frozen::Frozen,
+    },
 };
 
 mod found;
@@ -50,9 +53,6 @@ pub enum RecoverError {
     /// The new archive cannot be written.
     #[error("the new archive cannot be written")]
     Archive(#[from] ArchiveError),
-    /// Documents did not come out as they were.
-    #[error("documents did not come out as they were")]
-    Different(BTreeSet<(FeedName, DocumentName)>),
     /// There is nothing to recover from.
     #[error(
         "nothing is left in {folder} that a log could be made of; `simplefeed import` may publish \
@@ -110,12 +110,13 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
             if different.is_empty() {
                 return Ok(report);
             }
-            Err(RecoverError::Different(different))
+            Err(Discarded::Different(different))
         });
         match made {
+            Ok(report) => break report,
             // What does not come out as it was must not be shown under a name that others know.
-            Err(RecoverError::Different(different)) => distrust(&mut feeds, &different),
-            made => break made?,
+            Err(Discarded::Different(different)) => distrust(&mut feeds, &different),
+            Err(Discarded::Failed(error)) => return Err(error),
         }
     };
     for feed in &feeds {
@@ -183,6 +184,26 @@ fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, Recover
 
 /// Documents that did not come out as they were.
 type Different = BTreeSet<(FeedName, DocumentName)>;
+
+/// Why a folder that was made is not kept.
+enum Discarded {
+    /// It is made again without these documents.
+    Different(Different),
+    /// It could not be finished.
+    Failed(RecoverError),
+}
+
+impl From<RecoverError> for Discarded {
+    fn from(error: RecoverError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<BackupError> for Discarded {
+    fn from(error: BackupError) -> Self {
+        Self::Failed(error.into())
+    }
+}
 
 fn distrust(feeds: &mut [FoundFeed], different: &Different) {
     for feed in feeds {

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,6 +24,7 @@ use uuid::Uuid;
 use super::{
     EntryLog, LogError,
     barrier::Barrier,
+    folder::copy_folder,
     memory::MemoryLog,
     opening::{OpenedLog, open, open_with},
 };
@@ -261,22 +262,8 @@ impl Barrier for Cached {
         if self.durable.exists() {
             fs::remove_dir_all(&self.durable)?;
         }
-        copy(&self.folder, &self.durable)
+        copy_folder(&self.folder, &self.durable)
     }
-}
-
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    fs::create_dir_all(to)?;
-    for item in fs::read_dir(from)? {
-        let item = item?;
-        let target = to.join(item.file_name());
-        if item.file_type()?.is_dir() {
-            copy(&item.path(), &target)?;
-        } else {
-            fs::copy(item.path(), target)?;
-        }
-    }
-    Ok(())
 }
 
 /// Goal: what `append` returned from survives a power cut, at every point of a scripted run; and
@@ -301,7 +288,7 @@ fn what_was_appended_survives_a_power_cut() {
             switch.store(works || commit.number.0 == 1, Ordering::Release);
             opened.log.append(&commit).unwrap();
             let after = folder.path().join(format!("after{}", commit.number));
-            copy(&durable, &after).unwrap();
+            copy_folder(&durable, &after).unwrap();
             let found = open(&after).unwrap();
             lost += u64::from(found.log.head().number < commit.number);
             drop(found);

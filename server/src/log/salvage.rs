@@ -106,7 +106,7 @@ mod tests {
             opening::{OpenedLog, open},
         },
         recover::recover,
-        views::archive_files::Frozen,
+        views::frozen::Frozen,
     };
 
     /// Everything that is final: documents, and entries by feed and position.
