@@ -104,6 +104,15 @@ impl Commit {
         u64::try_from(entries.count()).expect("a commit's entries fit into memory")
     }
 
+    /// Returns the bytes of the entries in this commit.
+    pub fn bytes(&self) -> usize {
+        let bytes = self.changes.iter().map(|change| match change {
+            Change::Entry { fragment, .. } => fragment.len(),
+            _ => 0,
+        });
+        bytes.sum()
+    }
+
     /// Returns the instant of the commit's last entry: the next commit must be later.
     pub fn last_instant(&self) -> Instant {
         self.instant.plus_micros(self.entries().saturating_sub(1))

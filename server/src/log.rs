@@ -23,6 +23,7 @@ pub mod memory;
 pub mod barrier;
 pub mod witness;
 mod nudge;
+mod ids;
 mod record;
 pub mod sled_log;
 pub mod folder;

@@ -38,6 +38,10 @@ use tracing_subscriber::EnvFilter;
 
 mod demo;
 
+/// glibc's allocator took a quarter of the CPU of an append.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// An append-only event log over plain HTTP, as Atom documents that caches keep for ever
 ///
 /// `verify`, `rebuild`, `export` and `backup` also work while a server has the log open.

@@ -298,14 +298,14 @@ impl Writer {
         if changes.is_empty() {
             return Ok(head.number.0);
         }
-        if !self.has_room_for(&changes) {
-            return Err(NotCommitted::NoSpace);
-        }
         let commit = Arc::new(Commit {
             number: head.number.next(),
             instant,
             changes,
         });
+        if !self.has_room_for(&commit) {
+            return Err(NotCommitted::NoSpace);
+        }
         match self.log.append(&commit) {
             Ok(_) => {
                 debug!(
@@ -332,13 +332,9 @@ impl Writer {
         }
     }
 
-    /// Whether the log could be opened again with these changes in it. Says so when that changes.
-    fn has_room_for(&mut self, changes: &[Change]) -> bool {
-        let bytes = changes.iter().map(|change| match change {
-            Change::Entry { fragment, .. } => fragment.len(),
-            _ => 0,
-        });
-        let bytes = u64::try_from(bytes.sum::<usize>()).unwrap_or(u64::MAX);
+    /// Whether the log could be opened again with this commit in it. Says so when that changes.
+    fn has_room_for(&mut self, commit: &Commit) -> bool {
+        let bytes = u64::try_from(commit.bytes()).unwrap_or(u64::MAX);
         let has_room = self.log.has_room_for(bytes).unwrap_or_else(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
             error!(error, "nobody knows how much room there is on the disk");

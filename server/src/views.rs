@@ -37,8 +37,9 @@ pub trait View {
     -> Result<Vec<Self::Effect>, LogError>;
 }
 
-/// Commits kept for followers that are nearly up to date.
+/// Commits kept for followers that are nearly up to date: so many of them, and so many bytes.
 const RECENT_COMMITS_MAX: usize = 1_024;
+const RECENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Hands new commits to views on other threads, which read older ones from the log.
 #[derive(Debug, Default)]
@@ -50,6 +51,8 @@ pub struct CommitQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     recent: VecDeque<Arc<Commit>>,
+    /// The bytes of their entries.
+    bytes: usize,
     closed: bool,
 }
 
@@ -57,10 +60,13 @@ impl CommitQueue {
     /// Adds the commit that readers may see from now on.
     pub fn push(&self, commit: Arc<Commit>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.recent.len() == RECENT_COMMITS_MAX {
-            state.recent.pop_front();
-        }
+        state.bytes += commit.bytes();
         state.recent.push_back(commit);
+        while (state.recent.len() > RECENT_COMMITS_MAX || state.bytes > RECENT_BYTES_MAX)
+            && let Some(oldest) = state.recent.pop_front()
+        {
+            state.bytes -= oldest.bytes();
+        }
         self.grown.notify_all();
     }
 
@@ -136,5 +142,46 @@ impl CommitQueue {
             Some(commit) => Ok(Some(commit)),
             None => Ok(log.commits(number, 1)?.pop().map(Arc::new)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use simplefeed_core::{
+        commit::Change,
+        digest::Digest,
+        feed::{EntryId, FeedKey, Position},
+        instant::Instant,
+    };
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::log::memory::MemoryLog;
+
+    /// Goal: a follower that is far behind costs no memory.
+    #[test]
+    fn few_bytes_are_kept_for_followers() {
+        let queue = CommitQueue::default();
+        let entry = Change::Entry {
+            feed: FeedKey(Uuid::nil()),
+            at: Position(0),
+            id: EntryId::parse("urn:e").unwrap(),
+            sent: Digest::of(b""),
+            fragment: Bytes::from(vec![b' '; RECENT_BYTES_MAX / 4]),
+        };
+        for number in 1..=20 {
+            queue.push(Arc::new(Commit {
+                number: CommitNumber(number),
+                instant: Instant::default(),
+                changes: vec![entry.clone()],
+            }));
+        }
+        let log = MemoryLog::default();
+        let kept = (1..=20).filter(|number| {
+            let ready = queue.ready(CommitNumber(*number), &log).unwrap();
+            ready.is_some()
+        });
+        assert_eq!(kept.collect::<Vec<_>>(), [17, 18, 19, 20]);
     }
 }

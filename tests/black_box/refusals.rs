@@ -1,5 +1,10 @@
 //! What bad input gets: a clear refusal, and nothing else happens.
 
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
 use crate::{
     harness::Server,
     http::{Request, Response},
@@ -241,6 +246,55 @@ fn requests_that_are_no_http_of_ours_are_refused() {
 }
 
 /// Goal: a retry after a lost answer is safe for everything that has an id or a key.
+/// Goal: an id is remembered for ever: when it has left memory for the files beside the log, after kills
+/// at any time, and where these files are gone or broken.
+#[test]
+fn ids_are_remembered_after_kills_and_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = |first: u32| -> String {
+        let ids = (first..first + 10_000).map(|n| format!("{{\"id\":\"urn:t:{n}\"}}\n"));
+        ids.collect()
+    };
+    let results = |answer: &Response, status: &str| {
+        let results = answer.json()["results"].as_array().unwrap().clone();
+        assert!(results.iter().all(|result| result["status"] == status));
+        results.first().unwrap()["position"].as_u64().unwrap()
+    };
+    for first in (0..40_000).step_by(10_000) {
+        let server = Server::start(folder.path(), &[]);
+        let appended = server.publish("a", &lines(first));
+        assert_eq!(results(&appended, "appended"), u64::from(first));
+        if first == 10_000 {
+            server.kill();
+        } else {
+            server.stop();
+        }
+    }
+    let runs = || {
+        let runs = fs::read_dir(folder.path().join("ids")).unwrap();
+        let mut runs: Vec<PathBuf> = runs.map(|run| run.unwrap().path()).collect();
+        runs.sort();
+        runs
+    };
+    assert!(!runs().is_empty(), "there are more ids than memory keeps");
+    let break_nothing: fn(&Path) = |_| {};
+    let remove: fn(&Path) = |run| fs::remove_file(run).unwrap();
+    let shorten: fn(&Path) = |run| {
+        let file = fs::OpenOptions::new().write(true).open(run).unwrap();
+        file.set_len(5_000).unwrap();
+    };
+    for harm in [break_nothing, remove, shorten] {
+        harm(&runs()[0]);
+        let server = Server::start(folder.path(), &[]);
+        for first in [0, 30_000] {
+            let repeated = server.publish("a", &lines(first));
+            assert_eq!(repeated.status, 200);
+            assert_eq!(results(&repeated, "duplicate"), u64::from(first));
+        }
+        server.stop();
+    }
+}
+
 #[test]
 fn repeats_are_duplicates() {
     let folder = tempfile::tempdir().unwrap();

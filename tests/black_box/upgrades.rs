@@ -5,7 +5,7 @@ use std::fs;
 use crate::harness::{Server, check_folder, copy_folder, simplefeed, workspace};
 
 /// The storage versions there have been.
-const VERSIONS: [u32; 1] = [1];
+const VERSIONS: [u32; 2] = [1, 2];
 
 /// What a consumer kept after entry 6, when version 1 was the newest.
 const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:949759eb-109c-468c-bea8-a65242d5c8a0","entry":"urn:example:6","position":5,"history":"36d99ac6e08a573201b08c3e6dee961909b1756ecec9aaf4c706520999cafc2b","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;

@@ -149,6 +149,9 @@ pub fn open_with(
     let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
     data.check(&log, &testimony, CHECKED_COMMITS)?;
+    log.upgrade()
+        .and_then(|()| log.index_ids(&data.path("ids")))
+        .map_err(|error| data.failed(error))?;
     data.write_process_id()?;
     Ok(OpenedLog { log, folder: data })
 }
@@ -197,6 +200,21 @@ impl OpenedLog {
 }
 
 impl DataFolder {
+    fn failed(&self, error: LogError) -> OpenError {
+        match error {
+            LogError::Io {
+                action,
+                path,
+                source,
+            } => OpenError::Io {
+                action,
+                path,
+                source,
+            },
+            error => self.damaged(error.to_string()),
+        }
+    }
+
     fn open_in_place(&self) -> Result<Db, OpenError> {
         self.remove_leftovers("sled")?;
         self.open_sled("sled")

@@ -7,7 +7,6 @@
 //! V                            storage version
 //! c commit part                commit: instant, chain, epoch, feeds, changes (entries as runs)
 //! e feed position part         entries that one commit added to one document, oldest first
-//! i feed hash(id)              position of the entry with this id
 //! h feed                       head of the feed
 //! d feed document              opening of a document
 //! s feed revision part         settings, as JSON
@@ -35,7 +34,7 @@ use uuid::Uuid;
 use super::LogError;
 
 /// The version of this layout.
-pub(super) const STORAGE_VERSION: u32 = 1;
+pub(super) const STORAGE_VERSION: u32 = 2;
 /// The key of the storage version.
 pub(super) const VERSION_KEY: &[u8] = b"V";
 /// The longest value, checksum included.
@@ -51,16 +50,6 @@ pub(super) fn commit_key(number: CommitNumber) -> Vec<u8> {
 
 pub(super) fn entry_key(feed: FeedKey, at: Position) -> Vec<u8> {
     key(b'e', &[feed.0.as_bytes(), &at.0.to_be_bytes()])
-}
-
-pub(super) fn id_key(feed: FeedKey, id: &EntryId) -> Vec<u8> {
-    key(
-        b'i',
-        &[
-            feed.0.as_bytes(),
-            &Digest::of(id.as_str().as_bytes()).half(),
-        ],
-    )
 }
 
 pub(super) fn head_key(feed: FeedKey) -> Vec<u8> {
@@ -345,19 +334,6 @@ pub(super) fn decode_head(value: &[u8]) -> Option<FeedHead> {
             lost: !from.0.is_empty(),
         },
     })
-}
-
-pub(super) fn encode_position(at: Position) -> Vec<u8> {
-    let mut out = Writer::default();
-    out.number(1); // the version of this value
-    out.number(at.0);
-    seal(out.0)
-}
-
-pub(super) fn decode_position(value: &[u8]) -> Option<Position> {
-    let mut from = Reader(unseal(value)?);
-    (from.number()? == 1).then_some(())?;
-    from.number().map(Position)
 }
 
 // ---- entries -------------------------------------------------------------------------------

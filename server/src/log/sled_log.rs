@@ -13,7 +13,7 @@ use std::{
     collections::HashMap,
     fmt,
     ops::Range,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, Ordering},
@@ -33,15 +33,20 @@ use simplefeed_core::{
     settings::Settings,
 };
 use sled::{Batch, Db};
+use tracing::info;
 
 use super::{
     EntryLog, LogError, LogHead,
     barrier::Barrier,
+    ids::IdIndex,
     nudge::Nudge,
-    record::{self, ChangeFacts, CommitFacts, EntryRecord},
+    record::{self, ChangeFacts, CommitFacts, EntryRecord, STORAGE_VERSION, VERSION_KEY},
     space,
     witness::{Testimony, Witness},
 };
+
+/// From so many commits on it is said that the index of ids is made again, since it takes its time.
+const SLOW_COMMITS: u64 = 100_000;
 
 /// The entry log on a disk.
 pub struct SledLog {
@@ -49,6 +54,8 @@ pub struct SledLog {
     file: PathBuf,
     /// `None` in a log opened only to be checked.
     durability: Option<Durability>,
+    /// Where entries are by their ids; `None` as long as the log is being opened.
+    ids: RwLock<Option<IdIndex>>,
     /// The end, as far as the barrier has been passed.
     head: RwLock<LogHead>,
     /// The heads of feeds changed by the commit that has not passed the barrier, as they were.
@@ -93,6 +100,7 @@ impl SledLog {
             failed: AtomicBool::new(durability.is_none()),
             closing: AtomicBool::new(false),
             durability,
+            ids: RwLock::default(),
             head: RwLock::new(head),
             shadow: RwLock::default(),
         })
@@ -107,6 +115,7 @@ impl SledLog {
             failed: AtomicBool::new(true),
             closing: AtomicBool::new(false),
             durability: None,
+            ids: RwLock::default(),
             head: RwLock::new(head),
             shadow: RwLock::default(),
         }
@@ -118,8 +127,57 @@ impl SledLog {
         items.map(|(key, value)| (key.to_vec(), value.to_vec()))
     }
 
+    /// Opens the index of ids in `folder`, and brings it up to date.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the folder cannot be used, or what cannot be read of the log.
+    pub(super) fn index_ids(&self, folder: &Path) -> Result<(), LogError> {
+        let chain = |number| self.chain(number).ok().flatten();
+        let opened = IdIndex::open(folder, chain);
+        let mut ids = opened.map_err(LogError::io("use", folder))?;
+        let missing = self.head().number.0 - ids.covered().0;
+        if missing > SLOW_COMMITS {
+            info!(commits = missing, "the index of ids is made again");
+        }
+        while ids.covered() < self.head().number {
+            let number = ids.covered().next();
+            let found = self.commit(number)?.zip(self.chain(number)?);
+            let missing = || LogError::damaged(format!("commit {number} is missing"));
+            let (commit, chain) = found.ok_or_else(missing)?;
+            ids.add(&commit, chain);
+        }
+        *write(&self.ids) = Some(ids);
+        Ok(())
+    }
+
+    /// Brings a log of storage version 1 to this one: there, ids were keys.
+    ///
+    /// # Errors
+    ///
+    /// Returns what sled cannot do.
+    pub(super) fn upgrade(&self) -> Result<(), LogError> {
+        let version = STORAGE_VERSION.to_be_bytes();
+        if self
+            .stored(VERSION_KEY)?
+            .is_some_and(|found| *found == version)
+        {
+            return Ok(());
+        }
+        self.db.insert(VERSION_KEY, &version).map_err(storage)?;
+        for key in self.db.scan_prefix(b"i").keys() {
+            let key = key.map_err(storage)?;
+            self.db.remove(key).map_err(storage)?;
+        }
+        Ok(())
+    }
+
     /// Gives the database back, for closing.
     pub(super) fn into_parts(self) -> (Db, Option<Durability>, LogHead) {
+        let ids = self.ids.into_inner();
+        if let Some(ids) = ids.unwrap_or_else(PoisonError::into_inner) {
+            ids.close();
+        }
         let head = self
             .head
             .into_inner()
@@ -291,6 +349,9 @@ impl EntryLog for SledLog {
             // What is on the disk is unknown now. Readers go on with what they could see before.
             self.failed.store(true, Ordering::Release);
         })?;
+        if let Some(ids) = &mut *write(&self.ids) {
+            ids.add(commit, head.chain);
+        }
         // Whoever sees the new end sees the new heads, too.
         let mut end = write(&self.head);
         *end = head;
@@ -356,11 +417,13 @@ impl EntryLog for SledLog {
     }
 
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        let key = record::id_key(feed, id);
-        let Some(value) = self.stored(&key)? else {
+        let found = match &*read(&self.ids) {
+            Some(ids) => ids.find(feed, id),
+            None => return Err(LogError::Stopped),
+        };
+        let Some(at) = found.map_err(LogError::io("read", "ids"))? else {
             return Ok(None);
         };
-        let at = record::decode_position(&value).ok_or_else(|| record::damaged("id", &key))?;
         let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
         let entry = self
             .entries(feed, at..at.next())?
@@ -651,8 +714,6 @@ impl<'c> Writing<'c> {
         fragment: &[u8],
         document: DocumentName,
     ) {
-        self.batch
-            .insert(record::id_key(feed, id), record::encode_position(at));
         let fits = self
             .open
             .as_ref()

@@ -1,0 +1,478 @@
+//! Where the entry with an id is: sorted files beside sled, made from the commits.
+//!
+//! Shell: files below `<data>/ids`, and a thread that merges them. As keys of sled, ids would be
+//! scattered over all its pages: every append would change as many pages as it has entries, and the
+//! memory for pages would grow with the entries. Here an append costs an insert into a table in memory:
+//!
+//! ```text
+//! commits ──► fresh ids (a table) ──► sealed (sorted, in memory) ──► runs (files), merged by and by
+//! ```
+//!
+//! A run is at least about as large as all newer ones together, so that there are few. It names the
+//! commits it covers and the chain hash after them. What is not this log's, is damaged, or is not on the
+//! disk yet when the power goes, is made again from the commits at the next opening.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+};
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    feed::{CommitNumber, EntryId, FeedKey, Position},
+    history::ChainHash,
+};
+use tracing::warn;
+
+use run::Run;
+
+mod run;
+
+/// The number of fresh ids that are sealed. Few in unit tests, so that they see many runs.
+const FRESH_MAX: usize = if cfg!(test) { 8 } else { 32 * 1024 };
+
+/// What stands for an id of a feed.
+pub(super) type Fingerprint = [u8; 16];
+
+/// Returns what stands for an id of a feed.
+fn fingerprint(feed: FeedKey, id: &EntryId) -> Fingerprint {
+    Digest::of_parts(&[feed.0.as_bytes(), id.as_str().as_bytes()]).half()
+}
+
+/// An id and the position of its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Placed {
+    fingerprint: Fingerprint,
+    at: Position,
+}
+
+/// The commits whose ids something holds, and the chain hash after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    first: CommitNumber,
+    last: CommitNumber,
+    chain: ChainHash,
+}
+
+/// The ids of some commits, sorted.
+#[derive(Debug)]
+enum Segment {
+    Sealed(Span, Vec<Placed>),
+    Run(Run),
+}
+
+impl Segment {
+    fn span(&self) -> Span {
+        match self {
+            Self::Sealed(span, _) => *span,
+            Self::Run(run) => run.span,
+        }
+    }
+
+    fn ids(&self) -> u64 {
+        match self {
+            Self::Sealed(_, ids) => u64::try_from(ids.len()).unwrap_or(u64::MAX),
+            Self::Run(run) => run.ids,
+        }
+    }
+
+    fn find(&self, wanted: &Fingerprint) -> io::Result<Option<Position>> {
+        match self {
+            Self::Sealed(_, ids) => {
+                let found = ids.binary_search_by_key(wanted, |placed| placed.fingerprint);
+                let found = found.ok().and_then(|index| ids.get(index));
+                Ok(found.map(|placed| placed.at))
+            }
+            Self::Run(run) => run.find(wanted),
+        }
+    }
+
+    fn iter(&self) -> Box<dyn Iterator<Item = io::Result<Placed>> + '_> {
+        match self {
+            Self::Sealed(_, ids) => Box::new(ids.iter().copied().map(Ok)),
+            Self::Run(run) => Box::new(run.iter()),
+        }
+    }
+}
+
+/// The ids of a log.
+#[derive(Debug)]
+pub(super) struct IdIndex {
+    folder: PathBuf,
+    /// Oldest first; each begins where the one before it ends.
+    segments: Vec<Arc<Segment>>,
+    fresh: HashMap<Fingerprint, Position>,
+    /// The last commit whose ids are here, and the chain hash after it.
+    covered: (CommitNumber, ChainHash),
+    merging: Option<Merging>,
+}
+
+/// Segments on their way into one run.
+#[derive(Debug)]
+struct Merging {
+    place: Range<usize>,
+    thread: JoinHandle<io::Result<Run>>,
+}
+
+impl IdIndex {
+    /// Opens what there is in `folder` of a log whose chain hashes are `chain`. The ids of commits after
+    /// those [covered](Self::covered) are to be added.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the folder cannot be used.
+    pub(super) fn open(
+        folder: &Path,
+        chain: impl Fn(CommitNumber) -> Option<ChainHash>,
+    ) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let (mut runs, mut rest) = (vec![], vec![]);
+        for item in fs::read_dir(folder)? {
+            let path = item?.path();
+            let run = Run::open(&path).ok();
+            match run.filter(|run| chain(run.span.last) == Some(run.span.chain)) {
+                Some(run) => runs.push(run),
+                None => rest.push(path),
+            }
+        }
+        // Of what a merge has left beside its result, the larger one.
+        runs.sort_by_key(|run| (run.span.first, std::cmp::Reverse(run.span.last)));
+        let mut covered = (CommitNumber(0), ChainHash::START);
+        let mut segments = vec![];
+        for run in runs {
+            if run.span.first == covered.0.next() {
+                covered = (run.span.last, run.span.chain);
+                segments.push(Arc::new(Segment::Run(run)));
+            } else {
+                rest.push(run.path().into());
+            }
+        }
+        for path in rest {
+            fs::remove_file(path)?;
+        }
+        Ok(Self {
+            folder: folder.into(),
+            segments,
+            fresh: HashMap::new(),
+            covered,
+            merging: None,
+        })
+    }
+
+    /// Returns the last commit whose ids are here.
+    pub(super) fn covered(&self) -> CommitNumber {
+        self.covered.0
+    }
+
+    /// Adds the ids of the next commit; `chain` is the hash after it.
+    pub(super) fn add(&mut self, commit: &Commit, chain: ChainHash) {
+        for change in &commit.changes {
+            if let Change::Entry { feed, id, at, .. } = change {
+                self.fresh.insert(fingerprint(*feed, id), *at);
+            }
+        }
+        self.covered = (commit.number, chain);
+        if self.fresh.len() >= FRESH_MAX {
+            self.seal();
+            self.take_merged();
+            self.merge();
+        }
+    }
+
+    /// Returns the position of the entry with an id.
+    ///
+    /// # Errors
+    ///
+    /// Returns why a file cannot be read, or that it is damaged.
+    pub(super) fn find(&self, feed: FeedKey, id: &EntryId) -> io::Result<Option<Position>> {
+        let wanted = fingerprint(feed, id);
+        if let Some(at) = self.fresh.get(&wanted) {
+            return Ok(Some(*at));
+        }
+        for segment in self.segments.iter().rev() {
+            if let Some(at) = segment.find(&wanted)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for a merge under way, so that nothing is written any more.
+    pub(super) fn close(mut self) {
+        if let Some(merging) = self.merging.take() {
+            drop(merging.thread.join());
+        }
+    }
+
+    fn seal(&mut self) {
+        let fresh = self.fresh.drain();
+        let mut ids: Vec<Placed> = fresh
+            .map(|(fingerprint, at)| Placed { fingerprint, at })
+            .collect();
+        ids.sort_unstable_by_key(|placed| placed.fingerprint);
+        let (last, chain) = self.covered;
+        let before = self.segments.last().map(|segment| segment.span().last);
+        let first = before.unwrap_or(CommitNumber(0)).next();
+        let span = Span { first, last, chain };
+        self.segments.push(Arc::new(Segment::Sealed(span, ids)));
+    }
+
+    /// Puts a finished run in the place of what it was made of.
+    fn take_merged(&mut self) {
+        let Some(Merging { place, thread }) =
+            self.merging.take_if(|merging| merging.thread.is_finished())
+        else {
+            return;
+        };
+        match thread.join() {
+            Ok(Ok(run)) => {
+                let merged = [Arc::new(Segment::Run(run))];
+                for segment in self.segments.splice(place, merged) {
+                    if let Segment::Run(run) = &*segment
+                        && let Err(error) = fs::remove_file(run.path())
+                    {
+                        warn!(%error, path = %run.path().display(), "a merged run cannot be removed");
+                    }
+                }
+            }
+            Ok(Err(error)) => {
+                warn!(%error, "ids cannot be written; they are kept in memory, and it is tried again");
+            }
+            Err(_) => warn!("merging ids failed; it is tried again"),
+        }
+    }
+
+    /// Begins to merge the newest segments, unless others are being merged.
+    fn merge(&mut self) {
+        if self.merging.is_some() {
+            return;
+        }
+        let place = self.wanted();
+        let inputs: Vec<Arc<Segment>> = self
+            .segments
+            .get(place.clone())
+            .unwrap_or_default()
+            .to_vec();
+        let folder = self.folder.clone();
+        let thread = std::thread::Builder::new()
+            .name("ids".into())
+            .spawn(move || merged(&folder, &inputs));
+        match thread {
+            Ok(thread) => self.merging = Some(Merging { place, thread }),
+            Err(error) => warn!(%error, "ids cannot be merged; they are kept in memory"),
+        }
+    }
+
+    /// Returns the newest segments that become one: those in memory, and every run that is not larger
+    /// than all that is newer.
+    fn wanted(&self) -> Range<usize> {
+        let mut newer = 0;
+        let count = self.segments.iter().rev().take_while(|segment| {
+            let joins = matches!(***segment, Segment::Sealed(..)) || segment.ids() <= newer;
+            newer += segment.ids();
+            joins
+        });
+        self.segments.len() - count.count()..self.segments.len()
+    }
+}
+
+/// Writes segments, oldest first, as one run. Of an id that is there twice, the newer place counts.
+fn merged(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
+    let (Some(oldest), Some(newest)) = (segments.first(), segments.last()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let Span { last, chain, .. } = newest.span();
+    let span = Span {
+        first: oldest.span().first,
+        last,
+        chain,
+    };
+    let ids_max = segments.iter().map(|segment| segment.ids()).sum();
+    let mut sources: Vec<_> = segments
+        .iter()
+        .rev()
+        .map(|segment| segment.iter().peekable())
+        .collect();
+    let next = std::iter::from_fn(move || {
+        let mut least: Option<Fingerprint> = None;
+        for source in &mut sources {
+            match source.peek() {
+                Some(Ok(placed)) => {
+                    let fingerprint = placed.fingerprint;
+                    least = Some(least.map_or(fingerprint, |least| least.min(fingerprint)));
+                }
+                Some(Err(_)) => return source.next(),
+                None => {}
+            }
+        }
+        let least = least?;
+        let is_it = |placed: &io::Result<Placed>| {
+            placed
+                .as_ref()
+                .is_ok_and(|placed| placed.fingerprint == least)
+        };
+        // The newest first; what is older goes.
+        let found = sources
+            .iter_mut()
+            .filter_map(|source| source.next_if(is_it));
+        found.collect::<Vec<_>>().into_iter().next()
+    });
+    Run::write(folder, span, ids_max, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use simplefeed_core::instant::Instant;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn feed(number: u64) -> FeedKey {
+        FeedKey(Uuid::from_u64_pair(0, number))
+    }
+
+    fn id(number: u64) -> EntryId {
+        EntryId::parse(&format!("urn:example:{number}")).unwrap()
+    }
+
+    /// The chain hash after a commit of the log that is tried.
+    fn chain(number: CommitNumber) -> ChainHash {
+        ChainHash(Digest::of(&number.0.to_be_bytes()))
+    }
+
+    fn open(folder: &Path) -> IdIndex {
+        IdIndex::open(folder, |number| Some(chain(number))).unwrap()
+    }
+
+    /// A commit with an entry for each `id`, in feed 0 or 1.
+    fn commit(number: u64, ids: Range<u64>) -> Commit {
+        let entry = |number| Change::Entry {
+            feed: feed(number % 2),
+            at: Position(number),
+            id: id(number),
+            sent: Digest::of(b""),
+            fragment: Bytes::new(),
+        };
+        Commit {
+            number: CommitNumber(number),
+            instant: Instant::from_micros(0),
+            changes: ids.map(entry).collect(),
+        }
+    }
+
+    fn wait(index: &mut IdIndex) {
+        while index.merging.is_some() {
+            index.take_merged();
+            std::thread::yield_now();
+        }
+    }
+
+    fn check(index: &IdIndex, ids: u64) {
+        for number in 0..ids {
+            let found = index.find(feed(number % 2), &id(number)).unwrap();
+            assert_eq!(found, Some(Position(number)));
+            assert_eq!(index.find(feed(1 - number % 2), &id(number)).unwrap(), None);
+        }
+        assert_eq!(index.find(feed(ids % 2), &id(ids)).unwrap(), None);
+    }
+
+    /// Adds the commits that are missing, as an opening does.
+    fn catch_up(index: &mut IdIndex, commits: &[Commit]) {
+        for commit in commits {
+            if commit.number > index.covered() {
+                index.add(commit, chain(commit.number));
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+        /// Goal: whatever was written when the log was left, every id is found, and no other.
+        #[test]
+        fn every_id_is_found_after_any_stops(
+            sizes in prop::collection::vec(0_u64..20, 1..60),
+            stops in prop::collection::vec((0_usize..60, any::<bool>()), 0..6),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut commits, mut ids) = (vec![], 0);
+            let mut index = open(folder.path());
+            for (at, size) in sizes.iter().enumerate() {
+                commits.push(commit(u64::try_from(at).unwrap() + 1, ids..ids + size));
+                ids += size;
+                catch_up(&mut index, &commits);
+                if let Some((_, merge)) = stops.iter().find(|(stop, _)| *stop == at) {
+                    if *merge {
+                        wait(&mut index);
+                    }
+                    index.close();
+                    index = open(folder.path());
+                    catch_up(&mut index, &commits);
+                }
+                check(&index, ids);
+            }
+            wait(&mut index);
+            check(&index, ids);
+        }
+    }
+
+    /// Goal: there are few runs, however many ids.
+    #[test]
+    fn runs_are_merged() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut index = open(folder.path());
+        for number in 0..1_000 {
+            let commit = commit(number + 1, number * 8..number * 8 + 8);
+            index.add(&commit, chain(commit.number));
+            wait(&mut index);
+        }
+        let runs = fs::read_dir(folder.path()).unwrap().count();
+        assert!(runs <= 10, "{runs} runs");
+        check(&index, 8_000);
+    }
+
+    /// Goal: what another log, an older one or a broken disk has left is not believed.
+    #[test]
+    fn what_is_not_of_this_log_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let commits: Vec<Commit> = (0..40).map(|n| commit(n + 1, n * 8..n * 8 + 8)).collect();
+        let mut index = open(folder.path());
+        for commit in &commits {
+            index.add(commit, chain(commit.number));
+            wait(&mut index);
+        }
+        index.close();
+        let other = |number: CommitNumber| Some(chain(CommitNumber(number.0 + 1)));
+        let runs = || {
+            let runs = fs::read_dir(folder.path()).unwrap();
+            let mut runs: Vec<PathBuf> = runs.map(|run| run.unwrap().path()).collect();
+            runs.sort();
+            runs
+        };
+        let found = runs();
+        assert!(found.len() > 1, "{found:?}");
+
+        let mut bytes = fs::read(&found[0]).unwrap();
+        bytes[9] ^= 1;
+        fs::write(&found[0], bytes).unwrap();
+        fs::write(folder.path().join("1-40.partial"), "half").unwrap();
+        let mut index = open(folder.path());
+        assert!(index.covered() < CommitNumber(40));
+        catch_up(&mut index, &commits);
+        check(&index, 320);
+        index.close();
+
+        let mut index = IdIndex::open(folder.path(), other).unwrap();
+        assert_eq!(index.covered(), CommitNumber(0));
+        assert!(runs().is_empty(), "another log's runs are removed");
+        catch_up(&mut index, &commits);
+        check(&index, 320);
+    }
+}
