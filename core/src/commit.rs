@@ -60,6 +60,8 @@ pub enum Change {
         sent: Digest,
         /// Its bytes.
         fragment: Bytes,
+        /// Their digest.
+        digest: Digest,
     },
     /// A restoration that may have lost something took place.
     Epoch {
@@ -169,6 +171,7 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
             id,
             sent,
             fragment,
+            digest,
         } => {
             out.push(3);
             out.extend_from_slice(feed.0.as_bytes());
@@ -176,7 +179,7 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
             push_bytes(id.as_str().as_bytes(), out);
             out.extend_from_slice(&sent.0);
             out.extend_from_slice(&length(fragment.len()));
-            out.extend_from_slice(&Digest::of(fragment).0);
+            out.extend_from_slice(&digest.0);
         }
         Change::Epoch { epoch } => {
             out.push(4);

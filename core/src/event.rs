@@ -174,7 +174,7 @@ pub struct Link {
 pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| json_refusal(&error))?;
     if raw.get().starts_with('{') {
-        return Ok(vec![draft(raw)?]);
+        return Ok(vec![draft(raw.get())?]);
     }
     let events: Vec<&RawValue> =
         serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
@@ -182,7 +182,7 @@ pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     events
         .into_iter()
         .enumerate()
-        .map(|(entry, raw)| draft(raw).map_err(|refusal| refusal.at_entry(entry)))
+        .map(|(entry, raw)| draft(raw.get()).map_err(|refusal| refusal.at_entry(entry)))
         .collect()
 }
 
@@ -200,9 +200,8 @@ pub fn from_ndjson(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
         check_count(drafts.len() + 1)?;
         let entry = drafts.len();
         let place = |refusal: Refusal| refusal.at_entry(entry).at_line(line + 1);
-        let raw: &RawValue =
-            serde_json::from_slice(text).map_err(|error| place(json_refusal(&error)))?;
-        drafts.push(draft(raw).map_err(place)?);
+        let text = std::str::from_utf8(text).map_err(|_| place(not_utf_8()))?;
+        drafts.push(draft(text).map_err(place)?);
     }
     Ok(drafts)
 }
@@ -230,12 +229,17 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
     }
 }
 
-fn draft(raw: &RawValue) -> Result<Draft, Refusal> {
-    let event: Event = serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
+fn not_utf_8() -> Refusal {
+    Refusal::malformed("not JSON: not UTF-8")
+}
+
+/// Returns the draft of one event.
+fn draft(text: &str) -> Result<Draft, Refusal> {
+    let event: Event = serde_json::from_str(text).map_err(|error| json_refusal(&error))?;
     let atom = event.to_atom()?;
     let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
     let mut draft = drafts.pop().expect("an entry document has one entry");
-    draft.sent = Digest::of(canonical_event(raw)?.as_bytes());
+    draft.sent = Digest::of(canonical_event(text)?.as_bytes());
     Ok(draft)
 }
 
@@ -249,10 +253,10 @@ fn without_line(refusal: Refusal) -> Refusal {
 
 /// Returns what two sendings of the same event have in common: members sorted, white space
 /// removed, strings in one spelling, numbers as sent, `document` and `position` left out.
-fn canonical_event(raw: &RawValue) -> Result<String, Refusal> {
-    let mut members = members_of(raw.get())?;
+fn canonical_event(text: &str) -> Result<String, Refusal> {
+    let mut members = members_of(text)?;
     members.retain(|name, _| name != "document" && name != "position");
-    let mut out = String::with_capacity(raw.get().len());
+    let mut out = String::with_capacity(text.len());
     canonical_members(members, 1, &mut out)?;
     Ok(out)
 }

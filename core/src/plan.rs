@@ -9,7 +9,7 @@
 //!                yes, other bytes ► conflict: nothing of the batch is stored
 //! ```
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use uuid::Uuid;
 
@@ -200,8 +200,10 @@ impl FeedHead {
                 self.open = self.open.succeeded_by(name, *first, self.history, instant);
                 self.open.opening.revision = *revision;
             }
-            Change::Entry { fragment, .. } => {
-                self.history = self.history.extend(fragment);
+            Change::Entry {
+                fragment, digest, ..
+            } => {
+                self.history = self.history.extend_with_digest(*digest);
                 self.next = self.next.next();
                 self.open.bytes += bytes_of(fragment);
                 self.updated = entry_instant;
@@ -256,7 +258,7 @@ pub struct FeedState {
     /// Its end.
     pub head: FeedHead,
     /// Its newest settings.
-    pub settings: Settings,
+    pub settings: Arc<Settings>,
 }
 
 /// What is to be stored, and what to tell the publisher.
@@ -412,7 +414,10 @@ pub fn plan_creation(settings: Settings, moment: Moment) -> Plan {
     ];
     Plan {
         changes,
-        state: FeedState { head, settings },
+        state: FeedState {
+            head,
+            settings: Arc::new(settings),
+        },
         results: vec![],
     }
 }
@@ -442,7 +447,7 @@ impl Planning {
     fn settle(&mut self, settings: Settings) {
         let head = &self.plan.state.head;
         let (feed, revision) = (head.feed, head.revision.next());
-        self.plan.state.settings = settings.clone();
+        self.plan.state.settings = Arc::new(settings.clone());
         self.record(Change::Settings {
             feed,
             revision,
@@ -498,6 +503,7 @@ impl Planning {
             id: id.clone(),
             sent,
             fragment,
+            digest,
         });
         self.entries += 1;
         self.plan.results.push(Outcome {

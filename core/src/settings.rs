@@ -215,6 +215,9 @@ impl Settings {
     /// Returns these settings under `defaults` proposed later, or `None` if that changes nothing
     /// that anybody could see.
     pub fn under(&self, defaults: &Defaults) -> Option<Self> {
+        if self.defaults == *defaults {
+            return None;
+        }
         let changed = Self {
             defaults: defaults.clone(),
             ..self.clone()

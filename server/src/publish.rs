@@ -20,7 +20,6 @@ use std::{
 
 use simplefeed_core::{
     commit::{Change, Commit},
-    digest::Digest,
     entry::Draft,
     feed::{EntryId, FeedId, FeedName},
     instant::Instant,
@@ -35,11 +34,13 @@ use uuid::Uuid;
 
 use crate::{
     log::{EntryLog, LogError, LogHead, settings_of, space::is_full},
-    views::documents::{HeadTag, head_tag},
+    views::documents::HeadTag,
 };
 
 /// How long the queue is empty before work that can wait is done.
 const IDLE: Duration = Duration::from_millis(20);
+/// Feeds whose state the writer keeps in mind.
+const KEPT_FEEDS_MAX: usize = 10_000;
 /// Requests that may wait in the queue.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 
@@ -86,14 +87,14 @@ pub struct Appended {
     /// The head after it.
     pub tag: HeadTag,
     /// The feed's settings.
-    pub settings: Settings,
+    pub settings: Arc<Settings>,
 }
 
 /// What became of a [`Configure`].
 #[derive(Clone, Debug)]
 pub struct Configured {
     /// The resulting settings.
-    pub settings: Settings,
+    pub settings: Arc<Settings>,
     /// Whether the feed was created.
     pub created: bool,
     /// The head after it.
@@ -195,6 +196,7 @@ pub fn start(
         clock: Box::new(clock),
         on_commit,
         requests,
+        kept: HashMap::new(),
         has_room: true,
         stopped: NotCommitted::Stopped,
     };
@@ -211,6 +213,8 @@ struct Writer {
     clock: Box<dyn Fn() -> Instant + Send>,
     on_commit: OnCommit,
     requests: Receiver<Request>,
+    /// Feeds as the last commit that changed them has left them.
+    kept: HashMap<FeedName, FeedState>,
     /// Whether there was room on the disk when last looked.
     has_room: bool,
     /// What a log that takes nothing any more was stopped by.
@@ -269,7 +273,7 @@ impl Writer {
     fn serve(&mut self, first: Request) -> Option<Request> {
         let head = self.log.head();
         let instant = (self.clock)().max(head.last.plus_micros(1));
-        let mut group = Group::new(&*self.log, &self.defaults, head, instant);
+        let mut group = Group::new(&*self.log, &self.defaults, &self.kept, head, instant);
         let mut next = Some(first);
         while let Some(request) = next.take() {
             if !group.has_room_for(&request) {
@@ -280,13 +284,27 @@ impl Writer {
             next = self.requests.try_recv().ok();
         }
         let Group {
-            changes, answers, ..
+            changes,
+            answers,
+            states,
+            ..
         } = group;
         let committed = self.commit(head, instant, changes);
+        if committed.is_ok() {
+            self.keep(states);
+        }
         for answer in answers {
             answer(committed);
         }
         next
+    }
+
+    fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
+        if self.kept.len() + states.len() > KEPT_FEEDS_MAX {
+            self.kept.clear();
+        }
+        let states = states.into_iter().map(|(name, (state, _))| (name, state));
+        self.kept.extend(states);
     }
 
     /// Returns the number of the log's last commit, or why there is none.
@@ -375,6 +393,7 @@ type Answer = Box<dyn FnOnce(Committed) + Send>;
 struct Group<'w> {
     log: &'w dyn EntryLog,
     defaults: &'w Defaults,
+    kept: &'w HashMap<FeedName, FeedState>,
     moment: Moment,
     feeds: u64,
     /// The feeds as the group leaves them, by name, with the ids it adds.
@@ -385,10 +404,17 @@ struct Group<'w> {
 }
 
 impl<'w> Group<'w> {
-    fn new(log: &'w dyn EntryLog, defaults: &'w Defaults, head: LogHead, instant: Instant) -> Self {
+    fn new(
+        log: &'w dyn EntryLog,
+        defaults: &'w Defaults,
+        kept: &'w HashMap<FeedName, FeedState>,
+        head: LogHead,
+        instant: Instant,
+    ) -> Self {
         Self {
             log,
             defaults,
+            kept,
             moment: Moment {
                 instant,
                 entries_before: 0,
@@ -479,7 +505,7 @@ impl<'w> Group<'w> {
             results,
             commit: 0,
             tag,
-            settings: current.unwrap_or(state.settings),
+            settings: current.map_or(state.settings, Arc::new),
         })
     }
 
@@ -511,13 +537,15 @@ impl<'w> Group<'w> {
 
     /// Returns a feed as the group leaves it.
     fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
-        if let Some((state, _)) = self.states.get(feed) {
+        let in_group = self.states.get(feed).map(|(state, _)| state);
+        if let Some(state) = in_group.or_else(|| self.kept.get(feed)) {
             return Ok(Some(state.clone()));
         }
         let Some(head) = self.log.named(feed).map_err(unavailable)? else {
             return Ok(None);
         };
         let settings = settings_of(self.log, head.feed, head.revision).map_err(unavailable)?;
+        let settings = Arc::new(settings);
         Ok(Some(FeedState { head, settings }))
     }
 
@@ -595,10 +623,13 @@ impl<'w> Group<'w> {
     fn tag(&self, state: &FeedState) -> Result<HeadTag, PublishError> {
         let revision = state.head.open.opening.revision;
         if revision == state.head.revision {
-            return Ok(head_tag(&state.head, &state.settings));
+            return Ok(HeadTag::new(
+                state.head.clone(),
+                Arc::clone(&state.settings),
+            ));
         }
         let settings = self.recorded_settings(state, revision)?;
-        Ok(head_tag(&state.head, &settings))
+        Ok(HeadTag::new(state.head.clone(), Arc::new(settings)))
     }
 
     /// Returns earlier settings of a feed, which this group may have recorded.
@@ -636,7 +667,7 @@ impl<'w> Group<'w> {
                     at,
                     id,
                     sent,
-                    fragment,
+                    digest,
                     ..
                 } => {
                     self.moment.entries_before += 1;
@@ -645,7 +676,7 @@ impl<'w> Group<'w> {
                             at: *at,
                             document: outcome.document,
                             sent: *sent,
-                            fragment: Digest::of(fragment),
+                            fragment: *digest,
                         };
                         added.insert(id.clone(), known);
                     }

@@ -140,6 +140,7 @@ mod tests {
             id: EntryId::parse("urn:1").unwrap(),
             sent: Digest::of(b"1"),
             fragment: "<entry/>".into(),
+            digest: Digest::of(b"<entry/>"),
         });
         append(log, second(100), changes).unwrap();
     }

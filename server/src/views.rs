@@ -168,6 +168,7 @@ mod tests {
             at: Position(0),
             id: EntryId::parse("urn:e").unwrap(),
             sent: Digest::of(b""),
+            digest: Digest::of(b""),
             fragment: Bytes::from(vec![b' '; RECENT_BYTES_MAX / 4]),
         };
         for number in 1..=20 {

@@ -433,7 +433,7 @@ fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, NO_STORE);
-    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent)));
+    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent())));
     answer
 }
 

@@ -46,6 +46,7 @@ fn entry(feed: u128, at: u64, bytes: usize) -> Change {
         at: Position(at),
         id,
         sent: Digest::of(&at.to_be_bytes()),
+        digest: Digest::of(fragment.as_bytes()),
         fragment: Bytes::from(fragment),
     }
 }

@@ -359,6 +359,7 @@ mod tests {
             id: id(number),
             sent: Digest::of(b""),
             fragment: Bytes::new(),
+            digest: Digest::of(b""),
         };
         Commit {
             number: CommitNumber(number),

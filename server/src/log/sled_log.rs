@@ -321,6 +321,7 @@ impl SledLog {
                     at: entry.at,
                     id: entry.id,
                     sent: entry.sent,
+                    digest: Digest::of(&entry.fragment),
                     fragment: entry.fragment,
                 }));
             }
@@ -689,6 +690,7 @@ impl<'c> Writing<'c> {
                 id,
                 sent,
                 fragment,
+                ..
             } => {
                 self.store_entry(*feed, *at, id, *sent, fragment, now.open.opening.name);
             }

@@ -205,6 +205,7 @@ impl Replay<'_> {
                 at: entry.at,
                 id,
                 sent,
+                digest: Digest::of(&fragment),
                 fragment,
             },
         );

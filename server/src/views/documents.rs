@@ -155,47 +155,49 @@ fn tag_of(digest: &Digest, coding: Coding) -> String {
     )
 }
 
-/// The tags of a feed's head, without coding: one for each URL of the open document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The tags of a feed's head, without coding: one for each URL of the open document. Nothing is computed
+/// before it is asked for.
+#[derive(Clone, Debug)]
 pub struct HeadTag {
-    /// Of `recent.atom`.
-    pub recent: String,
-    /// Of the permanent URL.
-    pub permanent: String,
+    head: FeedHead,
+    settings: Arc<Settings>,
 }
 
 impl HeadTag {
+    /// Returns the tags of a head; `settings` are those its open document was opened with.
+    pub fn new(head: FeedHead, settings: Arc<Settings>) -> Self {
+        Self { head, settings }
+    }
+
+    /// Returns the tag of `recent.atom`.
+    pub fn recent(&self) -> String {
+        self.of(Form::Recent)
+    }
+
+    /// Returns the tag of the permanent URL.
+    pub fn permanent(&self) -> String {
+        self.of(Form::Open)
+    }
+
+    /// The tag of a growing document: of its entries (their history) and of its header, which tells
+    /// the form. The version is in it because gzip of another version may give other bytes.
+    fn of(&self, form: Form) -> String {
+        let Self { head, settings } = self;
+        let header = header(&head.open.opening, settings, form, head.updated);
+        let version = env!("CARGO_PKG_VERSION").as_bytes();
+        let digest = Digest::of_parts(&[&head.history.0.0, version, header.as_bytes()]);
+        BASE64URL_NOPAD.encode(&digest.half())
+    }
+
     /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this head.
     pub fn is_among(&self, tags: &[String]) -> bool {
         tags.iter().any(|tag| {
             let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
-            [&self.recent, &self.permanent]
+            [self.recent(), self.permanent()]
                 .iter()
-                .any(|own| *own == tag || *own == bare)
+                .any(|own| own == tag || own == bare)
         })
     }
-}
-
-/// Returns the tags of a head; `settings` are those its open document was opened with.
-pub fn head_tag(head: &FeedHead, settings: &Settings) -> HeadTag {
-    HeadTag {
-        recent: growing_tag(
-            head,
-            &header(&head.open.opening, settings, Form::Recent, head.updated),
-        ),
-        permanent: growing_tag(
-            head,
-            &header(&head.open.opening, settings, Form::Open, head.updated),
-        ),
-    }
-}
-
-/// The tag of a growing document: of its entries (their history) and of its header, which tells
-/// the form. The version is in it because gzip of another version may give other bytes.
-fn growing_tag(head: &FeedHead, header: &str) -> String {
-    let version = env!("CARGO_PKG_VERSION").as_bytes();
-    let digest = Digest::of_parts(&[&head.history.0.0, version, header.as_bytes()]);
-    BASE64URL_NOPAD.encode(&digest.half())
 }
 
 /// A feed as it was after some commit.
@@ -206,9 +208,9 @@ pub struct Snapshot {
     pub head: FeedHead,
     /// Its newest settings.
     pub settings: Settings,
-    open_settings: Settings,
-    /// The tags of its head.
-    pub tag: HeadTag,
+    open_settings: Arc<Settings>,
+    /// The tags of `recent.atom` and of the permanent URL.
+    tags: (String, String),
 }
 
 /// A body in memory is found by its entity tag, which is unique to its bytes.
@@ -293,13 +295,15 @@ impl Documents {
         };
         let settings = settings_of(&*self.log, head.feed, head.revision)?;
         let open_settings = settings_of(&*self.log, head.feed, head.open.opening.revision)?;
-        let tag = head_tag(&head, &open_settings);
+        let open_settings = Arc::new(open_settings);
+        let tag = HeadTag::new(head.clone(), Arc::clone(&open_settings));
+        let tags = (tag.recent(), tag.permanent());
         let snapshot = Arc::new(Snapshot {
             generation,
             head,
             settings,
             open_settings,
-            tag,
+            tags,
         });
         self.snapshots.insert(feed.clone(), Arc::clone(&snapshot));
         Ok(Some(snapshot))
@@ -543,8 +547,8 @@ fn file(feed: &FeedName, archived: Archived) -> Resource {
 
 fn growing(state: &Arc<Snapshot>, form: Form) -> Resource {
     let tag = match form {
-        Form::Recent => state.tag.recent.clone(),
-        Form::Open | Form::Archived { .. } => state.tag.permanent.clone(),
+        Form::Recent => state.tags.0.clone(),
+        Form::Open | Form::Archived { .. } => state.tags.1.clone(),
     };
     let opening = state.head.open.opening;
     let renamed = opening.name.epoch.began();
