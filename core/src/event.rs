@@ -200,7 +200,8 @@ pub fn from_ndjson(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
         check_count(drafts.len() + 1)?;
         let entry = drafts.len();
         let place = |refusal: Refusal| refusal.at_entry(entry).at_line(line + 1);
-        let text = std::str::from_utf8(text).map_err(|_| place(not_utf_8()))?;
+        let text = std::str::from_utf8(text)
+            .map_err(|error| place(Refusal::malformed(format!("not JSON: {error}"))))?;
         drafts.push(draft(text).map_err(place)?);
     }
     Ok(drafts)
@@ -227,10 +228,6 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
     } else {
         refusal
     }
-}
-
-fn not_utf_8() -> Refusal {
-    Refusal::malformed("not JSON: not UTF-8")
 }
 
 /// Returns the draft of one event.

@@ -23,6 +23,7 @@ pub mod conditional;
 pub mod coding;
 pub mod problem;
 pub mod reply;
+pub mod ready;
 pub mod publishing;
 pub mod handler;
 

@@ -22,12 +22,15 @@ use simplefeed_core::{
     instant::Instant,
     limits::{BODY_BYTES_MAX, CATALOGUE_FEEDS_MAX},
 };
-use tracing::{debug, error};
+use tracing::{Level, debug, enabled, error};
 
 use super::{
+    coding::negotiate,
+    conditional::Verdict,
     problem::{PROBLEM_TYPE, Problem},
     publishing::{self, EntryMedia},
-    reply::{Growing, NO_STORE, reply, repr_digest},
+    ready::{Ready, ReadyAnswers},
+    reply::{Growing, NO_STORE, Reply, repr_digest},
     routes::Route,
 };
 use crate::{
@@ -35,7 +38,7 @@ use crate::{
     publish::{Append, Configure, PublishError, Publisher},
     views::{
         archive_files::ArchiveError,
-        documents::{Address, Documents, HeadTag, Resource, growing_listing},
+        documents::{Address, Body, Coding, Documents, HeadTag, Resource, growing_listing},
     },
 };
 
@@ -54,6 +57,7 @@ type Answer = Response<Full<Bytes>>;
 pub struct Handler {
     documents: Arc<Documents>,
     publisher: Publisher,
+    ready: ReadyAnswers,
     growing: Growing,
     public_url: String,
     prefix: String,
@@ -72,6 +76,7 @@ impl Handler {
         Self {
             documents,
             publisher,
+            ready: ReadyAnswers::default(),
             growing: Growing::new(recent_max_age),
             public_url: public_url.as_str().trim_end_matches('/').into(),
             prefix: public_url.path().trim_end_matches('/').into(),
@@ -81,14 +86,17 @@ impl Handler {
 
     /// Answers one request.
     pub async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let method = request.method().clone();
-        let path = request.uri().path().to_owned();
+        let is_head = request.method() == Method::HEAD;
+        let asked = enabled!(Level::DEBUG)
+            .then(|| format!("{} {}", request.method(), request.uri().path()));
         let mut answer = self
             .dispatch(request)
             .await
             .unwrap_or_else(|problem| problem_answer(&problem));
-        debug!(%method, path, status = answer.status().as_u16(), "answered");
-        if method == Method::HEAD {
+        if let Some(asked) = asked {
+            debug!(asked, status = answer.status().as_u16(), "answered");
+        }
+        if is_head {
             // The length is that of the GET (rule H-12); hyper sends no body.
             let length = answer.body().size_hint().exact().unwrap_or(0);
             if answer.status() != StatusCode::NOT_MODIFIED {
@@ -103,17 +111,20 @@ impl Handler {
 
     async fn dispatch(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
         check_host(&request)?;
+        let reading = matches!(*request.method(), Method::GET | Method::HEAD);
+        if reading {
+            check_bodiless(&request)?;
+            if let Some(answer) = self.at_hand(&request) {
+                return answer;
+            }
+        }
         let path = request.uri().path();
         let route = Route::of(path, &self.prefix);
         let route =
             route.ok_or_else(|| Problem::not_found(format!("there is nothing at {path}")))?;
-        let reading = matches!(*request.method(), Method::GET | Method::HEAD);
-        if reading {
-            check_bodiless(&request)?;
-        }
         match (route, request.method()) {
             (Route::Resource(feed, address), _) if reading => {
-                self.read(request.headers(), feed, address).await
+                self.read(path, request.headers(), feed, address).await
             }
             (Route::Feed(feed), _) if reading => self.redirect(feed).await,
             (Route::Feed(feed), &Method::POST) => self.append(feed, request).await,
@@ -121,7 +132,7 @@ impl Handler {
             (Route::Catalogue, _) if reading => {
                 let query = request.uri().query().unwrap_or_default();
                 let resource = self.catalogue(query).await?;
-                self.send(request.headers(), resource).await
+                self.send(path, request.headers(), resource).await
             }
             (Route::Health, _) if reading => Ok(plain(StatusCode::OK, "ok\n")),
             (Route::Ready, _) if reading => Ok(self.ready()),
@@ -137,18 +148,19 @@ impl Handler {
 
     async fn read(
         &self,
+        path: &str,
         headers: &HeaderMap,
         feed: FeedName,
         address: Address,
     ) -> Result<Answer, Problem> {
         if let Some(resource) = self.documents.at_once(&feed, &address) {
-            return self.send(headers, resource).await;
+            return self.send(path, headers, resource).await;
         }
         let documents = Arc::clone(&self.documents);
         let wanted = (feed.clone(), address.clone());
         let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
         match (found, address) {
-            (Some(resource), _) => self.send(headers, resource).await,
+            (Some(resource), _) => self.send(path, headers, resource).await,
             (None, Address::Document(name)) => self.renamed(feed, name).await,
             (None, _) => Err(absent(&feed)),
         }
@@ -168,25 +180,53 @@ impl Handler {
         Ok(answer)
     }
 
-    async fn send(&self, headers: &HeaderMap, resource: Resource) -> Result<Answer, Problem> {
-        let reply = reply(headers, &resource, &self.growing, (self.clock)())?;
-        let mut answer = Response::new(Full::default());
-        *answer.status_mut() = reply.status;
-        *answer.headers_mut() = reply.headers;
-        if let Some(coding) = reply.coding {
-            let documents = Arc::clone(&self.documents);
-            let body = match documents.body_at_once(&resource, coding) {
-                Some(body) => body,
-                None => off_thread(move || documents.body(&resource, coding)).await?,
-            };
-            if let Some(digest) = &body.digest {
-                answer
-                    .headers_mut()
-                    .insert(HeaderName::from_static("repr-digest"), repr_digest(digest));
+    /// Answers with a resource found at `path`.
+    async fn send(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        resource: Resource,
+    ) -> Result<Answer, Problem> {
+        let coding = negotiate(headers).ok_or_else(Problem::not_acceptable)?;
+        let mut reply = Reply::new(&resource, coding, &self.growing, (self.clock)());
+        let verdict = reply.verdict(headers);
+        let body = match verdict {
+            Verdict::Send => {
+                let body = self.body(&resource, coding).await?;
+                if let Some(digest) = &body.digest {
+                    let name = HeaderName::from_static("repr-digest");
+                    reply.sent.insert(name, repr_digest(digest));
+                }
+                Some(body.bytes)
             }
-            *answer.body_mut() = Full::new(body.bytes);
+            Verdict::NotModified | Verdict::Failed => None,
+        };
+        let answer = answer_to(verdict, &reply, body.as_ref());
+        self.ready.keep(path, coding, resource, reply, body);
+        answer
+    }
+
+    /// Returns the answer to a read, if it is ready.
+    fn at_hand(&self, request: &Request<Incoming>) -> Option<Result<Answer, Problem>> {
+        let headers = request.headers();
+        let coding = negotiate(headers)?;
+        let path = request.uri().path();
+        let ready = self.ready.get(path, coding, &self.documents)?;
+        let Ready { reply, body, .. } = &*ready;
+        let verdict = reply.verdict(headers);
+        if verdict == Verdict::Send && body.is_none() {
+            return None;
         }
-        Ok(answer)
+        Some(answer_to(verdict, reply, body.as_ref()))
+    }
+
+    async fn body(&self, resource: &Resource, coding: Coding) -> Result<Body, Problem> {
+        if let Some(body) = self.documents.body_at_once(resource, coding) {
+            return Ok(body);
+        }
+        let documents = Arc::clone(&self.documents);
+        let resource = resource.clone();
+        off_thread(move || documents.body(&resource, coding)).await
     }
 
     async fn redirect(&self, feed: FeedName) -> Result<Answer, Problem> {
@@ -384,6 +424,26 @@ async fn read_body(request: Request<Incoming>) -> Result<Bytes, Problem> {
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => Err(Problem::malformed(format!("the body is broken: {error}"))),
     }
+}
+
+/// Returns the answer to a read; `body` is there if it is to be sent.
+fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Result<Answer, Problem> {
+    let mut answer = Response::new(Full::default());
+    match verdict {
+        Verdict::Failed => {
+            let detail = "the document is not what the request expects";
+            return Err(Problem::precondition(detail));
+        }
+        Verdict::NotModified => {
+            *answer.status_mut() = StatusCode::NOT_MODIFIED;
+            answer.headers_mut().clone_from(&reply.not_modified);
+        }
+        Verdict::Send => {
+            answer.headers_mut().clone_from(&reply.sent);
+            *answer.body_mut() = Full::new(body.cloned().unwrap_or_default());
+        }
+    }
+    Ok(answer)
 }
 
 /// Runs what may read from the disk where it holds up nobody else.

@@ -1,22 +1,15 @@
-//! The answer to a read: status, headers and whether there is a body.
+//! The answer to a read: its headers, and which of them a request gets.
 //!
-//! Pure: from a request's headers and a resource to an answer whose body is yet to be fetched.
+//! Pure: from a resource to an answer whose body is yet to be fetched.
 
 use etag::EntityTag;
-use hyper::{
-    StatusCode,
-    header::{
-        CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
-        LAST_MODIFIED, VARY,
-    },
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
+    LAST_MODIFIED, VARY,
 };
 use simplefeed_core::{digest::Digest, instant::Instant};
 
-use super::{
-    coding::negotiate,
-    conditional::{Validators, Verdict, http_date, verdict},
-    problem::Problem,
-};
+use super::conditional::{Validators, Verdict, http_date, verdict};
 use crate::views::documents::{Coding, Resource};
 
 /// What may be kept for ever.
@@ -38,70 +31,59 @@ impl Growing {
     }
 }
 
-/// An answer to a GET or HEAD.
-#[derive(Debug)]
+/// What is answered about a resource in one coding, whoever asks.
+#[derive(Clone, Debug)]
 pub struct Reply {
-    /// 200 or 304.
-    pub status: StatusCode,
-    /// Its headers, but for those that need the bytes.
-    pub headers: HeaderMap,
-    /// The coding of the body, if there is one to send.
-    pub coding: Option<Coding>,
+    validators: Validators,
+    /// The headers of a 304.
+    pub not_modified: HeaderMap,
+    /// The headers of a 200, but for those that need the bytes.
+    pub sent: HeaderMap,
 }
 
-/// Decides the answer. `now` is the time on our clock.
-///
-/// # Errors
-///
-/// Returns the problem to answer with instead: no acceptable coding, or a failed precondition.
-pub fn reply(
-    request: &HeaderMap,
-    resource: &Resource,
-    growing: &Growing,
-    now: Instant,
-) -> Result<Reply, Problem> {
-    let coding = negotiate(request).ok_or_else(Problem::not_acceptable)?;
-    let tag = EntityTag::strong(&resource.tag(coding));
-    let modified = told_modification(resource.modified, resource.frozen, now);
-    let validators = Validators { tag, modified };
+impl Reply {
+    /// Prepares an answer. `now` is the time on our clock.
+    pub fn new(resource: &Resource, coding: Coding, growing: &Growing, now: Instant) -> Self {
+        let tag = EntityTag::strong(&resource.tag(coding));
+        let modified = told_modification(resource.modified, resource.frozen, now);
 
-    let mut headers = HeaderMap::with_capacity(10);
-    let policy = if resource.frozen {
-        FROZEN
-    } else {
-        growing.0.clone()
-    };
-    headers.insert(CACHE_CONTROL, policy);
-    headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-    let tag = HeaderValue::from_str(&validators.tag.to_string());
-    headers.insert(ETAG, tag.expect("a tag is plain text"));
-    if let Some(date) = modified.and_then(http_date) {
-        headers.insert(LAST_MODIFIED, date);
-    }
-    match verdict(request, &validators) {
-        Verdict::Failed => Err(Problem::precondition(
-            "the document is not what the request expects",
-        )),
-        Verdict::NotModified => Ok(Reply {
-            status: StatusCode::NOT_MODIFIED,
-            headers,
-            coding: None,
-        }),
-        Verdict::Send => {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(resource.media_type));
-            headers.insert(
-                HeaderName::from_static("x-content-type-options"),
-                HeaderValue::from_static("nosniff"),
-            );
-            if coding == Coding::Gzip {
-                headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            }
-            Ok(Reply {
-                status: StatusCode::OK,
-                headers,
-                coding: Some(coding),
-            })
+        let mut headers = HeaderMap::with_capacity(10);
+        let policy = if resource.frozen {
+            FROZEN
+        } else {
+            growing.0.clone()
+        };
+        headers.insert(CACHE_CONTROL, policy);
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        let told = HeaderValue::from_str(&tag.to_string());
+        headers.insert(ETAG, told.expect("a tag is plain text"));
+        if let Some(date) = modified.and_then(http_date) {
+            headers.insert(LAST_MODIFIED, date);
         }
+        let not_modified = headers.clone();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(resource.media_type));
+        headers.insert(
+            HeaderName::from_static("x-content-type-options"),
+            HeaderValue::from_static("nosniff"),
+        );
+        if coding == Coding::Gzip {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        Self {
+            validators: Validators { tag, modified },
+            not_modified,
+            sent: headers,
+        }
+    }
+
+    /// Decides a request by its conditions.
+    pub fn verdict(&self, request: &HeaderMap) -> Verdict {
+        verdict(request, &self.validators)
+    }
+
+    /// Whether it is the same a moment later, as long as the resource is.
+    pub fn is_settled(&self) -> bool {
+        self.validators.modified.is_some()
     }
 }
 

@@ -135,6 +135,11 @@ impl Resource {
 }
 
 impl Resource {
+    /// Whether it is known later whether it has changed.
+    pub fn lasts(&self) -> bool {
+        !matches!(self.content, Content::Bytes(_))
+    }
+
     /// Returns the digest of the bytes in a coding, where it is recorded.
     fn digest(&self, coding: Coding) -> Option<Digest> {
         let Content::File { archived, .. } = &self.content else {
@@ -326,11 +331,24 @@ impl Documents {
         (form == Form::Recent || *address == open).then(|| growing(&state, form))
     }
 
+    /// Returns whether a resource is still what its URL stands for.
+    pub fn holds(&self, resource: &Resource) -> bool {
+        match &resource.content {
+            Content::File { .. } => true,
+            Content::Growing { state, .. } => self.is_current(state),
+            Content::Bytes(_) => false,
+        }
+    }
+
+    fn is_current(&self, snapshot: &Snapshot) -> bool {
+        let generation = self.stripe(snapshot.head.feed).load(Ordering::Acquire);
+        generation == snapshot.generation
+    }
+
     /// Returns a feed's snapshot if it still holds.
     fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
         let snapshot = self.snapshots.get(feed)?;
-        let generation = self.stripe(snapshot.head.feed).load(Ordering::Acquire);
-        (generation == snapshot.generation).then_some(snapshot)
+        self.is_current(&snapshot).then_some(snapshot)
     }
 
     /// Returns what an address stands for now, or `None` if nothing.
@@ -485,7 +503,7 @@ impl Documents {
         let digest = resource
             .digest(coding)
             .or_else(|| resource.frozen.then(|| Digest::of(&bytes)));
-        if !matches!(resource.content, Content::Bytes(_)) {
+        if let Content::Growing { .. } = resource.content {
             self.bodies.insert(resource.tag(coding), bytes.clone());
         }
         Ok(Body { bytes, digest })

@@ -1,0 +1,103 @@
+//! Answers kept ready: nothing about them is looked up, formatted or hashed again.
+//!
+//! Pure, in memory. What is final stays ready for ever; what grows, until it has grown.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quick_cache::{Equivalent, Weighter, sync::Cache};
+
+use super::reply::Reply;
+use crate::views::documents::{Coding, Documents, Resource};
+
+/// The bytes of bodies and headers kept in memory.
+const READY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// What an answer takes beside its body, in bytes; an estimate.
+const HEADERS_BYTES: usize = 2 * 1024;
+
+/// An answer to whoever asks for a path.
+#[derive(Debug)]
+pub struct Ready {
+    resource: Resource,
+    /// Its headers, those included that need the bytes.
+    pub reply: Reply,
+    /// Its bytes, if they were sent before.
+    pub body: Option<Bytes>,
+}
+
+/// A path and a coding.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    coding: Coding,
+    path: Box<str>,
+}
+
+/// A key that is not stored.
+#[derive(Hash)]
+struct Wanted<'a> {
+    coding: Coding,
+    path: &'a str,
+}
+
+impl Equivalent<Key> for Wanted<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        self.coding == key.coding && *self.path == *key.path
+    }
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<Key, Arc<Ready>> for Weight {
+    fn weight(&self, key: &Key, ready: &Arc<Ready>) -> u64 {
+        let body = ready.body.as_ref().map_or(0, Bytes::len);
+        u64::try_from(key.path.len() + HEADERS_BYTES + body).unwrap_or(u64::MAX)
+    }
+}
+
+/// The answers that are ready.
+pub struct ReadyAnswers(Cache<Key, Arc<Ready>, Weight>);
+
+impl std::fmt::Debug for ReadyAnswers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadyAnswers").finish_non_exhaustive()
+    }
+}
+
+impl Default for ReadyAnswers {
+    fn default() -> Self {
+        Self(Cache::with_weighter(10_000, READY_BYTES_MAX, Weight))
+    }
+}
+
+impl ReadyAnswers {
+    /// Returns the answer for a path in a coding, if it is ready and still right.
+    pub fn get(&self, path: &str, coding: Coding, documents: &Documents) -> Option<Arc<Ready>> {
+        let ready = self.0.get(&Wanted { coding, path })?;
+        documents.holds(&ready.resource).then_some(ready)
+    }
+
+    /// Keeps an answer, unless it may be another one a moment later.
+    pub fn keep(
+        &self,
+        path: &str,
+        coding: Coding,
+        resource: Resource,
+        reply: Reply,
+        body: Option<Bytes>,
+    ) {
+        if !(resource.lasts() && reply.is_settled()) {
+            return;
+        }
+        let key = Key {
+            coding,
+            path: path.into(),
+        };
+        let ready = Ready {
+            resource,
+            reply,
+            body,
+        };
+        self.0.insert(key, Arc::new(ready));
+    }
+}
