@@ -5,7 +5,7 @@
 //! document. What stands inside the entries is only passed over, so that one odd entry cannot stop
 //! a replay; who needs more parses the slice.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
 use quick_xml::{
@@ -20,7 +20,7 @@ use crate::{
     history::HistoryHash,
     instant::Instant,
     limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX},
-    xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, line_of, resolve_reference},
+    xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, is_prefix, line_of, resolve_reference},
 };
 
 mod stand_alone;
@@ -243,7 +243,10 @@ struct Head {
 }
 
 /// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
-type Scope = Vec<(String, String)>;
+type Scope = Vec<(Cow<'static, str>, Cow<'static, str>)>;
+
+/// What entries in our documents declare.
+const OWN_DECLARATION: &[u8] = b"xmlns=\"http://www.w3.org/2005/Atom\"";
 
 struct Reading<'a> {
     text: &'a str,
@@ -505,12 +508,13 @@ impl<'a> Reading<'a> {
 
     /// Returns the namespaces that a tag declares.
     fn declarations(&self, tag: &BytesStart<'a>) -> Result<Scope, ReadError> {
-        // Most tags declare nothing; finding that out must be cheap.
-        if !tag
-            .attributes_raw()
-            .windows(5)
-            .any(|window| window == b"xmlns")
-        {
+        // Most tags declare nothing, and those of our own entries all the same.
+        let attributes = tag.attributes_raw().trim_ascii();
+        if attributes == OWN_DECLARATION {
+            return Ok(vec![(Cow::Borrowed(""), Cow::Borrowed(ATOM))]);
+        }
+        let declares = |window: &[u8]| matches!(window, [b'x', b'm', b'l', b'n', b's']);
+        if !attributes.windows(5).any(declares) {
             return Ok(vec![]);
         }
         let mut scope = vec![];
@@ -525,7 +529,7 @@ impl<'a> Reading<'a> {
             if let Some(prefix) = prefix {
                 let raw = String::from_utf8_lossy(&attribute.value);
                 let uri = attribute_value(&raw).map_err(|name| self.unknown_entity(&name))?;
-                scope.push((prefix.into(), uri.into_owned()));
+                scope.push((prefix.to_owned().into(), uri.into_owned().into()));
             }
         }
         Ok(scope)
@@ -541,15 +545,14 @@ impl<'a> Reading<'a> {
         if tag.local_name().as_ref() != local {
             return false;
         }
-        let prefix = tag
-            .name()
-            .prefix()
-            .map_or(&b""[..], |prefix| prefix.into_inner());
+        let prefix = tag.name().prefix();
+        let prefix = prefix.map_or(&b""[..], |prefix| prefix.into_inner());
+        let prefix = std::str::from_utf8(prefix).unwrap_or_default();
         let bound = |scope: &Scope| {
             scope
                 .iter()
                 .rev()
-                .find(|(name, _)| name.as_bytes() == prefix)
+                .find(|(name, _)| is_prefix(name, prefix))
                 .map(|(_, uri)| uri == namespace)
         };
         bound(own).or_else(|| bound(outer)).unwrap_or(false)
@@ -559,7 +562,7 @@ impl<'a> Reading<'a> {
     fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
         let attribute = tag.try_get_attribute(name).ok()??;
         let raw = String::from_utf8_lossy(&attribute.value).into_owned();
-        attribute_value(&raw).ok().map(std::borrow::Cow::into_owned)
+        attribute_value(&raw).ok().map(Cow::into_owned)
     }
 
     /// Returns what references inside `tag` are resolved against (rule A-4).
