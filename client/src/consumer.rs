@@ -16,7 +16,7 @@
 //! The last three are final. Everything else that can go wrong says so by
 //! [`ConsumerError::is_transient`].
 
-use std::{collections::VecDeque, pin::Pin, time::Duration};
+use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
 use futures_core::Stream;
 use simplefeed_core::{
@@ -219,7 +219,7 @@ impl Consumer {
     )]
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if delivery.number > self.accepted {
-            self.keep(delivery.bookmark().clone())?;
+            self.keep(delivery.bookmark())?;
             self.accepted = delivery.number;
         }
         Ok(())
@@ -351,9 +351,10 @@ impl Consumer {
 
     fn deliver(&mut self, run: Option<Run>) {
         let Some(run) = run else { return };
+        let run = Arc::new(run);
         for entry in &run.entries {
             self.delivered += 1;
-            let delivery = Delivery::new(&run, entry, self.delivered);
+            let delivery = Delivery::new(&run, *entry, self.delivered);
             self.queue.extend(delivery);
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! Pure.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use simplefeed_core::{
@@ -30,15 +32,17 @@ use url::Url;
 ///     let entry = delivery.entry()?; // as atom_syndication sees it
 ///     println!("{} at {:?}: order {}", delivery.id(), delivery.position(), order.order);
 ///     println!("{:?}, {}, {} bytes", event.title, entry.title.value, delivery.raw().len());
-///     println!("read in {:?}", delivery.document());
-///     println!("{}", serde_json::to_string(delivery.bookmark())?); // to be kept with the effect
+///     println!("read in {}", delivery.document());
+///     println!("{}", serde_json::to_string(&delivery.bookmark())?); // to be kept with the effect
 ///     Ok(())
 /// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Delivery {
     fragment: Bytes,
-    bookmark: Bookmark,
+    /// All that its document has to hand over, this entry among it.
+    run: Arc<Run>,
+    entry: RunEntry,
     /// Counts the deliveries of one consumer, from 1.
     pub(crate) number: u64,
 }
@@ -59,27 +63,29 @@ pub enum EntryError {
 }
 
 impl Delivery {
-    pub(crate) fn new(run: &Run, entry: &RunEntry, number: u64) -> Option<Self> {
+    pub(crate) fn new(run: &Arc<Run>, entry: RunEntry, number: u64) -> Option<Self> {
         Some(Self {
             fragment: run.document.stand_alone(entry.index)?,
-            bookmark: run.bookmark(entry)?,
+            run: Arc::clone(run),
+            entry,
             number,
         })
     }
 
     /// Returns the entry's `atom:id`.
     pub fn id(&self) -> &str {
-        self.bookmark.entry.as_deref().unwrap_or_default()
+        let entry = self.run.document.entry(self.entry.index);
+        entry.map_or("", |entry| entry.id)
     }
 
     /// Returns the entry's position, if the feed tells positions.
     pub fn position(&self) -> Option<Position> {
-        self.bookmark.position
+        self.entry.place.map(|(position, _)| position)
     }
 
     /// Returns the permanent URL of the document the entry was read in.
-    pub fn document(&self) -> Option<&Url> {
-        self.bookmark.document.as_ref()
+    pub fn document(&self) -> &Url {
+        &self.run.url
     }
 
     /// Returns the entry's bytes as they stand in the document; of a foreign feed, with the namespace
@@ -89,8 +95,9 @@ impl Delivery {
     }
 
     /// Returns the bookmark after this entry, to be saved together with the entry's effect.
-    pub fn bookmark(&self) -> &Bookmark {
-        &self.bookmark
+    pub fn bookmark(&self) -> Bookmark {
+        let bookmark = self.run.bookmark(&self.entry);
+        bookmark.expect("the entry is one of its document's")
     }
 
     /// Returns the entry as an event.

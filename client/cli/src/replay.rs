@@ -61,6 +61,7 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
         out: BufWriter::with_capacity(256 * 1024, io::stdout()),
         written: None,
         settled: Instant::now(),
+        unsettled: 0,
         bar: counter("entries"),
     };
     let outcome = output.copy(args.format, args.limit, follow).await;
@@ -95,6 +96,8 @@ struct Output {
     /// The last entry written, while it is not accepted.
     written: Option<Delivery>,
     settled: Instant,
+    /// The entries written since.
+    unsettled: u64,
     bar: indicatif::ProgressBar,
 }
 
@@ -126,7 +129,7 @@ impl Output {
                 return Err(error);
             }
             self.written = Some(delivery);
-            self.bar.inc(1);
+            self.unsettled += 1;
             left -= 1;
         }
         self.settle().await
@@ -139,6 +142,7 @@ impl Output {
             self.consumer.accept(&delivery).await?;
         }
         self.settled = Instant::now();
+        self.bar.inc(std::mem::take(&mut self.unsettled));
         Ok(())
     }
 }

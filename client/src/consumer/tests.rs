@@ -2,7 +2,7 @@ use std::{
     collections::HashMap,
     io,
     pin::pin,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
@@ -705,7 +705,7 @@ async fn a_password_in_the_url_stays_secret() {
     assert!(!format!("{given:?}").contains("secret"));
     let mut feed = given.build().unwrap();
     let delivery = feed.next().await.unwrap().unwrap();
-    let kept = serde_json::to_string(delivery.bookmark()).unwrap();
+    let kept = serde_json::to_string(&delivery.bookmark()).unwrap();
     assert!(
         !kept.contains("secret") && !format!("{feed:?}").contains("secret"),
         "{kept}"
