@@ -34,9 +34,11 @@ use crate::{
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
 };
 
+mod ahead;
 mod builder;
 mod error;
 
+use ahead::Ahead;
 use builder::OnNotice;
 pub use builder::{Builder, Notice};
 pub use error::ConsumerError;
@@ -125,6 +127,8 @@ pub struct Consumer {
     not_before: Option<time::Instant>,
     /// The request that has not been answered yet.
     on_the_way: Option<OnTheWay>,
+    /// What is fetched before it is asked for.
+    ahead: Ahead,
     /// Failures in a row.
     failures: u32,
     /// What the last answer about the recent document said of its freshness.
@@ -165,6 +169,7 @@ impl Consumer {
             accepted: 0,
             not_before: None,
             on_the_way: None,
+            ahead: Ahead::default(),
             failures: 0,
             freshness: Freshness::default(),
         }
@@ -295,9 +300,19 @@ impl Consumer {
             time::sleep_until(due).await;
             self.not_before = None;
         }
+        let flight = self.ahead.take(ask);
         let request = self.on_the_way.get_or_insert_with(|| {
             let (fetcher, ask) = (self.fetcher.clone(), ask.clone());
-            Box::pin(async move { fetch(&fetcher, &ask).await })
+            Box::pin(async move {
+                match flight {
+                    Some(flight) => match flight.await {
+                        Ok(Ok(fetched)) => Ok(Got::Document(fetched)),
+                        // As if it had not been tried before it was time.
+                        _ => fetch(&fetcher, &ask).await,
+                    },
+                    None => fetch(&fetcher, &ask).await,
+                }
+            })
         });
         let answer = request.await;
         self.on_the_way = None;
@@ -316,7 +331,10 @@ impl Consumer {
 
     fn take(&mut self, ask: &Ask, answer: Got) -> Result<(), Failure> {
         let fetched = match answer {
-            Got::Index(url, block) => return Ok(self.replay.take_index(&block, &url)?),
+            Got::Index(url, block) => {
+                self.ahead.learn(&url, &block);
+                return Ok(self.replay.take_index(&block, &url)?);
+            }
             Got::Document(fetched) => fetched,
         };
         let freshness = match &fetched {
@@ -351,6 +369,9 @@ impl Consumer {
 
     fn deliver(&mut self, run: Option<Run>) {
         let Some(run) = run else { return };
+        if let Some((ask, left)) = self.replay.ask().zip(self.replay.left()) {
+            self.ahead.look(&self.fetcher, &ask, &run.document, left);
+        }
         let run = Arc::new(run);
         for entry in &run.entries {
             self.delivered += 1;
@@ -395,6 +416,7 @@ impl Consumer {
     /// The place is kept, so that the next start goes on from here, but never past an entry that was
     /// delivered and not accepted.
     fn end_round(&mut self) -> Result<(), ConsumerError> {
+        self.ahead.clear();
         let pause = jittered(self.freshness.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
         let place = self.replay.next_round();

@@ -103,7 +103,9 @@ fn document_read(bencher: Bencher<'_, '_>) {
     let (head, fragments) = (head(), fragments());
     let fragments: Vec<&Bytes> = fragments.iter().collect();
     let body = feed_document(&head, &fragments);
-    let url = "https://example.org/feeds/orders/1.atom".parse().expect("a URL");
+    let url = "https://example.org/feeds/orders/1.atom"
+        .parse()
+        .expect("a URL");
     bencher
         .counter(BytesCount::of_slice(&body))
         .bench(|| Document::read(body.clone(), &url));

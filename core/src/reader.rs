@@ -197,6 +197,11 @@ impl Document {
         self.entries.len()
     }
 
+    /// Returns the number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
     /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -51,7 +51,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
     let outcome = match runtime {

@@ -18,6 +18,8 @@ pub(crate) struct Web {
     asked: Mutex<Vec<(Duration, Request)>>,
     /// Answers with 503 and this `Retry-After`, so many times.
     down: Mutex<(usize, Option<u64>)>,
+    /// Answers these requests, counted from 0, with 503.
+    down_for: Mutex<std::ops::Range<usize>>,
     /// How long an answer takes besides.
     slow: Mutex<Duration>,
     /// Whether a 304 leaves out what it may leave out.
@@ -41,6 +43,10 @@ impl Page {
         };
         let tag = format!("\"{}\"", body.len());
         page.with("content-type", kind).with("etag", &tag)
+    }
+
+    pub(crate) fn fails_with(&mut self, status: u16) {
+        self.status = status;
     }
 
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
@@ -79,6 +85,27 @@ impl Web {
         *self.down.lock().unwrap() = (times, retry_after);
     }
 
+    /// Fails so many requests after the `first` next ones.
+    pub(crate) fn fail_from(&self, first: usize, times: usize) {
+        let asked = self.asked() + first;
+        *self.down_for.lock().unwrap() = asked..asked + times;
+    }
+
+    /// Answers later than otherwise.
+    pub(crate) fn answer_after(&self, slow: Duration) {
+        *self.slow.lock().unwrap() = slow;
+    }
+
+    /// The times at which something was asked for.
+    pub(crate) fn times(&self) -> Vec<Duration> {
+        self.asked
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(at, _)| *at)
+            .collect()
+    }
+
     fn asked(&self) -> usize {
         self.asked.lock().unwrap().len()
     }
@@ -108,8 +135,9 @@ impl Web {
         let retry_after = down
             .1
             .map(|seconds| ("retry-after".into(), seconds.to_string()));
-        if down.0 > 0 {
-            down.0 -= 1;
+        let planned = self.down_for.lock().unwrap().contains(&self.asked());
+        if down.0 > 0 || planned {
+            down.0 = down.0.saturating_sub(1);
             return Answer {
                 status: 503,
                 headers: retry_after.into_iter().collect(),

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use super::{Answer, Answering, Method, Request, Transport, TransportError};
 
+/// The bytes that most bodies have at most, unpacked.
+const BODY_BYTES: usize = 64 * 1024;
+
 /// A transport over reqwest, with rustls and the system's proxies.
 ///
 /// # Examples
@@ -67,7 +70,7 @@ impl ReqwestTransport {
             )
         });
         let headers = headers.collect();
-        let mut body = Vec::new();
+        let mut body = Vec::with_capacity(BODY_BYTES.min(request.answer_bytes_max));
         while let Some(chunk) = incoming.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > request.answer_bytes_max {
                 let detail = format!(

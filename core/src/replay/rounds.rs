@@ -104,6 +104,15 @@ impl Replay {
         }
     }
 
+    /// Returns how many entries are left to hand over in this round, where documents tell positions and
+    /// the way leads forward.
+    pub fn left(&self) -> Option<u64> {
+        match &self.round {
+            Round::Walking(walk) => walk.left(),
+            Round::Looking => None,
+        }
+    }
+
     /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
     ///
     /// # Errors

@@ -213,6 +213,16 @@ impl Walk {
         self.begins_after.clone().or_else(ended)
     }
 
+    /// Returns how many entries there are from the place where the walk is, going forward, to its end;
+    /// `None` where nobody knows.
+    pub fn left(&self) -> Option<u64> {
+        let State::Forward { .. } = self.state else {
+            return None;
+        };
+        let last = self.last.as_ref()?.position?;
+        self.pin_position()?.0.checked_sub(last.0)
+    }
+
     /// Takes the news that the recent document has not changed since the bookmarked entry was its
     /// newest: there is nothing to do.
     pub fn not_modified(&mut self) {
