@@ -15,9 +15,10 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use simplefeed_core::{feed::CommitNumber, history::ChainHash};
@@ -25,11 +26,18 @@ use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 use super::{
     barrier::sync_folder,
     record::STORAGE_VERSION,
+    space::folder_bytes,
     witness::{Testimony, Witness},
 };
 
 /// How long to wait for sled's threads to let go of a database just closed.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// Up to so many bytes of sled's files, every one is looked at before sled may work in place.
+const LOOKED_AT_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+/// The bytes looked at together, and how often in a file of a large log.
+const LOOK_BYTES: usize = 16 * 1024;
+const LOOKS_MAX: u64 = 4_096;
 
 /// The name of the socket at which a server listens for those who look after its log.
 pub const CONTROL_SOCKET: &str = "control.sock";
@@ -250,10 +258,15 @@ impl DataFolder {
     }
 
     /// What the mark of a clean stop says: all that must be so for sled to work in place. sled's
-    /// recovery overwrites what it takes for torn, so every byte is looked at first.
+    /// recovery overwrites what it takes for torn, so its files are looked at first: every byte of a small
+    /// log, and of a large one, which could not be read in the time of a start, when each file was
+    /// written, how long it is, and some of its bytes.
     pub(super) fn clean_mark(&self) -> io::Result<String> {
         let folder = self.path("sled");
-        let (bytes, checksum) = checksum_of(&folder)?;
+        let bytes = folder_bytes(&folder)?;
+        let mut hasher = crc32fast::Hasher::new();
+        look_at(&folder, bytes > LOOKED_AT_BYTES_MAX, &mut hasher)?;
+        let checksum = hasher.finalize();
         Ok(format!(
             "storage {STORAGE_VERSION}, sled {bytes} bytes, CRC-32 {checksum:08x}\n"
         ))
@@ -330,35 +343,40 @@ impl DataFolder {
     }
 }
 
-/// Returns how many bytes the files of a folder have, and one checksum over all of them, in the order
-/// of their names.
-fn checksum_of(folder: &Path) -> io::Result<(u64, u32)> {
+/// Adds the files of a folder to a checksum, in the order of their names; of a large folder, what can be
+/// read of it in little time.
+fn look_at(folder: &Path, large: bool, hasher: &mut crc32fast::Hasher) -> io::Result<()> {
     let mut paths = vec![];
     for item in fs::read_dir(folder)? {
         paths.push(item?.path());
     }
     paths.sort();
-    let (mut bytes, mut hasher) = (0, crc32fast::Hasher::new());
-    let mut buffer = vec![0; 1024 * 1024];
+    let mut buffer = vec![0; LOOK_BYTES];
     for path in paths {
         hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
         if path.is_dir() {
-            let (inside, checksum) = checksum_of(&path)?;
-            bytes += inside;
-            hasher.update(&checksum.to_be_bytes());
+            look_at(&path, large, hasher)?;
             continue;
         }
-        let mut file = File::open(path)?;
-        loop {
-            let length = file.read(&mut buffer)?;
-            let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
-                break;
-            };
-            bytes += u64::try_from(length).unwrap_or(u64::MAX);
-            hasher.update(read);
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        hasher.update(&length.to_be_bytes());
+        let look = u64::try_from(LOOK_BYTES).unwrap_or(u64::MAX);
+        let mut stride = look;
+        if large {
+            let written = file.metadata()?.modified()?;
+            let since = written.duration_since(SystemTime::UNIX_EPOCH);
+            hasher.update(&since.unwrap_or_default().as_nanos().to_be_bytes());
+            stride = (length / LOOKS_MAX).max(look);
+        }
+        let next = |at: &u64| Some(at + stride).filter(|next| *next < length);
+        let end = length.saturating_sub(look);
+        for at in std::iter::successors(Some(0), next).chain([end]) {
+            let read = file.read_at(&mut buffer, at)?;
+            hasher.update(buffer.get(..read).unwrap_or_default());
         }
     }
-    Ok((bytes, hasher.finalize()))
+    Ok(())
 }
 
 /// Copies a folder with its subfolders; `fs::copy` shares the blocks where the file system can.
@@ -374,4 +392,62 @@ pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: sled works in place only on what it has left, however large.
+    #[test]
+    fn whatever_was_written_to_is_not_clean() {
+        for kib in [40, 1_000, 3_000] {
+            let folder = tempfile::tempdir().unwrap();
+            let data = DataFolder::lock(folder.path()).unwrap();
+            let (db, conf) = (data.path("sled").join("db"), data.path("sled").join("conf"));
+            fs::create_dir(data.path("sled")).unwrap();
+            fs::write(&db, vec![7; kib * 1024]).unwrap();
+            fs::write(&conf, "conf").unwrap();
+            data.write_clean_mark().unwrap();
+            assert!(data.stopped_cleanly());
+            let write = |bytes: &[u8], at: u64| {
+                let file = OpenOptions::new().write(true).open(&db).unwrap();
+                file.write_all_at(bytes, at).unwrap();
+                file.set_modified(SystemTime::now() + Duration::from_secs(1))
+                    .unwrap();
+            };
+            let middle = u64::try_from(kib * 512 + 700).unwrap();
+            for at in [0, middle, u64::try_from(kib * 1024 - 1).unwrap()] {
+                data.write_clean_mark().unwrap();
+                write(&[8], at);
+                assert!(!data.stopped_cleanly(), "{kib} KiB at {at}");
+            }
+            data.write_clean_mark().unwrap();
+            write(&[7], u64::try_from(kib * 1024).unwrap());
+            assert!(!data.stopped_cleanly(), "{kib} KiB are longer");
+            data.write_clean_mark().unwrap();
+            fs::remove_file(&conf).unwrap();
+            assert!(!data.stopped_cleanly(), "a file is gone");
+        }
+    }
+
+    /// Goal: rot that no time of writing tells of is found where it can be.
+    #[test]
+    fn small_logs_are_looked_at_byte_for_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataFolder::lock(folder.path()).unwrap();
+        fs::create_dir(data.path("sled")).unwrap();
+        let db = data.path("sled").join("db");
+        fs::write(&db, vec![7; 500_000]).unwrap();
+        let written = fs::metadata(&db).unwrap().modified().unwrap();
+        data.write_clean_mark().unwrap();
+        for at in (0..500_000).step_by(77_777) {
+            let file = OpenOptions::new().write(true).open(&db).unwrap();
+            file.write_all_at(&[8], at).unwrap();
+            file.set_modified(written).unwrap();
+            assert!(!data.stopped_cleanly(), "at {at}");
+            file.write_all_at(&[7], at).unwrap();
+            assert!(data.stopped_cleanly());
+        }
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Shell: the data folder. sled's recovery overwrites what it takes for torn, and can so empty a
 //! damaged database without a word. So it works in place only after a clean stop, if its files are still
-//! the same, byte for byte; otherwise it gets a copy, the copy is checked against the witness, and only
-//! a good one takes the place of the original.
+//! the same, as far as can be told in time; otherwise it gets a copy, the copy is checked against the
+//! witness, and only a good one takes the place of the original.
 
 use std::{
     fs, io,
