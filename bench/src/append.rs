@@ -1,53 +1,136 @@
-//! `append`: durable appends, against bare sled with the same barrier, batches and id index.
+//! `append`: durable appends, against databases that sync every commit, and against bare sled with the
+//! same barrier, batches and an id index.
 //!
-//! Shell. The floor does no HTTP, XML, hashing or checking: it shows what the storage leaves to win.
+//! Shell. Everybody stores about 350 bytes under a unique id. Bare sled does no HTTP, XML, hashing or
+//! checking: it shows what the storage leaves to win.
 
 use std::{
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
+use anyhow::{Context as _, bail};
 use simplefeed_server::log::barrier::{Barrier as _, DiskBarrier};
+use tempfile::TempDir;
 
 use crate::{
     load::{append, event},
-    process::Program,
-    table::{Row, Table},
+    process::{Program, installed, postgres_program},
+    table::{Must, Row, Table},
 };
 
 pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
-    let mut rows = vec![];
+    // Removed at the end only; see `process`.
+    let mut folders = vec![];
+    let mut folder = || -> anyhow::Result<std::path::PathBuf> {
+        let folder = TempDir::new()?;
+        let path = folder.path().to_path_buf();
+        folders.push(folder);
+        Ok(path)
+    };
+    let postgres = Program::postgres(&folder()?)?;
+    create_table(&postgres)?;
+    let redis = Program::redis(&folder()?)?;
+    let mut table = Table::default();
     for (connections, batch) in [(1, 1), (64, 1), (256, 1), (1, 1_000), (2, 1_000)] {
-        let (mut ours, mut peer) = (vec![], vec![]);
+        let server = Program::simplefeed(&folder()?)?;
+        append(&server, "'bench'", connections, batch, 1)?;
+        let (mut ours, mut sled) = (vec![], vec![]);
+        let (mut inserts, mut adds) = (vec![], vec![]);
         for _ in 0..rounds {
-            let folder = tempfile::tempdir()?;
-            let server = Program::simplefeed(folder.path())?;
-            ours.push(append(
-                &server.address,
-                "bench",
-                connections,
-                batch,
-                seconds,
-            )?);
-            drop(server);
-            let folder = tempfile::tempdir()?;
-            peer.push(bare_sled(folder.path(), connections * batch, seconds)?);
+            let load = append(&server, "'bench'", connections, batch, seconds)?;
+            ours.push(load.per_second);
+            if batch == 1 {
+                inserts.push(postgres_inserts(&postgres, connections, seconds)?);
+                adds.push(redis_adds(&redis, connections, seconds)?);
+            }
+            sled.push(bare_sled(&folder()?, connections * batch, seconds)?);
         }
         let what = match batch {
             1 => format!("single entries, {connections} connections"),
             _ => format!("batches of {batch}, {connections} connections"),
         };
-        rows.push(Row {
-            what,
-            unit: "durable entries/s",
-            ours,
-            peer,
-        });
+        let of_postgres = (connections == 64).then_some(Must::AtLeast(1.5));
+        let of_sled = (batch > 1).then_some(Must::AtLeast(0.7));
+        for (peer, theirs, must) in [
+            ("PostgreSQL INSERT", inserts, of_postgres),
+            ("Redis XADD, appendfsync always", adds, None),
+            ("bare sled", sled, of_sled),
+        ] {
+            if !theirs.is_empty() {
+                table.rows.push(Row {
+                    what: what.clone(),
+                    unit: "durable entries/s",
+                    ours: ours.clone(),
+                    peer: peer.into(),
+                    theirs,
+                    must,
+                });
+            }
+        }
     }
-    Ok(Table {
-        peer: "bare sled",
-        rows,
-    })
+    Ok(table)
+}
+
+/// A command against PostgreSQL.
+fn of_postgres(program: &str, postgres: &Program) -> anyhow::Result<Command> {
+    let mut command = Command::new(postgres_program(program)?);
+    command.args(["-h", "127.0.0.1", "-p", postgres.port(), "-U", "postgres"]);
+    Ok(command)
+}
+
+fn create_table(postgres: &Program) -> anyhow::Result<()> {
+    let sql = "CREATE TABLE entries (id uuid PRIMARY KEY, body text NOT NULL)";
+    let created = of_postgres("psql", postgres)?
+        .args(["-q", "-c", sql])
+        .status()?;
+    if !created.success() {
+        bail!("PostgreSQL has no table");
+    }
+    Ok(())
+}
+
+/// Prepared inserts, one per transaction, for some seconds. Returns inserts/s.
+fn postgres_inserts(postgres: &Program, connections: usize, seconds: u64) -> anyhow::Result<f64> {
+    let folder = TempDir::new()?;
+    let script = folder.path().join("insert.sql");
+    let body = event(7);
+    let sql = format!(
+        "INSERT INTO entries VALUES (gen_random_uuid(), '{}');\n",
+        body.trim()
+    );
+    // A colon would name a variable of the script.
+    std::fs::write(&script, sql.replace(':', "="))?;
+    let output = of_postgres("pgbench", postgres)?
+        .args(["-n", "-M", "prepared", "-j", "1"])
+        .args(["-c", &connections.to_string(), "-T", &seconds.to_string()])
+        .arg("-f")
+        .arg(&script)
+        .arg("postgres")
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let tps = said.lines().find_map(|line| line.strip_prefix("tps = "));
+    let tps = tps.and_then(|tps| tps.split(' ').next());
+    Ok(tps
+        .with_context(|| format!("pgbench: {output:?}"))?
+        .parse()?)
+}
+
+/// Adds to a stream for about some seconds. Returns additions/s.
+fn redis_adds(redis: &Program, connections: usize, seconds: u64) -> anyhow::Result<f64> {
+    let a_second = if connections == 1 { 4_000 } else { 50_000 };
+    let output = Command::new(installed("redis-benchmark", "redis-server")?)
+        .args(["-p", redis.port(), "-c", &connections.to_string(), "--csv"])
+        .args(["-n", &(a_second * seconds).to_string()])
+        .args(["XADD", "entries", "*", "body", &"x".repeat(350)])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let last = said.lines().last().unwrap_or_default();
+    let rate = last.split("\",\"").nth(1);
+    Ok(rate
+        .with_context(|| format!("redis-benchmark: {output:?}"))?
+        .parse()?)
 }
 
 /// Writes groups of `group` entries with their ids, each group synced like ours. Returns entries/s.

@@ -1,24 +1,25 @@
-//! Load: wrk for reads, threads with kept-alive connections for appends.
+//! Load: wrk, and a connection of our own for what is asked for once.
 //!
 //! Shell: sockets. Its own CPU is never counted as a server's.
 
 use std::{
+    fs,
     io::{self, Read as _, Write as _},
     net::TcpStream,
     process::Command,
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use anyhow::{Context as _, bail};
 
-use crate::process::Program;
+use crate::process::{Program, installed};
 
-/// What one measurement of reads gave.
+/// What one measurement gave.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reads {
+pub(crate) struct Load {
     pub(crate) per_second: f64,
     pub(crate) cpu_micros: f64,
+    pub(crate) p50_micros: f64,
     pub(crate) p99_micros: f64,
 }
 
@@ -28,21 +29,72 @@ pub(crate) fn read(
     path: &str,
     headers: &[(&str, &str)],
     seconds: u64,
-) -> anyhow::Result<Reads> {
-    let mut wrk = Command::new("wrk");
-    wrk.args(["-t1", "-c64", "--latency"])
-        .arg(format!("-d{seconds}s"));
+) -> anyhow::Result<Load> {
+    let mut more = vec![];
     for (name, value) in headers {
-        wrk.arg("-H").arg(format!("{name}: {value}"));
+        more.extend(["-H".to_owned(), format!("{name}: {value}")]);
     }
+    wrk(program, path, 64, seconds, &more)
+}
+
+/// Publishes over some connections for some seconds, `batch` entries a request, to the feeds that `feed`
+/// names: a Lua expression over the number `n` of the request. What is counted are entries.
+pub(crate) fn append(
+    program: &Program,
+    feed: &str,
+    connections: usize,
+    batch: usize,
+    seconds: u64,
+) -> anyhow::Result<Load> {
+    static SCRIPTS: AtomicU32 = AtomicU32::new(0);
+    let script = SCRIPTS.fetch_add(1, Ordering::Relaxed);
+    let lua = format!(
+        r#"
+        local n, serial = 0, 0
+        local head = {{ ["Content-Type"] = "application/x-ndjson" }}
+        local line = '{EVENT}'
+        function request()
+            n = n + 1
+            local lines = {{}}
+            for i = 1, {batch} do
+                serial = serial + 1
+                lines[i] = string.format(line, {script}, serial, serial, serial % 1000000, serial % 997)
+            end
+            return wrk.format("POST", "/feeds/" .. {feed}, head, table.concat(lines))
+        end
+        "#
+    );
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("append.lua");
+    fs::write(&path, lua)?;
+    let script = ["-s".to_owned(), path.display().to_string()];
+    let load = wrk(program, "/", connections, seconds, &script)?;
+    let entries = f64::from(u32::try_from(batch)?);
+    Ok(Load {
+        per_second: load.per_second * entries,
+        cpu_micros: load.cpu_micros / entries,
+        ..load
+    })
+}
+
+fn wrk(
+    program: &Program,
+    path: &str,
+    connections: usize,
+    seconds: u64,
+    more: &[String],
+) -> anyhow::Result<Load> {
+    let mut wrk = Command::new(installed("wrk", "wrk")?);
+    wrk.args(["-t1", "--latency", "--timeout", "20"])
+        .arg(format!("-c{connections}"))
+        .arg(format!("-d{seconds}s"))
+        .args(more)
+        .arg(format!("http://{}{path}", program.address));
     let before = program.cpu_micros()?;
-    let output = wrk
-        .arg(format!("http://{}{path}", program.address))
-        .output();
-    let output = output.context("wrk is missing: apt-get install wrk")?;
+    let output = wrk.output()?;
     let used = program.cpu_micros()? - before;
     let said = String::from_utf8_lossy(&output.stdout);
-    if said.contains("Socket errors") {
+    if said.contains("Socket errors") || said.contains("Non-2xx") {
         bail!("wrk: {said}");
     }
     let field = |name: &str| {
@@ -50,21 +102,19 @@ pub(crate) fn read(
             .find_map(|line| line.trim().strip_prefix(name))
             .map(str::trim)
     };
-    let per_second: f64 = field("Requests/sec:")
-        .context("wrk says how many")?
-        .parse()?;
     let requests = said
         .lines()
         .find_map(|line| line.trim().split_once(" requests in"))
         .map(|(count, _)| count);
     let requests: f64 = requests.context("wrk counts")?.parse()?;
-    let p99 = field("99%")
-        .and_then(micros)
-        .context("wrk tells latencies")?;
-    Ok(Reads {
-        per_second,
+    let latency = |name| field(name).and_then(micros).context("wrk tells latencies");
+    Ok(Load {
+        per_second: field("Requests/sec:")
+            .context("wrk says how many")?
+            .parse()?,
         cpu_micros: used / requests,
-        p99_micros: p99,
+        p50_micros: latency("50%")?,
+        p99_micros: latency("99%")?,
     })
 }
 
@@ -96,13 +146,27 @@ impl Connection {
         })
     }
 
-    /// Sends a request and reads the whole answer. Returns its head in lower case.
-    pub(crate) fn exchange(&mut self, request: &[u8]) -> io::Result<String> {
-        self.answer(request).map(|(head, _)| head)
+    /// Publishes NDJSON.
+    pub(crate) fn publish(&mut self, feed: &str, body: &str) -> anyhow::Result<()> {
+        let request = format!(
+            "POST /feeds/{feed} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (head, _) = self.answer(request.as_bytes())?;
+        if !head.starts_with("http/1.1 201") {
+            bail!("an append was refused: {head}");
+        }
+        Ok(())
+    }
+
+    /// Returns head and body of a document.
+    pub(crate) fn get(&mut self, path: &str) -> io::Result<(String, Vec<u8>)> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
+        self.answer(request.as_bytes())
     }
 
     /// Sends a request. Returns the answer's head, names in lower case, and body.
-    pub(crate) fn answer(&mut self, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
+    fn answer(&mut self, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
         self.stream.write_all(request)?;
         self.buffer.clear();
         let mut chunk = [0; 16 * 1024];
@@ -137,62 +201,49 @@ impl Connection {
     }
 }
 
-/// Returns the request that publishes NDJSON.
-pub(crate) fn publish(feed: &str, body: &str) -> Vec<u8> {
-    format!(
-        "POST /feeds/{feed} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
-}
+/// An event of about 350 bytes, as C would print it: a number of the load, a serial number, the same, and
+/// two numbers.
+const EVENT: &str = "{\"id\":\"urn:uuid:%08x-0000-4000-8000-%012x\",\"title\":\"Order placed\",\
+    \"updated\":\"2026-01-01T00:00:00Z\",\"content\":{\"order\":%d,\"customer\":\"c-%06d\",\
+    \"total\":\"%d.90\",\"lines\":[{\"sku\":\"A-1\",\"n\":2},{\"sku\":\"B-7\",\"n\":1}],\
+    \"note\":\"leave it with the neighbours if nobody is in\"}}\\n";
 
-/// Appends over `connections` connections for some seconds, `batch` entries a request. Returns the
-/// durable entries per second.
-pub(crate) fn append(
-    address: &str,
-    feed: &str,
-    connections: usize,
-    batch: usize,
-    seconds: u64,
-) -> anyhow::Result<f64> {
-    let (done, serial) = (AtomicU64::new(0), AtomicU64::new(0));
-    let started = Instant::now();
-    let deadline = started + Duration::from_secs(seconds);
-    std::thread::scope(|threads| {
-        let work = || -> anyhow::Result<()> {
-            let mut connection = Connection::open(address)?;
-            while Instant::now() < deadline {
-                let body: Vec<String> = (0..batch)
-                    .map(|_| event(serial.fetch_add(1, Ordering::Relaxed)))
-                    .collect();
-                let head = connection.exchange(&publish(feed, &body.concat()))?;
-                if !head.starts_with("http/1.1 201") {
-                    bail!("an append was refused: {head}");
-                }
-                done.fetch_add(u64::try_from(batch)?, Ordering::Relaxed);
-            }
-            Ok(())
-        };
-        let workers: Vec<_> = (0..connections).map(|_| threads.spawn(work)).collect();
-        workers
-            .into_iter()
-            .try_for_each(|worker| match worker.join() {
-                Ok(outcome) => outcome,
-                Err(_) => bail!("a connection failed"),
-            })
-    })?;
-    let entries = u32::try_from(done.load(Ordering::Relaxed))?;
-    Ok(f64::from(entries) / started.elapsed().as_secs_f64())
-}
-
-/// Returns an event of about 350 bytes as a line.
+/// Returns such an event as a line.
 pub(crate) fn event(serial: u64) -> String {
-    format!(
-        "{{\"id\":\"urn:uuid:00000000-0000-4000-8000-{serial:012x}\",\"title\":\"Order placed\",\
-         \"updated\":\"2026-01-01T00:00:00Z\",\"content\":{{\"order\":{serial},\"customer\":\"c-{:06}\",\
-         \"total\":\"{}.90\",\"lines\":[{{\"sku\":\"A-1\",\"n\":2}},{{\"sku\":\"B-7\",\"n\":1}}],\
-         \"note\":\"leave it with the neighbours if nobody is in\"}}}}\n",
-        serial % 1_000_000,
-        serial % 997
-    )
+    let event = EVENT
+        .replacen("%08x", "ffffffff", 1)
+        .replacen("%012x", &format!("{serial:012x}"), 1)
+        .replacen("%d", &serial.to_string(), 1)
+        .replacen("%06d", &format!("{:06}", serial % 1_000_000), 1)
+        .replacen("%d", &(serial % 997).to_string(), 1);
+    event.replace("\\n", "\n")
+}
+
+/// Appends events in batches until a feed has `entries` more.
+pub(crate) fn fill(
+    program: &Program,
+    feed: &str,
+    serials: std::ops::Range<u64>,
+) -> anyhow::Result<()> {
+    let mut connection = Connection::open(&program.address)?;
+    let mut serial = serials.start;
+    while serial < serials.end {
+        let end = serials.end.min(serial + 1_000);
+        let lines: Vec<String> = (serial..end).map(event).collect();
+        connection.publish(feed, &lines.concat())?;
+        serial = end;
+    }
+    Ok(())
+}
+
+/// Waits until a document is a frozen file.
+pub(crate) fn wait_until_frozen(program: &Program, path: &str) -> anyhow::Result<()> {
+    let mut connection = Connection::open(&program.address)?;
+    for _ in 0..3_000 {
+        if connection.get(path)?.0.contains("immutable") {
+            return Ok(());
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    bail!("{path} never became a file")
 }

@@ -14,12 +14,19 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 mod append;
+mod catch_up;
+mod delay;
+mod growth;
 mod load;
 mod process;
+mod replay;
 mod serve;
 mod table;
 
 /// Measures Simplefeed against its peers
+///
+/// What a subcommand needs beside ours is in Debian's packages: nginx-light wrk redis-server postgresql
+/// python3-feedparser curl.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-bench", version)]
 struct CommandLine {
@@ -36,22 +43,40 @@ struct CommandLine {
     command: Command,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Command {
     /// Documents, against nginx serving the same files with the same headers
     Serve,
-    /// Durable appends, against bare sled with the same barrier, batches and id index
+    /// Durable appends, against PostgreSQL, Redis, and bare sled with the same barrier and batches
     Append,
+    /// A million entries replayed, against Python's feedparser, and curl that only downloads them
+    Replay,
+    /// Catching up from 0 to 1,000 documents behind, against the walk from link to link
+    CatchUp,
+    /// What things cost with 10 million entries and 100,000 feeds, against few
+    Growth,
+    /// Replay a feed with the library, for `replay`
+    #[command(hide = true)]
+    LibraryReplay { url: String },
 }
 
 fn main() -> anyhow::Result<()> {
-    let line = CommandLine::parse();
-    let table = match line.command {
-        Command::Serve => serve::measure(line.rounds, line.seconds)?,
-        Command::Append => append::measure(line.rounds, line.seconds)?,
+    let CommandLine {
+        json,
+        seconds,
+        rounds,
+        command,
+    } = CommandLine::parse();
+    let table = match command {
+        Command::Serve => serve::measure(rounds, seconds)?,
+        Command::Append => append::measure(rounds, seconds)?,
+        Command::Replay => replay::measure(rounds)?,
+        Command::CatchUp => catch_up::measure(rounds)?,
+        Command::Growth => growth::measure(rounds, seconds)?,
+        Command::LibraryReplay { url } => return replay::library(&url),
     };
     println!("{}", table.text());
-    if let Some(path) = line.json {
+    if let Some(path) = json {
         std::fs::write(&path, table.json())?;
         eprintln!("Wrote {}.", path.display());
     }

@@ -1,12 +1,17 @@
-//! Programs under measurement, and the CPU time they use.
+//! Programs under measurement, and what they use.
 //!
-//! Shell: processes and `/proc`.
+//! Shell: processes and `/proc`. Every program gets a free port on loopback and a folder of its own. The
+//! folders are removed at the end and not before: ext4 without a journal searches for an inode longer the
+//! more were given back in the last minutes, and that would be measured, too.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
+    net::{TcpListener, TcpStream},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -22,19 +27,12 @@ pub(crate) struct Program {
 impl Program {
     /// Starts our server on a data folder.
     pub(crate) fn simplefeed(data: &Path) -> anyhow::Result<Self> {
-        let program = release_program("simplefeed-server")?;
-        let mut child = Command::new(program)
-            .args([
-                "--log",
-                "error",
-                "serve",
-                "--listen",
-                "127.0.0.1:0",
-                "--data",
-            ])
-            .arg(data)
-            .stderr(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(release_program("simplefeed-server")?);
+        command
+            .args(["--log", "error", "serve", "--listen", "127.0.0.1:0"])
+            .arg("--data")
+            .arg(data);
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
         let stderr = child.stderr.take().context("its stderr is a pipe")?;
         let mut lines = BufReader::new(stderr).lines();
         while let Some(line) = lines.next().transpose()? {
@@ -48,14 +46,8 @@ impl Program {
 
     /// Starts nginx, one worker per core, with a server block.
     pub(crate) fn nginx(folder: &Path, server: &str) -> anyhow::Result<Self> {
-        let program = ["/usr/sbin/nginx", "/usr/bin/nginx"]
-            .into_iter()
-            .find(|path| Path::new(path).exists());
-        let program = program.context("nginx is missing: apt-get install nginx-light")?;
-        // Taken and given back: nginx cannot say which free port it got.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?
-            .local_addr()?
-            .port();
+        let program = installed("nginx", "nginx-light")?;
+        let port = free_port()?;
         let config = format!(
             "daemon off; worker_processes auto; pid {0}/pid; error_log {0}/error.log;\n\
              events {{ worker_connections 4096; }}\n\
@@ -67,21 +59,80 @@ impl Program {
         );
         let path = folder.join("nginx.conf");
         fs::write(&path, config)?;
-        let child = Command::new(program)
-            .arg("-c")
-            .arg(&path)
-            .arg("-p")
-            .arg(folder)
-            .stderr(Stdio::null())
-            .spawn()?;
-        let address = format!("127.0.0.1:{port}");
-        for _ in 0..200 {
-            if std::net::TcpStream::connect(&address).is_ok() {
-                return Ok(Self { child, address });
-            }
-            std::thread::park_timeout(std::time::Duration::from_millis(20));
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&path).arg("-p").arg(folder);
+        Self::started(command, port)
+    }
+
+    /// Starts Redis, which syncs every command before it answers.
+    pub(crate) fn redis(folder: &Path) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let mut command = Command::new(installed("redis-server", "redis-server")?);
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        command.args([
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--save",
+            "",
+        ]);
+        command.arg("--dir").arg(folder).stdout(Stdio::null());
+        Self::started(command, port)
+    }
+
+    /// Starts PostgreSQL as Debian configures it, which syncs every commit before it answers.
+    pub(crate) fn postgres(folder: &Path) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let data = folder.join("data");
+        // It refuses to run as root, so it runs as the user that its package has made.
+        let user = user_of_postgres();
+        if let Some((user, group)) = user {
+            std::os::unix::fs::chown(folder, Some(user), Some(group))?;
+            fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
         }
-        bail!("nginx did not start")
+        let command = |name: &str| -> anyhow::Result<Command> {
+            let mut command = Command::new(postgres_program(name)?);
+            if let Some((user, group)) = user {
+                command.uid(user).gid(group);
+            }
+            command.current_dir(folder).stdout(Stdio::null());
+            Ok(command)
+        };
+        let mut init = command("initdb")?;
+        init.args(["-A", "trust", "-U", "postgres", "-D"])
+            .arg(&data);
+        if !init.status()?.success() {
+            bail!("initdb failed");
+        }
+        let mut server = command("postgres")?;
+        server.arg("-D").arg(&data).arg("-k").arg(folder);
+        server.args([
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            "max_connections=300",
+        ]);
+        server.args(["-p", &port.to_string()]).stderr(Stdio::null());
+        Self::started(server, port)
+    }
+
+    fn started(mut command: Command, port: u16) -> anyhow::Result<Self> {
+        let child = command.stderr(Stdio::null()).spawn()?;
+        let address = format!("127.0.0.1:{port}");
+        let program = Self { child, address };
+        for _ in 0..500 {
+            if TcpStream::connect(&program.address).is_ok() {
+                return Ok(program);
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        bail!("{} did not start", command.get_program().display())
+    }
+
+    /// Returns the port it listens on.
+    pub(crate) fn port(&self) -> &str {
+        self.address.rsplit(':').next().unwrap_or_default()
     }
 
     /// Returns the CPU time used so far by the program and its children, in microseconds.
@@ -92,34 +143,36 @@ impl Program {
             let Ok(id) = item?.file_name().to_string_lossy().parse::<u32>() else {
                 continue;
             };
-            let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else {
-                continue;
-            };
-            // The name in parentheses may hold anything; what follows it does not.
-            let fields: Vec<&str> = stat
-                .rsplit(')')
-                .next()
-                .unwrap_or_default()
-                .split_whitespace()
-                .collect();
-            let number = |index: usize| {
-                fields
-                    .get(index)
-                    .and_then(|field| field.parse::<f64>().ok())
-                    .unwrap_or(0.0)
-            };
-            let parent = fields.get(1).and_then(|field| field.parse::<u32>().ok());
-            if id == own || parent == Some(own) {
-                ticks += number(11) + number(12);
+            let Some(stat) = Stat::of(id) else { continue };
+            if id == own {
+                // Children that have ended are counted here.
+                ticks += stat.ticks + stat.ticks_of_ended;
+            } else if stat.parent == Some(own) {
+                ticks += stat.ticks;
             }
         }
-        Ok(ticks * 10_000.0)
+        Ok(ticks * TICK_MICROS)
+    }
+
+    /// Returns the memory the program has, in MiB.
+    pub(crate) fn memory_mib(&self) -> anyhow::Result<f64> {
+        memory_mib(self.child.id(), "VmRSS:").context("a running program has memory")
+    }
+
+    /// Ends the program as a power cut would.
+    pub(crate) fn kill(mut self) -> anyhow::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let command = format!("kill -TERM {}", self.child.id());
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let command = format!("kill -INT {}", self.child.id());
         let asked = Command::new("sh").args(["-c", &command]).status();
         if asked.is_err() {
             drop(self.child.kill());
@@ -128,8 +181,69 @@ impl Drop for Program {
     }
 }
 
+const TICK_MICROS: f64 = 10_000.0;
+
+/// Some of what `/proc/PID/stat` says.
+struct Stat {
+    parent: Option<u32>,
+    ticks: f64,
+    ticks_of_ended: f64,
+}
+
+impl Stat {
+    fn of(id: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The name in parentheses may hold anything; what follows it does not.
+        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+        let number = |index: usize| fields.get(index)?.parse::<f64>().ok();
+        Some(Self {
+            parent: fields.get(1)?.parse().ok(),
+            ticks: number(11)? + number(12)?,
+            ticks_of_ended: number(13)? + number(14)?,
+        })
+    }
+}
+
+fn memory_mib(id: u32, field: &str) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+/// What a command that ran to its end has used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) memory_mib: f64,
+}
+
+/// Runs a command to its end, its output thrown away.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<Used> {
+    let own = || Stat::of(std::process::id()).map_or(0.0, |stat| stat.ticks_of_ended);
+    let (before, began) = (own(), std::time::Instant::now());
+    let mut child = command.stdout(Stdio::null()).spawn()?;
+    let mut memory = 0.0;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        memory = memory_mib(child.id(), "VmHWM:").unwrap_or(0.0).max(memory);
+        std::thread::park_timeout(Duration::from_millis(2));
+    };
+    if !status.success() {
+        bail!("{} failed: {status}", command.get_program().display());
+    }
+    Ok(Used {
+        seconds: began.elapsed().as_secs_f64(),
+        cpu_seconds: (own() - before) * TICK_MICROS / 1e6,
+        memory_mib: memory,
+    })
+}
+
 /// Returns a program built beside this one.
-fn release_program(name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn release_program(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     if cfg!(debug_assertions) || !path.exists() {
         bail!(
@@ -137,4 +251,40 @@ fn release_program(name: &str) -> anyhow::Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+/// Returns a program of the system, or says which package has it.
+pub(crate) fn installed(name: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin"];
+    let mut paths = folders.iter().map(|folder| Path::new(folder).join(name));
+    let found = paths.find(|path| path.exists());
+    found.with_context(|| format!("{name} is missing: apt-get install {package}"))
+}
+
+/// Returns a program of the newest PostgreSQL, which Debian puts into a folder for its version.
+pub(crate) fn postgres_program(name: &str) -> anyhow::Result<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let programs = versions
+        .flatten()
+        .map(|item| item.path().join("bin").join(name));
+    let newest = programs.filter(|path| path.exists()).max();
+    newest.with_context(|| format!("{name} is missing: apt-get install postgresql"))
+}
+
+/// The user and group of PostgreSQL, if we may become them.
+fn user_of_postgres() -> Option<(u32, u32)> {
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    let line = users.lines().find(|line| line.starts_with("postgres:"))?;
+    let mut fields = line.split(':').skip(2).map(str::parse);
+    let is_root = fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt as _;
+        own.uid() == 0
+    });
+    let user = (fields.next()?.ok()?, fields.next()?.ok()?);
+    is_root.then_some(user)
+}
+
+/// A port that was free a moment ago: what is started later cannot say which one it got.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

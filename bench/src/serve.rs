@@ -1,6 +1,6 @@
 //! `serve`: documents, against nginx serving the same files with the same headers.
 //!
-//! Shell. Cost is CPU time per request over all of a server's processes, beside throughput.
+//! Shell. Cost is CPU time per request over all of a server's processes, beside throughput and latency.
 
 use std::{
     fs,
@@ -11,9 +11,9 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use crate::{
-    load::{Connection, Reads, event, publish, read},
+    load::{Connection, Load, event, fill, read, wait_until_frozen},
     process::Program,
-    table::{Row, Table},
+    table::{Must, Row, Table},
 };
 
 const ARCHIVED: &str = "/feeds/bench/1.atom";
@@ -28,62 +28,76 @@ struct Case {
     peer_headers: Vec<(&'static str, String)>,
     /// Whether entries arrive meanwhile.
     growing: bool,
+    must: Option<Must>,
 }
 
 pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let ours = Program::simplefeed(&data)?;
-    fill(&ours)?;
+    for feed in ["bench", "live"] {
+        fill(&ours, feed, 0..1_050)?;
+    }
+    wait_until_frozen(&ours, ARCHIVED)?;
     let www = data.join("www");
     // The recent document as a file, so that nginx can serve the same bytes.
-    fs::write(www.join("feeds/bench/recent.atom"), get(&ours, RECENT)?.1)?;
-    fs::create_dir_all(www.join("feeds/live"))?;
-    fs::write(www.join("feeds/live/recent.atom"), get(&ours, LIVE)?.1)?;
+    let mut connection = Connection::open(&ours.address)?;
+    for path in [RECENT, LIVE] {
+        let file = www.join(path.trim_start_matches('/'));
+        fs::create_dir_all(file.parent().unwrap_or(&www))?;
+        fs::write(file, connection.get(path)?.1)?;
+    }
     let server = format!(
         "root {}; gzip_static on; gzip_vary on; add_header Cache-Control \"public, max-age=31536000, immutable\";",
         www.display()
     );
     let nginx = Program::nginx(folder.path(), &server)?;
 
-    let cases = cases(&ours, &nginx)?;
-    let mut rows = vec![];
-    for case in &cases {
-        rows.extend(compare(&ours, &nginx, case, rounds, seconds)?);
+    let mut table = Table::default();
+    for case in &cases(&ours, &nginx)? {
+        table
+            .rows
+            .extend(compare(&ours, &nginx, case, rounds, seconds)?);
     }
-    Ok(Table {
-        peer: "nginx",
-        rows,
-    })
+    Ok(table)
 }
 
 fn cases(ours: &Program, nginx: &Program) -> anyhow::Result<Vec<Case>> {
     let tag = |program: &Program, path: &str| -> anyhow::Result<String> {
-        let (head, _) = get(program, path)?;
+        let (head, _) = Connection::open(&program.address)?.get(path)?;
         let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
         Ok(tag.context("documents have tags")?.to_owned())
     };
-    let plain = |what, path, growing| Case {
+    let case = |what, path, must| Case {
         what,
         path,
         headers: vec![],
         peer_headers: vec![],
-        growing,
+        growing: false,
+        must,
     };
     let gzip = vec![("Accept-Encoding", "gzip".to_owned())];
+    let must = Some(Must::AtMost(1.0));
+    let known = |what, path| -> anyhow::Result<Case> {
+        Ok(Case {
+            headers: vec![("If-None-Match", tag(ours, path)?)],
+            peer_headers: vec![("If-None-Match", tag(nginx, path)?)],
+            ..case(what, path, must)
+        })
+    };
     Ok(vec![
-        plain("archived document, 100 entries", ARCHIVED, false),
+        case("archived document, 100 entries", ARCHIVED, must),
         Case {
             headers: gzip.clone(),
             peer_headers: gzip,
-            ..plain("archived document, gzip", ARCHIVED, false)
+            ..case("archived document, gzip", ARCHIVED, must)
         },
+        known("304 on an archived document", ARCHIVED)?,
+        known("304 on a recent document", RECENT)?,
         Case {
-            headers: vec![("If-None-Match", tag(ours, ARCHIVED)?)],
-            peer_headers: vec![("If-None-Match", tag(nginx, ARCHIVED)?)],
-            ..plain("304 on it", ARCHIVED, false)
+            growing: true,
+            ..case("recent document, 100 appends/s", LIVE, None)
         },
-        plain("recent document, 100 appends/s", LIVE, true),
     ])
 }
 
@@ -93,7 +107,7 @@ fn compare(
     case: &Case,
     rounds: usize,
     seconds: u64,
-) -> anyhow::Result<[Row; 3]> {
+) -> anyhow::Result<[Row; 4]> {
     let growing = AtomicBool::new(case.growing);
     let rounds = std::thread::scope(|threads| {
         let writer = threads.spawn(|| keep_appending(ours, &growing));
@@ -104,7 +118,7 @@ fn compare(
                 .collect();
             read(program, case.path, &headers, seconds)
         };
-        let all = || -> anyhow::Result<Vec<(Reads, Reads)>> {
+        let all = || -> anyhow::Result<Vec<(Load, Load)>> {
             one(ours, &case.headers, 1)?;
             one(nginx, &case.peer_headers, 1)?;
             (0..rounds)
@@ -123,16 +137,19 @@ fn compare(
             Err(_) => bail!("the writer failed"),
         }
     })?;
-    let row = |unit, pick: fn(&Reads) -> f64| Row {
+    let row = |unit, pick: fn(&Load) -> f64, must| Row {
         what: case.what.into(),
         unit,
         ours: rounds.iter().map(|(ours, _)| pick(ours)).collect(),
-        peer: rounds.iter().map(|(_, peer)| pick(peer)).collect(),
+        peer: "nginx".into(),
+        theirs: rounds.iter().map(|(_, theirs)| pick(theirs)).collect(),
+        must,
     };
     Ok([
-        row("CPU µs/request", |reads| reads.cpu_micros),
-        row("requests/s", |reads| reads.per_second),
-        row("p99 µs", |reads| reads.p99_micros),
+        row("CPU µs/request", |load| load.cpu_micros, case.must),
+        row("requests/s", |load| load.per_second, None),
+        row("p50 µs", |load| load.p50_micros, None),
+        row("p99 µs", |load| load.p99_micros, None),
     ])
 }
 
@@ -142,32 +159,8 @@ fn keep_appending(ours: &Program, growing: &AtomicBool) -> anyhow::Result<()> {
     let mut connection = Connection::open(&ours.address)?;
     while growing.load(Ordering::Acquire) {
         serial += 1;
-        connection.exchange(&publish("live", &event(serial)))?;
+        connection.publish("live", &event(serial))?;
         std::thread::park_timeout(Duration::from_millis(10));
     }
     Ok(())
-}
-
-fn fill(ours: &Program) -> anyhow::Result<()> {
-    let mut connection = Connection::open(&ours.address)?;
-    let lines: Vec<String> = (0..1_050).map(event).collect();
-    for feed in ["bench", "live"] {
-        connection.exchange(&publish(feed, &lines.concat()))?;
-    }
-    for _ in 0..500 {
-        if get(ours, ARCHIVED)?.0.contains("immutable") {
-            return Ok(());
-        }
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
-    bail!("the archived document never became a file")
-}
-
-/// Returns head and body of a document.
-fn get(program: &Program, path: &str) -> anyhow::Result<(String, Vec<u8>)> {
-    let mut connection = Connection::open(&program.address)?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
-    connection
-        .answer(request.as_bytes())
-        .context("a document cannot be read")
 }

@@ -4,19 +4,27 @@
 
 use std::fmt::Write as _;
 
+/// What a ratio of ours to the peer's must be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Must {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
 /// A claim's measurements; each value is of one round, and rounds are paired.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) unit: &'static str,
     pub(crate) ours: Vec<f64>,
-    pub(crate) peer: Vec<f64>,
+    pub(crate) peer: String,
+    pub(crate) theirs: Vec<f64>,
+    pub(crate) must: Option<Must>,
 }
 
 /// The rows of a subcommand.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
-    pub(crate) peer: &'static str,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -32,12 +40,31 @@ fn spread(values: &[f64]) -> (f64, f64, f64) {
     )
 }
 
+/// Three digits, more or less, whatever the size.
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn shown(values: &[f64]) -> String {
+    let (median, min, max) = spread(values);
+    match values.len() {
+        0 => "–".into(),
+        1 => number(median),
+        _ => format!("{} ({}–{})", number(median), number(min), number(max)),
+    }
+}
+
 impl Row {
     fn ratios(&self) -> Vec<f64> {
         self.ours
             .iter()
-            .zip(&self.peer)
-            .map(|(ours, peer)| ours / peer)
+            .zip(&self.theirs)
+            .map(|(ours, theirs)| ours / theirs)
             .collect()
     }
 }
@@ -45,21 +72,24 @@ impl Row {
 impl Table {
     /// Returns the table for people: median (minimum–maximum) of the rounds.
     pub(crate) fn text(&self) -> String {
-        let shown = |values: &[f64], digits: usize| {
-            let (median, min, max) = spread(values);
-            format!("{median:.digits$} ({min:.digits$}–{max:.digits$})")
-        };
-        let mut text = format!(
-            "| what | unit | ours | {} | ratio |\n| --- | --- | --- | --- | --- |\n",
-            self.peer
+        let mut text = String::from(
+            "| what | unit | ours | peer | theirs | ratio | must |\n| --- | --- | --- | --- | --- | --- | --- |\n",
         );
         for row in &self.rows {
-            let (ours, peer) = (shown(&row.ours, 1), shown(&row.peer, 1));
-            let ratio = shown(&row.ratios(), 2);
+            let must = match row.must {
+                Some(Must::AtMost(must)) => format!("≤ {must}"),
+                Some(Must::AtLeast(must)) => format!("≥ {must}"),
+                None => String::new(),
+            };
             writeln!(
                 text,
-                "| {} | {} | {ours} | {peer} | {ratio} |",
-                row.what, row.unit
+                "| {} | {} | {} | {} | {} | {} | {must} |",
+                row.what,
+                row.unit,
+                shown(&row.ours),
+                row.peer,
+                shown(&row.theirs),
+                shown(&row.ratios()),
             )
             .expect("writing to memory does not fail");
         }
@@ -70,10 +100,10 @@ impl Table {
     pub(crate) fn json(&self) -> String {
         let rows = self.rows.iter().map(|row| {
             serde_json::json!({
-                "what": row.what, "unit": row.unit, "ours": row.ours,
-                "peer": row.peer, "ratio": row.ratios(),
+                "what": row.what, "unit": row.unit, "ours": row.ours, "peer": row.peer,
+                "theirs": row.theirs, "ratio": row.ratios(),
             })
         });
-        serde_json::json!({ "peer": self.peer, "rows": rows.collect::<Vec<_>>() }).to_string()
+        serde_json::json!({ "rows": rows.collect::<Vec<_>>() }).to_string()
     }
 }

@@ -23,22 +23,12 @@ fn fragment(entry: usize) -> String {
 fn serve(web: &Web, documents: usize) -> Vec<String> {
     let mut before = HistoryHash::start_of_text("urn:f");
     for number in 1..=documents {
-        let mut links = format!("<link rel='index' href='{}'/>", url("index.json"));
+        let mut links = format!("<link rel='index' href='{}'/>", url("index"));
         if number > 1 {
-            write!(
-                links,
-                "<link rel='prev-archive' href='{}.atom'/>",
-                number - 1
-            )
-            .unwrap();
+            write!(links, "<link rel='prev-archive' href='{}'/>", number - 1).unwrap();
         }
         if number < documents {
-            write!(
-                links,
-                "<link rel='next-archive' href='{}.atom'/>",
-                number + 1
-            )
-            .unwrap();
+            write!(links, "<link rel='next-archive' href='{}'/>", number + 1).unwrap();
         }
         let first = (number - 1) * ENTRIES;
         let entries: Vec<String> = (first..first + ENTRIES).map(fragment).collect();
@@ -51,16 +41,14 @@ fn serve(web: &Web, documents: usize) -> Vec<String> {
             );
             Page::new("application/atom+xml", &page)
         };
-        web.serve(&url(&format!("{number}.atom")), body(""));
-        let via = format!("<link rel='via' href='{number}.atom'/>");
-        web.serve(&url("recent.atom"), body(&via));
+        web.serve(&url(&format!("{number}")), body(""));
+        let via = format!("<link rel='via' href='{number}'/>");
+        web.serve(&url("newest"), body(&via));
         before = entries
             .iter()
             .fold(before, |hash, entry| hash.extend(entry.as_bytes()));
     }
-    (1..documents)
-        .map(|number| format!("{number}.atom"))
-        .collect()
+    (1..documents).map(|number| format!("{number}")).collect()
 }
 
 /// Serves a block of the index.
@@ -82,7 +70,7 @@ fn index(web: &Web, name: &str, prev: Option<&str>, documents: &[String]) {
 /// Replays everything. Returns the ids, without `urn:`, or what stopped it.
 async fn replay(web: &Arc<Web>) -> Result<Vec<usize>, ConsumerError> {
     let transport: Arc<dyn Transport> = Arc::<Web>::clone(web);
-    let builder = Consumer::builder(url("recent.atom")).since(Since::Oldest);
+    let builder = Consumer::builder(url("newest")).since(Since::Oldest);
     let mut feed = builder.transport(transport).build().unwrap();
     let mut ids = vec![];
     while let Some(delivery) = feed.next().await? {
@@ -102,14 +90,12 @@ async fn a_long_way_is_fetched_many_at_a_time() {
         web.answer_after(slow);
         let chunks: Vec<_> = archived.chunks(200 / blocks).collect();
         for (number, chunk) in chunks.iter().enumerate() {
-            let prev = number
-                .checked_sub(1)
-                .map(|prev| format!("index-{prev}.json"));
+            let prev = number.checked_sub(1).map(|prev| format!("index-{prev}"));
             let newest = number + 1 == chunks.len();
             let name = if newest {
-                "index.json".into()
+                "index".into()
             } else {
-                format!("index-{number}.json")
+                format!("index-{number}")
             };
             index(&web, &name, prev.as_deref(), chunk);
         }
@@ -143,7 +129,7 @@ async fn a_short_way_costs_no_more_requests() {
     let asked: Vec<String> = web.sent("accept").into_iter().map(|(url, _)| url).collect();
     let index = asked
         .iter()
-        .filter(|asked| asked.ends_with("index.json"))
+        .filter(|asked| asked.ends_with("index"))
         .count();
     assert_eq!(index, 1, "by the walk, to find the oldest: {asked:?}");
 }
@@ -152,7 +138,7 @@ async fn a_short_way_costs_no_more_requests() {
 #[tokio::test(start_paused = true)]
 async fn an_index_that_is_wrong_changes_nothing() {
     let names = |numbers: &mut dyn Iterator<Item = usize>| -> Vec<String> {
-        numbers.map(|number| format!("{number}.atom")).collect()
+        numbers.map(|number| format!("{number}")).collect()
     };
     let wrong: [Vec<String>; 6] = [
         vec![],
@@ -167,9 +153,9 @@ async fn an_index_that_is_wrong_changes_nothing() {
         serve(&web, 40);
         if !documents.is_empty() {
             // Where the walk begins is not what this is about.
-            documents.insert(0, "1.atom".into());
+            documents.insert(0, "1".into());
         }
-        index(&web, "index.json", None, &documents);
+        index(&web, "index", None, &documents);
         let ids = replay(&web).await.unwrap();
         assert_eq!(ids, (0..40 * ENTRIES).collect::<Vec<_>>(), "case {case}");
         assert!(
@@ -185,15 +171,15 @@ async fn an_index_that_is_wrong_changes_nothing() {
 async fn failures_ahead_are_met_when_the_walk_gets_there() {
     let web = Arc::new(Web::default());
     let archived = serve(&web, 60);
-    index(&web, "index.json", None, &archived);
+    index(&web, "index", None, &archived);
     web.fail_from(20, 5);
     assert_eq!(replay(&web).await.unwrap().len(), 60 * ENTRIES);
 
     let mut gone = Page::new("text/plain", "gone");
     gone.fails_with(410);
-    web.serve(&url("30.atom"), gone);
+    web.serve(&url("30"), gone);
     let error = replay(&web).await.unwrap_err();
-    assert!(error.to_string().contains("30.atom"), "{error}");
+    assert!(error.to_string().contains("30"), "{error}");
 }
 
 /// Goal: nobody is sent for at another origin than the walk is at.
@@ -202,9 +188,9 @@ async fn the_index_leads_to_no_other_origin() {
     let web = Arc::new(Web::default());
     let mut listed = serve(&web, 30);
     for number in [5, 12, 20] {
-        listed.insert(number, format!("http://elsewhere/{number}.atom"));
+        listed.insert(number, format!("http://elsewhere/{number}"));
     }
-    index(&web, "index.json", None, &listed);
+    index(&web, "index", None, &listed);
     assert_eq!(replay(&web).await.unwrap().len(), 30 * ENTRIES);
     let asked = web.sent("accept");
     assert!(asked.iter().all(|(url, _)| url.starts_with("http://h/")));

@@ -1,0 +1,213 @@
+//! `growth`: what things cost as a log grows, against itself while it was small.
+//!
+//! Shell.
+
+use std::{fs, path::Path, time::Instant};
+
+use anyhow::Context as _;
+
+use crate::{
+    load::{Connection, Load, append, read, wait_until_frozen},
+    process::Program,
+    table::{Must, Row, Table},
+};
+
+const ENTRIES: [u32; 3] = [1_000, 100_000, 10_000_000];
+const FEEDS: [u32; 3] = [1, 1_000, 100_000];
+
+/// What is measured at one size.
+#[derive(Debug, Default)]
+struct Size {
+    label: String,
+    batches: Vec<f64>,
+    singles: Vec<f64>,
+    archived: Vec<f64>,
+    unchanged: Vec<f64>,
+    memory: f64,
+    disk: f64,
+    clean_open: f64,
+    unclean_open: f64,
+}
+
+pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("entries");
+    let mut server = Program::simplefeed(&data)?;
+    let mut sizes = vec![];
+    for entries in ENTRIES {
+        grow(&server, entries)?;
+        let label = format!("{entries} entries");
+        let (size, again) = look(label, server, &data, "'bench'", rounds, seconds)?;
+        sizes.push(size);
+        server = again;
+    }
+    drop(server);
+    let mut table = Table { rows: rows(&sizes) };
+    let mut sizes = vec![];
+    for feeds in FEEDS {
+        let data = folder.path().join(format!("{feeds} feeds"));
+        let server = Program::simplefeed(&data)?;
+        create(&server, feeds)?;
+        let label = format!("{feeds} feeds");
+        // Another feed each time, in no order.
+        let feed = format!("'bench' .. ((n * 7919) % {feeds})");
+        let (mut size, _) = look(label, server, &data, &feed, rounds, seconds)?;
+        // Every feed has documents of its own; what they take says nothing here.
+        size.disk = f64::NAN;
+        sizes.push(size);
+    }
+    table.rows.extend(rows(&sizes));
+    Ok(table)
+}
+
+/// Appends batches until a feed has so many entries.
+fn grow(server: &Program, entries: u32) -> anyhow::Result<()> {
+    let mut connection = Connection::open(&server.address)?;
+    while count(&mut connection)? < entries {
+        let left = entries - count(&mut connection)?;
+        if left < 50_000 {
+            append(server, "'bench'", 1, usize::try_from(left.min(500))?, 1)?;
+        } else {
+            append(server, "'bench'", 2, 1_000, 10)?;
+        }
+    }
+    Ok(())
+}
+
+fn count(connection: &mut Connection) -> anyhow::Result<u32> {
+    let (_, body) = connection.get("/feeds")?;
+    let catalogue: serde_json::Value = serde_json::from_slice(&body)?;
+    let entries = catalogue.pointer("/feeds/0/entries");
+    let entries = entries.and_then(serde_json::Value::as_u64);
+    Ok(u32::try_from(entries.unwrap_or(0))?)
+}
+
+/// Creates feeds, each with one entry.
+fn create(server: &Program, feeds: u32) -> anyhow::Result<()> {
+    let feed = format!("'bench' .. ((n - 1) % {feeds})");
+    let last = format!("/feeds/bench{}/recent.atom", feeds - 1);
+    let mut connection = Connection::open(&server.address)?;
+    while !connection.get(&last)?.0.starts_with("http/1.1 200") {
+        append(server, &feed, 64, 1, 2)?;
+    }
+    Ok(())
+}
+
+/// Measures everything at one size. Returns the server, started again.
+fn look(
+    label: String,
+    server: Program,
+    data: &Path,
+    feed: &str,
+    rounds: usize,
+    seconds: u64,
+) -> anyhow::Result<(Size, Program)> {
+    let mut size = Size {
+        label,
+        ..Size::default()
+    };
+    let many = feed != "'bench'";
+    let name = if many { "bench0" } else { "bench" };
+    let recent = format!("/feeds/{name}/recent.atom");
+    let archived = format!("/feeds/{name}/1.atom");
+    if !many {
+        wait_until_frozen(&server, &archived)?;
+    }
+    for _ in 0..rounds {
+        let cost = |load: Load| load.cpu_micros;
+        size.batches
+            .push(cost(append(&server, feed, 1, 1_000, seconds)?));
+        size.singles
+            .push(cost(append(&server, feed, 64, 1, seconds)?));
+        size.archived
+            .push(cost(read(&server, &archived, &[], seconds)?));
+        let (head, _) = Connection::open(&server.address)?.get(&recent)?;
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
+        let known = [("If-None-Match", tag.context("documents have tags")?)];
+        size.unchanged
+            .push(cost(read(&server, &recent, &known, seconds)?));
+    }
+    size.memory = server.memory_mib()?;
+    let entries = count(&mut Connection::open(&server.address)?)?;
+    drop(server);
+    size.disk = bytes(&data.join("sled"))? / (f64::from(entries) * 350.0);
+    let began = Instant::now();
+    let server = opened(data, &recent)?;
+    size.clean_open = began.elapsed().as_secs_f64();
+    server.kill()?;
+    let began = Instant::now();
+    let server = opened(data, &recent)?;
+    size.unclean_open = began.elapsed().as_secs_f64();
+    Ok((size, server))
+}
+
+/// Starts a server that has answered a request.
+fn opened(data: &Path, path: &str) -> anyhow::Result<Program> {
+    let server = Program::simplefeed(data)?;
+    Connection::open(&server.address)?.get(path)?;
+    Ok(server)
+}
+
+fn bytes(folder: &Path) -> anyhow::Result<f64> {
+    let mut sum = 0;
+    for item in fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_type()?.is_file() {
+            sum += item.metadata()?.len() >> 10;
+        }
+    }
+    Ok(f64::from(u32::try_from(sum)?) * 1024.0)
+}
+
+fn rows(sizes: &[Size]) -> Vec<Row> {
+    match sizes.split_first() {
+        Some((small, larger)) => larger
+            .iter()
+            .flat_map(|size| against(small, size))
+            .collect(),
+        None => vec![],
+    }
+}
+
+/// Costs are to be what they were while it was small; what a budget names is to keep it at full size.
+fn against(small: &Size, size: &Size) -> Vec<Row> {
+    let row = |unit, ours: &[f64], peer: &str, theirs: &[f64], must| Row {
+        what: size.label.clone(),
+        unit,
+        ours: ours.to_vec(),
+        peer: peer.into(),
+        theirs: theirs.to_vec(),
+        must,
+    };
+    let flat = |unit, ours: &[f64], theirs: &[f64]| {
+        row(unit, ours, &small.label, theirs, Some(Must::AtMost(1.0)))
+    };
+    let is_full = size.label.starts_with("10000000 ");
+    let bounded = |unit, ours: f64, budget: f64| {
+        if is_full {
+            row(unit, &[ours], "budget", &[budget], Some(Must::AtMost(1.0)))
+        } else {
+            row(unit, &[ours], "", &[], None)
+        }
+    };
+    let mut rows = vec![
+        flat(
+            "CPU µs/entry, batches of 1000",
+            &size.batches,
+            &small.batches,
+        ),
+        flat(
+            "CPU µs/entry, 64 connections",
+            &size.singles,
+            &small.singles,
+        ),
+        flat("CPU µs/archived document", &size.archived, &small.archived),
+        flat("CPU µs/304", &size.unchanged, &small.unchanged),
+        bounded("MiB of memory", size.memory, 1024.0),
+        bounded("bytes of log per byte", size.disk, 3.0),
+        bounded("s to open, stopped cleanly", size.clean_open, 2.0),
+        row("s to open, killed", &[size.unclean_open], "", &[], None),
+    ];
+    rows.retain(|row| row.ours.iter().all(|value| value.is_finite()));
+    rows
+}
