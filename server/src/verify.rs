@@ -21,8 +21,9 @@ use url::Url;
 use crate::{
     log::{EntryLog, LogError, settings_of},
     views::{
-        archive_files::{Archive, ArchiveError, gunzip},
+        archive_files::{Archive, ArchiveError},
         frozen::Frozen,
+        frozen_files::gunzip,
         index,
         manifest::{Archived, ManifestError},
     },

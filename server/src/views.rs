@@ -16,6 +16,7 @@ use crate::log::{EntryLog, LogError};
 pub mod documents;
 pub mod manifest;
 pub mod frozen;
+pub mod frozen_files;
 pub mod sidecar;
 pub mod archive_files;
 pub mod index;
@@ -39,7 +40,7 @@ pub trait View {
 
 /// Commits kept for followers that are nearly up to date: so many of them, and so many bytes.
 const RECENT_COMMITS_MAX: usize = 1_024;
-const RECENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Hands new commits to views on other threads, which read older ones from the log.
 #[derive(Debug, Default)]

@@ -6,10 +6,15 @@
 //! leave it out: a test of durability that passes without the barrier would prove nothing.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
+
+/// Up to so many files are synced one by one.
+const FEW_FILES: usize = 4;
 
 /// Makes everything written to a folder durable.
 pub trait Barrier: Send + Sync {
@@ -104,6 +109,25 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
         }
     }
     sync_folder(folder)
+}
+
+/// Makes files durable: each of a few; of many, which takes less, all that is on their file systems.
+///
+/// # Errors
+///
+/// Returns the first one that cannot be synced.
+pub fn sync_paths(paths: &BTreeSet<PathBuf>) -> io::Result<()> {
+    let together = paths.len() > FEW_FILES && syncfs_reports_errors();
+    let mut done = BTreeSet::new();
+    for path in paths {
+        let file = File::open(path)?;
+        if !together {
+            file.sync_all()?;
+        } else if done.insert(file.metadata()?.dev()) {
+            sync_file_system(&file)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the names in a folder durable.

@@ -6,21 +6,19 @@
 //! place; then the manifest. Only what is in the manifest is called immutable.
 
 use std::{
-    collections::BTreeSet,
-    fs::{self, File, FileTimes, OpenOptions},
-    io::{self, Read as _, Write as _},
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
     feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName},
-    instant::Instant,
+    limits::INDEX_BLOCK_DOCUMENTS,
     settings::Settings,
 };
 use tracing::{error, info};
@@ -28,14 +26,20 @@ use tracing::{error, info};
 use super::{
     CommitQueue, View,
     frozen::Frozen,
+    frozen_files::{FrozenFiles, create_folder, failed, gunzip, twin_of},
     index,
     manifest::{Archived, Coded, ManifestError, Manifests},
     sidecar::Sidecar,
 };
-use crate::log::{EntryLog, LogError, barrier::sync_folder, settings_of};
+use crate::log::{EntryLog, LogError, settings_of};
 
 /// Commits between two notes of how far the view has come.
 const CURSOR_COMMITS: u64 = 1_024;
+/// Commits looked at together, and documents of a feed put on the disk together, by a view that is behind.
+const COMMITS_TOGETHER: u64 = 256;
+const TOGETHER_MAX: usize = 32;
+/// The pause before looking again.
+const PACE: Duration = Duration::from_millis(50);
 /// The pause after a file could not be written.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -276,14 +280,37 @@ impl Archive {
             return Ok(0);
         };
         let name = settings_of(log, wanted.feed, head.revision)?.name;
-        let mut made = 0;
+        let (mut made, mut together) = (0, vec![]);
         for number in self.manifests.count(&name)? + 1..=wanted.document.get() {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
-            made += u64::from(self.make(log, wanted.feed, &name, number, None)?.is_some());
+            let frozen = Frozen::render(log, wanted.feed, number)?;
+            // What completes a block of the index lists the records before its own.
+            let alone = frozen.is_none() || number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS);
+            if alone || together.len() == TOGETHER_MAX {
+                made += self.write_together(&name, &mut together)?;
+            }
+            match frozen {
+                Some(frozen) if !alone => together.push(frozen),
+                _ => made += u64::from(self.make(log, wanted.feed, &name, number, None)?.is_some()),
+            }
         }
+        made += self.write_together(&name, &mut together)?;
         Ok(made)
+    }
+
+    fn write_together(
+        &self,
+        feed: &FeedName,
+        documents: &mut Vec<Frozen>,
+    ) -> Result<u64, ArchiveError> {
+        let documents = std::mem::take(documents);
+        if !documents.is_empty() {
+            let _writing = self.writing();
+            self.write(feed, &documents)?;
+        }
+        Ok(u64::try_from(documents.len()).unwrap_or(u64::MAX))
     }
 
     /// Makes the files of document `number`, unless it is open or lost, if possible with the compressed
@@ -305,15 +332,18 @@ impl Archive {
             if let Some(like) = like {
                 self.adopt_twin(like, name, &frozen)?;
             }
-            let remade = self.write(name, &frozen)?;
-            return Ok(Some((frozen.opening.name, remade)));
+            let document = frozen.opening.name;
+            let remade = self.write(name, &[frozen])?;
+            return Ok(Some((document, remade)));
         }
         let opening = log.opening(feed, number)?;
         if let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) {
             let lost = Archived::lost(&opening, &successor);
             let settings = settings_of(log, feed, opening.revision)?;
             create_folder(&self.folder(name)).map_err(failed("create", &self.folder(name)))?;
-            self.close_index_block(name, &settings, &lost)?;
+            let mut files = FrozenFiles::default();
+            self.close_index_block(&mut files, name, &settings, &lost)?;
+            files.put_in_place()?;
             self.manifests.record(name, &lost)?;
         }
         Ok(None)
@@ -358,40 +388,50 @@ impl Archive {
         let folder = self.folder(feed);
         create_folder(&folder).map_err(failed("create", &folder))?;
         let path = twin_of(&folder.join(name));
-        write_frozen(&path, &twin, frozen.successor.opened).map(drop)
+        let mut files = FrozenFiles::default();
+        files.write(&path, &twin, frozen.successor.opened)?;
+        files.put_in_place()
     }
 
-    /// Writes an archived document and records it. Returns whether it was there already.
-    fn write(&self, feed: &FeedName, frozen: &Frozen) -> Result<Remade, ArchiveError> {
+    /// Writes archived documents of a feed and records them. Returns whether they were there already: the
+    /// worst of them.
+    fn write(&self, feed: &FeedName, documents: &[Frozen]) -> Result<Remade, ArchiveError> {
         let folder = self.folder(feed);
         let sidecars = self.sidecars.join(feed.as_str());
         for folder in [&folder, &sidecars] {
             create_folder(folder).map_err(failed("create", folder))?;
         }
-        let name = frozen.opening.name.to_string();
-        let mtime = frozen.successor.opened;
-        // A twin is kept only if it is the one recorded, or none is.
-        let recorded = self.manifests.get(feed, frozen.opening.name.number);
-        let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
-        let path = folder.join(&name);
-        let (gzip, twin) = write_twin(&path, &frozen.bytes, mtime, recorded)?;
-        let document = write_frozen(&folder.join(&name), &frozen.bytes, mtime)?;
-        let sidecar = self.sidecar_path(feed, frozen.opening.name);
-        let sidecar = write_frozen(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
-        let archived = frozen.archived_as(Coded::of(&gzip));
-        // Before the record, so that a block that is linked to is always there.
-        let block = self.close_index_block(feed, &frozen.settings, &archived)?;
-        for folder in [&folder, &sidecars] {
-            sync_folder(folder).map_err(failed("sync", folder))?;
+        let mut files = FrozenFiles::default();
+        let (mut records, mut worst) = (vec![], Remade::Identical);
+        for frozen in documents {
+            let mtime = frozen.successor.opened;
+            let path = folder.join(frozen.opening.name.to_string());
+            // A twin is kept only if it is the one recorded, or none is.
+            let recorded = self.manifests.get(feed, frozen.opening.name.number);
+            let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
+            let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
+            let document = files.write(&path, &frozen.bytes, mtime)?;
+            let sidecar = self.sidecar_path(feed, frozen.opening.name);
+            let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
+            let archived = frozen.archived_as(Coded::of(&gzip));
+            // Before the record, so that a block that is linked to is always there.
+            let block = self.close_index_block(&mut files, feed, &frozen.settings, &archived)?;
+            records.push(archived);
+            worst = [twin, document, sidecar, block]
+                .into_iter()
+                .fold(worst, Remade::max);
         }
-        self.manifests.record(feed, &archived)?;
-        let remade = [twin, document, sidecar, block];
-        Ok(remade.into_iter().max().unwrap_or(document))
+        files.put_in_place()?;
+        for archived in &records {
+            self.manifests.record(feed, archived)?;
+        }
+        Ok(worst)
     }
 
     /// Writes the index block that a document completes, if it completes one.
     fn close_index_block(
         &self,
+        files: &mut FrozenFiles,
         feed: &FeedName,
         settings: &Settings,
         last: &Archived,
@@ -401,8 +441,8 @@ impl Archive {
             return Ok(Remade::Identical);
         };
         let path = self.folder(feed).join(&block.name);
-        let (_, twin) = write_twin(&path, &block.bytes, block.closed, None)?;
-        Ok(twin.max(write_frozen(&path, &block.bytes, block.closed)?))
+        let (_, twin) = files.write_twin(&path, &block.bytes, block.closed, None)?;
+        Ok(twin.max(files.write(&path, &block.bytes, block.closed)?))
     }
 
     /// Returns whether a closed index block or its twin is missing or not what it should be.
@@ -442,9 +482,16 @@ impl Archive {
         }
         let mut saved = cursor;
         loop {
-            match self.follow_one(&**log, queue, cursor) {
-                Ok(true) => cursor = cursor.next(),
-                Ok(false) => break,
+            match self.follow_on(&**log, queue, cursor) {
+                Ok(Some(last)) => {
+                    let is_behind = last.0 == cursor.0 + COMMITS_TOGETHER;
+                    cursor = last;
+                    // What is closed meanwhile is put on the disk together.
+                    if !is_behind && queue.is_closed_within(PACE) {
+                        continue;
+                    }
+                }
+                Ok(None) => break,
                 Err(error) => {
                     let error: &(dyn std::error::Error + 'static) = &error;
                     error!(
@@ -473,18 +520,28 @@ impl Archive {
         cursor
     }
 
-    /// Takes the commit after `cursor`. Returns false when there will be none.
-    fn follow_one(
+    /// Takes the commits after `cursor` that there are, waiting for one. Returns the last of them, or
+    /// `None` when there will be none.
+    fn follow_on(
         &self,
         log: &dyn EntryLog,
         queue: &CommitQueue,
         cursor: CommitNumber,
-    ) -> Result<bool, ArchiveError> {
-        let Some(commit) = queue.wait_for(cursor.next(), log)? else {
-            return Ok(false);
-        };
-        for wanted in ArchiveFiles.apply(&commit, log)? {
-            match self.archive(log, wanted) {
+    ) -> Result<Option<CommitNumber>, ArchiveError> {
+        let mut wanted: BTreeMap<FeedKey, DocumentNumber> = BTreeMap::new();
+        let mut last = cursor;
+        while last == cursor || (last < log.head().number && last.0 < cursor.0 + COMMITS_TOGETHER) {
+            let Some(commit) = queue.wait_for(last.next(), log)? else {
+                break;
+            };
+            for ArchiveUpTo { feed, document } in ArchiveFiles.apply(&commit, log)? {
+                let newest = wanted.entry(feed).or_insert(document);
+                *newest = document.max(*newest);
+            }
+            last = commit.number;
+        }
+        for (feed, document) in wanted {
+            match self.archive(log, ArchiveUpTo { feed, document }) {
                 // One feed's damage must not hold up the others. It is looked at again when the
                 // feed's next document is closed.
                 Err(
@@ -495,13 +552,11 @@ impl Archive {
                     error!(error, "a document cannot be archived");
                 }
                 Ok(0) => {}
-                Ok(_) => {
-                    info!(feed = %wanted.feed.0, document = wanted.document.get(), "archived");
-                }
+                Ok(_) => info!(feed = %feed.0, document = document.get(), "archived"),
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Ok(Some(last).filter(|last| *last > cursor))
     }
 }
 
@@ -510,118 +565,4 @@ fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let items = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = items.map(|item| item.file_name().to_string_lossy().into_owned());
     names.collect()
-}
-
-/// Returns the name of the compressed twin of a file.
-fn twin_of(path: &Path) -> PathBuf {
-    let mut twin = path.as_os_str().to_owned();
-    twin.push(".gz");
-    twin.into()
-}
-
-/// Creates a folder and those around it, durably.
-fn create_folder(folder: &Path) -> io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let parent = folder.parent().unwrap_or(folder);
-    create_folder(parent)?;
-    match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => sync_folder(parent),
-    }
-}
-
-/// Writes the compressed twin of the file at `path`, unless one that decodes to the same is there:
-/// its bytes may have been shown, and another version of the compressor may give others.
-fn write_twin(
-    path: &Path,
-    bytes: &[u8],
-    mtime: Instant,
-    recorded: Option<Coded>,
-) -> Result<(Vec<u8>, Remade), ArchiveError> {
-    let path = twin_of(path);
-    if let Ok(twin) = fs::read(&path)
-        && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
-        && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
-    {
-        return Ok((twin, Remade::Identical));
-    }
-    let twin = gzip(bytes, Compression::best());
-    let remade = write_frozen(&path, &twin, mtime)?;
-    Ok((twin, remade))
-}
-
-/// Writes a file that is never to change: to a temporary name, synced, renamed into place, with the
-/// instant its bytes became final as its time of modification. A file that is right is left alone.
-fn write_frozen(path: &Path, bytes: &[u8], mtime: Instant) -> Result<Remade, ArchiveError> {
-    let before = match fs::read(path) {
-        Ok(found) if found == bytes => Remade::Identical,
-        Ok(_) => Remade::Different,
-        Err(_) => Remade::New,
-    };
-    if before == Remade::Identical {
-        // It may have been written, but not synced, before a crash.
-        File::open(path)
-            .and_then(|file| file.sync_all())
-            .map_err(failed("sync", path))?;
-        return Ok(before);
-    }
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&temporary)?;
-        file.write_all(bytes)?;
-        file.set_times(FileTimes::new().set_modified(system_time(mtime)))?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(failed("write", path))?;
-    Ok(before)
-}
-
-fn system_time(instant: Instant) -> SystemTime {
-    let micros = u64::try_from(instant.micros()).unwrap_or(0);
-    SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
-}
-
-/// Compresses.
-pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), level);
-    encoder
-        .write_all(bytes)
-        .and_then(|()| encoder.finish())
-        .expect("writing to memory does not fail")
-}
-
-/// Decompresses one of our own files.
-///
-/// # Errors
-///
-/// Returns what is wrong with it.
-pub fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut decoder = GzDecoder::new(bytes);
-    let mut decoded = vec![];
-    decoder.read_to_end(&mut decoded)?;
-    if decoder.into_inner().is_empty() {
-        return Ok(decoded);
-    }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidData,
-        "there is something behind the end",
-    ))
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ArchiveError + use<> {
-    let path = path.to_path_buf();
-    move |source| ArchiveError::Io {
-        action,
-        path,
-        source,
-    }
 }

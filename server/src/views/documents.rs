@@ -30,8 +30,9 @@ use simplefeed_core::{
 };
 
 use super::{
-    archive_files::{Archive, ArchiveError, gzip},
+    archive_files::{Archive, ArchiveError},
     frozen::Frozen,
+    frozen_files::gzip,
     index,
     manifest::{Archived, Coded},
 };

@@ -1,0 +1,181 @@
+//! Files that are never to change, put on the disk several at a time.
+//!
+//! Shell: files. Each is written to a temporary name; then all are synced, renamed into place in the order
+//! they were written in, and the names synced. So a file that is there is whole.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, FileTimes, OpenOptions},
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
+use simplefeed_core::instant::Instant;
+
+use super::{
+    archive_files::{ArchiveError, Remade},
+    manifest::Coded,
+};
+use crate::log::barrier::{sync_folder, sync_paths};
+
+/// Files on their way into place.
+#[derive(Debug, Default)]
+pub(super) struct FrozenFiles {
+    /// Where each is, and where it belongs.
+    written: Vec<(PathBuf, PathBuf)>,
+    /// What must be on the disk before a name may lead to it.
+    unsynced: BTreeSet<PathBuf>,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl FrozenFiles {
+    /// Writes a file, with the instant its bytes became final as its time of modification. One that is
+    /// right is left alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub(super) fn write(
+        &mut self,
+        path: &Path,
+        bytes: &[u8],
+        mtime: Instant,
+    ) -> Result<Remade, ArchiveError> {
+        self.folders.extend(path.parent().map(Path::to_path_buf));
+        let before = match fs::read(path) {
+            Ok(found) if found == bytes => Remade::Identical,
+            Ok(_) => Remade::Different,
+            Err(_) => Remade::New,
+        };
+        if before == Remade::Identical {
+            // It may have been written, but not synced, before a crash.
+            self.unsynced.insert(path.into());
+            return Ok(before);
+        }
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".new");
+        let temporary = PathBuf::from(temporary);
+        let write = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&temporary)?;
+            file.write_all(bytes)?;
+            file.set_times(FileTimes::new().set_modified(system_time(mtime)))
+        };
+        write().map_err(failed("write", path))?;
+        self.unsynced.insert(temporary.clone());
+        self.written.push((temporary, path.into()));
+        Ok(before)
+    }
+
+    /// Writes the compressed twin of the file at `path`, unless one that decodes to the same is there:
+    /// its bytes may have been shown, and another version of the compressor may give others. Returns the
+    /// twin's bytes, too.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub(super) fn write_twin(
+        &mut self,
+        path: &Path,
+        bytes: &[u8],
+        mtime: Instant,
+        recorded: Option<Coded>,
+    ) -> Result<(Vec<u8>, Remade), ArchiveError> {
+        let path = twin_of(path);
+        if let Ok(twin) = fs::read(&path)
+            && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
+            && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
+        {
+            return Ok((twin, Remade::Identical));
+        }
+        let twin = gzip(bytes, Compression::best());
+        let remade = self.write(&path, &twin, mtime)?;
+        Ok((twin, remade))
+    }
+
+    /// Puts the files in place. They are durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be synced or renamed.
+    pub(super) fn put_in_place(self) -> Result<(), ArchiveError> {
+        let first = self.folders.first().cloned().unwrap_or_default();
+        sync_paths(&self.unsynced).map_err(failed("sync", &first))?;
+        for (temporary, path) in &self.written {
+            fs::rename(temporary, path).map_err(failed("write", path))?;
+        }
+        for folder in &self.folders {
+            sync_folder(folder).map_err(failed("sync", folder))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of the compressed twin of a file.
+pub(super) fn twin_of(path: &Path) -> PathBuf {
+    let mut twin = path.as_os_str().to_owned();
+    twin.push(".gz");
+    twin.into()
+}
+
+/// Creates a folder and those around it, durably.
+pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().unwrap_or(folder);
+    create_folder(parent)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_folder(parent),
+    }
+}
+
+fn system_time(instant: Instant) -> SystemTime {
+    let micros = u64::try_from(instant.micros()).unwrap_or(0);
+    SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
+}
+
+/// Compresses.
+pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), level);
+    encoder
+        .write_all(bytes)
+        .and_then(|()| encoder.finish())
+        .expect("writing to memory does not fail")
+}
+
+/// Decompresses one of our own files.
+///
+/// # Errors
+///
+/// Returns what is wrong with it.
+pub fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut decoder = GzDecoder::new(bytes);
+    let mut decoded = vec![];
+    decoder.read_to_end(&mut decoded)?;
+    if decoder.into_inner().is_empty() {
+        return Ok(decoded);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        "there is something behind the end",
+    ))
+}
+
+pub(super) fn failed(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> ArchiveError + use<> {
+    let path = path.to_path_buf();
+    move |source| ArchiveError::Io {
+        action,
+        path,
+        source,
+    }
+}
