@@ -489,7 +489,7 @@ impl<'w> Group<'w> {
         if let Some(condition) = &if_match
             && !plan.changes.is_empty()
         {
-            self.check_condition(condition, &state, creation.is_empty())?;
+            check_condition(condition, &state, creation.is_empty())?;
         }
         let results = plan.results.clone();
         let state = if plan.changes.is_empty() {
@@ -498,7 +498,7 @@ impl<'w> Group<'w> {
         } else {
             self.take(&feed, creation, plan)
         };
-        let tag = self.tag(&state)?;
+        let tag = HeadTag::new(state.head.clone());
         // Told as the server is seen now, even where nothing was stored.
         let current = state.settings.under(self.defaults);
         Ok(Appended {
@@ -529,7 +529,7 @@ impl<'w> Group<'w> {
         };
         let state = self.take(&feed, vec![], plan);
         Ok(Configured {
-            tag: self.tag(&state)?,
+            tag: HeadTag::new(state.head.clone()),
             settings: state.settings,
             created,
         })
@@ -601,57 +601,6 @@ impl<'w> Group<'w> {
         Ok(known)
     }
 
-    fn check_condition(
-        &self,
-        condition: &IfMatch,
-        state: &FeedState,
-        exists: bool,
-    ) -> Result<(), PublishError> {
-        let holds = match condition {
-            IfMatch::Any => exists,
-            IfMatch::Tags(tags) => exists && self.tag(state)?.is_among(tags),
-        };
-        if holds {
-            return Ok(());
-        }
-        Err(
-            Refusal::precondition("the feed has changed since, or does not have the tag given")
-                .into(),
-        )
-    }
-
-    fn tag(&self, state: &FeedState) -> Result<HeadTag, PublishError> {
-        let revision = state.head.open.opening.revision;
-        if revision == state.head.revision {
-            return Ok(HeadTag::new(
-                state.head.clone(),
-                Arc::clone(&state.settings),
-            ));
-        }
-        let settings = self.recorded_settings(state, revision)?;
-        Ok(HeadTag::new(state.head.clone(), Arc::new(settings)))
-    }
-
-    /// Returns earlier settings of a feed, which this group may have recorded.
-    fn recorded_settings(
-        &self,
-        state: &FeedState,
-        wanted: simplefeed_core::feed::Revision,
-    ) -> Result<Settings, PublishError> {
-        let in_group = self.changes.iter().find_map(|change| match change {
-            Change::Settings {
-                feed,
-                revision,
-                settings,
-            } if *feed == state.head.feed && *revision == wanted => Some(settings.clone()),
-            _ => None,
-        });
-        match in_group {
-            Some(settings) => Ok(settings),
-            None => settings_of(self.log, state.head.feed, wanted).map_err(unavailable),
-        }
-    }
-
     /// Makes a plan part of the commit. Returns the feed as it is then.
     fn take(&mut self, feed: &FeedName, creation: Vec<Change>, plan: Plan) -> FeedState {
         let changes: Vec<Change> = creation.into_iter().chain(plan.changes).collect();
@@ -690,6 +639,21 @@ impl<'w> Group<'w> {
         }
         plan.state
     }
+}
+
+fn check_condition(
+    condition: &IfMatch,
+    state: &FeedState,
+    exists: bool,
+) -> Result<(), PublishError> {
+    let holds = match condition {
+        IfMatch::Any => exists,
+        IfMatch::Tags(tags) => exists && HeadTag::new(state.head.clone()).is_among(tags),
+    };
+    if holds {
+        return Ok(());
+    }
+    Err(Refusal::precondition("the feed has changed since, or does not have the tag given").into())
 }
 
 fn size(request: &Request) -> (usize, usize) {

@@ -25,7 +25,7 @@ use simplefeed_core::{
     feed::{DocumentName, FeedKey, FeedName, Numbered, Position},
     header::{ENTRY_TYPE, FEED_TYPE, Form, header},
     instant::Instant,
-    plan::FeedHead,
+    plan::{FeedHead, Opening},
     settings::Settings,
 };
 
@@ -164,15 +164,12 @@ fn tag_of(digest: &Digest, coding: Coding) -> String {
 /// The tags of a feed's head, without coding: one for each URL of the open document. Nothing is computed
 /// before it is asked for.
 #[derive(Clone, Debug)]
-pub struct HeadTag {
-    head: FeedHead,
-    settings: Arc<Settings>,
-}
+pub struct HeadTag(FeedHead);
 
 impl HeadTag {
-    /// Returns the tags of a head; `settings` are those its open document was opened with.
-    pub fn new(head: FeedHead, settings: Arc<Settings>) -> Self {
-        Self { head, settings }
+    /// Returns the tags of a head.
+    pub fn new(head: FeedHead) -> Self {
+        Self(head)
     }
 
     /// Returns the tag of `recent.atom`.
@@ -185,13 +182,49 @@ impl HeadTag {
         self.of(Form::Open)
     }
 
-    /// The tag of a growing document: of its entries (their history) and of its header, which tells
-    /// the form. The version is in it because gzip of another version may give other bytes.
+    /// The tag of a growing document: of its entries (their history) and of all that its header is made of,
+    /// which is less work than making it. The version is in it because another one may make other bytes
+    /// of the same.
     fn of(&self, form: Form) -> String {
-        let Self { head, settings } = self;
-        let header = header(&head.open.opening, settings, form, head.updated);
-        let version = env!("CARGO_PKG_VERSION").as_bytes();
-        let digest = Digest::of_parts(&[&head.history.0.0, version, header.as_bytes()]);
+        let FeedHead {
+            feed,
+            history,
+            updated,
+            open,
+            ..
+        } = &self.0;
+        let Opening {
+            name,
+            previous,
+            first,
+            before,
+            revision,
+            since,
+            ..
+        } = &open.opening;
+        let name_of = |name: &DocumentName| [name.number.get(), u64::from(name.epoch.0)];
+        let [number, epoch] = name_of(name);
+        let [earlier, earlier_epoch] = previous.as_ref().map_or([0, 0], name_of);
+        let is_recent = u64::from(form == Form::Recent);
+        let numbers = [
+            number,
+            epoch,
+            earlier,
+            earlier_epoch,
+            first.0,
+            since.0,
+            is_recent,
+        ];
+        let numbers = numbers.map(u64::to_be_bytes);
+        let digest = Digest::of_parts(&[
+            env!("CARGO_PKG_VERSION").as_bytes(),
+            feed.0.as_bytes(),
+            &history.0.0,
+            &before.0.0,
+            &updated.micros().to_be_bytes(),
+            &revision.0.to_be_bytes(),
+            numbers.as_flattened(),
+        ]);
         BASE64URL_NOPAD.encode(&digest.half())
     }
 
@@ -214,7 +247,7 @@ pub struct Snapshot {
     pub head: FeedHead,
     /// Its newest settings.
     pub settings: Settings,
-    open_settings: Arc<Settings>,
+    open_settings: Settings,
     /// The tags of `recent.atom` and of the permanent URL.
     tags: (String, String),
 }
@@ -301,8 +334,7 @@ impl Documents {
         };
         let settings = settings_of(&*self.log, head.feed, head.revision)?;
         let open_settings = settings_of(&*self.log, head.feed, head.open.opening.revision)?;
-        let open_settings = Arc::new(open_settings);
-        let tag = HeadTag::new(head.clone(), Arc::clone(&open_settings));
+        let tag = HeadTag::new(head.clone());
         let tags = (tag.recent(), tag.permanent());
         let snapshot = Arc::new(Snapshot {
             generation,
