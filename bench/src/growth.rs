@@ -2,13 +2,13 @@
 //!
 //! Shell.
 
-use std::{fs, path::Path, time::Instant};
+use std::{fs, path::Path, process::Command, time::Instant};
 
 use anyhow::Context as _;
 
 use crate::{
     load::{Connection, Load, append, read, wait_until_frozen},
-    process::Program,
+    process::{Program, release_program, run},
     table::{Must, Row, Table},
 };
 
@@ -24,6 +24,7 @@ struct Size {
     archived: Vec<f64>,
     unchanged: Vec<f64>,
     memory: f64,
+    replay: f64,
     disk: f64,
     clean_open: f64,
     unclean_open: f64,
@@ -127,6 +128,10 @@ fn look(
         size.unchanged
             .push(cost(read(&server, &recent, &known, seconds)?));
     }
+    let url = format!("http://{}/feeds/{name}", server.address);
+    let replay = ["replay", "--format", "id", &url];
+    let replayed = run(Command::new(release_program("simplefeed")?).args(replay))?;
+    size.replay = replayed.memory_mib;
     size.memory = server.memory_mib()?;
     let entries = count(&mut Connection::open(&server.address)?)?;
     drop(server);
@@ -203,7 +208,8 @@ fn against(small: &Size, size: &Size) -> Vec<Row> {
         ),
         flat("CPU µs/archived document", &size.archived, &small.archived),
         flat("CPU µs/304", &size.unchanged, &small.unchanged),
-        bounded("MiB of memory", size.memory, 1024.0),
+        bounded("MiB of the server", size.memory, 1024.0),
+        bounded("MiB of a replay of a feed", size.replay, 64.0),
         bounded("bytes of log per byte", size.disk, 3.0),
         bounded("s to open, stopped cleanly", size.clean_open, 2.0),
         row("s to open, killed", &[size.unclean_open], "", &[], None),

@@ -43,6 +43,7 @@ fn spread(values: &[f64]) -> (f64, f64, f64) {
 /// Three digits, more or less, whatever the size.
 fn number(value: f64) -> String {
     match value.abs() {
+        size if !size.is_finite() => "–".into(),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 1.0 => format!("{value:.2}"),
@@ -54,7 +55,7 @@ fn shown(values: &[f64]) -> String {
     let (median, min, max) = spread(values);
     match values.len() {
         0 => "–".into(),
-        1 => number(median),
+        _ if !median.is_finite() || min == max => number(median),
         _ => format!("{} ({}–{})", number(median), number(min), number(max)),
     }
 }

@@ -307,6 +307,7 @@ impl Consumer {
                 match flight {
                     Some(flight) => match flight.await {
                         Ok(Ok(fetched)) => Ok(Got::Document(fetched)),
+                        Ok(Err(error)) if error.retry_after().is_some() => Err(error),
                         // As if it had not been tried before it was time.
                         _ => fetch(&fetcher, &ask).await,
                     },
@@ -387,6 +388,7 @@ impl Consumer {
         let tried_enough = self.failures + 1 >= ATTEMPTS || asks_too_much(asked);
         let passes = error.is_transient();
         if passes {
+            self.ahead.recall();
             let pause = jittered(back_off(self.failures, asked));
             self.not_before = Some(time::Instant::now() + pause);
             self.failures += 1;

@@ -2,7 +2,7 @@
 //!
 //! Pure.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -37,7 +37,7 @@ use url::Url;
 ///     Ok(())
 /// }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Delivery {
     fragment: Bytes,
     /// All that its document has to hand over, this entry among it.
@@ -60,6 +60,15 @@ pub enum EntryError {
     /// `atom_syndication` cannot read it.
     #[error("the entry cannot be read by atom_syndication")]
     Atom(#[from] atom_syndication::Error),
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("id", &self.id())
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Delivery {

@@ -239,6 +239,14 @@ impl Fetcher {
         }
     }
 
+    /// Returns this fetcher, accepting documents of no more than `bytes` decoded bytes.
+    pub(crate) fn with_bytes_max(&self, bytes: usize) -> Self {
+        Self {
+            document_bytes_max: bytes.min(self.document_bytes_max),
+            ..self.clone()
+        }
+    }
+
     /// Sends a bearer token (RFC 6750) with every request to the origin of `url`, and with no other:
     /// neither a redirect nor a link can lead it elsewhere.
     #[must_use]

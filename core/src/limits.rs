@@ -71,6 +71,24 @@ pub const WALK_DOCUMENTS_MAX: usize = 1_000_000;
 /// The largest document a consumer accepts, in decoded bytes. Configurable.
 pub const CLIENT_DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// The most documents a consumer has on their way, or waiting, before it gets to them.
+pub const AHEAD_DOCUMENTS_MAX: usize = 16;
+
+/// The bytes that these have together, as far as the document read last tells; twice as many at most.
+pub const AHEAD_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The most bytes of an index block that a consumer looks ahead in.
+pub const AHEAD_BLOCK_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The most index blocks that a consumer looks through for the document it is at.
+pub const AHEAD_BLOCKS_MAX: usize = 1_000;
+
+/// How often in a row the index may fail to tell what comes next before it is not asked any more.
+pub const AHEAD_MISSES_MAX: usize = 3;
+
+/// The longest URL that is fetched ahead, in bytes.
+pub const AHEAD_URL_BYTES_MAX: usize = 2_000;
+
 /// The most links a consumer reads from the head of one document.
 pub const DOCUMENT_LINKS_MAX: usize = 1_000;
 

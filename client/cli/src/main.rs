@@ -51,7 +51,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
+    // Documents are read on one thread while the other hands entries over.
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
         .enable_all()
         .build();
     let outcome = match runtime {

@@ -7,28 +7,30 @@
 use std::{collections::VecDeque, pin::Pin, task};
 
 use futures_util::FutureExt;
-use simplefeed_core::{index::IndexBlock, reader::Document, replay::Ask};
-use tokio::task::{JoinError, JoinHandle};
+use simplefeed_core::{
+    index::IndexBlock,
+    limits::{
+        AHEAD_BLOCK_BYTES_MAX, AHEAD_BLOCKS_MAX, AHEAD_BYTES_MAX, AHEAD_DOCUMENTS_MAX,
+        AHEAD_MISSES_MAX, AHEAD_URL_BYTES_MAX, INDEX_BLOCK_DOCUMENTS,
+    },
+    reader::Document,
+    replay::{Ask, Validators},
+};
+use tokio::{
+    runtime::Handle,
+    task::{JoinError, JoinHandle},
+};
 use url::Url;
 
 use crate::fetch::{FetchError, Fetched, Fetcher};
-
-/// Documents on their way, or waiting for the walk.
-const DOCUMENTS_MAX: usize = 16;
-/// The bytes that they may have together, as far as the documents read before tell.
-const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Blocks of the index looked through for the place where the walk is: a million documents.
-const BLOCKS_MAX: usize = 1_000;
-/// How often in one round the index may turn out not to list where the walk is.
-const MISSES_MAX: usize = 3;
 
 /// Work in the background, which ends when nobody waits for it any more.
 #[derive(Debug)]
 pub(super) struct Task<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Task<T> {
-    fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
-        Self(tokio::spawn(work))
+    fn new(runtime: &Handle, work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(runtime.spawn(work))
     }
 }
 
@@ -66,8 +68,7 @@ pub(super) struct Ahead {
     learned: Option<Url>,
     loading: Option<Task<Option<Plan>>>,
     flights: VecDeque<(Url, Flight)>,
-    /// The bytes of the largest document read.
-    largest: usize,
+    /// How often in a row the index did not help.
     misses: usize,
 }
 
@@ -81,11 +82,13 @@ impl Ahead {
 
     /// Forgets everything: the walk is over.
     pub(super) fn clear(&mut self) {
-        let largest = self.largest;
-        *self = Self {
-            largest,
-            ..Self::default()
-        };
+        *self = Self::default();
+    }
+
+    /// Gives up what is on its way: the server needs a rest.
+    pub(super) fn recall(&mut self) {
+        self.flights.clear();
+        self.loading = None;
     }
 
     /// Returns the document that the walk asks for, if it is on its way.
@@ -96,24 +99,26 @@ impl Ahead {
     }
 
     /// Sends for what comes after `read`, if the walk, which asks for the next document now, has a long
-    /// way to go: `left` entries.
+    /// way to go: `left` entries. There is nobody to send outside of a tokio runtime.
     pub(super) fn look(&mut self, fetcher: &Fetcher, ask: &Ask, read: &Document, left: u64) {
-        self.largest = self.largest.max(read.bytes());
-        let entries = u64::try_from(read.len()).unwrap_or(u64::MAX);
-        if ask.again || left <= entries.saturating_mul(2) {
+        let documents_left = usize::try_from(left).unwrap_or(usize::MAX) / read.len().max(1);
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        if ask.again || documents_left <= 2 {
             return;
         }
         self.take_loaded();
-        let window = BYTES_MAX / self.largest.max(1);
-        let window = window.clamp(1, DOCUMENTS_MAX);
         self.align(ask);
         if self.loading.is_none() {
-            self.load(fetcher, ask, read, window);
+            self.load(&runtime, fetcher, ask, read);
         }
+        let window = (AHEAD_BYTES_MAX / read.bytes().max(1)).clamp(1, AHEAD_DOCUMENTS_MAX);
+        // One that is much larger than those before fails here, and is fetched when it is its turn.
+        let fetcher = fetcher.with_bytes_max(2 * AHEAD_BYTES_MAX / window);
         let documents = self.plan.iter().flat_map(|plan| &plan.documents);
         let next: Vec<Url> = documents
-            .take(window)
-            .filter(|url| url.origin() == ask.url.origin())
+            .take(window.min(documents_left))
             .cloned()
             .collect();
         for url in next {
@@ -121,8 +126,8 @@ impl Ahead {
                 continue;
             }
             let (fetcher, wanted) = (fetcher.clone(), url.clone());
-            let flight = Task::new(async move {
-                let known = simplefeed_core::replay::Validators::default();
+            let flight = Task::new(&runtime, async move {
+                let known = Validators::default();
                 fetcher.document(&wanted, &known, false).await
             });
             self.flights.push_back((url, flight));
@@ -137,7 +142,10 @@ impl Ahead {
         self.loading = None;
         match (loaded, &mut self.plan) {
             (Ok(Some(more)), Some(plan)) => plan.documents.extend(more.documents),
-            (Ok(Some(found)), None) => self.plan = Some(found),
+            (Ok(Some(found)), None) => {
+                self.plan = Some(found);
+                self.misses = 0;
+            }
             _ => {
                 self.plan = None;
                 self.misses += 1;
@@ -149,66 +157,92 @@ impl Ahead {
     /// what may know, is dropped.
     fn align(&mut self, ask: &Ask) {
         let Some(plan) = &mut self.plan else { return };
-        match plan.documents.iter().position(|url| *url == ask.url) {
-            Some(place) => drop(plan.documents.drain(..place)),
-            None if self.loading.is_some() => {}
-            None => {
-                plan.documents.clear();
-                if plan.later.is_empty() {
-                    self.plan = None;
-                    self.misses += 1;
-                }
-            }
+        if let Some(place) = plan.documents.iter().position(|url| *url == ask.url) {
+            plan.documents.drain(..place);
+            return;
+        }
+        plan.documents.clear();
+        if self.loading.is_none() && plan.later.is_empty() {
+            self.plan = None;
+            self.misses += 1;
         }
     }
 
     /// Begins to load the next block of the plan, or a plan.
-    fn load(&mut self, fetcher: &Fetcher, ask: &Ask, read: &Document, window: usize) {
-        let (fetcher, feed) = (fetcher.clone(), read.feed.clone());
+    fn load(&mut self, runtime: &Handle, fetcher: &Fetcher, ask: &Ask, read: &Document) {
+        let fetcher = fetcher.with_bytes_max(AHEAD_BLOCK_BYTES_MAX);
+        let looking = Looking {
+            fetcher,
+            feed: read.feed.clone(),
+            wanted: ask.url.clone(),
+        };
         self.loading = match &mut self.plan {
-            Some(plan) if plan.documents.len() > 2 * window => None,
+            Some(plan) if plan.documents.len() > 2 * AHEAD_DOCUMENTS_MAX => None,
             Some(plan) => plan.later.pop().map(|url| {
-                Task::new(async move {
-                    let (url, block) = fetcher.index(&url).await.ok()?;
-                    let documents = documents_of(&url, &block);
-                    (block.feed == feed).then_some(Plan {
+                Task::new(runtime, async move {
+                    let (_, documents) = looking.block(&url).await?;
+                    Some(Plan {
                         later: vec![],
                         documents,
                     })
                 })
             }),
-            None if self.misses >= MISSES_MAX => None,
-            None => read.link("index").map(|url| {
-                let (url, wanted) = (url.clone(), ask.url.clone());
-                Task::new(find(fetcher, url, feed, wanted))
-            }),
+            None if self.misses >= AHEAD_MISSES_MAX => None,
+            None => {
+                let index = read.link("index").cloned();
+                index.map(|url| Task::new(runtime, looking.find(url)))
+            }
         };
     }
 }
 
-/// Looks through the index, newest block first, for the one that lists `wanted`.
-async fn find(fetcher: Fetcher, mut url: Url, feed: String, wanted: Url) -> Option<Plan> {
-    let mut later = vec![];
-    while later.len() < BLOCKS_MAX {
-        let (found, block) = fetcher.index(&url).await.ok()?;
-        if block.feed != feed {
-            return None;
-        }
-        let documents = documents_of(&found, &block);
-        if documents.contains(&wanted) {
-            return Some(Plan { later, documents });
-        }
-        later.push(url);
-        url = found.join(block.prev.as_deref()?).ok()?;
-    }
-    None
+/// Looks into the archive index.
+struct Looking {
+    fetcher: Fetcher,
+    feed: String,
+    /// The document that the walk is at.
+    wanted: Url,
 }
 
+impl Looking {
+    /// Looks through the index, newest block first, for the one that lists the document wanted.
+    async fn find(self, mut url: Url) -> Option<Plan> {
+        let mut later = vec![];
+        while later.len() < AHEAD_BLOCKS_MAX && !later.contains(&url) {
+            let (prev, documents) = self.block(&url).await?;
+            if documents.contains(&self.wanted) {
+                return Some(Plan { later, documents });
+            }
+            later.push(url);
+            url = prev?;
+        }
+        None
+    }
+
+    /// Returns the block before a block, and the documents that it lists.
+    async fn block(&self, url: &Url) -> Option<(Option<Url>, VecDeque<Url>)> {
+        if url.origin() != self.wanted.origin() {
+            return None;
+        }
+        let (url, block) = self.fetcher.index(url).await.ok()?;
+        if block.feed != self.feed {
+            return None;
+        }
+        let prev = block.prev.as_deref().and_then(|prev| url.join(prev).ok());
+        Some((prev, documents_of(&url, &block)))
+    }
+}
+
+/// Returns the documents that a block lists at its own origin; what is longer than any block of ours is
+/// cut off.
 fn documents_of(url: &Url, block: &IndexBlock) -> VecDeque<Url> {
-    let documents = block.documents.iter();
-    documents
-        .filter_map(|document| url.join(&document.href).ok())
-        .collect()
+    let most = usize::try_from(INDEX_BLOCK_DOCUMENTS).unwrap_or(usize::MAX);
+    let documents = block.documents.iter().take(most);
+    let urls = documents.filter_map(|document| url.join(&document.href).ok());
+    urls.filter(|document| {
+        document.origin() == url.origin() && document.as_str().len() <= AHEAD_URL_BYTES_MAX
+    })
+    .collect()
 }
 
 #[cfg(test)]

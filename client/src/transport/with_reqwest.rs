@@ -85,6 +85,9 @@ impl ReqwestTransport {
             }
             body.extend_from_slice(&chunk);
         }
+        if body.len() < body.capacity() / 2 {
+            body.shrink_to_fit();
+        }
         Ok(Answer {
             status,
             headers,

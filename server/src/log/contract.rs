@@ -326,3 +326,33 @@ fn a_failed_barrier_is_final() {
     );
     assert_eq!(log.commits(CommitNumber(1), 9).unwrap().len(), 1);
 }
+
+/// Goal: rot in the index of ids costs time, and no id, also while the log is in use.
+#[test]
+fn a_damaged_index_of_ids_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || open(folder.path()).unwrap();
+    let opened = open();
+    for commit in script() {
+        opened.log.append(&commit).unwrap();
+    }
+    opened.close().unwrap();
+    let OpenedLog { log, .. } = open();
+    let run = std::fs::read_dir(folder.path().join("ids")).unwrap().next();
+    let run = run.unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&run).unwrap();
+    // In every block but the head.
+    for block in bytes.chunks_mut(4_096).skip(1) {
+        block[7] ^= 1;
+    }
+    // In place, so that whoever has it open sees it.
+    let mut file = std::fs::OpenOptions::new().write(true).open(&run).unwrap();
+    std::io::Write::write_all(&mut file, &bytes).unwrap();
+    let key = settings(1).id.key();
+    for at in 0..400_u64 {
+        let Change::Entry { id, .. } = entry(1, at, 0) else {
+            panic!()
+        };
+        assert_eq!(log.find(key, &id).unwrap().unwrap().at, Position(at));
+    }
+}

@@ -10,15 +10,19 @@
 //!
 //! A run is at least about as large as all newer ones together, so that there are few. It names the
 //! commits it covers and the chain hash after them. What is not this log's, is damaged, or is not on the
-//! disk yet when the power goes, is made again from the commits at the next opening.
+//! disk yet when the power goes, is made again from the commits: at the opening, or when it is found.
 
 use std::{
     collections::HashMap,
     fs, io,
     ops::Range,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use simplefeed_core::{
@@ -110,6 +114,7 @@ pub(super) struct IdIndex {
     /// The last commit whose ids are here, and the chain hash after it.
     covered: (CommitNumber, ChainHash),
     merging: Option<Merging>,
+    damaged: AtomicBool,
 }
 
 /// Segments on their way into one run.
@@ -134,7 +139,8 @@ impl IdIndex {
         let (mut runs, mut rest) = (vec![], vec![]);
         for item in fs::read_dir(folder)? {
             let path = item?.path();
-            let run = Run::open(&path).ok();
+            let is_run = path.extension().is_some_and(|extension| extension == "run");
+            let run = is_run.then(|| Run::open(&path).ok()).flatten();
             match run.filter(|run| chain(run.span.last) == Some(run.span.chain)) {
                 Some(run) => runs.push(run),
                 None => rest.push(path),
@@ -161,7 +167,28 @@ impl IdIndex {
             fresh: HashMap::new(),
             covered,
             merging: None,
+            damaged: AtomicBool::new(false),
         })
+    }
+
+    /// Returns the folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether a run was found to be damaged. It is removed then: what is opened the next time is sound.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Acquire)
+    }
+
+    /// Removes a run that is damaged.
+    fn remove_damaged(&self, run: &Run, error: &io::Error) {
+        if error.kind() == io::ErrorKind::InvalidData {
+            warn!(%error, "some of the index of ids is made again");
+            // It may have been removed already.
+            let _gone = fs::remove_file(run.path());
+            self.damaged.store(true, Ordering::Release);
+        }
     }
 
     /// Returns the last commit whose ids are here.
@@ -171,13 +198,26 @@ impl IdIndex {
 
     /// Adds the ids of the next commit; `chain` is the hash after it.
     pub(super) fn add(&mut self, commit: &Commit, chain: ChainHash) {
-        for change in &commit.changes {
-            if let Change::Entry { feed, id, at, .. } = change {
-                self.fresh.insert(fingerprint(*feed, id), *at);
-            }
-        }
-        self.covered = (commit.number, chain);
-        if self.fresh.len() >= FRESH_MAX {
+        let ids = commit.changes.iter().filter_map(|change| match change {
+            Change::Entry { feed, id, at, .. } => Some((*feed, id, *at)),
+            _ => None,
+        });
+        self.add_ids(commit.number, chain, ids);
+    }
+
+    /// Adds the ids of commit `number`, the next one.
+    pub(super) fn add_ids<'i>(
+        &mut self,
+        number: CommitNumber,
+        chain: ChainHash,
+        ids: impl Iterator<Item = (FeedKey, &'i EntryId, Position)>,
+    ) {
+        let placed = ids.map(|(feed, id, at)| (fingerprint(feed, id), at));
+        self.fresh.extend(placed);
+        self.covered = (number, chain);
+        // Commits without entries are sealed, too, or every opening would look through them.
+        let commits = number.0 - self.sealed_up_to().0;
+        if self.fresh.len() >= FRESH_MAX || usize::try_from(commits).is_ok_and(|c| c >= FRESH_MAX) {
             self.seal();
             self.take_merged();
             self.merge();
@@ -195,18 +235,42 @@ impl IdIndex {
             return Ok(Some(*at));
         }
         for segment in self.segments.iter().rev() {
-            if let Some(at) = segment.find(&wanted)? {
-                return Ok(Some(at));
+            let found = segment.find(&wanted).inspect_err(|error| {
+                if let Segment::Run(run) = &**segment {
+                    self.remove_damaged(run, error);
+                }
+            })?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
     }
 
-    /// Waits for a merge under way, so that nothing is written any more.
+    /// Writes what is in memory, so that the next opening need not read it from the commits.
     pub(super) fn close(mut self) {
-        if let Some(merging) = self.merging.take() {
-            drop(merging.thread.join());
+        self.wait();
+        if self.covered.0 > self.sealed_up_to() {
+            self.seal();
+            self.merge();
+            self.wait();
         }
+    }
+
+    /// Waits for a merge under way.
+    pub(super) fn wait(&mut self) {
+        while let Some(merging) = &self.merging {
+            if !merging.thread.is_finished() {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            self.take_merged();
+        }
+    }
+
+    /// Returns the last commit whose ids are sealed.
+    fn sealed_up_to(&self) -> CommitNumber {
+        let last = self.segments.last().map(|segment| segment.span().last);
+        last.unwrap_or(CommitNumber(0))
     }
 
     fn seal(&mut self) {
@@ -216,8 +280,7 @@ impl IdIndex {
             .collect();
         ids.sort_unstable_by_key(|placed| placed.fingerprint);
         let (last, chain) = self.covered;
-        let before = self.segments.last().map(|segment| segment.span().last);
-        let first = before.unwrap_or(CommitNumber(0)).next();
+        let first = self.sealed_up_to().next();
         let span = Span { first, last, chain };
         self.segments.push(Arc::new(Segment::Sealed(span, ids)));
     }
@@ -237,6 +300,15 @@ impl IdIndex {
                         && let Err(error) = fs::remove_file(run.path())
                     {
                         warn!(%error, path = %run.path().display(), "a merged run cannot be removed");
+                    }
+                }
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                for segment in self.segments.get(place).unwrap_or_default() {
+                    if let Segment::Run(run) = &**segment
+                        && let Some(Err(error)) = run.iter().find(Result::is_err)
+                    {
+                        self.remove_damaged(run, &error);
                     }
                 }
             }
@@ -368,13 +440,6 @@ mod tests {
         }
     }
 
-    fn wait(index: &mut IdIndex) {
-        while index.merging.is_some() {
-            index.take_merged();
-            std::thread::yield_now();
-        }
-    }
-
     fn check(index: &IdIndex, ids: u64) {
         for number in 0..ids {
             let found = index.find(feed(number % 2), &id(number)).unwrap();
@@ -411,7 +476,7 @@ mod tests {
                 catch_up(&mut index, &commits);
                 if let Some((_, merge)) = stops.iter().find(|(stop, _)| *stop == at) {
                     if *merge {
-                        wait(&mut index);
+                        index.wait();
                     }
                     index.close();
                     index = open(folder.path());
@@ -419,7 +484,7 @@ mod tests {
                 }
                 check(&index, ids);
             }
-            wait(&mut index);
+            index.wait();
             check(&index, ids);
         }
     }
@@ -432,11 +497,57 @@ mod tests {
         for number in 0..1_000 {
             let commit = commit(number + 1, number * 8..number * 8 + 8);
             index.add(&commit, chain(commit.number));
-            wait(&mut index);
+            index.wait();
         }
         let runs = fs::read_dir(folder.path()).unwrap().count();
         assert!(runs <= 10, "{runs} runs");
         check(&index, 8_000);
+    }
+
+    /// Goal: an opening looks through few commits, whatever is in them.
+    #[test]
+    fn commits_without_entries_are_covered() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut index = open(folder.path());
+        for number in 1..=100 {
+            index.add(&commit(number, 0..0), chain(CommitNumber(number)));
+        }
+        index.close();
+        assert_eq!(open(folder.path()).covered(), CommitNumber(100));
+    }
+
+    /// Goal: a run whose blocks are damaged is found out, and made again; a merge that was cut off is not
+    /// believed, however whole it looks.
+    #[test]
+    fn damaged_blocks_are_made_again() {
+        let commits: Vec<Commit> = (0..40).map(|n| commit(n + 1, n * 8..n * 8 + 8)).collect();
+        for looks in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut index = open(folder.path());
+            catch_up(&mut index, &commits[..20]);
+            index.wait();
+            let runs = fs::read_dir(folder.path()).unwrap();
+            let run = runs.map(|run| run.unwrap().path()).next().unwrap();
+            fs::copy(&run, folder.path().join("run.partial")).unwrap();
+            let mut bytes = fs::read(&run).unwrap();
+            bytes[4_096 + 5] ^= 1;
+            fs::write(&run, bytes).unwrap();
+            // Found by a look for an id, or by a merge.
+            if looks {
+                assert!((0..160).any(|n| index.find(feed(n % 2), &id(n)).is_err()));
+            } else {
+                for commit in &commits[20..] {
+                    index.add(commit, chain(commit.number));
+                    index.wait();
+                }
+            }
+            assert!(index.is_damaged());
+            index.close();
+            let mut index = open(folder.path());
+            assert!(index.covered() < CommitNumber(20));
+            catch_up(&mut index, &commits);
+            check(&index, 320);
+        }
     }
 
     /// Goal: what another log, an older one or a broken disk has left is not believed.
@@ -447,7 +558,7 @@ mod tests {
         let mut index = open(folder.path());
         for commit in &commits {
             index.add(commit, chain(commit.number));
-            wait(&mut index);
+            index.wait();
         }
         index.close();
         let other = |number: CommitNumber| Some(chain(CommitNumber(number.0 + 1)));

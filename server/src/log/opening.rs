@@ -149,8 +149,8 @@ pub fn open_with(
     let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
     data.check(&log, &testimony, CHECKED_COMMITS)?;
-    log.upgrade()
-        .and_then(|()| log.index_ids(&data.path("ids")))
+    log.index_ids(&data.path("ids"))
+        .and_then(|()| log.upgrade())
         .map_err(|error| data.failed(error))?;
     data.write_process_id()?;
     Ok(OpenedLog { log, folder: data })

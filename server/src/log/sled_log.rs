@@ -33,7 +33,7 @@ use simplefeed_core::{
     settings::Settings,
 };
 use sled::{Batch, Db};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     EntryLog, LogError, LogHead,
@@ -133,6 +133,11 @@ impl SledLog {
     ///
     /// Returns why the folder cannot be used, or what cannot be read of the log.
     pub(super) fn index_ids(&self, folder: &Path) -> Result<(), LogError> {
+        *write(&self.ids) = Some(self.indexed(folder)?);
+        Ok(())
+    }
+
+    fn indexed(&self, folder: &Path) -> Result<IdIndex, LogError> {
         let chain = |number| self.chain(number).ok().flatten();
         let opened = IdIndex::open(folder, chain);
         let mut ids = opened.map_err(LogError::io("use", folder))?;
@@ -142,33 +147,66 @@ impl SledLog {
         }
         while ids.covered() < self.head().number {
             let number = ids.covered().next();
-            let found = self.commit(number)?.zip(self.chain(number)?);
             let missing = || LogError::damaged(format!("commit {number} is missing"));
-            let (commit, chain) = found.ok_or_else(missing)?;
-            ids.add(&commit, chain);
+            let facts = self.facts(number)?.ok_or_else(missing)?;
+            let mut entries = vec![];
+            for change in &facts.changes {
+                if let ChangeFacts::Entries { feed, first, count } = *change {
+                    let added = self.run_of(feed, first, count)?;
+                    entries.extend(added.into_iter().map(|entry| (feed, entry)));
+                }
+            }
+            let added = entries
+                .iter()
+                .map(|(feed, entry)| (*feed, &entry.id, entry.at));
+            ids.add_ids(number, facts.chain, added);
         }
-        *write(&self.ids) = Some(ids);
+        Ok(ids)
+    }
+
+    /// Makes the index of ids again, if some of it was found to be damaged. Whoever looks for an id waits.
+    fn heal_ids(&self) -> Result<(), LogError> {
+        let is_damaged = |ids: &Option<IdIndex>| ids.as_ref().is_some_and(IdIndex::is_damaged);
+        if !is_damaged(&read(&self.ids)) {
+            return Ok(());
+        }
+        let mut place = write(&self.ids);
+        if let Some(ids) = place.as_mut().filter(|ids| ids.is_damaged()) {
+            ids.wait();
+            let folder = ids.folder().to_path_buf();
+            *ids = self.indexed(&folder)?;
+        }
         Ok(())
     }
 
-    /// Brings a log of storage version 1 to this one: there, ids were keys.
+    /// Returns the entries that a commit added to a feed, all of them.
+    fn run_of(&self, feed: FeedKey, first: Position, count: u64) -> Result<Vec<Entry>, LogError> {
+        let entries = self.entries(feed, first..Position(first.0 + count))?;
+        if u64::try_from(entries.len()).is_ok_and(|found| found == count) {
+            return Ok(entries);
+        }
+        let what = format!("entries from {first} on of feed {} are missing", feed.0);
+        Err(LogError::Damaged { what })
+    }
+
+    /// Brings a log of storage version 1 to this one: there, ids were keys. They go once they are in the
+    /// index.
     ///
     /// # Errors
     ///
     /// Returns what sled cannot do.
     pub(super) fn upgrade(&self) -> Result<(), LogError> {
         let version = STORAGE_VERSION.to_be_bytes();
-        if self
-            .stored(VERSION_KEY)?
-            .is_some_and(|found| *found == version)
-        {
+        let found = self.stored(VERSION_KEY)?;
+        if found.is_some_and(|found| *found == version) {
             return Ok(());
         }
-        self.db.insert(VERSION_KEY, &version).map_err(storage)?;
+        info!("the log is brought to storage version {STORAGE_VERSION}");
         for key in self.db.scan_prefix(b"i").keys() {
             let key = key.map_err(storage)?;
             self.db.remove(key).map_err(storage)?;
         }
+        self.db.insert(VERSION_KEY, &version).map_err(storage)?;
         Ok(())
     }
 
@@ -315,7 +353,7 @@ impl SledLog {
                 });
             }
             ChangeFacts::Entries { feed, first, count } => {
-                let entries = self.entries(feed, first..Position(first.0 + count))?;
+                let entries = self.run_of(feed, first, count)?;
                 changes.extend(entries.into_iter().map(|entry| Change::Entry {
                     feed,
                     at: entry.at,
@@ -358,6 +396,9 @@ impl EntryLog for SledLog {
         *end = head;
         write(&self.shadow).clear();
         drop(end);
+        if let Err(error) = self.heal_ids() {
+            warn!(%error, "the index of ids cannot be made again");
+        }
         Ok(head.chain)
     }
 
@@ -418,11 +459,15 @@ impl EntryLog for SledLog {
     }
 
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        let found = match &*read(&self.ids) {
-            Some(ids) => ids.find(feed, id),
-            None => return Err(LogError::Stopped),
+        let look = || match &*read(&self.ids) {
+            Some(ids) => ids.find(feed, id).map_err(LogError::io("read", "ids")),
+            None => Err(LogError::Stopped),
         };
-        let Some(at) = found.map_err(LogError::io("read", "ids"))? else {
+        let found = look().or_else(|_damaged| {
+            self.heal_ids()?;
+            look()
+        })?;
+        let Some(at) = found else {
             return Ok(None);
         };
         let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));

@@ -31,6 +31,10 @@ const RECORD_BYTES: usize = 24;
 const BLOCK_RECORDS: usize = (BLOCK_BYTES - 4) / RECORD_BYTES;
 /// Fills up the last block; no SHA-256 we ever meet begins like this.
 const NONE: [u8; RECORD_BYTES] = [0xff; RECORD_BYTES];
+/// Where a run is until it is whole.
+const PARTIAL: &str = "run.partial";
+/// Synced in between, so that no commit has to wait for all of a large run to be written.
+const UNSYNCED_IDS_MAX: u64 = 100 * 170 * 10;
 /// One word of the filter for so many ids: 16 bits each.
 const WORD_IDS: usize = 4;
 /// Bits of its word that an id sets.
@@ -94,7 +98,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Writes sorted ids to a new file in `folder`. It is durable when this returns.
+    /// Writes sorted ids to a new file in `folder`, one at a time. It is durable when this returns.
     ///
     /// # Errors
     ///
@@ -106,8 +110,30 @@ impl Run {
         ids: impl Iterator<Item = io::Result<Placed>>,
     ) -> io::Result<Self> {
         let path = folder.join(name_of(&span));
-        let partial = path.with_extension("partial");
-        let mut out = BufWriter::with_capacity(256 * 1024, File::create(&partial)?);
+        let partial = folder.join(PARTIAL);
+        let written = Self::write_partial(&partial, span, ids_max, ids);
+        let (filter, ids) = written.inspect_err(|_| {
+            // It would take room that the log may need.
+            let _gone = fs::remove_file(&partial);
+        })?;
+        fs::rename(&partial, &path)?;
+        sync_folder(folder)?;
+        Ok(Self {
+            file: File::open(&path)?,
+            path,
+            span,
+            ids,
+            filter,
+        })
+    }
+
+    fn write_partial(
+        partial: &Path,
+        span: Span,
+        ids_max: u64,
+        ids: impl Iterator<Item = io::Result<Placed>>,
+    ) -> io::Result<(Filter, u64)> {
+        let mut out = BufWriter::with_capacity(256 * 1024, File::create(partial)?);
         out.write_all(&[0; BLOCK_BYTES])?;
         let (mut filter, mut count) = (Filter::for_ids(ids_max), 0_u64);
         let mut block = Vec::with_capacity(BLOCK_BYTES);
@@ -119,6 +145,10 @@ impl Run {
             count += 1;
             if block.len() == BLOCK_RECORDS * RECORD_BYTES {
                 out.write_all(&sealed(&mut block))?;
+                if count % UNSYNCED_IDS_MAX == 0 {
+                    out.flush()?;
+                    out.get_ref().sync_data()?;
+                }
             }
         }
         if !block.is_empty() {
@@ -136,15 +166,7 @@ impl Run {
         out.write_all(&sealed(&mut header))?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
-        fs::rename(&partial, &path)?;
-        sync_folder(folder)?;
-        Ok(Self {
-            file: File::open(&path)?,
-            path,
-            span,
-            ids: count,
-            filter,
-        })
+        Ok((filter, count))
     }
 
     /// Opens a run. Its blocks are looked at when they are needed.
@@ -293,10 +315,7 @@ fn records_of(block: &[u8]) -> Vec<Placed> {
 }
 
 fn damage(path: &Path) -> io::Error {
-    let what = format!(
-        "{} is damaged; without it, the next start makes it again",
-        path.display()
-    );
+    let what = format!("{} is damaged", path.display());
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
