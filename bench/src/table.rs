@@ -55,7 +55,7 @@ fn shown(values: &[f64]) -> String {
     let (median, min, max) = spread(values);
     match values.len() {
         0 => "–".into(),
-        _ if !median.is_finite() || min == max => number(median),
+        _ if !median.is_finite() || max <= min => number(median),
         _ => format!("{} ({}–{})", number(median), number(min), number(max)),
     }
 }

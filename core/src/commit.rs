@@ -106,13 +106,13 @@ impl Commit {
         u64::try_from(entries.count()).expect("a commit's entries fit into memory")
     }
 
-    /// Returns the bytes of the entries in this commit.
+    /// Returns about how many bytes this commit takes in memory.
     pub fn bytes(&self) -> usize {
         let bytes = self.changes.iter().map(|change| match change {
-            Change::Entry { fragment, .. } => fragment.len(),
+            Change::Entry { fragment, id, .. } => fragment.len() + id.as_str().len(),
             _ => 0,
         });
-        bytes.sum()
+        bytes.sum::<usize>() + self.changes.len() * size_of::<Change>()
     }
 
     /// Returns the instant of the commit's last entry: the next commit must be later.

@@ -232,7 +232,11 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
 
 /// Returns the draft of one event.
 fn draft(text: &str) -> Result<Draft, Refusal> {
-    let event: Event = serde_json::from_str(text).map_err(|error| json_refusal(&error))?;
+    let event: Event = serde_json::from_str(text).map_err(|error| {
+        // What is no JSON at all is told first, wherever it stops being that.
+        let syntax = serde_json::from_str::<&RawValue>(text).err();
+        json_refusal(&syntax.unwrap_or(error))
+    })?;
     let atom = event.to_atom()?;
     let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
     let mut draft = drafts.pop().expect("an entry document has one entry");

@@ -170,7 +170,7 @@ mod tests {
             id: EntryId::parse("urn:e").unwrap(),
             sent: Digest::of(b""),
             digest: Digest::of(b""),
-            fragment: Bytes::from(vec![b' '; RECENT_BYTES_MAX / 4]),
+            fragment: Bytes::from(vec![b' '; RECENT_BYTES_MAX / 4 - 1_000]),
         };
         for number in 1..=20 {
             queue.push(Arc::new(Commit {

@@ -91,6 +91,17 @@ impl Web {
         *self.down_for.lock().unwrap() = asked..asked + times;
     }
 
+    /// Answers so many requests after the `first` next ones with 503, asking for a rest.
+    pub(crate) fn rest_from(&self, first: usize, times: usize, seconds: u64) {
+        self.fail_from(first, times);
+        self.down.lock().unwrap().1 = Some(seconds);
+    }
+
+    /// Forgets what was asked for.
+    pub(crate) fn forget(&self) {
+        self.asked.lock().unwrap().clear();
+    }
+
     /// Answers later than otherwise.
     pub(crate) fn answer_after(&self, slow: Duration) {
         *self.slow.lock().unwrap() = slow;

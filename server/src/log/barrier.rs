@@ -111,20 +111,20 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Makes files durable: each of a few; of many, which takes less, all that is on their file systems.
+/// Makes files durable: each of a few; of many, which takes less, all that is on the file systems that
+/// `folders` are on. These were opened before the files were written, or a failure may be missed.
 ///
 /// # Errors
 ///
-/// Returns the first one that cannot be synced.
-pub fn sync_paths(paths: &BTreeSet<PathBuf>) -> io::Result<()> {
-    let together = paths.len() > FEW_FILES && syncfs_reports_errors();
+/// Returns the first write that the disk could not do.
+pub fn sync_files(files: &[File], folders: &[&File]) -> io::Result<()> {
+    if files.len() <= FEW_FILES || !syncfs_reports_errors() {
+        return files.iter().try_for_each(File::sync_all);
+    }
     let mut done = BTreeSet::new();
-    for path in paths {
-        let file = File::open(path)?;
-        if !together {
-            file.sync_all()?;
-        } else if done.insert(file.metadata()?.dev()) {
-            sync_file_system(&file)?;
+    for folder in folders {
+        if done.insert(folder.metadata()?.dev()) {
+            sync_file_system(folder)?;
         }
     }
     Ok(())

@@ -338,15 +338,15 @@ fn a_damaged_index_of_ids_is_made_again() {
     }
     opened.close().unwrap();
     let OpenedLog { log, .. } = open();
-    let run = std::fs::read_dir(folder.path().join("ids")).unwrap().next();
+    let run = fs::read_dir(folder.path().join("ids")).unwrap().next();
     let run = run.unwrap().unwrap().path();
-    let mut bytes = std::fs::read(&run).unwrap();
+    let mut bytes = fs::read(&run).unwrap();
     // In every block but the head.
     for block in bytes.chunks_mut(4_096).skip(1) {
         block[7] ^= 1;
     }
     // In place, so that whoever has it open sees it.
-    let mut file = std::fs::OpenOptions::new().write(true).open(&run).unwrap();
+    let mut file = fs::OpenOptions::new().write(true).open(&run).unwrap();
     std::io::Write::write_all(&mut file, &bytes).unwrap();
     let key = settings(1).id.key();
     for at in 0..400_u64 {

@@ -8,6 +8,7 @@
 //! <data>/witness       what must be in the log at least
 //! <data>/clean         exists only after a clean stop; says what sled's folder was like then
 //! <data>/sled/         the log
+//! <data>/ids/          where the entry with an id is; made from the log
 //! <data>/sled.opening/ a copy being checked
 //! <data>/sled.before/  the original after an unclean stop, until the next clean one
 //! <data>/restored      exists until a restored log is served for the first time
@@ -280,8 +281,8 @@ impl DataFolder {
             .map_err(self.io("write", "clean"))
     }
 
-    /// Whether the last stop was clean and sled's files are exactly as they were then. If not, sled
-    /// gets a copy, and a refusal touches nothing.
+    /// Whether the last stop was clean and sled's files are as they were then, as far as
+    /// [`clean_mark`](Self::clean_mark) looks. If not, sled gets a copy, and a refusal touches nothing.
     pub(super) fn stopped_cleanly(&self) -> bool {
         let Ok(mark) = fs::read_to_string(self.path("clean")) else {
             return false;

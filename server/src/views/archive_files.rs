@@ -38,6 +38,7 @@ const CURSOR_COMMITS: u64 = 1_024;
 /// Commits looked at together, and documents of a feed put on the disk together, by a view that is behind.
 const COMMITS_TOGETHER: u64 = 256;
 const TOGETHER_MAX: usize = 32;
+const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The pause before looking again.
 const PACE: Duration = Duration::from_millis(50);
 /// The pause after a file could not be written.
@@ -288,7 +289,11 @@ impl Archive {
             let frozen = Frozen::render(log, wanted.feed, number)?;
             // What completes a block of the index lists the records before its own.
             let alone = frozen.is_none() || number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS);
-            if alone || together.len() == TOGETHER_MAX {
+            let bytes: usize = together
+                .iter()
+                .map(|frozen: &Frozen| frozen.bytes.len())
+                .sum();
+            if alone || together.len() == TOGETHER_MAX || bytes > TOGETHER_BYTES_MAX {
                 made += self.write_together(&name, &mut together)?;
             }
             match frozen {

@@ -199,6 +199,7 @@ impl HeadTag {
             first,
             before,
             revision,
+            opened,
             since,
             ..
         } = &open.opening;
@@ -222,6 +223,7 @@ impl HeadTag {
             &history.0.0,
             &before.0.0,
             &updated.micros().to_be_bytes(),
+            &opened.micros().to_be_bytes(),
             &revision.0.to_be_bytes(),
             numbers.as_flattened(),
         ]);

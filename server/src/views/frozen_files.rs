@@ -4,8 +4,8 @@
 //! they were written in, and the names synced. So a file that is there is whole.
 
 use std::{
-    collections::BTreeSet,
-    fs::{self, FileTimes, OpenOptions},
+    collections::BTreeMap,
+    fs::{self, File, FileTimes, OpenOptions},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -18,7 +18,7 @@ use super::{
     archive_files::{ArchiveError, Remade},
     manifest::Coded,
 };
-use crate::log::barrier::{sync_folder, sync_paths};
+use crate::log::barrier::{sync_files, sync_folder};
 
 /// Files on their way into place.
 #[derive(Debug, Default)]
@@ -26,8 +26,9 @@ pub(super) struct FrozenFiles {
     /// Where each is, and where it belongs.
     written: Vec<(PathBuf, PathBuf)>,
     /// What must be on the disk before a name may lead to it.
-    unsynced: BTreeSet<PathBuf>,
-    folders: BTreeSet<PathBuf>,
+    unsynced: Vec<File>,
+    /// Opened before anything is written: a failure to write is told to who listened by then.
+    folders: BTreeMap<PathBuf, File>,
 }
 
 impl FrozenFiles {
@@ -43,7 +44,11 @@ impl FrozenFiles {
         bytes: &[u8],
         mtime: Instant,
     ) -> Result<Remade, ArchiveError> {
-        self.folders.extend(path.parent().map(Path::to_path_buf));
+        let folder = path.parent().unwrap_or(path);
+        if !self.folders.contains_key(folder) {
+            let opened = File::open(folder).map_err(failed("open", folder))?;
+            self.folders.insert(folder.into(), opened);
+        }
         let before = match fs::read(path) {
             Ok(found) if found == bytes => Remade::Identical,
             Ok(_) => Remade::Different,
@@ -51,7 +56,8 @@ impl FrozenFiles {
         };
         if before == Remade::Identical {
             // It may have been written, but not synced, before a crash.
-            self.unsynced.insert(path.into());
+            let file = File::open(path).map_err(failed("open", path))?;
+            self.unsynced.push(file);
             return Ok(before);
         }
         let mut temporary = path.as_os_str().to_owned();
@@ -64,10 +70,11 @@ impl FrozenFiles {
                 .truncate(true)
                 .open(&temporary)?;
             file.write_all(bytes)?;
-            file.set_times(FileTimes::new().set_modified(system_time(mtime)))
+            file.set_times(FileTimes::new().set_modified(system_time(mtime)))?;
+            Ok(file)
         };
-        write().map_err(failed("write", path))?;
-        self.unsynced.insert(temporary.clone());
+        let file = write().map_err(failed("write", path))?;
+        self.unsynced.push(file);
         self.written.push((temporary, path.into()));
         Ok(before)
     }
@@ -104,13 +111,14 @@ impl FrozenFiles {
     ///
     /// Returns what cannot be synced or renamed.
     pub(super) fn put_in_place(self) -> Result<(), ArchiveError> {
-        let first = self.folders.first().cloned().unwrap_or_default();
-        sync_paths(&self.unsynced).map_err(failed("sync", &first))?;
+        let folders: Vec<&File> = self.folders.values().collect();
+        let first = self.folders.keys().next().cloned().unwrap_or_default();
+        sync_files(&self.unsynced, &folders).map_err(failed("sync files in", &first))?;
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
         }
-        for folder in &self.folders {
-            sync_folder(folder).map_err(failed("sync", folder))?;
+        for (path, folder) in &self.folders {
+            folder.sync_all().map_err(failed("sync", path))?;
         }
         Ok(())
     }

@@ -1,11 +1,13 @@
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
-use simplefeed_core::history::HistoryHash;
+use simplefeed_core::{history::HistoryHash, limits::AHEAD_DOCUMENTS_MAX};
 
-use super::DOCUMENTS_MAX;
 use crate::{
     Consumer, ConsumerError, Since, Transport,
-    consumer::tests::{Page, Web},
+    consumer::{
+        Builder,
+        tests::{Page, Web},
+    },
 };
 
 const FOLDER: &str = "http://h/f/";
@@ -69,8 +71,15 @@ fn index(web: &Web, name: &str, prev: Option<&str>, documents: &[String]) {
 
 /// Replays everything. Returns the ids, without `urn:`, or what stopped it.
 async fn replay(web: &Arc<Web>) -> Result<Vec<usize>, ConsumerError> {
+    deliver(web, |builder| builder.since(Since::Oldest)).await
+}
+
+async fn deliver(
+    web: &Arc<Web>,
+    from: impl FnOnce(Builder) -> Builder,
+) -> Result<Vec<usize>, ConsumerError> {
     let transport: Arc<dyn Transport> = Arc::<Web>::clone(web);
-    let builder = Consumer::builder(url("newest")).since(Since::Oldest);
+    let builder = from(Consumer::builder(url("newest")));
     let mut feed = builder.transport(transport).build().unwrap();
     let mut ids = vec![];
     while let Some(delivery) = feed.next().await? {
@@ -113,11 +122,131 @@ async fn a_long_way_is_fetched_many_at_a_time() {
         };
         let most = times.iter().map(at_once).max().unwrap();
         assert!(
-            (DOCUMENTS_MAX..DOCUMENTS_MAX + 3).contains(&most),
+            (AHEAD_DOCUMENTS_MAX..AHEAD_DOCUMENTS_MAX + 3).contains(&most),
             "{most} at once"
         );
-        assert!(web.times().len() <= 200 + 2 + 2 * chunks.len());
+        check_once(&web);
     }
+}
+
+/// No document is asked for twice.
+fn check_once(web: &Web) {
+    let mut asked: Vec<String> = web.sent("accept").into_iter().map(|(url, _)| url).collect();
+    asked.retain(|url| !url.contains("index"));
+    asked.sort();
+    let documents = asked.len();
+    asked.dedup();
+    assert_eq!(asked.len(), documents, "{asked:?}");
+}
+
+/// Goal: from a bookmark, too, whatever block of the index lists what comes next; nothing is asked for
+/// twice, and nothing that need not be.
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_far_behind_is_left_many_documents_at_a_time() {
+    let web = Arc::new(Web::default());
+    let archived = serve(&web, 100);
+    index(&web, "index-1", None, &archived[..40]);
+    index(&web, "index-2", Some("index-1"), &archived[40..80]);
+    index(&web, "index", Some("index-2"), &archived[80..]);
+    let mut bookmarks = vec![];
+    let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
+    let builder = Consumer::builder(url("newest")).since(Since::Oldest);
+    let mut feed = builder.transport(transport).build().unwrap();
+    while let Some(delivery) = feed.next().await.unwrap() {
+        bookmarks.push(delivery.bookmark());
+    }
+    let slow = Duration::from_millis(99);
+    for behind in [95, 70, 50, 10, 4] {
+        let last = (100 - behind) * ENTRIES - 1;
+        let before = bookmarks[last].clone();
+        web.forget();
+        web.answer_after(slow);
+        let began = tokio::time::Instant::now();
+        let ids = deliver(&web, |builder| builder.resume(before))
+            .await
+            .unwrap();
+        assert_eq!(ids, (last + 1..100 * ENTRIES).collect::<Vec<_>>());
+        check_once(&web);
+        let asked = web.sent("accept");
+        let blocks = asked
+            .iter()
+            .filter(|(url, _)| url.contains("index"))
+            .count();
+        assert_eq!(asked.len() - blocks, behind + 2, "{behind} behind");
+        assert!(blocks <= 6, "{blocks} blocks, {behind} behind");
+        let rounds = u32::try_from(8 + behind / 10).unwrap();
+        assert!(
+            began.elapsed() < slow * rounds,
+            "{:?}, {behind} behind",
+            began.elapsed()
+        );
+    }
+}
+
+/// Goal: an index without an end, or in a circle, or elsewhere, costs a bounded number of requests.
+#[tokio::test(start_paused = true)]
+async fn an_index_that_leads_nowhere_is_given_up() {
+    for prev in ["index", "index-1", "http://elsewhere/index"] {
+        let web = Arc::new(Web::default());
+        serve(&web, 60);
+        index(&web, "index", Some(prev), &["1".into(), "999".into()]);
+        index(&web, "index-1", Some("index"), &["998".into()]);
+        assert_eq!(replay(&web).await.unwrap().len(), 60 * ENTRIES);
+        let asked = web.sent("accept");
+        // As many as without an index (60 back, 60 forward), and some.
+        assert!(asked.len() < 135, "{} requests", asked.len());
+    }
+}
+
+/// Goal: a server that asks for a rest gets it, although more was on the way.
+#[tokio::test(start_paused = true)]
+async fn a_rest_that_is_asked_for_is_given() {
+    let web = Arc::new(Web::default());
+    let archived = serve(&web, 60);
+    index(&web, "index", None, &archived);
+    web.rest_from(20, 16, 5);
+    assert_eq!(replay(&web).await.unwrap().len(), 60 * ENTRIES);
+    let times = web.times();
+    let longest = times
+        .windows(2)
+        .map(|pair| pair[1].saturating_sub(pair[0]))
+        .max();
+    assert!(longest.unwrap() >= Duration::from_secs(5), "{longest:?}");
+    let asked: Vec<_> = web.times().into_iter().zip(web.sent("accept")).collect();
+    for (number, (at, (url, _))) in asked.iter().enumerate() {
+        let soon = |(later, (again, _)): &(Duration, (String, _))| {
+            again == url && *later < *at + Duration::from_secs(5)
+        };
+        assert!(
+            !asked[number + 1..].iter().any(soon),
+            "{url} at {at:?} and soon again"
+        );
+    }
+}
+
+/// Goal: a caller who gives up waiting and comes back loses nothing and gets nothing twice.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_look_loses_nothing_on_the_way() {
+    let web = Arc::new(Web::default());
+    let archived = serve(&web, 60);
+    index(&web, "index", None, &archived);
+    web.answer_after(Duration::from_millis(99));
+    let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
+    let builder = Consumer::builder(url("newest")).since(Since::Oldest);
+    let mut feed = builder.transport(transport).build().unwrap();
+    let mut ids = vec![];
+    loop {
+        // Shorter than any answer takes.
+        let next = tokio::time::timeout(Duration::from_millis(30), feed.next()).await;
+        match next {
+            Ok(Ok(Some(delivery))) => ids.push(delivery.id().to_owned()),
+            Ok(outcome) => break assert!(outcome.unwrap().is_none()),
+            Err(_) => {}
+        }
+    }
+    let expected: Vec<String> = (0..60 * ENTRIES).map(|id| format!("urn:{id}")).collect();
+    assert_eq!(ids, expected);
+    check_once(&web);
 }
 
 /// Goal: what is near is not worth a look into the index.
