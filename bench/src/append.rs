@@ -1,11 +1,12 @@
 //! `append`: durable appends, against databases that sync every commit, and against bare sled with the
 //! same barrier, batches and an id index.
 //!
-//! Shell. Everybody stores about 350 bytes under a unique id. Bare sled does no HTTP, XML, hashing or
-//! checking: it shows what the storage leaves to win.
+//! Shell. Everybody stores the same 350 bytes, and all but Redis under a unique id. Bare sled does no HTTP,
+//! XML, hashing or checking: it shows what the storage leaves to win. It begins anew each round, while all
+//! others grow.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
@@ -15,37 +16,40 @@ use simplefeed_server::log::barrier::{Barrier as _, DiskBarrier};
 use tempfile::TempDir;
 
 use crate::{
-    load::{append, event},
-    process::{Program, installed, postgres_program},
+    load::{Load, append, event},
+    process::{Program, folder, installed, postgres_program},
     table::{Must, Row, Table},
 };
 
 pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
     // Removed at the end only; see `process`.
     let mut folders = vec![];
-    let mut folder = || -> anyhow::Result<std::path::PathBuf> {
-        let folder = TempDir::new()?;
+    let mut new_folder = || -> anyhow::Result<PathBuf> {
+        let folder = folder()?;
         let path = folder.path().to_path_buf();
         folders.push(folder);
         Ok(path)
     };
-    let postgres = Program::postgres(&folder()?)?;
+    let postgres = Program::postgres(&new_folder()?)?;
     create_table(&postgres)?;
-    let redis = Program::redis(&folder()?)?;
+    let redis = Program::redis(&new_folder()?)?;
     let mut table = Table::default();
     for (connections, batch) in [(1, 1), (64, 1), (256, 1), (1, 1_000), (2, 1_000)] {
-        let server = Program::simplefeed(&folder()?)?;
+        let server = Program::simplefeed(&new_folder()?)?;
         append(&server, "'bench'", connections, batch, 1)?;
-        let (mut ours, mut sled) = (vec![], vec![]);
+        if batch == 1 {
+            postgres_inserts(&postgres, connections, 1)?;
+            redis_adds(&redis, connections, 1)?;
+        }
+        let (mut loads, mut sled) = (vec![], vec![]);
         let (mut inserts, mut adds) = (vec![], vec![]);
         for _ in 0..rounds {
-            let load = append(&server, "'bench'", connections, batch, seconds)?;
-            ours.push(load.per_second);
+            loads.push(append(&server, "'bench'", connections, batch, seconds)?);
             if batch == 1 {
                 inserts.push(postgres_inserts(&postgres, connections, seconds)?);
                 adds.push(redis_adds(&redis, connections, seconds)?);
             }
-            sled.push(bare_sled(&folder()?, connections * batch, seconds)?);
+            sled.push(bare_sled(&new_folder()?, connections * batch, seconds)?);
         }
         let what = match batch {
             1 => format!("single entries, {connections} connections"),
@@ -53,6 +57,7 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
         };
         let of_postgres = (connections == 64).then_some(Must::AtLeast(1.5));
         let of_sled = (batch > 1).then_some(Must::AtLeast(0.7));
+        let ours: Vec<f64> = loads.iter().map(|load| load.per_second).collect();
         for (peer, theirs, must) in [
             ("PostgreSQL INSERT", inserts, of_postgres),
             ("Redis XADD, appendfsync always", adds, None),
@@ -69,6 +74,19 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
                 });
             }
         }
+        let alone = |unit, pick: fn(&Load) -> f64| Row {
+            what: what.clone(),
+            unit,
+            ours: loads.iter().map(pick).collect(),
+            peer: String::new(),
+            theirs: vec![],
+            must: None,
+        };
+        table.rows.extend([
+            alone("CPU µs/entry", |load| load.cpu_micros),
+            alone("p50 µs/request", |load| load.p50_micros),
+            alone("p99 µs/request", |load| load.p99_micros),
+        ]);
     }
     Ok(table)
 }
@@ -123,7 +141,7 @@ fn redis_adds(redis: &Program, connections: usize, seconds: u64) -> anyhow::Resu
     let output = Command::new(installed("redis-benchmark", "redis-server")?)
         .args(["-p", redis.port(), "-c", &connections.to_string(), "--csv"])
         .args(["-n", &(a_second * seconds).to_string()])
-        .args(["XADD", "entries", "*", "body", &"x".repeat(350)])
+        .args(["XADD", "entries", "*", "body", event(7).trim()])
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let last = said.lines().last().unwrap_or_default();

@@ -18,7 +18,7 @@ use simplefeed_client::{
 use crate::{
     delay::{self, Passed},
     load::{fill, wait_until_frozen},
-    process::Program,
+    process::{Program, folder},
     table::{Must, Row, Table},
 };
 
@@ -36,7 +36,7 @@ struct Cost {
 }
 
 pub(crate) fn measure(rounds: usize) -> anyhow::Result<Table> {
-    let folder = tempfile::tempdir()?;
+    let folder = folder()?;
     let server = Program::simplefeed(&folder.path().join("data"))?;
     fill(&server, "bench", 0..u64::from(DOCUMENTS * DOCUMENT_ENTRIES))?;
     wait_until_frozen(&server, &format!("/feeds/bench/{}.atom", DOCUMENTS - 1))?;

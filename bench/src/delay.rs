@@ -45,6 +45,9 @@ pub(crate) fn start(address: &str) -> std::io::Result<(String, Arc<Passed>)> {
             let Ok(server) = TcpStream::connect(&address) else {
                 continue;
             };
+            let _as_is = client
+                .set_nodelay(true)
+                .and_then(|()| server.set_nodelay(true));
             let (Ok(to_client), Ok(from_server)) = (client.try_clone(), server.try_clone()) else {
                 continue;
             };

@@ -4,11 +4,11 @@
 
 use std::{fs, path::Path, process::Command, time::Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use crate::{
-    load::{Connection, Load, append, read, wait_until_frozen},
-    process::{Program, release_program, run},
+    load::{Connection, Load, append, event, fill, read, wait_until_frozen},
+    process::{Program, folder, release_program, run},
     table::{Must, Row, Table},
 };
 
@@ -31,18 +31,17 @@ struct Size {
 }
 
 pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
-    let folder = tempfile::tempdir()?;
-    let data = folder.path().join("entries");
-    let mut server = Program::simplefeed(&data)?;
+    let folder = folder()?;
+    // There is much to measure, and ten minutes to do it in.
+    let seconds = seconds.div_ceil(2);
     let mut sizes = vec![];
     for entries in ENTRIES {
-        grow(&server, entries)?;
+        let data = folder.path().join(format!("{entries} entries"));
+        let server = Program::simplefeed(&data)?;
+        fill(&server, "bench0", 0..u64::from(entries))?;
         let label = format!("{entries} entries");
-        let (size, again) = look(label, server, &data, "'bench'", rounds, seconds)?;
-        sizes.push(size);
-        server = again;
+        sizes.push(look(label, server, &data, "'bench0'", rounds, seconds)?);
     }
-    drop(server);
     let mut table = Table { rows: rows(&sizes) };
     let mut sizes = vec![];
     for feeds in FEEDS {
@@ -52,8 +51,8 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
         let label = format!("{feeds} feeds");
         // Another feed each time, in no order.
         let feed = format!("'bench' .. ((n * 7919) % {feeds})");
-        let (mut size, _) = look(label, server, &data, &feed, rounds, seconds)?;
-        // Every feed has documents of its own; what they take says nothing here.
+        let mut size = look(label, server, &data, &feed, rounds, seconds)?;
+        // What a feed takes beside its entries says nothing about those.
         size.disk = f64::NAN;
         sizes.push(size);
     }
@@ -61,40 +60,23 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
     Ok(table)
 }
 
-/// Appends batches until a feed has so many entries.
-fn grow(server: &Program, entries: u32) -> anyhow::Result<()> {
-    let mut connection = Connection::open(&server.address)?;
-    while count(&mut connection)? < entries {
-        let left = entries - count(&mut connection)?;
-        if left < 50_000 {
-            append(server, "'bench'", 1, usize::try_from(left.min(500))?, 1)?;
-        } else {
-            append(server, "'bench'", 2, 1_000, 10)?;
-        }
-    }
-    Ok(())
-}
-
-fn count(connection: &mut Connection) -> anyhow::Result<u32> {
-    let (_, body) = connection.get("/feeds")?;
-    let catalogue: serde_json::Value = serde_json::from_slice(&body)?;
-    let entries = catalogue.pointer("/feeds/0/entries");
-    let entries = entries.and_then(serde_json::Value::as_u64);
-    Ok(u32::try_from(entries.unwrap_or(0))?)
-}
-
-/// Creates feeds, each with one entry.
+/// Creates feeds, each with an entry or a few; the first has a document that is archived.
 fn create(server: &Program, feeds: u32) -> anyhow::Result<()> {
     let feed = format!("'bench' .. ((n - 1) % {feeds})");
     let last = format!("/feeds/bench{}/recent.atom", feeds - 1);
     let mut connection = Connection::open(&server.address)?;
+    let mut seconds = 2 + u64::from(feeds) / 4_000;
     while !connection.get(&last)?.0.starts_with("http/1.1 200") {
-        append(server, &feed, 64, 1, 2)?;
+        if seconds > 200 {
+            bail!("{feeds} feeds take too long to create");
+        }
+        append(server, &feed, 64, 1, seconds)?;
+        seconds *= 2;
     }
-    Ok(())
+    fill(server, "bench0", 0..150)
 }
 
-/// Measures everything at one size. Returns the server, started again.
+/// Measures everything at one size; what costs are, while it grows from there.
 fn look(
     label: String,
     server: Program,
@@ -102,18 +84,31 @@ fn look(
     feed: &str,
     rounds: usize,
     seconds: u64,
-) -> anyhow::Result<(Size, Program)> {
+) -> anyhow::Result<Size> {
     let mut size = Size {
         label,
         ..Size::default()
     };
-    let many = feed != "'bench'";
-    let name = if many { "bench0" } else { "bench" };
-    let recent = format!("/feeds/{name}/recent.atom");
-    let archived = format!("/feeds/{name}/1.atom");
-    if !many {
-        wait_until_frozen(&server, &archived)?;
-    }
+    let (recent, archived) = ("/feeds/bench0/recent.atom", "/feeds/bench0/1.atom");
+    wait_until_frozen(&server, archived)?;
+    let url = format!("http://{}/feeds/bench0", server.address);
+    let replay = ["replay", "--format", "atom", &url];
+    let replayed = run(Command::new(release_program("simplefeed")?).args(replay))?;
+    size.replay = replayed.memory_mib;
+    size.memory = server.memory_mib()?;
+    let entries = count(&mut Connection::open(&server.address)?)?;
+    drop(server);
+    let bytes = bytes(&data.join("sled"))? + bytes(&data.join("ids"))?;
+    size.disk = bytes / (f64::from(entries) * f64::from(u32::try_from(event(0).len())?));
+    let began = Instant::now();
+    let server = opened(data, recent)?;
+    size.clean_open = began.elapsed().as_secs_f64();
+    server.kill()?;
+    let began = Instant::now();
+    let server = opened(data, recent)?;
+    size.unclean_open = began.elapsed().as_secs_f64();
+    // Warms up what was just opened.
+    append(&server, feed, 64, 1, seconds)?;
     for _ in 0..rounds {
         let cost = |load: Load| load.cpu_micros;
         size.batches
@@ -121,29 +116,23 @@ fn look(
         size.singles
             .push(cost(append(&server, feed, 64, 1, seconds)?));
         size.archived
-            .push(cost(read(&server, &archived, &[], seconds)?));
-        let (head, _) = Connection::open(&server.address)?.get(&recent)?;
+            .push(cost(read(&server, archived, &[], seconds)?));
+        let (head, _) = Connection::open(&server.address)?.get(recent)?;
         let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
         let known = [("If-None-Match", tag.context("documents have tags")?)];
         size.unchanged
-            .push(cost(read(&server, &recent, &known, seconds)?));
+            .push(cost(read(&server, recent, &known, seconds)?));
     }
-    let url = format!("http://{}/feeds/{name}", server.address);
-    let replay = ["replay", "--format", "id", &url];
-    let replayed = run(Command::new(release_program("simplefeed")?).args(replay))?;
-    size.replay = replayed.memory_mib;
-    size.memory = server.memory_mib()?;
-    let entries = count(&mut Connection::open(&server.address)?)?;
-    drop(server);
-    size.disk = bytes(&data.join("sled"))? / (f64::from(entries) * 350.0);
-    let began = Instant::now();
-    let server = opened(data, &recent)?;
-    size.clean_open = began.elapsed().as_secs_f64();
-    server.kill()?;
-    let began = Instant::now();
-    let server = opened(data, &recent)?;
-    size.unclean_open = began.elapsed().as_secs_f64();
-    Ok((size, server))
+    Ok(size)
+}
+
+/// Returns the number of entries of the first feed.
+fn count(connection: &mut Connection) -> anyhow::Result<u32> {
+    let (_, body) = connection.get("/feeds")?;
+    let catalogue: serde_json::Value = serde_json::from_slice(&body)?;
+    let entries = catalogue.pointer("/feeds/0/entries");
+    let entries = entries.and_then(serde_json::Value::as_u64);
+    Ok(u32::try_from(entries.unwrap_or(0))?)
 }
 
 /// Starts a server that has answered a request.

@@ -206,7 +206,7 @@ impl Connection {
 const EVENT: &str = "{\"id\":\"urn:uuid:%08x-0000-4000-8000-%012x\",\"title\":\"Order placed\",\
     \"updated\":\"2026-01-01T00:00:00Z\",\"content\":{\"order\":%d,\"customer\":\"c-%06d\",\
     \"total\":\"%d.90\",\"lines\":[{\"sku\":\"A-1\",\"n\":2},{\"sku\":\"B-7\",\"n\":1}],\
-    \"note\":\"leave it with the neighbours if nobody is in\"}}\\n";
+    \"note\":\"leave it with the neighbours if nobody is in; they know, and the dog does not bite. Ring twice, please\"}}\\n";
 
 /// Returns such an event as a line.
 pub(crate) fn event(serial: u64) -> String {

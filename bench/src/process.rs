@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use tempfile::TempDir;
 
 /// A started program. It is ended when dropped.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ impl Program {
             "--save",
             "",
         ]);
+        // It would be measured with whoever comes next.
+        command.args(["--auto-aof-rewrite-percentage", "0"]);
         command.arg("--dir").arg(folder).stdout(Stdio::null());
         Self::started(command, port)
     }
@@ -174,11 +177,25 @@ impl Drop for Program {
         }
         let command = format!("kill -INT {}", self.child.id());
         let asked = Command::new("sh").args(["-c", &command]).status();
-        if asked.is_err() {
-            drop(self.child.kill());
+        let patience = if asked.is_ok() { 6_000 } else { 0 };
+        for _ in 0..patience {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
         }
+        drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Returns a folder for a measurement, beside the programs: what is in `/tmp` may be in memory.
+pub(crate) fn folder() -> anyhow::Result<TempDir> {
+    let programs = std::env::current_exe()?;
+    let beside = programs.parent().context("a program is in a folder")?;
+    Ok(tempfile::Builder::new()
+        .prefix("bench-")
+        .tempdir_in(beside)?)
 }
 
 const TICK_MICROS: f64 = 10_000.0;

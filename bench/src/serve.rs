@@ -5,14 +5,14 @@
 use std::{
     fs,
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
 
 use crate::{
     load::{Connection, Load, event, fill, read, wait_until_frozen},
-    process::Program,
+    process::{Program, folder},
     table::{Must, Row, Table},
 };
 
@@ -32,7 +32,7 @@ struct Case {
 }
 
 pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
-    let folder = tempfile::tempdir()?;
+    let folder = folder()?;
     let data = folder.path().join("data");
     let ours = Program::simplefeed(&data)?;
     for feed in ["bench", "live"] {
@@ -157,10 +157,12 @@ fn compare(
 fn keep_appending(ours: &Program, growing: &AtomicBool) -> anyhow::Result<()> {
     let mut serial = 10_000_000;
     let mut connection = Connection::open(&ours.address)?;
+    let mut due = Instant::now();
     while growing.load(Ordering::Acquire) {
         serial += 1;
         connection.publish("live", &event(serial))?;
-        std::thread::park_timeout(Duration::from_millis(10));
+        due += Duration::from_millis(10);
+        std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
     }
     Ok(())
 }

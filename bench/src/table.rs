@@ -11,6 +11,15 @@ pub(crate) enum Must {
     AtLeast(f64),
 }
 
+impl Must {
+    fn text(self) -> String {
+        match self {
+            Self::AtMost(most) => format!("≤ {most}"),
+            Self::AtLeast(least) => format!("≥ {least}"),
+        }
+    }
+}
+
 /// A claim's measurements; each value is of one round, and rounds are paired.
 #[derive(Debug)]
 pub(crate) struct Row {
@@ -77,11 +86,7 @@ impl Table {
             "| what | unit | ours | peer | theirs | ratio | must |\n| --- | --- | --- | --- | --- | --- | --- |\n",
         );
         for row in &self.rows {
-            let must = match row.must {
-                Some(Must::AtMost(must)) => format!("≤ {must}"),
-                Some(Must::AtLeast(must)) => format!("≥ {must}"),
-                None => String::new(),
-            };
+            let must = row.must.map(Must::text).unwrap_or_default();
             writeln!(
                 text,
                 "| {} | {} | {} | {} | {} | {} | {must} |",
@@ -102,7 +107,7 @@ impl Table {
         let rows = self.rows.iter().map(|row| {
             serde_json::json!({
                 "what": row.what, "unit": row.unit, "ours": row.ours, "peer": row.peer,
-                "theirs": row.theirs, "ratio": row.ratios(),
+                "theirs": row.theirs, "ratio": row.ratios(), "must": row.must.map(Must::text),
             })
         });
         serde_json::json!({ "rows": rows.collect::<Vec<_>>() }).to_string()
