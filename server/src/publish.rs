@@ -24,7 +24,7 @@ use simplefeed_core::{
     feed::{EntryId, FeedId, FeedName},
     instant::Instant,
     limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX},
-    plan::{self, FeedState, Known, Moment, Outcome, Plan},
+    plan::{self, FeedHead, FeedState, Known, Moment, Outcome, Plan},
     refusal::Refusal,
     settings::{Choices, Defaults, Settings},
 };
@@ -537,9 +537,16 @@ impl<'w> Group<'w> {
 
     /// Returns a feed as the group leaves it.
     fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
-        let in_group = self.states.get(feed).map(|(state, _)| state);
-        if let Some(state) = in_group.or_else(|| self.kept.get(feed)) {
+        if let Some((state, _)) = self.states.get(feed) {
             return Ok(Some(state.clone()));
+        }
+        if let Some(kept) = self.kept.get(feed) {
+            let same = |head: Option<FeedHead>| head.as_ref() == Some(&kept.head);
+            debug_assert!(
+                self.log.named(feed).map_or(true, same),
+                "what is kept of feed {feed} is what the log has"
+            );
+            return Ok(Some(kept.clone()));
         }
         let Some(head) = self.log.named(feed).map_err(unavailable)? else {
             return Ok(None);

@@ -11,7 +11,7 @@ use simplefeed_core::{
     event,
     feed::{CommitNumber, DocumentNumber, FeedKey, Position, Revision},
     history::ChainHash,
-    plan::{FeedHead, Opening},
+    plan::Opening,
     refusal::RefusalKind,
 };
 

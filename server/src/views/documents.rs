@@ -232,11 +232,10 @@ impl HeadTag {
 
     /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this head.
     pub fn is_among(&self, tags: &[String]) -> bool {
+        let own = [self.recent(), self.permanent()];
         tags.iter().any(|tag| {
             let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
-            [self.recent(), self.permanent()]
-                .iter()
-                .any(|own| own == tag || own == bare)
+            own.iter().any(|own| own == tag || own == bare)
         })
     }
 }

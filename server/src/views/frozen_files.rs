@@ -98,7 +98,8 @@ impl FrozenFiles {
             && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
             && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
         {
-            return Ok((twin, Remade::Identical));
+            let remade = self.write(&path, &twin, mtime)?;
+            return Ok((twin, remade));
         }
         let twin = gzip(bytes, Compression::best());
         let remade = self.write(&path, &twin, mtime)?;
