@@ -38,7 +38,7 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
         let server = Program::simplefeed(&new_folder()?)?;
         append(&server, "'bench'", connections, batch, 1)?;
         if batch == 1 {
-            postgres_inserts(&postgres, connections, 1)?;
+            postgres_inserts(&postgres, connections, seconds.max(3))?;
             redis_adds(&redis, connections, 1)?;
         }
         let (mut loads, mut sled) = (vec![], vec![]);
@@ -145,7 +145,8 @@ fn redis_adds(redis: &Program, connections: usize, seconds: u64) -> anyhow::Resu
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let last = said.lines().last().unwrap_or_default();
-    let rate = last.split("\",\"").nth(1);
+    // From the end, since the command comes first and has commas: the rate, and six latencies.
+    let rate = last.rsplit("\",\"").nth(6);
     Ok(rate
         .with_context(|| format!("redis-benchmark: {output:?}"))?
         .parse()?)
