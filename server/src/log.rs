@@ -25,6 +25,7 @@ pub mod witness;
 mod nudge;
 mod ids;
 mod record;
+mod writing;
 pub mod sled_log;
 pub mod folder;
 pub mod opening;

@@ -10,7 +10,6 @@
 //! if nothing is kept aside by then, what sled answered was behind the barrier.
 
 use std::{
-    collections::HashMap,
     fmt,
     ops::Range,
     path::{Path, PathBuf},
@@ -25,9 +24,7 @@ use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
     entry::Entry,
-    feed::{
-        CommitNumber, DocumentName, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision,
-    },
+    feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
     settings::Settings,
@@ -40,9 +37,10 @@ use super::{
     barrier::Barrier,
     ids::IdIndex,
     nudge::Nudge,
-    record::{self, ChangeFacts, CommitFacts, EntryRecord, STORAGE_VERSION, VERSION_KEY},
+    record::{self, ChangeFacts, CommitFacts, STORAGE_VERSION, VERSION_KEY},
     space,
     witness::{Testimony, Witness},
+    writing::{Shadow, Writing},
 };
 
 /// From so many commits on it is said that the index of ids is made again, since it takes its time.
@@ -63,9 +61,6 @@ pub struct SledLog {
     failed: AtomicBool,
     closing: AtomicBool,
 }
-
-/// Heads of feeds as they were; `None` if the feed was not there.
-type Shadow = HashMap<FeedKey, Option<FeedHead>>;
 
 /// What makes an append durable.
 pub(super) struct Durability {
@@ -152,7 +147,7 @@ impl SledLog {
             let mut entries = vec![];
             for change in &facts.changes {
                 if let ChangeFacts::Entries { feed, first, count } = *change {
-                    let added = self.run_of(feed, first, count)?;
+                    let added = self.all_entries(feed, first, count)?;
                     entries.extend(added.into_iter().map(|entry| (feed, entry)));
                 }
             }
@@ -180,7 +175,12 @@ impl SledLog {
     }
 
     /// Returns the entries that a commit added to a feed, all of them.
-    fn run_of(&self, feed: FeedKey, first: Position, count: u64) -> Result<Vec<Entry>, LogError> {
+    fn all_entries(
+        &self,
+        feed: FeedKey,
+        first: Position,
+        count: u64,
+    ) -> Result<Vec<Entry>, LogError> {
         let entries = self.entries(feed, first..Position(first.0 + count))?;
         if u64::try_from(entries.len()).is_ok_and(|found| found == count) {
             return Ok(entries);
@@ -276,7 +276,11 @@ impl SledLog {
             writing.change(change, |feed| self.stored_head(feed))?;
         }
         let before = writing.before();
-        let (batch, head) = writing.finish(commit, head);
+        let (items, head) = writing.finish(commit, head);
+        let mut batch = Batch::default();
+        for (key, value) in items {
+            batch.insert(key, value);
+        }
         Ok((batch, head, before))
     }
 
@@ -353,7 +357,7 @@ impl SledLog {
                 });
             }
             ChangeFacts::Entries { feed, first, count } => {
-                let entries = self.run_of(feed, first, count)?;
+                let entries = self.all_entries(feed, first, count)?;
                 changes.extend(entries.into_iter().map(|entry| Change::Entry {
                     feed,
                     at: entry.at,
@@ -625,221 +629,6 @@ fn read_head(db: &Db) -> Result<LogHead, LogError> {
         epoch,
         feeds,
     })
-}
-
-/// A commit being turned into one batch.
-struct Writing<'c> {
-    commit: &'c Commit,
-    batch: Batch,
-    head: LogHead,
-    /// Feeds it touches: as they were, and as they become.
-    feeds: HashMap<FeedKey, (Option<FeedHead>, FeedHead)>,
-    open: Option<(FeedKey, EntryRecord)>,
-    changes: Vec<ChangeFacts>,
-    entries: u64,
-}
-
-impl<'c> Writing<'c> {
-    fn new(commit: &'c Commit, head: LogHead) -> Self {
-        Self {
-            commit,
-            batch: Batch::default(),
-            head,
-            feeds: HashMap::new(),
-            open: None,
-            changes: vec![],
-            entries: 0,
-        }
-    }
-
-    fn change(
-        &mut self,
-        change: &Change,
-        stored: impl Fn(FeedKey) -> Result<Option<FeedHead>, LogError>,
-    ) -> Result<(), LogError> {
-        let instant = self.commit.instant;
-        let entry_instant = instant.plus_micros(self.entries);
-        if let Change::Epoch { epoch } = change {
-            self.head.epoch = *epoch;
-            self.changes.push(ChangeFacts::Epoch { epoch: *epoch });
-        }
-        let Some(feed) = change.feed() else {
-            return Ok(());
-        };
-        if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
-            let before = stored(feed)?;
-            let now = match (&before, change) {
-                (Some(head), _) => head.clone(),
-                (None, Change::Settings { settings, .. }) => {
-                    self.head.feeds += 1;
-                    FeedHead::create(settings, instant, self.head.epoch)
-                }
-                (None, _) => {
-                    return Err(LogError::damaged(format!("feed {} does not exist", feed.0)));
-                }
-            };
-            place.insert((before, now));
-        }
-        let epoch = self.head.epoch;
-        let (_, now) = self
-            .feeds
-            .get_mut(&feed)
-            .expect("the feed was put there above");
-        if let Change::Entry { at, .. } = change {
-            assert!(*at == now.next, "positions are dense");
-        }
-        now.apply(change, instant, entry_instant, epoch);
-        let now = now.clone();
-        self.store(change, &now);
-        Ok(())
-    }
-
-    fn store(&mut self, change: &Change, now: &FeedHead) {
-        match change {
-            Change::Settings {
-                feed,
-                revision,
-                settings,
-            } => {
-                let json = serde_json::to_vec(settings).expect("settings have a JSON form");
-                self.store_parts(&record::settings_key(*feed, *revision), &json);
-                let mut key = record::Writer::default();
-                key.feed(*feed);
-                self.batch
-                    .insert(record::name_key(&settings.name), record::seal(key.0));
-                self.changes.push(ChangeFacts::Settings {
-                    feed: *feed,
-                    revision: *revision,
-                });
-            }
-            Change::Opened {
-                feed,
-                document,
-                first,
-                revision,
-            } => {
-                let opening = record::encode_opening(&now.open.opening);
-                self.batch
-                    .insert(record::document_key(*feed, *document), opening);
-                let (feed, document, first, revision) = (*feed, *document, *first, *revision);
-                self.changes.push(ChangeFacts::Opened {
-                    feed,
-                    document,
-                    first,
-                    revision,
-                });
-            }
-            Change::Entry {
-                feed,
-                at,
-                id,
-                sent,
-                fragment,
-                ..
-            } => {
-                self.store_entry(*feed, *at, id, *sent, fragment, now.open.opening.name);
-            }
-            Change::Lost {
-                feed,
-                next,
-                history,
-            } => self.changes.push(ChangeFacts::Lost {
-                feed: *feed,
-                next: *next,
-                history: *history,
-            }),
-            Change::Epoch { .. } => {}
-        }
-    }
-
-    fn store_entry(
-        &mut self,
-        feed: FeedKey,
-        at: Position,
-        id: &EntryId,
-        sent: Digest,
-        fragment: &[u8],
-        document: DocumentName,
-    ) {
-        let fits = self
-            .open
-            .as_ref()
-            .is_some_and(|(open, record)| *open == feed && record.takes(at, document, fragment));
-        if !fits {
-            self.close_record();
-            let (number, instant) = (self.commit.number, self.commit.instant);
-            self.open = Some((feed, EntryRecord::new(at, document, number, instant)));
-        }
-        if let Some((_, record)) = &mut self.open {
-            record.push(self.entries, id, sent, fragment);
-        }
-        self.entries += 1;
-        match self.changes.last_mut() {
-            Some(ChangeFacts::Entries {
-                feed: last,
-                first,
-                count,
-            }) if *last == feed && first.0 + *count == at.0 => {
-                *count += 1;
-            }
-            _ => self.changes.push(ChangeFacts::Entries {
-                feed,
-                first: at,
-                count: 1,
-            }),
-        }
-    }
-
-    fn close_record(&mut self) {
-        if let Some((feed, record)) = self.open.take() {
-            let key = record::entry_key(feed, record.first);
-            self.store_parts(&key, &record.encode());
-        }
-    }
-
-    fn store_parts(&mut self, key: &[u8], body: &[u8]) {
-        for (part, value) in record::parts(body) {
-            self.batch.insert(record::part_key(key, part), value);
-        }
-    }
-
-    /// Returns the heads of the feeds it touches, as they were.
-    fn before(&self) -> Shadow {
-        self.feeds
-            .iter()
-            .map(|(feed, (before, _))| (*feed, before.clone()))
-            .collect()
-    }
-
-    fn finish(mut self, commit: &Commit, head: LogHead) -> (Batch, LogHead) {
-        self.close_record();
-        for (feed, (_, now)) in &self.feeds {
-            self.batch
-                .insert(record::head_key(*feed), record::encode_head(now));
-        }
-        let chain = head.chain.extend(&commit.encode());
-        let LogHead { epoch, feeds, .. } = self.head;
-        let last = commit.last_instant();
-        let facts = CommitFacts {
-            instant: commit.instant,
-            last,
-            chain,
-            epoch,
-            feeds,
-            changes: std::mem::take(&mut self.changes),
-        };
-        self.store_parts(&record::commit_key(commit.number), &facts.encode());
-        (
-            self.batch,
-            LogHead {
-                number: commit.number,
-                last,
-                chain,
-                epoch,
-                feeds,
-            },
-        )
-    }
 }
 
 fn storage(error: sled::Error) -> LogError {

@@ -1,0 +1,238 @@
+//! What a commit stores: every key and value, and the heads of the feeds it changes.
+//!
+//! Pure.
+
+use std::collections::HashMap;
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    feed::{DocumentName, EntryId, FeedKey, Position},
+    plan::FeedHead,
+};
+
+use super::{
+    LogError, LogHead,
+    record::{self, ChangeFacts, CommitFacts, EntryRecord},
+};
+
+/// Heads of feeds as they were; `None` if the feed was not there.
+pub(super) type Shadow = HashMap<FeedKey, Option<FeedHead>>;
+
+/// Keys and their values; the last one of a key counts.
+pub(super) type Items = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A commit being turned into keys and values, which are to be stored together or not at all.
+pub(super) struct Writing<'c> {
+    commit: &'c Commit,
+    items: Items,
+    head: LogHead,
+    /// Feeds it touches: as they were, and as they become.
+    feeds: HashMap<FeedKey, (Option<FeedHead>, FeedHead)>,
+    open: Option<(FeedKey, EntryRecord)>,
+    changes: Vec<ChangeFacts>,
+    entries: u64,
+}
+
+impl<'c> Writing<'c> {
+    pub(super) fn new(commit: &'c Commit, head: LogHead) -> Self {
+        Self {
+            commit,
+            items: vec![],
+            head,
+            feeds: HashMap::new(),
+            open: None,
+            changes: vec![],
+            entries: 0,
+        }
+    }
+
+    pub(super) fn change(
+        &mut self,
+        change: &Change,
+        stored: impl Fn(FeedKey) -> Result<Option<FeedHead>, LogError>,
+    ) -> Result<(), LogError> {
+        let instant = self.commit.instant;
+        let entry_instant = instant.plus_micros(self.entries);
+        if let Change::Epoch { epoch } = change {
+            self.head.epoch = *epoch;
+            self.changes.push(ChangeFacts::Epoch { epoch: *epoch });
+        }
+        let Some(feed) = change.feed() else {
+            return Ok(());
+        };
+        if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
+            let before = stored(feed)?;
+            let now = match (&before, change) {
+                (Some(head), _) => head.clone(),
+                (None, Change::Settings { settings, .. }) => {
+                    self.head.feeds += 1;
+                    FeedHead::create(settings, instant, self.head.epoch)
+                }
+                (None, _) => {
+                    return Err(LogError::damaged(format!("feed {} does not exist", feed.0)));
+                }
+            };
+            place.insert((before, now));
+        }
+        let epoch = self.head.epoch;
+        let (_, now) = self
+            .feeds
+            .get_mut(&feed)
+            .expect("the feed was put there above");
+        if let Change::Entry { at, .. } = change {
+            assert!(*at == now.next, "positions are dense");
+        }
+        now.apply(change, instant, entry_instant, epoch);
+        let now = now.clone();
+        self.store(change, &now);
+        Ok(())
+    }
+
+    fn store(&mut self, change: &Change, now: &FeedHead) {
+        match change {
+            Change::Settings {
+                feed,
+                revision,
+                settings,
+            } => {
+                let json = serde_json::to_vec(settings).expect("settings have a JSON form");
+                self.store_parts(&record::settings_key(*feed, *revision), &json);
+                let mut key = record::Writer::default();
+                key.feed(*feed);
+                self.items
+                    .push((record::name_key(&settings.name), record::seal(key.0)));
+                self.changes.push(ChangeFacts::Settings {
+                    feed: *feed,
+                    revision: *revision,
+                });
+            }
+            Change::Opened {
+                feed,
+                document,
+                first,
+                revision,
+            } => {
+                let opening = record::encode_opening(&now.open.opening);
+                self.items
+                    .push((record::document_key(*feed, *document), opening));
+                let (feed, document, first, revision) = (*feed, *document, *first, *revision);
+                self.changes.push(ChangeFacts::Opened {
+                    feed,
+                    document,
+                    first,
+                    revision,
+                });
+            }
+            Change::Entry {
+                feed,
+                at,
+                id,
+                sent,
+                fragment,
+                ..
+            } => {
+                self.store_entry(*feed, *at, id, *sent, fragment, now.open.opening.name);
+            }
+            Change::Lost {
+                feed,
+                next,
+                history,
+            } => self.changes.push(ChangeFacts::Lost {
+                feed: *feed,
+                next: *next,
+                history: *history,
+            }),
+            Change::Epoch { .. } => {}
+        }
+    }
+
+    fn store_entry(
+        &mut self,
+        feed: FeedKey,
+        at: Position,
+        id: &EntryId,
+        sent: Digest,
+        fragment: &[u8],
+        document: DocumentName,
+    ) {
+        let fits = self
+            .open
+            .as_ref()
+            .is_some_and(|(open, record)| *open == feed && record.takes(at, document, fragment));
+        if !fits {
+            self.close_record();
+            let (number, instant) = (self.commit.number, self.commit.instant);
+            self.open = Some((feed, EntryRecord::new(at, document, number, instant)));
+        }
+        if let Some((_, record)) = &mut self.open {
+            record.push(self.entries, id, sent, fragment);
+        }
+        self.entries += 1;
+        match self.changes.last_mut() {
+            Some(ChangeFacts::Entries {
+                feed: last,
+                first,
+                count,
+            }) if *last == feed && first.0 + *count == at.0 => {
+                *count += 1;
+            }
+            _ => self.changes.push(ChangeFacts::Entries {
+                feed,
+                first: at,
+                count: 1,
+            }),
+        }
+    }
+
+    fn close_record(&mut self) {
+        if let Some((feed, record)) = self.open.take() {
+            let key = record::entry_key(feed, record.first);
+            self.store_parts(&key, &record.encode());
+        }
+    }
+
+    fn store_parts(&mut self, key: &[u8], body: &[u8]) {
+        for (part, value) in record::parts(body) {
+            self.items.push((record::part_key(key, part), value));
+        }
+    }
+
+    /// Returns the heads of the feeds it touches, as they were.
+    pub(super) fn before(&self) -> Shadow {
+        self.feeds
+            .iter()
+            .map(|(feed, (before, _))| (*feed, before.clone()))
+            .collect()
+    }
+
+    pub(super) fn finish(mut self, commit: &Commit, head: LogHead) -> (Items, LogHead) {
+        self.close_record();
+        for (feed, (_, now)) in &self.feeds {
+            self.items
+                .push((record::head_key(*feed), record::encode_head(now)));
+        }
+        let chain = head.chain.extend(&commit.encode());
+        let LogHead { epoch, feeds, .. } = self.head;
+        let last = commit.last_instant();
+        let facts = CommitFacts {
+            instant: commit.instant,
+            last,
+            chain,
+            epoch,
+            feeds,
+            changes: std::mem::take(&mut self.changes),
+        };
+        self.store_parts(&record::commit_key(commit.number), &facts.encode());
+        (
+            self.items,
+            LogHead {
+                number: commit.number,
+                last,
+                chain,
+                epoch,
+                feeds,
+            },
+        )
+    }
+}
