@@ -1,11 +1,12 @@
 //! HTTP as caches and clients rely on it; each test names its rule.
 
+use std::{io::Read as _, time::Duration};
+
 use flate2::read::GzDecoder;
-use std::io::Read as _;
 
 use crate::{
-    harness::{Server, events, simplefeed},
-    http::Request,
+    harness::{Server, events, pause, simplefeed},
+    http::{Request, Response},
 };
 
 /// A feed with two archived documents and a recent one.
@@ -24,6 +25,54 @@ const READABLE: [&str; 5] = [
     "/feeds/a/entries/0.atom",
     "/feeds/a/index.json",
 ];
+
+/// Goal: an answer that is kept ready is given only as long as it is right, in every coding, with a
+/// condition or without.
+#[test]
+fn an_answer_kept_ready_goes_with_the_next_entry() {
+    let (server, _folder) = fixture();
+    for path in ["/feeds/a/recent.atom", "/feeds/a/3.atom"] {
+        let plain = Request::get(path);
+        let packed = Request::get(path).header("Accept-Encoding", "gzip");
+        // What grows is kept once its date is told: from the next second on.
+        pause(Duration::from_millis(1_100));
+        for request in [&plain, &packed] {
+            let before = server.send(request);
+            assert!(before.maybe("last-modified").is_some(), "{path}");
+            let known = Request::get(path)
+                .header("If-None-Match", before.header("etag"))
+                .header("Accept-Encoding", request_coding(&before));
+            assert_eq!(server.send(&known).status, 304);
+            let again = server.send(request);
+            assert_eq!((again.status, &again.body), (200, &before.body));
+            assert_eq!(again.header("etag"), before.header("etag"));
+        }
+        let kept = [server.send(&plain), server.send(&packed)];
+        server.publish_ids("a", [format!("after {path}").replace(['/', ' '], "-")]);
+        for (request, before) in [&plain, &packed].into_iter().zip(kept) {
+            let now = server.send(request);
+            assert_ne!(now.header("etag"), before.header("etag"), "{path}");
+            assert_ne!(now.body, before.body, "{path}");
+            let known = Request::get(path)
+                .header("If-None-Match", before.header("etag"))
+                .header("Accept-Encoding", request_coding(&before));
+            assert_eq!(server.send(&known).status, 200, "{path}");
+        }
+    }
+    let archived = server.get("/feeds/a/1.atom");
+    assert_eq!(server.get("/feeds/a/1.atom").body, archived.body);
+    assert_eq!(
+        server
+            .send(&Request::new("HEAD", "/feeds/a/1.atom"))
+            .header("content-length"),
+        archived.body.len().to_string()
+    );
+}
+
+/// The coding that an answer was asked for in.
+fn request_coding(response: &Response) -> &str {
+    response.maybe("content-encoding").unwrap_or("identity")
+}
 
 #[test]
 fn h_1_tags_are_strong_and_change_with_the_bytes() {
