@@ -26,6 +26,7 @@ struct Size {
     memory: f64,
     replay: f64,
     disk: f64,
+    stop: f64,
     clean_open: f64,
     unclean_open: f64,
 }
@@ -97,7 +98,9 @@ fn look(
     size.replay = replayed.memory_mib;
     size.memory = server.memory_mib()?;
     let entries = count(&mut Connection::open(&server.address)?)?;
+    let began = Instant::now();
     drop(server);
+    size.stop = began.elapsed().as_secs_f64();
     let bytes = bytes(&data.join("sled"))? + bytes(&data.join("ids"))?;
     size.disk = bytes / (f64::from(entries) * f64::from(u32::try_from(event(0).len())?));
     let began = Instant::now();
@@ -200,6 +203,7 @@ fn against(small: &Size, size: &Size) -> Vec<Row> {
         bounded("MiB of the server", size.memory, 1024.0),
         bounded("MiB of a replay of a feed", size.replay, 64.0),
         bounded("bytes of log per byte", size.disk, 3.0),
+        row("s to stop", &[size.stop], "", &[], None),
         bounded("s to open, stopped cleanly", size.clean_open, 2.0),
         row("s to open, killed", &[size.unclean_open], "", &[], None),
     ];

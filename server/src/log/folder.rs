@@ -36,6 +36,8 @@ const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
 /// Up to so many bytes of sled's files, every one is looked at before sled may work in place.
 const LOOKED_AT_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+/// The growth of sled's file after which it takes note, at the stop, of where everything is.
+const GROWTH_MAX: u64 = if cfg!(test) { 1 << 20 } else { 128 << 20 };
 /// The bytes looked at together, and how often in a file of a large log.
 const LOOK_BYTES: usize = 16 * 1024;
 const LOOKS_MAX: u64 = 4_096;
@@ -108,6 +110,8 @@ pub enum OpenError {
 pub struct DataFolder {
     pub(super) path: PathBuf,
     lock: File,
+    /// The length of sled's file when the folder was taken.
+    bytes_before: u64,
 }
 
 /// Notes in a new folder that its log is restored: whoever serves it begins an epoch.
@@ -164,6 +168,7 @@ impl DataFolder {
             Ok(()) => Ok(Self {
                 path: folder.into(),
                 lock,
+                bytes_before: fs::metadata(folder.join("sled/db")).map_or(0, |file| file.len()),
             }),
             Err(TryLockError::WouldBlock) => {
                 let holder = fs::read_to_string(&path).unwrap_or_default();
@@ -323,6 +328,11 @@ impl DataFolder {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether so much was written since the folder was taken that reading it again takes long.
+    pub(super) fn has_grown(&self) -> Result<bool, OpenError> {
+        Ok(self.file_bytes()? > self.bytes_before + GROWTH_MAX)
     }
 
     /// sled's threads let go of the file some time after the last handle is dropped.
