@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use quick_cache::unsync::Cache;
 use simplefeed_core::{
     commit::{Change, Commit},
     entry::Draft,
@@ -40,7 +41,7 @@ use crate::{
 /// How long the queue is empty before work that can wait is done.
 const IDLE: Duration = Duration::from_millis(20);
 /// Feeds whose state the writer keeps in mind.
-const KEPT_FEEDS_MAX: usize = 10_000;
+const KEPT_FEEDS_MAX: usize = 100_000;
 /// Requests that may wait in the queue.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 
@@ -196,7 +197,7 @@ pub fn start(
         clock: Box::new(clock),
         on_commit,
         requests,
-        kept: HashMap::new(),
+        kept: Cache::new(KEPT_FEEDS_MAX),
         has_room: true,
         stopped: NotCommitted::Stopped,
     };
@@ -214,7 +215,7 @@ struct Writer {
     on_commit: OnCommit,
     requests: Receiver<Request>,
     /// Feeds as the last commit that changed them has left them.
-    kept: HashMap<FeedName, FeedState>,
+    kept: Cache<FeedName, FeedState>,
     /// Whether there was room on the disk when last looked.
     has_room: bool,
     /// What a log that takes nothing any more was stopped by.
@@ -300,11 +301,9 @@ impl Writer {
     }
 
     fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
-        if self.kept.len() + states.len() > KEPT_FEEDS_MAX {
-            self.kept.clear();
+        for (name, (state, _)) in states {
+            self.kept.insert(name, state);
         }
-        let states = states.into_iter().map(|(name, (state, _))| (name, state));
-        self.kept.extend(states);
     }
 
     /// Returns the number of the log's last commit, or why there is none.
@@ -393,7 +392,7 @@ type Answer = Box<dyn FnOnce(Committed) + Send>;
 struct Group<'w> {
     log: &'w dyn EntryLog,
     defaults: &'w Defaults,
-    kept: &'w HashMap<FeedName, FeedState>,
+    kept: &'w Cache<FeedName, FeedState>,
     moment: Moment,
     feeds: u64,
     /// The feeds as the group leaves them, by name, with the ids it adds.
@@ -407,7 +406,7 @@ impl<'w> Group<'w> {
     fn new(
         log: &'w dyn EntryLog,
         defaults: &'w Defaults,
-        kept: &'w HashMap<FeedName, FeedState>,
+        kept: &'w Cache<FeedName, FeedState>,
         head: LogHead,
         instant: Instant,
     ) -> Self {
