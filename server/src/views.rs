@@ -47,6 +47,8 @@ const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct CommitQueue {
     state: Mutex<QueueState>,
     grown: Condvar,
+    /// Apart, so that who waits for the end is not woken by every commit.
+    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +80,7 @@ impl CommitQueue {
             .unwrap_or_else(PoisonError::into_inner)
             .closed = true;
         self.grown.notify_all();
+        self.ended.notify_all();
     }
 
     /// Returns whether the queue was closed.
@@ -92,7 +95,7 @@ impl CommitQueue {
     pub fn is_closed_within(&self, time: std::time::Duration) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
-            .grown
+            .ended
             .wait_timeout_while(state, time, |state| !state.closed);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.closed

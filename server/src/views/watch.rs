@@ -17,7 +17,7 @@ use super::{
 };
 use crate::log::EntryLog;
 
-/// The pause between two documents.
+/// The pause between two documents, and between as many feeds as are listed together.
 const PACE: Duration = Duration::from_millis(100);
 /// The pause after all of them.
 const REST: Duration = Duration::from_hours(1);
@@ -45,6 +45,9 @@ pub fn watch(archive: &Archive, log: &dyn EntryLog, queue: &CommitQueue) {
                 }
             }
             after = Some(last);
+            if queue.is_closed_within(PACE) {
+                return;
+            }
         }
         if queue.is_closed_within(REST) {
             return;
