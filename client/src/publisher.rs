@@ -4,7 +4,7 @@
 //! idempotency key for what has none, so that repeating a request whose answer was lost stores
 //! nothing twice.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -169,10 +169,20 @@ fn is_transient(status: u16) -> bool {
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Publisher {
     url: Url,
     transport: Arc<dyn Transport>,
+    /// The value of the header field that says who we are.
+    authorization: Option<String>,
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Publisher {
@@ -195,6 +205,7 @@ impl Publisher {
         Ok(Self {
             url: parsed,
             transport,
+            authorization: None,
         })
     }
 
@@ -202,6 +213,16 @@ impl Publisher {
     #[must_use]
     pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
         Self { transport, ..self }
+    }
+
+    /// Sends a bearer token (RFC 6750) with every request. Redirects are not followed, so nobody else sees
+    /// it.
+    #[must_use]
+    pub fn bearer_token(self, token: impl Into<String>) -> Self {
+        Self {
+            authorization: Some(format!("Bearer {}", token.into())),
+            ..self
+        }
     }
 
     /// Creates the feed with this `atom:id`, unless it exists already. Returns whether it did not.
@@ -309,7 +330,11 @@ impl Publisher {
         Ok(appended.results)
     }
 
-    async fn send_until_answered(&self, request: Request) -> Result<Answer, PublishError> {
+    async fn send_until_answered(&self, mut request: Request) -> Result<Answer, PublishError> {
+        if let Some(authorization) = &self.authorization {
+            let field = ("authorization", authorization.clone());
+            request.headers.push(field);
+        }
         let mut attempt = 0;
         loop {
             let last = attempt + 1 == ATTEMPTS;

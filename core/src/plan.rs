@@ -370,12 +370,16 @@ pub fn plan(
 }
 
 /// Decides a change of settings. Returns no changes if the feed already is as asked.
+///
+/// # Errors
+///
+/// Returns why the feed cannot have them, see [`Settings::with`].
 pub fn plan_settings(
     state: &FeedState,
     choices: Choices,
     defaults: &Defaults,
     moment: Moment,
-) -> Plan {
+) -> Result<Plan, Refusal> {
     let plan = Plan {
         changes: vec![],
         state: state.clone(),
@@ -386,13 +390,13 @@ pub fn plan_settings(
         moment,
         entries: 0,
     };
-    let chosen = state.settings.with(choices);
+    let chosen = state.settings.with(choices)?;
     let settled = chosen.as_ref().unwrap_or(&state.settings);
     let changed = settled.under(defaults).or_else(|| chosen.clone());
     if let Some(settings) = changed {
         planning.settle(settings);
     }
-    planning.plan
+    Ok(planning.plan)
 }
 
 /// Decides the creation of a feed with `settings`.

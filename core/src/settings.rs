@@ -74,6 +74,10 @@ pub struct Choices {
     /// Whether links are absolute URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absolute_links: Option<bool>,
+    /// Whether the feed is closed: shown only to who may read it. Chosen at its creation; it can be opened
+    /// later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<bool>,
 }
 
 impl Choices {
@@ -87,6 +91,7 @@ impl Choices {
             document_bytes: self.document_bytes.or(older.document_bytes),
             document_period: self.document_period.or(older.document_period),
             absolute_links: self.absolute_links.or(older.absolute_links),
+            closed: self.closed.or(older.closed),
         }
     }
 
@@ -184,6 +189,30 @@ impl Settings {
             .unwrap_or(self.defaults.absolute_links)
     }
 
+    /// Returns whether the feed is shown only to who may read it.
+    pub fn is_closed(&self) -> bool {
+        self.choices.closed == Some(true)
+    }
+
+    /// Returns these settings with `choices` made on top, or `None` if that changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Unacceptable`] if they close a feed that was shown to everybody: caches keep it.
+    ///
+    /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
+    pub fn with(&self, choices: Choices) -> Result<Option<Self>, Refusal> {
+        if choices.closed == Some(true) && !self.is_closed() {
+            let detail = "a feed that was public cannot be closed: caches have it";
+            return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
+        }
+        let choices = choices.over(&self.choices);
+        Ok((choices != self.choices).then(|| Self {
+            choices,
+            ..self.clone()
+        }))
+    }
+
     /// Returns when a document is closed.
     pub fn cut_policy(&self) -> CutPolicy {
         CutPolicy {
@@ -223,15 +252,6 @@ impl Settings {
             ..self.clone()
         };
         (!changed.shapes_like(self)).then_some(changed)
-    }
-
-    /// Returns these settings with `choices` made on top, or `None` if that changes nothing.
-    pub fn with(&self, choices: Choices) -> Option<Self> {
-        let choices = choices.over(&self.choices);
-        (choices != self.choices).then(|| Self {
-            choices,
-            ..self.clone()
-        })
     }
 
     /// Returns whether both lead to the same bytes.
@@ -275,7 +295,7 @@ mod tests {
             document_entries: Some(3),
             ..Choices::default()
         };
-        let owner = settings().with(chosen).unwrap();
+        let owner = settings().with(chosen).unwrap().unwrap();
         assert_eq!(owner.under(&defaults), None);
         assert_eq!(owner.cut_policy().entries, 3);
     }
@@ -287,16 +307,37 @@ mod tests {
                 title: Some("Orders".into()),
                 ..Choices::default()
             })
+            .unwrap()
             .unwrap();
         let both = titled
             .with(Choices {
                 absolute_links: Some(true),
                 ..Choices::default()
             })
+            .unwrap()
             .unwrap();
         assert_eq!(both.title(), "Orders");
         assert!(both.absolute_links());
-        assert_eq!(both.with(Choices::default()), None);
+        assert_eq!(both.with(Choices::default()), Ok(None));
+    }
+
+    #[test]
+    fn a_feed_can_be_opened_and_never_closed() {
+        let choose = |closed| Choices {
+            closed: Some(closed),
+            ..Choices::default()
+        };
+        let closed = Settings {
+            choices: choose(true),
+            ..settings()
+        };
+        assert_eq!(closed.with(choose(true)), Ok(None));
+        let opened = closed.with(choose(false)).unwrap().unwrap();
+        assert!(closed.is_closed() && !opened.is_closed());
+        for public in [opened, settings()] {
+            let refused = public.with(choose(true)).unwrap_err();
+            assert_eq!(refused.element.as_deref(), Some("closed"));
+        }
     }
 
     #[test]

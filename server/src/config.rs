@@ -8,19 +8,25 @@ use std::{
     fmt, fs, io,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
 };
 
 use clap::Args;
 use serde::Deserialize;
 use simplefeed_core::{
     cut::Period,
-    limits::{DOCUMENT_BYTES_DEFAULT, DOCUMENT_ENTRIES_DEFAULT, PUBLIC_URL_BYTES_MAX},
+    limits::{
+        CONNECTIONS_MAX, DOCUMENT_BYTES_DEFAULT, DOCUMENT_ENTRIES_DEFAULT, PUBLIC_URL_BYTES_MAX,
+    },
     settings::{Defaults, check_bytes, check_entries},
 };
 use url::{Host, Url};
 
+use crate::access::{Access, Tokens};
+
 /// The address to listen on if none is given: reachable from this machine only.
-const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 
 /// How a server is to run, as given on the command line or in the environment.
 #[derive(Args, Clone, Debug, Default)]
@@ -52,9 +58,85 @@ pub struct ServeArgs {
     /// How old a cached recent document may be [default: 1]
     #[arg(long, env = "SIMPLEFEED_RECENT_MAX_AGE", value_name = "SECONDS")]
     pub recent_max_age: Option<u32>,
-    /// Let anybody who can reach the server publish, even beyond loopback
-    #[arg(long, env = "SIMPLEFEED_ALLOW_ANONYMOUS_PUBLISH")]
-    pub allow_anonymous_publish: bool,
+    /// File of tokens: who may publish, and see closed feeds; SIGHUP reads it again
+    #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// Take publishing requests here and nowhere else: a loopback address, or a Unix socket at PATH
+    #[arg(long, env = "SIMPLEFEED_PUBLISH_LISTEN", value_name = "ADDR|PATH")]
+    pub publish_listen: Option<Door>,
+    /// Address at which to tell Prometheus about the server, at /metrics
+    #[arg(long, env = "SIMPLEFEED_METRICS_LISTEN", value_name = "ADDR")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// Most connections at the same time [default: 4096]
+    #[arg(long, env = "SIMPLEFEED_CONNECTIONS", value_name = "N")]
+    pub connections: Option<u32>,
+    /// How long a connection may be idle, or take to send the head of a request; longer than a proxy keeps
+    /// one [default: 75]
+    #[arg(long, env = "SIMPLEFEED_IDLE_TIMEOUT", value_name = "SECONDS")]
+    pub idle_timeout: Option<u32>,
+    /// How long a request's body may take to arrive [default: 60]
+    #[arg(long, env = "SIMPLEFEED_BODY_TIMEOUT", value_name = "SECONDS")]
+    pub body_timeout: Option<u32>,
+    /// How long a connection may send nothing of a body, or take nothing of an answer [default: 10]
+    #[arg(long, env = "SIMPLEFEED_STALL_TIMEOUT", value_name = "SECONDS")]
+    pub stall_timeout: Option<u32>,
+    /// How long a connection may last [default: 3600]
+    #[arg(long, env = "SIMPLEFEED_CONNECTION_AGE", value_name = "SECONDS")]
+    pub connection_age: Option<u32>,
+}
+
+/// What bounds connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many there may be.
+    pub connections: usize,
+    /// How long one may be idle, or take to send the head of a request.
+    pub idle: Duration,
+    /// How long the body of a request may take.
+    pub body: Duration,
+    /// How long one may send nothing of a body, or take nothing of an answer.
+    pub stall: Duration,
+    /// How long one may last.
+    pub age: Duration,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Door {
+    /// On an address.
+    Address(SocketAddr),
+    /// On a Unix socket.
+    Socket(PathBuf),
+}
+
+impl FromStr for Door {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(address) => Ok(Self::Address(address)),
+            Err(_) if text.contains('/') => Ok(Self::Socket(text.into())),
+            Err(_) => Err("it is neither an address with a port nor a path with a slash".into()),
+        }
+    }
+}
+
+impl TryFrom<String> for Door {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "http://{address}"),
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 fn parse_period(text: &str) -> Result<Period, String> {
@@ -78,7 +160,14 @@ struct ConfigFile {
     document_bytes: Option<u64>,
     document_period: Option<Period>,
     recent_max_age: Option<u32>,
-    allow_anonymous_publish: Option<bool>,
+    tokens: Option<PathBuf>,
+    publish_listen: Option<Door>,
+    metrics_listen: Option<SocketAddr>,
+    connections: Option<u32>,
+    idle_timeout: Option<u32>,
+    body_timeout: Option<u32>,
+    stall_timeout: Option<u32>,
+    connection_age: Option<u32>,
 }
 
 /// How a server is to run, checked.
@@ -100,6 +189,14 @@ pub struct Config {
     pub document_period: Period,
     /// How old a cached recent document may be, in seconds.
     pub recent_max_age: u32,
+    /// The file of tokens.
+    pub tokens: Option<PathBuf>,
+    /// Where to publish, if not where everything else is.
+    pub publish_listen: Option<Door>,
+    /// Where to tell metrics.
+    pub metrics_listen: Option<SocketAddr>,
+    /// What bounds connections.
+    pub limits: Limits,
 }
 
 /// Why a configuration cannot be used: every problem there is, one a line.
@@ -135,6 +232,19 @@ impl Config {
             .listen
             .or(file.listen)
             .unwrap_or_else(|| LISTEN_DEFAULT.parse().expect("the default is an address"));
+        let seconds = |flag: Option<u32>, file: Option<u32>, default: u32| {
+            Duration::from_secs(flag.or(file).unwrap_or(default).into())
+        };
+        let connections = args.connections.or(file.connections);
+        let limits = Limits {
+            connections: connections.map_or(CONNECTIONS_MAX, |most| {
+                usize::try_from(most).unwrap_or(usize::MAX)
+            }),
+            idle: seconds(args.idle_timeout, file.idle_timeout, 75),
+            body: seconds(args.body_timeout, file.body_timeout, 60),
+            stall: seconds(args.stall_timeout, file.stall_timeout, 10),
+            age: seconds(args.connection_age, file.connection_age, 3_600),
+        };
         let config = Self {
             data: args.data.or(file.data).unwrap_or_default(),
             listen,
@@ -153,9 +263,12 @@ impl Config {
                 .or(file.document_period)
                 .unwrap_or_default(),
             recent_max_age: args.recent_max_age.or(file.recent_max_age).unwrap_or(1),
+            tokens: args.tokens.or(file.tokens),
+            publish_listen: args.publish_listen.or(file.publish_listen),
+            metrics_listen: args.metrics_listen.or(file.metrics_listen),
+            limits,
         };
-        let anonymous = args.allow_anonymous_publish || file.allow_anonymous_publish == Some(true);
-        config.check(anonymous, &mut problems);
+        config.check(&mut problems);
         if problems.is_empty() {
             Ok(config)
         } else {
@@ -163,7 +276,7 @@ impl Config {
         }
     }
 
-    fn check(&self, anonymous: bool, problems: &mut Vec<String>) {
+    fn check(&self, problems: &mut Vec<String>) {
         if self.data.as_os_str().is_empty() {
             problems.push("the data folder is not given: use --data DIR".into());
         }
@@ -173,6 +286,19 @@ impl Config {
         if let Err(refusal) = check_bytes(self.document_bytes) {
             problems.push(refusal.detail);
         }
+        let Limits {
+            connections,
+            idle,
+            body,
+            stall,
+            age,
+        } = self.limits;
+        if connections == 0 || [idle, body, stall, age].contains(&Duration::ZERO) {
+            let names = "connections, idle_timeout, body_timeout, stall_timeout, connection_age";
+            problems.push(format!(
+                "one of these is 0, and nothing would be served: {names}"
+            ));
+        }
         if let Some(problem) = self.public_url.as_ref().and_then(problem_of_url) {
             problems.push(format!("public_url {problem}"));
         }
@@ -181,13 +307,84 @@ impl Config {
         if !local && self.public_url.is_none() {
             problems.push("public_url is not given, and the listener is not on loopback".into());
         }
-        if !(anonymous || local && public) {
+        let confined = match &self.publish_listen {
+            None => local && public,
+            Some(Door::Address(address)) => address.ip().is_loopback(),
+            Some(Door::Socket(_)) => true,
+        };
+        if !confined && self.tokens.is_none() {
             problems.push(
-                "anybody who can reach the server could publish: listen on loopback with a loopback \
-                 public_url, or say --allow-anonymous-publish"
+                "anybody who can reach the server could publish: make a token with `simplefeed-server \
+                 token new` and name its file with --tokens, or take publishing requests on loopback or a \
+                 Unix socket only, with --publish-listen"
                     .into(),
             );
         }
+    }
+
+    /// Returns whom the listener lets do what, and the one for publishing, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong with the file of tokens.
+    pub fn access(&self) -> Result<(Access, Option<Access>), ConfigError> {
+        let tokens = self.tokens.as_deref().map(read_tokens).transpose()?;
+        let publishes = self.publish_listen.is_some();
+        Ok(match (tokens, publishes) {
+            (None, false) => (Access::Anyone, None),
+            (None, true) => (Access::Readers, Some(Access::Anyone)),
+            (Some(tokens), false) => (Access::Holders(tokens), None),
+            (Some(tokens), true) => (
+                Access::ReadingHolders(tokens.clone()),
+                Some(Access::Holders(tokens)),
+            ),
+        })
+    }
+
+    /// Returns all settings that are made, each with its name in a file and its value in TOML.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        // A JSON string is a TOML string.
+        let text = |text: String| serde_json::Value::String(text).to_string();
+        let path = |path: &PathBuf| text(path.display().to_string());
+        let seconds = |time: Duration| time.as_secs().to_string();
+        let period = match self.document_period {
+            Period::None => "none",
+            Period::Hour => "hour",
+            Period::Day => "day",
+        };
+        let limits = self.limits;
+        let door = |door: &Door| match door {
+            Door::Address(address) => text(address.to_string()),
+            Door::Socket(socket) => path(socket),
+        };
+        let all = [
+            ("data", Some(path(&self.data))),
+            ("listen", Some(text(self.listen.to_string()))),
+            (
+                "public_url",
+                self.public_url.as_ref().map(|url| text(url.to_string())),
+            ),
+            ("www", self.www.as_ref().map(path)),
+            ("document_entries", Some(self.document_entries.to_string())),
+            ("document_bytes", Some(self.document_bytes.to_string())),
+            ("document_period", Some(text(period.into()))),
+            ("recent_max_age", Some(self.recent_max_age.to_string())),
+            ("tokens", self.tokens.as_ref().map(path)),
+            ("publish_listen", self.publish_listen.as_ref().map(door)),
+            (
+                "metrics_listen",
+                self.metrics_listen.map(|address| text(address.to_string())),
+            ),
+            ("connections", Some(limits.connections.to_string())),
+            ("idle_timeout", Some(seconds(limits.idle))),
+            ("body_timeout", Some(seconds(limits.body))),
+            ("stall_timeout", Some(seconds(limits.stall))),
+            ("connection_age", Some(seconds(limits.age))),
+        ];
+        let made = all
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
+        made.collect()
     }
 
     /// Returns what the server proposes to feeds, seen at `public_url`.
@@ -198,6 +395,35 @@ impl Config {
             document_period: self.document_period,
             ..Defaults::new(public_url.as_str())
         }
+    }
+}
+
+fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| vec![format!("cannot read {}: {error}", path.display())]);
+    let told = |problem| format!("{}: {problem}", path.display());
+    text.and_then(|text| {
+        Tokens::parse(&text).map_err(|problems| problems.into_iter().map(told).collect())
+    })
+    .map_err(|problems| ConfigError { problems })
+}
+
+/// Returns the names of the settings that a file makes.
+///
+/// # Errors
+///
+/// Returns why it cannot be read.
+pub fn keys_in(path: &Path) -> Result<Vec<String>, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string());
+    let keys = text.and_then(|text| {
+        text.parse::<toml::Table>()
+            .map_err(|error| error.to_string())
+    });
+    match keys {
+        Ok(keys) => Ok(keys.into_iter().map(|(name, _)| name).collect()),
+        Err(problem) => Err(ConfigError {
+            problems: vec![format!("{}: {problem}", path.display())],
+        }),
     }
 }
 
@@ -260,21 +486,32 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_publishing_beyond_loopback_must_be_asked_for() {
+    fn nobody_publishes_unasked_from_beyond_loopback() {
         let outside = |args: &mut ServeArgs| {
             args.listen = Some("0.0.0.0:80".parse().unwrap());
             args.public_url = Some("https://example.org/".parse().unwrap());
         };
-        refused(outside, &["anybody"]);
+        refused(outside, &["anybody", "--tokens", "--publish-listen"]);
         refused(
             |args| args.public_url = Some("https://example.org/".parse().unwrap()),
             &["anybody"],
         );
-        let allowed = args(|args| {
+        let door = |door: &str| {
+            let door = door.parse().unwrap();
+            args(|args| {
+                outside(args);
+                args.publish_listen = Some(door);
+            })
+        };
+        assert!(Config::new(door("0.0.0.0:81")).is_err());
+        for confined in ["127.0.0.1:81", "[::1]:81", "/run/simplefeed/publish.sock"] {
+            assert!(Config::new(door(confined)).is_ok(), "{confined}");
+        }
+        let with_tokens = args(|args| {
             outside(args);
-            args.allow_anonymous_publish = true;
+            args.tokens = Some("tokens".into());
         });
-        assert!(Config::new(allowed).is_ok());
+        assert!(Config::new(with_tokens).is_ok());
         let local =
             args(|args| args.public_url = Some("http://localhost:8080/sub".parse().unwrap()));
         assert!(Config::new(local).is_ok());

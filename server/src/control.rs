@@ -11,12 +11,8 @@
 //! ```
 
 use std::{
-    fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
-    os::unix::{
-        fs::{DirBuilderExt as _, PermissionsExt as _},
-        net::{UnixListener, UnixStream},
-    },
+    os::unix::net::{UnixListener, UnixStream},
     path::Path,
     sync::{Arc, mpsc::channel},
     time::Duration,
@@ -46,27 +42,6 @@ enum Answer {
     Exit(u8),
     #[serde(untagged)]
     Tell(Line),
-}
-
-/// Binds the socket, which nobody but its owner can ever open.
-///
-/// # Errors
-///
-/// Returns the operating system's answer; a path of more than about 100 bytes is too long.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    let private = path.with_extension("new");
-    let _leftover = fs::remove_dir_all(&private);
-    fs::DirBuilder::new().mode(0o700).create(&private)?;
-    let bound = private.join("s");
-    let listener = UnixListener::bind(&bound).and_then(|listener| {
-        fs::set_permissions(&bound, fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        // It takes the place of one that a killed server left.
-        fs::rename(&bound, path)?;
-        Ok(listener)
-    });
-    let _removed = fs::remove_dir_all(&private);
-    listener
 }
 
 /// Does what is asked for at the socket until the queue is closed.

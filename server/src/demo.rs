@@ -13,9 +13,10 @@ use anyhow::Context as _;
 use simplefeed_core::{event, feed::FeedName, settings::Choices};
 use simplefeed_server::{
     config::{Config, ServeArgs},
+    listening::Listening,
     log::opening,
     publish::{Append, Configure, Publisher},
-    serve::{Listening, Server},
+    serve::Server,
 };
 
 /// The events the sample feed begins with.
@@ -28,18 +29,22 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let preferred: SocketAddr = ([127, 0, 0, 1], 8080).into();
     let free: SocketAddr = ([127, 0, 0, 1], 0).into();
-    let listening = Listening::bind(preferred).or_else(|_| Listening::bind(free))?;
+    let config = |listen| {
+        Config::new(ServeArgs {
+            data: Some(folder.path().into()),
+            listen: Some(listen),
+            ..ServeArgs::default()
+        })
+    };
+    let (preferred, config) = (config(preferred)?, config(free)?);
+    let listening = Listening::bind(&preferred).or_else(|_| Listening::bind(&config))?;
     let signals = listening.stop_signals()?;
-    let config = Config::new(ServeArgs {
-        data: Some(folder.path().into()),
-        ..ServeArgs::default()
-    })?;
     let server = Server::start(&config, listening, opening::open(folder.path())?)?;
     let (publisher, runtime) = server.publisher();
     runtime.block_on(publish_sample(&publisher))?;
     runtime.spawn(publish_more(publisher));
     introduce(server.public_url().as_str());
-    eprintln!("listening on http://{}", server.address());
+    eprintln!("listening on http://{}", server.listening().address());
     super::run(server, signals)
 }
 

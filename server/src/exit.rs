@@ -3,6 +3,7 @@
 //! Pure.
 
 use crate::{
+    config::ConfigError,
     log::{LogError, folder::OpenError},
     recover::RecoverError,
 };
@@ -19,8 +20,10 @@ pub const NOT_FOUND: u8 = 10;
 pub const LOCKED: u8 = 11;
 /// What is stored is not what was stored.
 pub const INTEGRITY: u8 = 15;
-/// Ended by Ctrl-C, in order.
+/// Ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
+/// Ended at once, by a second SIGTERM.
+pub const TERMINATED: u8 = 143;
 
 /// Returns the exit code of an error.
 pub fn code_of(error: &anyhow::Error) -> u8 {
@@ -28,6 +31,12 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<LogError>())
         .any(|error| matches!(error, LogError::Damaged { .. }));
+    if error
+        .chain()
+        .any(<dyn std::error::Error>::is::<ConfigError>)
+    {
+        return USAGE;
+    }
     match open_error(error) {
         Some(OpenError::Locked { .. }) => LOCKED,
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,

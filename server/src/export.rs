@@ -48,8 +48,8 @@ pub enum ExportError {
     },
 }
 
-/// Writes all documents below `to`, with `entries` also every entry on its own. Returns the number
-/// of files.
+/// Writes all documents of the feeds that are not closed below `to`, with `entries` also every entry on
+/// its own. Returns the number of files.
 ///
 /// # Errors
 ///
@@ -101,6 +101,10 @@ impl Export<'_> {
         archive: &Archive,
         entries: bool,
     ) -> Result<(), ExportError> {
+        let snapshot = self.documents.snapshot(feed)?;
+        if snapshot.is_none_or(|snapshot| snapshot.settings.is_closed()) {
+            return Ok(());
+        }
         let archived = archive.manifests.count(feed).map_err(ArchiveError::from)?;
         for number in 1..head.open.opening.name.number.get() {
             let Some(number) = DocumentNumber::new(number) else {

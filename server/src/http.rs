@@ -1,22 +1,29 @@
 //! The HTTP shell: connections in, answers out.
 //!
 //! Shell: sockets. HTTP/1.1 by hyper's own connection builder with a timer, without which its
-//! timeouts are inert; HTTP/2 and TLS are the proxy's. What to answer is decided in the files beside
-//! this one, which need no socket.
+//! timeouts are inert; HTTP/2 and TLS are the proxy's. What hyper does not bound is bounded here: how many
+//! connections there are, how old one gets, and how long a peer may let an answer wait. What to answer
+//! is decided in the files beside this one, which need no socket.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    panic::AssertUnwindSafe,
+    pin::pin,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
+use futures_util::FutureExt as _;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
-use simplefeed_core::limits::CONNECTIONS_MAX;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
-use tracing::{debug, warn};
+use tokio_io_timeout::TimeoutStream;
+use tracing::{debug, error, warn};
 
 pub mod routes;
 pub mod conditional;
@@ -27,73 +34,296 @@ pub mod ready;
 pub mod publishing;
 pub mod handler;
 
-use handler::Handler;
+use handler::{Answer, Handler};
 
-/// Longer than nginx keeps an idle connection to us (60 s), so that it never uses one we just closed.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
+use crate::{access::Access, config::Limits, metrics::Metrics};
+
 /// The most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// How long requests in flight may take once the server is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause after a connection could not be accepted, for lack of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections over the limit that are told so at the same time; others are closed without a word.
+const TURNED_AWAY_MAX: usize = 64;
+/// How long one may take to listen to that.
+const TURNED_AWAY_TIME: Duration = Duration::from_secs(1);
+/// What it is told.
+const TURNED_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\n\
+    connection: close\r\n\
+    retry-after: 1\r\n\
+    cache-control: no-store\r\n\
+    content-type: application/problem+json\r\n\
+    content-length: 127\r\n\r\n\
+    {\"type\":\"urn:simplefeed:problem:busy\",\"title\":\"busy\",\"status\":503,\
+    \"detail\":\"the server has as many connections as it may have\"}";
 
-/// Serves connections until `stop` completes, then lets requests in flight finish.
-pub async fn serve(listener: TcpListener, handler: Arc<Handler>, stop: impl Future<Output = ()>) {
-    let graceful = GracefulShutdown::new();
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    tokio::pin!(stop);
+/// Where connections come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// An address.
+    Tcp(TcpListener),
+    /// A socket in the file system.
+    Unix(UnixListener),
+}
+
+enum Connection {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Connection> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Answers are written whole; nothing more is worth waiting for.
+                stream.set_nodelay(true)?;
+                Ok(Connection::Tcp(stream))
+            }
+            Self::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// Whom a listener lets do what, which may be changed while it listens.
+#[derive(Debug)]
+pub struct Rules(RwLock<Arc<Access>>);
+
+impl Rules {
+    /// Returns rules to begin with.
+    pub fn new(access: Access) -> Self {
+        Self(RwLock::new(Arc::new(access)))
+    }
+
+    /// Makes new rules for the requests from now on.
+    pub fn replace(&self, access: Access) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+    }
+
+    fn now(&self) -> Arc<Access> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What answers the requests of a listener.
+#[derive(Clone, Debug)]
+pub enum Answering {
+    /// Everything the server has to show and to take, under some rules.
+    Feeds(Arc<Handler>, Arc<Rules>),
+    /// What it tells about itself.
+    Metrics(Arc<Metrics>),
+}
+
+impl Answering {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        match self {
+            Self::Feeds(handler, rules) => handler.answer(request, &rules.now()).await,
+            Self::Metrics(metrics) => handler::metrics(&request, metrics),
+        }
+    }
+}
+
+/// What every connection of a listener is served by.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// What answers.
+    pub answering: Answering,
+    /// What bounds connections.
+    pub limits: Limits,
+    /// One for every connection that may be open.
+    pub slots: Arc<Semaphore>,
+    /// Becomes true when the server is to stop.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// Serves connections until the server is to stop, then lets requests in flight finish.
+pub async fn serve(listener: Listener, service: Service) {
+    let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
+    let mut stopping = service.stopping.clone();
     loop {
-        let accepted = async {
-            // Waiting for a slot before accepting leaves the surplus to the system's queue.
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            (slot, listener.accept().await)
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
         };
-        let (slot, accepted) = tokio::select! {
-            accepted = accepted => accepted,
-            () = &mut stop => break,
-        };
-        let Ok(slot) = slot else { break };
-        match accepted {
-            Ok((stream, _)) => connect(stream, slot, Arc::clone(&handler), &graceful),
+        let connection = match accepted {
+            Ok(connection) => connection,
             Err(error) => {
                 warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
+        };
+        if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
+            let (answering, limits) = (service.answering.clone(), service.limits);
+            let answer = move |request| {
+                let answering = answering.clone();
+                async move { answering.answer(request).await }
+            };
+            let stopping = service.stopping.clone();
+            let conversation = async move {
+                match connection {
+                    Connection::Tcp(stream) => converse(stream, limits, stopping, answer).await,
+                    Connection::Unix(stream) => converse(stream, limits, stopping, answer).await,
+                }
+                drop(slot);
+            };
+            drop(tokio::spawn(conversation));
+        } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
+            debug!("a connection is turned away");
+            drop(match connection {
+                Connection::Tcp(stream) => tokio::spawn(turn_away(stream, place)),
+                Connection::Unix(stream) => tokio::spawn(turn_away(stream, place)),
+            });
         }
     }
     drop(listener);
-    if tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown())
-        .await
-        .is_err()
-    {
+    let all = u32::try_from(service.limits.connections).unwrap_or(u32::MAX);
+    let ended = tokio::time::timeout(DRAIN_TIMEOUT, service.slots.acquire_many(all)).await;
+    if ended.is_err() {
         warn!("requests in flight took too long and were cut off");
     }
 }
 
-fn connect(
-    stream: TcpStream,
-    slot: OwnedSemaphorePermit,
-    handler: Arc<Handler>,
-    graceful: &GracefulShutdown,
-) {
-    if let Err(error) = stream.set_nodelay(true) {
-        debug!(%error, "a connection cannot be set up");
-    }
-    let service = service_fn(move |request: Request<Incoming>| {
-        let handler = Arc::clone(&handler);
-        async move { Ok::<_, Infallible>(handler.answer(request).await) }
+/// Answers the requests of one connection, until it ends, is too old, or the server is to stop.
+async fn converse<S, A, F>(
+    stream: S,
+    limits: Limits,
+    mut stopping: watch::Receiver<bool>,
+    answer: A,
+) where
+    S: AsyncRead + AsyncWrite,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Answer>,
+{
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(limits.stall));
+    let answering = service_fn(|request| {
+        let answer = AssertUnwindSafe(answer(request)).catch_unwind();
+        async {
+            Ok::<_, Infallible>(answer.await.unwrap_or_else(|_panic| {
+                error!("answering a request panicked");
+                handler::failed()
+            }))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        // Also how long it may be idle.
+        .header_read_timeout(limits.idle)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    let connection = graceful.watch(connection);
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            debug!(%error, "a connection ended early");
+        .serve_connection(TokioIo::new(Box::pin(stream)), answering);
+    let mut connection = pin!(connection);
+    let ends = async {
+        tokio::select! {
+            () = tokio::time::sleep(limits.age) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
         }
-        drop(slot);
-    });
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = ends => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "a connection ended early");
+    }
+}
+
+/// Tells a connection that there are too many, and closes it without losing what was told.
+async fn turn_away<S>(mut stream: S, place: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let told = async {
+        stream.write_all(TURNED_AWAY.as_bytes()).await?;
+        stream.shutdown().await?;
+        // Closed with a request unread, it would be reset, and what it was told would be gone.
+        let mut unread = [0; 1024];
+        while stream.read(&mut unread).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    if let Ok(Err(error)) = tokio::time::timeout(TURNED_AWAY_TIME, told).await {
+        debug!(%error, "a connection did not wait to be turned away");
+    }
+    drop(place);
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::Response;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        connections: 1,
+        idle: Duration::from_secs(10),
+        body: Duration::from_secs(10),
+        stall: Duration::from_secs(10),
+        age: Duration::from_secs(10),
+    };
+
+    #[test]
+    fn who_is_turned_away_is_told_the_right_length() {
+        let (head, body) = TURNED_AWAY.split_once("\r\n\r\n").unwrap();
+        let length = format!("content-length: {}", body.len());
+        assert!(head.ends_with(&length), "{length}");
+        serde_json::from_str::<serde_json::Value>(body).unwrap();
+    }
+
+    /// Goal: a request that makes us panic gets an answer, and so do those after it.
+    #[tokio::test]
+    async fn a_panic_is_one_500() {
+        let (mut client, server) = tokio::io::duplex(4_096);
+        let (_running, stopping) = watch::channel(false);
+        let answer = |request: Request<Incoming>| async move {
+            assert_eq!(request.uri().path(), "/fine", "this is expected here");
+            Response::new(Full::from("fine"))
+        };
+        let asked = async move {
+            client
+                .write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /fine HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+                .await
+                .unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers
+        };
+        let (answers, ()) = tokio::join!(asked, converse(server, LIMITS, stopping, answer));
+        assert!(answers.starts_with("HTTP/1.1 500"), "{answers}");
+        assert!(
+            answers.contains("HTTP/1.1 200") && answers.ends_with("fine"),
+            "{answers}"
+        );
+    }
+
+    /// Goal: a connection that is old enough ends with an answer, and not in the middle of one.
+    #[tokio::test]
+    async fn an_old_connection_ends_after_an_answer() {
+        let (mut client, server) = tokio::io::duplex(4_096);
+        let (_running, stopping) = watch::channel(false);
+        let limits = Limits {
+            age: Duration::from_millis(20),
+            ..LIMITS
+        };
+        let answer = |_| async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Response::new(Full::from("late"))
+        };
+        let asked = async move {
+            let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+            client.write_all(request).await.unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers
+        };
+        let (answers, ()) = tokio::join!(asked, converse(server, limits, stopping, answer));
+        assert!(
+            answers.contains("connection: close") && answers.ends_with("late"),
+            "{answers}"
+        );
+    }
 }

@@ -6,20 +6,27 @@
 //! - [`log`]: the entry log, its contract and its two kinds.
 //! - [`publish`]: the single writer, with group commit.
 //! - [`views`]: documents, archive files and the archive index, computed from commits.
+//! - [`access`]: who may do what.
+//! - [`metrics`]: what the server tells about itself.
 //! - [`http`]: routes, conditional requests, codings, problems, and the shell around them.
 //! - [`config`]: settings by flag, environment and file.
+//! - [`listening`]: sockets and signals.
 //! - [`serve`]: all of it together, running.
 //! - [`recover`]: a new log of what is left of a damaged one.
 //! - [`restoration`]: what begins when a restored log is served.
 //! - [`verify`], [`rebuild`], [`export`], [`backup`]: what else can be done with a log; [`upkeep`] does
-//!   it, and [`control`] while a server runs.
+//!   it, and [`control`] while a server runs, at a [`socket`].
+//! - [`health`]: whether a server is ready.
 //! - [`exit`]: what exit codes mean.
 
 pub mod log;
 pub mod views;
 pub mod publish;
+pub mod access;
+pub mod metrics;
 pub mod http;
 pub mod config;
+pub mod listening;
 pub mod serve;
 pub mod verify;
 pub mod rebuild;
@@ -29,4 +36,6 @@ pub mod recover;
 pub mod restoration;
 pub mod upkeep;
 pub mod control;
+pub mod socket;
+pub mod health;
 pub mod exit;

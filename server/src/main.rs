@@ -9,7 +9,10 @@
 )]
 
 use std::{
-    io::IsTerminal as _,
+    fs::OpenOptions,
+    io::{IsTerminal as _, Write as _},
+    net::SocketAddr,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -19,10 +22,16 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    parser::ValueSource,
+};
+use sd_notify::NotifyState;
 use simplefeed_server::{
-    config::{Config, ServeArgs},
-    control, exit,
+    access::{self, FeedPattern, Right},
+    config::{self, Config, LISTEN_DEFAULT, ServeArgs},
+    control, exit, health,
+    listening::{Listening, StopSignals},
     log::{
         EntryLog,
         folder::{CONTROL_SOCKET, OpenError},
@@ -30,7 +39,7 @@ use simplefeed_server::{
         sled_log::SledLog,
     },
     recover,
-    serve::{Listening, Server, StopSignals},
+    serve::Server,
     upkeep::{self, Line, Task},
     views::archive_files::Archive,
 };
@@ -61,9 +70,17 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the log in a data folder
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Serve a sample feed from a temporary folder, with one more event a second
     Demo,
+    /// Ask the server that runs here whether it is ready; exit code 0 if it is, else 1
+    Health(HealthArgs),
+    /// Look at the configuration that `serve` would have
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Make a token
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Check everything stored; print a line per fault
     Verify(DataArgs),
     /// Make the archive files again from the log
@@ -74,6 +91,61 @@ enum Command {
     Backup(NewFolderArgs),
     /// Make a new log of what is left of a damaged one; print a line per thing that is missing
     Recover(NewFolderArgs),
+}
+
+#[derive(Args, Debug)]
+struct HealthArgs {
+    /// Address the server listens on
+    #[arg(long, env = "SIMPLEFEED_LISTEN", value_name = "ADDR", default_value = LISTEN_DEFAULT)]
+    listen: SocketAddr,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Say what is wrong with it, if anything is; open nothing
+    Check(Box<ServeArgs>),
+    /// Print it as a TOML file
+    Show(ShowArgs),
+}
+
+#[derive(Args, Debug)]
+struct ShowArgs {
+    #[command(flatten)]
+    serve: Box<ServeArgs>,
+    /// Say where each setting comes from
+    #[arg(long)]
+    origin: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenCommand {
+    /// Print a new token, and note what it is for in the file of tokens
+    ///
+    /// A running server takes note with SIGHUP. Whoever has only the file cannot use the token.
+    New(NewTokenArgs),
+}
+
+#[derive(Args, Debug)]
+struct NewTokenArgs {
+    /// Who gets it, for people; not a secret
+    name: String,
+    /// What it is for; each includes the ones before
+    #[arg(long, value_name = "read|publish|admin", value_parser = parse_right)]
+    right: Right,
+    /// The feed it is for, or what the names of its feeds begin with, and `*`
+    #[arg(long, value_name = "FEED|BEGIN*", value_parser = parse_feeds)]
+    feeds: FeedPattern,
+    /// File of tokens to add it to; else the line for it is printed to stderr
+    #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
+    tokens: Option<PathBuf>,
+}
+
+fn parse_right(text: &str) -> Result<Right, &'static str> {
+    Right::parse(text).ok_or("the rights are read, publish and admin")
+}
+
+fn parse_feeds(text: &str) -> Result<FeedPattern, &'static str> {
+    FeedPattern::parse(text).ok_or("no feed has such a name")
 }
 
 #[derive(Args, Debug)]
@@ -108,14 +180,22 @@ struct NewFolderArgs {
 }
 
 fn main() -> ExitCode {
-    let line = CommandLine::parse();
+    let matches = CommandLine::command().get_matches();
+    let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if let Err(error) = start_logging(&line.log) {
         eprintln!("error: --log: {error}");
         return ExitCode::from(exit::USAGE);
     }
     let outcome = match line.command {
-        Command::Serve(args) => serve(args),
+        Command::Serve(args) => serve(*args),
+        Command::Health(args) => health(&args),
+        Command::Config(ConfigCommand::Check(args)) => configured(*args).and_then(|config| {
+            config.access()?;
+            Ok(exit::OK)
+        }),
+        Command::Config(ConfigCommand::Show(args)) => show(args, &matches),
         Command::Demo => demo::demo(),
+        Command::Token(TokenCommand::New(args)) => new_token(&args),
         Command::Verify(args) => look_after(&args, &Task::Verify),
         Command::Rebuild(args) => look_after(&args, &Task::Rebuild),
         Command::Export(args) => absolute(&args.to).and_then(|to| {
@@ -149,28 +229,88 @@ fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseEr
     Ok(())
 }
 
-fn serve(args: ServeArgs) -> anyhow::Result<u8> {
-    let config = match Config::new(args) {
-        Ok(config) => config,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return Ok(exit::USAGE);
-        }
+fn configured(args: ServeArgs) -> anyhow::Result<Config> {
+    let config = Config::new(args)?;
+    config.access()?;
+    Ok(config)
+}
+
+/// Prints a configuration.
+fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
+    let keys = match &args.serve.config {
+        Some(path) => config::keys_in(path)?,
+        None => vec![],
     };
-    let listening = Listening::bind(config.listen)?;
+    let config = configured(*args.serve)?;
+    let given = matches
+        .subcommand()
+        .and_then(|(_, config)| config.subcommand());
+    for (name, value) in config.settings() {
+        let source = given.and_then(|(_, given)| given.value_source(name));
+        let origin = match source {
+            Some(ValueSource::CommandLine) => "flag",
+            Some(ValueSource::EnvVariable) => "environment",
+            _ if keys.iter().any(|key| key == name) => "file",
+            _ => "default",
+        };
+        if args.origin {
+            println!("{name} = {value} # {origin}");
+        } else {
+            println!("{name} = {value}");
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// Asks a server whether it is ready.
+fn health(args: &HealthArgs) -> anyhow::Result<u8> {
+    let asked = health::ask(args.listen);
+    let (is_ready, said) = asked.with_context(|| format!("nobody answers at {}", args.listen))?;
+    println!("{said}");
+    Ok(if is_ready { exit::OK } else { exit::OTHER })
+}
+
+fn serve(args: ServeArgs) -> anyhow::Result<u8> {
+    let config = configured(args)?;
+    let listening = Listening::bind(&config)?;
     let signals = listening.stop_signals()?;
     let opened = opening::open(&config.data)?;
     let server = Server::start(&config, listening, opened)?;
-    eprintln!("listening on http://{}", server.address());
+    let listening = server.listening();
+    eprintln!("listening on http://{}", listening.address());
+    if let Some(door) = listening.publishing() {
+        eprintln!("publishing on {door}");
+    }
+    if let Some(address) = listening.metrics() {
+        eprintln!("metrics on http://{address}/metrics");
+    }
     run(server, signals)
+}
+
+/// Makes a token.
+fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
+    let (token, line) = access::new_token(&args.name, args.right, &args.feeds)?;
+    match &args.tokens {
+        None => eprintln!("{line}"),
+        Some(path) => {
+            let mut options = OpenOptions::new();
+            let file = options.create(true).append(true).mode(0o600).open(path);
+            file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+                .with_context(|| format!("cannot write to {}", path.display()))?;
+        }
+    }
+    println!("{token}");
+    Ok(exit::OK)
 }
 
 /// Runs a server until the process is asked to end.
 fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
+    notify(NotifyState::Ready);
     let interrupted = Arc::new(AtomicBool::new(false));
     let note = Arc::clone(&interrupted);
     server.run(async move {
         note.store(signals.received().await, Ordering::Release);
+        notify(NotifyState::Stopping);
     })?;
     let interrupted = interrupted.load(Ordering::Acquire);
     Ok(if interrupted {
@@ -178,6 +318,11 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
     } else {
         exit::OK
     })
+}
+
+/// Tells systemd, if it is there. To whom it is not, nothing is to be told.
+fn notify(state: NotifyState<'_>) {
+    drop(sd_notify::notify(&[state]));
 }
 
 /// Does a task: within the server that has the log open, or else here.

@@ -35,6 +35,7 @@ use uuid::Uuid;
 
 use crate::{
     log::{EntryLog, LogError, LogHead, settings_of, space::is_full},
+    metrics::Metrics,
     views::documents::HeadTag,
 };
 
@@ -189,6 +190,7 @@ pub fn start(
     defaults: Defaults,
     clock: impl Fn() -> Instant + Send + 'static,
     on_commit: OnCommit,
+    metrics: Arc<Metrics>,
 ) -> (Publisher, JoinHandle<()>) {
     let (queue, requests) = sync_channel(QUEUE_MAX);
     let mut writer = Writer {
@@ -196,6 +198,7 @@ pub fn start(
         defaults,
         clock: Box::new(clock),
         on_commit,
+        metrics,
         requests,
         kept: Cache::new(KEPT_FEEDS_MAX),
         has_room: true,
@@ -213,6 +216,7 @@ struct Writer {
     defaults: Defaults,
     clock: Box<dyn Fn() -> Instant + Send>,
     on_commit: OnCommit,
+    metrics: Arc<Metrics>,
     requests: Receiver<Request>,
     /// Feeds as the last commit that changed them has left them.
     kept: Cache<FeedName, FeedState>,
@@ -290,8 +294,12 @@ impl Writer {
             states,
             ..
         } = group;
+        let (began, is_stored) = (std::time::Instant::now(), !changes.is_empty());
         let committed = self.commit(head, instant, changes);
         if committed.is_ok() {
+            if is_stored {
+                self.metrics.committed(answers.len(), began.elapsed());
+            }
             self.keep(states);
         }
         for answer in answers {
@@ -521,7 +529,7 @@ impl<'w> Group<'w> {
                         .into());
                 }
                 (
-                    plan::plan_settings(&state, choices, self.defaults, self.moment),
+                    plan::plan_settings(&state, choices, self.defaults, self.moment)?,
                     false,
                 )
             }

@@ -4,33 +4,32 @@
 //! requests, then no more commits, then everything committed is archived, then the log is closed.
 
 use std::{
-    net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, SystemTime},
 };
 
 use simplefeed_core::instant::Instant;
-use tokio::{
-    net::TcpListener,
-    runtime::{Builder, Runtime},
-    signal::unix::{Signal, SignalKind, signal},
-};
 use tracing::{info, warn};
 use url::Url;
 
 use crate::{
-    config::Config,
+    config::{Config, ConfigError, Door},
     control,
-    http::{self, handler::Handler},
+    http::handler::Handler,
+    listening::{Gates, Listening},
     log::{
         EntryLog,
         folder::{DataFolder, OpenError},
         opening::OpenedLog,
         sled_log::SledLog,
     },
+    metrics::Metrics,
     publish::{self, Publisher},
     restoration::{RestorationError, begin_epoch},
+    socket,
     views::{CommitQueue, archive_files::Archive, documents::Documents, watch::watch},
 };
 
@@ -42,16 +41,19 @@ const CUT_OFF: Duration = Duration::from_secs(5);
 #[non_exhaustive]
 pub enum ServeError {
     /// The address is in use or not ours.
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {door}")]
     Listen {
-        /// The address.
-        address: SocketAddr,
+        /// Where.
+        door: Door,
         /// The operating system's answer.
         source: std::io::Error,
     },
     /// The system does not give a server what it needs.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
+    /// The file of tokens cannot be used. Nothing was served.
+    #[error("the tokens cannot be used")]
+    Tokens(#[from] ConfigError),
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
@@ -60,58 +62,13 @@ pub enum ServeError {
     Close(#[from] OpenError),
 }
 
-/// A bound listener. It comes first, so that a busy port leaves the log alone.
-#[derive(Debug)]
-pub struct Listening {
-    runtime: Runtime,
-    listener: TcpListener,
-    address: SocketAddr,
-}
-
-impl Listening {
-    /// Binds an address; port 0 takes a free one.
-    ///
-    /// # Errors
-    ///
-    /// See [`ServeError`].
-    pub fn bind(address: SocketAddr) -> Result<Self, ServeError> {
-        let runtime = Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .map_err(ServeError::Start)?;
-        let listen = |source| ServeError::Listen { address, source };
-        let listener = runtime
-            .block_on(TcpListener::bind(address))
-            .map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
-        Ok(Self {
-            runtime,
-            listener,
-            address,
-        })
-    }
-}
-
-impl Listening {
-    /// Takes the signals that ask the process to end. Before anybody is told that the server listens, so
-    /// that it always ends in order.
-    ///
-    /// # Errors
-    ///
-    /// Returns why signals cannot be received.
-    pub fn stop_signals(&self) -> Result<StopSignals, ServeError> {
-        let _runtime = self.runtime.enter();
-        Ok(StopSignals {
-            terminate: signal(SignalKind::terminate()).map_err(ServeError::Start)?,
-            interrupt: signal(SignalKind::interrupt()).map_err(ServeError::Start)?,
-        })
-    }
-}
-
 /// A server that is ready.
 #[derive(Debug)]
 pub struct Server {
     listening: Listening,
+    config: Config,
+    gates: Gates,
+    metrics: Arc<Metrics>,
     public_url: Url,
     handler: Arc<Handler>,
     publisher: Publisher,
@@ -143,7 +100,8 @@ impl Server {
         listening: Listening,
         opened: OpenedLog,
     ) -> Result<Self, ServeError> {
-        let own = format!("http://{}/", listening.address);
+        let gates = Gates::new(config)?;
+        let own = format!("http://{}/", listening.address());
         let own = Url::parse(&own).expect("an address makes a URL");
         let public_url = config.public_url.clone().unwrap_or(own);
 
@@ -155,11 +113,12 @@ impl Server {
         }
         let log = Arc::new(log);
         let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
+        keep_to_ourselves(&config.data).map_err(ServeError::Start)?;
         let archive = Archive::new(&config.data, config.www.as_deref());
         let documents = Arc::new(Documents::new(Arc::clone(&shared), archive.clone()));
         let queue = Arc::new(CommitQueue::default());
         let (watched, kept) = (archive.clone(), archive.clone());
-        let followed = archive;
+        let (followed, followed_by) = (archive.clone(), archive);
         let archivist = spawn("archivist", &shared, &queue, move |log, queue| {
             followed.follow(log, queue);
         })?;
@@ -172,18 +131,30 @@ impl Server {
             shown.committed(commit);
             followers.push(Arc::clone(commit));
         });
-        let (publisher, writer) =
-            publish::start(shared, config.defaults(&public_url), now, on_commit);
+        let metrics = Metrics::new(Arc::clone(&shared), followed_by, config.data.clone());
+        let metrics = Arc::new(metrics);
+        let (publisher, writer) = publish::start(
+            shared,
+            config.defaults(&public_url),
+            now,
+            on_commit,
+            Arc::clone(&metrics),
+        );
         let max_age = config.recent_max_age;
         let handler = Arc::new(Handler::new(
             documents,
             publisher.clone(),
             max_age,
             &public_url,
+            config.limits,
+            Arc::clone(&metrics),
             now,
         ));
         Ok(Self {
             listening,
+            config: config.clone(),
+            gates,
+            metrics,
             public_url,
             handler,
             publisher,
@@ -197,9 +168,9 @@ impl Server {
         })
     }
 
-    /// Returns the address it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.listening.address
+    /// Returns where it listens.
+    pub fn listening(&self) -> &Listening {
+        &self.listening
     }
 
     /// Returns the URL at which clients see it, with a slash at its end.
@@ -209,10 +180,7 @@ impl Server {
 
     /// Returns the way into its log that publishing requests take, and the runtime to wait on it.
     pub fn publisher(&self) -> (Publisher, tokio::runtime::Handle) {
-        (
-            self.publisher.clone(),
-            self.listening.runtime.handle().clone(),
-        )
+        (self.publisher.clone(), self.listening.runtime())
     }
 
     /// Serves until `stop` completes, then ends in order.
@@ -223,6 +191,9 @@ impl Server {
     pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self {
             listening,
+            config,
+            gates,
+            metrics,
             public_url,
             handler,
             publisher,
@@ -234,14 +205,9 @@ impl Server {
             log,
             folder,
         } = self;
-        let Listening {
-            runtime,
-            listener,
-            address,
-        } = listening;
-        info!(%address, %public_url, "started");
-        runtime.block_on(http::serve(listener, handler, stop));
-        info!("stopping");
+        info!(address = %listening.address(), %public_url, "started");
+        let runtime = listening.serve(&config, gates, &handler, &metrics, stop);
+        drop((handler, metrics));
         runtime.shutdown_timeout(CUT_OFF);
         drop(publisher);
         let writer = writer.join();
@@ -267,6 +233,16 @@ impl Server {
     }
 }
 
+/// Sees to it that nobody else looks into the data folder, but into `www`.
+fn keep_to_ourselves(folder: &Path) -> std::io::Result<()> {
+    for name in ["sled", "ids", "closed", "sidecars", "views"] {
+        let private = folder.join(name);
+        std::fs::create_dir_all(&private)?;
+        std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
 /// Starts a thread beside the writer, which ends when the queue is closed.
 fn spawn(
     name: &str,
@@ -290,7 +266,7 @@ fn spawn_keeper(
     archive: Archive,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let path = folder.control_socket();
-    match control::bind(&path) {
+    match socket::bind(&path, 0o600) {
         Ok(listener) => spawn("keeper", log, queue, move |log, queue| {
             control::serve(&listener, log, &archive, queue);
         })
@@ -298,24 +274,6 @@ fn spawn_keeper(
         Err(error) => {
             warn!(%error, path = %path.display(), "no control socket: upkeep needs the server stopped");
             Ok(None)
-        }
-    }
-}
-
-/// SIGTERM and SIGINT, from the moment they are asked for: what comes before anybody waits is not lost.
-#[derive(Debug)]
-pub struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    /// Completes when the process is asked to end. Returns whether it was by SIGINT, from a terminal,
-    /// rather than by SIGTERM.
-    pub async fn received(mut self) -> bool {
-        tokio::select! {
-            _ = self.terminate.recv() => false,
-            _ = self.interrupt.recv() => true,
         }
     }
 }

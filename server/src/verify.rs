@@ -98,6 +98,12 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
                 settings.name
             ));
         }
+        if settings.is_closed() && archive.shows(&settings.name) {
+            report.fault(format!(
+                "feed {}: it is closed, and the folder for web servers has files of it",
+                settings.name
+            ));
+        }
         let checked = check_archive(log, archive, &settings.name, *key, &mut report);
         match checked {
             Err(ArchiveError::Manifest(error @ ManifestError::Damaged { .. })) => {

@@ -54,7 +54,7 @@ fn servers_refuse_what_they_cannot_do() {
     server(
         &["serve", "--data", data, "--listen", "0.0.0.0:0"],
         2,
-        "--allow-anonymous-publish",
+        "--publish-listen",
     );
     server(
         &[
@@ -65,7 +65,7 @@ fn servers_refuse_what_they_cannot_do() {
             "https://example.org",
         ],
         2,
-        "--allow-anonymous-publish",
+        "--publish-listen",
     );
     server(
         &[

@@ -220,6 +220,11 @@ impl Server {
         assert!(status.success(), "{:?}", self.said());
     }
 
+    /// Waits until the server has ended; returns its exit code.
+    pub(crate) fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
     /// Asks the server to end, and waits until it has, well or not.
     pub(crate) fn stop_somehow(mut self) {
         signal("TERM", self.child.id());
@@ -234,6 +239,20 @@ impl Server {
     /// Sends the server a signal.
     pub(crate) fn signal(&self, name: &str) {
         signal(name, self.child.id());
+    }
+
+    /// Returns the most memory it ever had, in KiB.
+    pub(crate) fn memory_peak_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+        let number = line.unwrap().split_whitespace().nth(1);
+        number.unwrap().parse().unwrap()
+    }
+
+    /// Returns the number of files and sockets it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        files.unwrap().count()
     }
 
     /// Kills the server as a power cut would.

@@ -22,14 +22,7 @@ fn a_log_of_every_version_is_opened() {
             check_folder("verify", &data).contains("11 entries, 2 archived documents: 0 faults")
         );
 
-        let server = Server::start(
-            &data,
-            &[
-                "--public-url",
-                "http://127.0.0.1:8080",
-                "--allow-anonymous-publish",
-            ],
-        );
+        let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
         for document in ["1.atom", "2.atom"] {
             let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
             let served = server.get(&format!("/feeds/fixture/{document}"));

@@ -21,11 +21,12 @@ use std::{
 use anyhow::{Context as _, bail};
 use simplefeed_server::{
     config::{Config, ServeArgs},
+    listening::Listening,
     log::{
         barrier::{Barrier, DiskBarrier},
         opening::open_with,
     },
-    serve::{Listening, Server},
+    serve::Server,
 };
 
 /// Half of what a sync of the slow disk takes at least.
@@ -116,12 +117,12 @@ fn main() -> anyhow::Result<()> {
         document_bytes: Some(32 * 1024 * 1024),
         ..ServeArgs::default()
     })?;
-    let listening = Listening::bind(config.listen)?;
+    let listening = Listening::bind(&config)?;
     let signals = listening.stop_signals()?;
     let opened =
         open_with(&data, |folder| barrier(&kind, folder)).context("cannot open the log")?;
     let server = Server::start(&config, listening, opened)?;
-    eprintln!("listening on http://{}", server.address());
+    eprintln!("listening on http://{}", server.listening().address());
     server.run(async {
         signals.received().await;
     })?;

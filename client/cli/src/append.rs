@@ -20,7 +20,7 @@ use simplefeed_client::{
 use simplefeed_core::scanner::elements;
 use tokio::sync::mpsc;
 
-use crate::{exit, progress::counter};
+use crate::{exit, progress::counter, token::TokenArgs};
 
 /// How long a batch waits for more.
 const QUIET: Duration = Duration::from_millis(100);
@@ -32,10 +32,12 @@ pub(crate) struct AppendArgs {
     url: String,
     /// File to read; stdin if it is - or absent
     file: Option<PathBuf>,
+    #[command(flatten)]
+    token: TokenArgs,
 }
 
 pub(crate) async fn append(args: AppendArgs) -> anyhow::Result<u8> {
-    let publisher = Publisher::new(&args.url)?;
+    let publisher = args.token.publisher(&args.url)?;
     let mut report = Report::new("entries published");
     let outcome = append_all(&publisher, args.file.as_deref(), &mut report).await;
     report.finish();

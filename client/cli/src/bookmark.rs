@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use simplefeed_client::{BookmarkStore as _, Consumer, ConsumerError, FileBookmark, Since};
 
-use crate::exit;
+use crate::{exit, token::TokenArgs};
 
 /// Look at a bookmark, move it, or forget it
 #[derive(Args, Debug)]
@@ -47,6 +47,8 @@ struct SetArgs {
     url: String,
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    token: TokenArgs,
 }
 
 #[derive(Args, Debug)]
@@ -96,11 +98,11 @@ async fn set(args: SetArgs) -> anyhow::Result<u8> {
         None if args.place.newest => Since::Newest,
         None => Since::Oldest,
     };
-    let place = Consumer::builder(args.url)
-        .since(since)
-        .build()?
-        .locate()
-        .await?;
+    let mut builder = Consumer::builder(args.url).since(since);
+    if let Some(token) = args.token.token()? {
+        builder = builder.bearer_token(token);
+    }
+    let place = builder.build()?.locate().await?;
     store.save(&place).context("the bookmark cannot be kept")?;
     match &place.entry {
         Some(entry) => eprintln!("The next entry is the one after {entry} of {}.", place.feed),

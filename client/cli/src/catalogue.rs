@@ -7,16 +7,17 @@ use std::io::{self, Write as _};
 use anyhow::Context as _;
 use clap::Args;
 use serde::Deserialize;
-use simplefeed_client::{fetch::Fetcher, transport};
 use url::Url;
 
-use crate::exit;
+use crate::{exit, token::TokenArgs};
 
 /// List the feeds of a server
 #[derive(Args, Debug)]
 pub(crate) struct CatalogueArgs {
     /// URL of the catalogue
     url: Url,
+    #[command(flatten)]
+    token: TokenArgs,
 }
 
 #[derive(Deserialize)]
@@ -33,7 +34,7 @@ struct Feed {
 }
 
 pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
-    let fetcher = Fetcher::new(transport::ready_made().context("there is no way to the network")?);
+    let fetcher = args.token.fetcher(&args.url)?;
     let mut out = io::stdout().lock();
     let mut next = Some(args.url);
     while let Some(url) = next {

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::{
     append::{Report, publish},
     exit,
+    token::TokenArgs,
 };
 
 /// Publish a feed from elsewhere, with its ids, and into a new feed with the feed's own id
@@ -33,10 +34,12 @@ pub(crate) struct ImportArgs {
     /// File that remembers the last entry imported from a URL; the next run begins after it
     #[arg(long, value_name = "FILE")]
     bookmark: Option<PathBuf>,
+    #[command(flatten)]
+    token: TokenArgs,
 }
 
 pub(crate) async fn import(args: ImportArgs) -> anyhow::Result<u8> {
-    let publisher = Publisher::new(&args.url)?;
+    let publisher = args.token.publisher(&args.url)?;
     let mut import = Import::new(&publisher);
     let outcome = import_all(&args, &mut import).await;
     let conflicts = import.finish();

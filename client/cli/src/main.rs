@@ -18,6 +18,7 @@ mod import;
 mod progress;
 mod replay;
 mod since;
+mod token;
 
 /// Publish, replay and follow feeds
 ///

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{Consumer, Delivery, FileBookmark, Since, consumer::Notice};
 
-use crate::{exit, format::Format, progress::counter, since};
+use crate::{exit, format::Format, progress::counter, since, token::TokenArgs};
 
 /// How old the bookmark may get while entries are written.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
@@ -44,6 +44,8 @@ pub(crate) struct ReplayArgs {
     /// Stop after this many entries
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
+    #[command(flatten)]
+    token: TokenArgs,
 }
 
 pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
@@ -55,6 +57,9 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
         let store = FileBookmark::open(path)
             .with_context(|| format!("cannot use the bookmark {}", path.display()))?;
         builder = builder.bookmark(store);
+    }
+    if let Some(token) = args.token.token()? {
+        builder = builder.bearer_token(token);
     }
     let mut output = Output {
         consumer: builder.on_notice(warn()).build()?,

@@ -3,16 +3,17 @@
 //! Shell: reads bodies and moves disk work off the threads that serve connections. Every decision is
 //! made elsewhere: routes, conditions, codings, publishing.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Version,
     body::{Body as _, Incoming},
     header::{
-        ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, EXPECT, HOST, HeaderName,
-        HeaderValue, LOCATION, RETRY_AFTER, TRANSFER_ENCODING,
+        ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, ETAG,
+        EXPECT, HOST, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, TRANSFER_ENCODING, VARY,
+        WWW_AUTHENTICATE,
     },
 };
 use serde::Serialize;
@@ -22,6 +23,7 @@ use simplefeed_core::{
     instant::Instant,
     limits::{BODY_BYTES_MAX, CATALOGUE_FEEDS_MAX},
 };
+use tokio::time::Instant as Moment;
 use tracing::{Level, debug, enabled, error};
 
 use super::{
@@ -30,11 +32,14 @@ use super::{
     problem::{PROBLEM_TYPE, Problem},
     publishing::{self, EntryMedia},
     ready::{Ready, ReadyAnswers},
-    reply::{Growing, NO_STORE, Reply, repr_digest},
+    reply::{Audience, Lifetimes, NO_STORE, Reply, repr_digest},
     routes::Route,
 };
 use crate::{
+    access::{Access, Denied, Right},
+    config::Limits,
     log::{LogError, settings_of},
+    metrics::{self, METRICS_TYPE, Metrics},
     publish::{Append, Configure, PublishError, Publisher},
     views::{
         archive_files::ArchiveError,
@@ -42,15 +47,17 @@ use crate::{
     },
 };
 
-/// How long a request's body may take to arrive.
-const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// Bodies above this are read into entries on a thread that may take its time.
 const INLINE_BODY_BYTES: usize = 16 * 1024;
 
 /// How far the clock may be behind the last commit, in microseconds, before something is wrong.
 const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
 
-type Answer = Response<Full<Bytes>>;
+/// What a request that was answered from what is kept ready is counted as.
+const READY: &str = "document";
+
+/// An answer, complete.
+pub type Answer = Response<Full<Bytes>>;
 
 /// Answers requests.
 #[derive(Debug)]
@@ -58,9 +65,11 @@ pub struct Handler {
     documents: Arc<Documents>,
     publisher: Publisher,
     ready: ReadyAnswers,
-    growing: Growing,
+    lifetimes: Lifetimes,
     public_url: String,
     prefix: String,
+    limits: Limits,
+    metrics: Arc<Metrics>,
     clock: fn() -> Instant,
 }
 
@@ -71,28 +80,39 @@ impl Handler {
         publisher: Publisher,
         recent_max_age: u32,
         public_url: &url::Url,
+        limits: Limits,
+        metrics: Arc<Metrics>,
         clock: fn() -> Instant,
     ) -> Self {
         Self {
             documents,
             publisher,
             ready: ReadyAnswers::default(),
-            growing: Growing::new(recent_max_age),
+            lifetimes: Lifetimes::new(recent_max_age),
             public_url: public_url.as_str().trim_end_matches('/').into(),
             prefix: public_url.path().trim_end_matches('/').into(),
+            limits,
+            metrics,
             clock,
         }
     }
 
-    /// Answers one request.
-    pub async fn answer(&self, request: Request<Incoming>) -> Answer {
+    /// Answers one request, which came over a listener with these rules.
+    pub async fn answer(&self, request: Request<Incoming>, access: &Access) -> Answer {
+        let began = std::time::Instant::now();
         let is_head = request.method() == Method::HEAD;
         let asked = enabled!(Level::DEBUG)
             .then(|| format!("{} {}", request.method(), request.uri().path()));
-        let mut answer = self
-            .dispatch(request)
-            .await
-            .unwrap_or_else(|problem| problem_answer(&problem));
+        let (route, answer) = if let Some(answer) = self.at_hand(&request) {
+            (READY, answer)
+        } else {
+            let route = Route::of(request.uri().path(), &self.prefix);
+            let label = route.as_ref().map_or("none", Route::label);
+            // Boxed, or every idle connection would keep room for it.
+            let answer = Box::pin(self.dispatch(request, route, access));
+            (label, answer.await)
+        };
+        let mut answer = answer.unwrap_or_else(|problem| problem_answer(&problem));
         if let Some(asked) = asked {
             debug!(asked, status = answer.status().as_u16(), "answered");
         }
@@ -106,33 +126,51 @@ impl Handler {
             }
             *answer.body_mut() = Full::default();
         }
+        let status = answer.status().as_u16();
+        self.metrics.answered(route, status, began.elapsed());
         answer
     }
 
-    async fn dispatch(&self, request: Request<Incoming>) -> Result<Answer, Problem> {
-        check_host(&request)?;
-        let reading = matches!(*request.method(), Method::GET | Method::HEAD);
-        if reading {
-            check_bodiless(&request)?;
-            if let Some(answer) = self.at_hand(&request) {
-                return answer;
-            }
+    async fn dispatch(
+        &self,
+        request: Request<Incoming>,
+        route: Option<Route>,
+        access: &Access,
+    ) -> Result<Answer, Problem> {
+        if let Err(problem) = check_request(&request) {
+            let mut answer = problem_answer(&problem);
+            // What follows may be of the same request; nobody knows where it ends.
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(CONNECTION, close);
+            return Ok(answer);
         }
+        let reading = is_reading(&request);
         let path = request.uri().path();
-        let route = Route::of(path, &self.prefix);
         let route =
             route.ok_or_else(|| Problem::not_found(format!("there is nothing at {path}")))?;
+        let headers = request.headers();
         match (route, request.method()) {
             (Route::Resource(feed, address), _) if reading => {
-                self.read(path, request.headers(), feed, address).await
+                let audience = self.audience(&feed, headers, access).await?;
+                self.read(path, headers, feed, address, audience).await
             }
-            (Route::Feed(feed), _) if reading => self.redirect(feed).await,
-            (Route::Feed(feed), &Method::POST) => self.append(feed, request).await,
-            (Route::Feed(feed), &Method::PUT) => self.configure(feed, request).await,
+            (Route::Feed(feed), _) if reading => {
+                self.audience(&feed, headers, access).await?;
+                Ok(redirect(&feed))
+            }
+            (Route::Feed(feed), &Method::POST) => {
+                match access.check(headers, Right::Publish, &feed) {
+                    Ok(()) => self.append(feed, request).await,
+                    Err(denied) => Ok(denied_answer(denied)),
+                }
+            }
+            (Route::Feed(feed), &Method::PUT) => match access.check(headers, Right::Admin, &feed) {
+                Ok(()) => self.configure(feed, request).await,
+                Err(denied) => Ok(denied_answer(denied)),
+            },
             (Route::Catalogue, _) if reading => {
                 let query = request.uri().query().unwrap_or_default();
-                let resource = self.catalogue(query).await?;
-                self.send(path, request.headers(), resource).await
+                self.catalogue(path, query, headers, access).await
             }
             (Route::Health, _) if reading => Ok(plain(StatusCode::OK, "ok\n")),
             (Route::Ready, _) if reading => Ok(self.ready()),
@@ -146,21 +184,41 @@ impl Handler {
         }
     }
 
+    /// Returns who may see a feed. To all others it is as if there were none.
+    async fn audience(
+        &self,
+        feed: &FeedName,
+        headers: &HeaderMap,
+        access: &Access,
+    ) -> Result<Audience, Problem> {
+        let mut state = self.documents.current(feed);
+        if state.is_none() {
+            let (documents, name) = (Arc::clone(&self.documents), feed.clone());
+            state = off_thread(move || documents.snapshot(&name)).await?;
+        }
+        match state {
+            Some(state) if !state.settings.is_closed() => Ok(Audience::Everybody),
+            Some(_) if access.shows(headers, feed) => Ok(Audience::Entitled),
+            _ => Err(absent(feed)),
+        }
+    }
+
     async fn read(
         &self,
         path: &str,
         headers: &HeaderMap,
         feed: FeedName,
         address: Address,
+        audience: Audience,
     ) -> Result<Answer, Problem> {
         if let Some(resource) = self.documents.at_once(&feed, &address) {
-            return self.send(path, headers, resource).await;
+            return self.send(path, headers, resource, audience).await;
         }
         let documents = Arc::clone(&self.documents);
         let wanted = (feed.clone(), address.clone());
         let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
         match (found, address) {
-            (Some(resource), _) => self.send(path, headers, resource).await,
+            (Some(resource), _) => self.send(path, headers, resource, audience).await,
             (None, Address::Document(name)) => self.renamed(feed, name).await,
             (None, _) => Err(absent(&feed)),
         }
@@ -186,9 +244,11 @@ impl Handler {
         path: &str,
         headers: &HeaderMap,
         resource: Resource,
+        audience: Audience,
     ) -> Result<Answer, Problem> {
         let coding = negotiate(headers).ok_or_else(Problem::not_acceptable)?;
-        let mut reply = Reply::new(&resource, coding, &self.growing, (self.clock)());
+        let policy = self.lifetimes.of(&resource, audience);
+        let mut reply = Reply::new(&resource, coding, policy, (self.clock)());
         let verdict = reply.verdict(headers);
         let body = match verdict {
             Verdict::Send => {
@@ -202,12 +262,18 @@ impl Handler {
             Verdict::NotModified | Verdict::Failed => None,
         };
         let answer = answer_to(verdict, &reply, body.as_ref());
-        self.ready.keep(path, coding, resource, reply, body);
+        // Whoever finds an answer ready is not asked who it is.
+        if audience == Audience::Everybody {
+            self.ready.keep(path, coding, resource, reply, body);
+        }
         answer
     }
 
     /// Returns the answer to a read, if it is ready.
     fn at_hand(&self, request: &Request<Incoming>) -> Option<Result<Answer, Problem>> {
+        if !is_reading(request) || check_request(request).is_err() {
+            return None;
+        }
         let headers = request.headers();
         let coding = negotiate(headers)?;
         let path = request.uri().path();
@@ -229,29 +295,11 @@ impl Handler {
         off_thread(move || documents.body(&resource, coding)).await
     }
 
-    async fn redirect(&self, feed: FeedName) -> Result<Answer, Problem> {
-        let documents = Arc::clone(&self.documents);
-        let name = feed.clone();
-        if off_thread(move || documents.snapshot(&name))
-            .await?
-            .is_none()
-        {
-            return Err(Problem::not_found(format!("there is no feed {feed}")));
-        }
-        let mut answer = plain(StatusCode::SEE_OTHER, "");
-        // Relative, so that it leads on wherever a proxy shows us.
-        let location = format!("{feed}/{RECENT}");
-        answer
-            .headers_mut()
-            .insert(LOCATION, header_value(&location));
-        Ok(answer)
-    }
-
     async fn append(&self, feed: FeedName, request: Request<Incoming>) -> Result<Answer, Problem> {
         let media = EntryMedia::of(request.headers())?;
         let key = publishing::idempotency_key(request.headers())?;
         let if_match = publishing::if_match(request.headers())?;
-        let body = read_body(request).await?;
+        let body = read_body(request, &self.limits).await?;
         let drafts = if body.len() <= INLINE_BODY_BYTES {
             media.drafts(&body)
         } else {
@@ -268,10 +316,19 @@ impl Handler {
             key,
             if_match,
         };
+        let offered = append.drafts.len();
         let appended = match self.publisher.append(append).await {
             Ok(appended) => appended,
-            Err(error) => return Ok(publish_error(&error)),
+            Err(error) => {
+                self.metrics.published(metrics::Result::Refused, offered);
+                return Ok(publish_error(&error));
+            }
         };
+        let duplicates = appended.results.iter().filter(|one| one.duplicate).count();
+        self.metrics
+            .published(metrics::Result::Duplicate, duplicates);
+        self.metrics
+            .published(metrics::Result::Appended, offered - duplicates);
         let new = appended.results.iter().any(|outcome| !outcome.duplicate);
         let status = if new {
             StatusCode::CREATED
@@ -293,7 +350,7 @@ impl Handler {
         request: Request<Incoming>,
     ) -> Result<Answer, Problem> {
         let headers = request.headers().clone();
-        let body = read_body(request).await?;
+        let body = read_body(request, &self.limits).await?;
         let (choices, id) = publishing::settings_body(&headers, &body)?;
         match self
             .publisher
@@ -316,7 +373,13 @@ impl Handler {
         }
     }
 
-    async fn catalogue(&self, query: &str) -> Result<Resource, Problem> {
+    async fn catalogue(
+        &self,
+        path: &str,
+        query: &str,
+        headers: &HeaderMap,
+        access: &Access,
+    ) -> Result<Answer, Problem> {
         let after = match query.strip_prefix("after=") {
             None if query.is_empty() => None,
             after => Some(after.and_then(FeedName::parse).ok_or_else(|| {
@@ -325,12 +388,21 @@ impl Handler {
         };
         let documents = Arc::clone(&self.documents);
         let public_url = self.public_url.clone();
-        off_thread(move || {
+        let audience = if headers.contains_key(AUTHORIZATION) {
+            Audience::Entitled
+        } else {
+            Audience::Everybody
+        };
+        let (asking, rules) = (headers.clone(), access.clone());
+        let catalogue = off_thread(move || {
             let log = documents.log();
             let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
             let mut feeds = Vec::with_capacity(found.len());
             for (name, head) in &found {
                 let settings = settings_of(&**log, head.feed, head.revision)?;
+                if settings.is_closed() && !rules.shows(&asking, name) {
+                    continue;
+                }
                 feeds.push(CatalogueFeed {
                     name: name.to_string(),
                     id: settings.id.to_string(),
@@ -345,8 +417,12 @@ impl Handler {
             Ok(growing_listing(
                 body.expect("a catalogue has a JSON form").into(),
             ))
-        })
-        .await
+        });
+        let mut answer = self.send(path, headers, catalogue.await?, audience).await?;
+        // The same URL shows others other feeds.
+        let depends = HeaderValue::from_static("accept-encoding, authorization");
+        answer.headers_mut().insert(VARY, depends);
+        Ok(answer)
     }
 
     fn ready(&self) -> Answer {
@@ -387,6 +463,20 @@ struct CatalogueFeed {
     href: String,
 }
 
+fn is_reading(request: &Request<Incoming>) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
+}
+
+/// Checks what hyper leaves to us.
+fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
+    check_host(request)?;
+    check_framing(request.headers())?;
+    if is_reading(request) {
+        check_bodiless(request)?;
+    }
+    Ok(())
+}
+
 /// One Host, as HTTP/1.1 demands (RFC 9110, 7.2); hyper accepts none and two.
 fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
     let hosts = request.headers().get_all(HOST).iter().count();
@@ -395,6 +485,18 @@ fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
         (0, _) => Err(Problem::malformed("the request has no Host")),
         _ => Err(Problem::malformed("the request has several Hosts")),
     }
+}
+
+/// Chunks and nothing else, if there is no length (RFC 9112, 6.1); hyper would give us what is compressed as it
+/// is.
+fn check_framing(headers: &HeaderMap) -> Result<(), Problem> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let coding = codings.next();
+    let chunked = coding.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    if !chunked || codings.next().is_some() {
+        return Err(Problem::malformed("the only transfer coding is chunked"));
+    }
+    Ok(())
 }
 
 /// A read has no body; one that has may be an attempt to smuggle a second request.
@@ -409,7 +511,7 @@ fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn read_body(request: Request<Incoming>) -> Result<Bytes, Problem> {
+async fn read_body(request: Request<Incoming>, limits: &Limits) -> Result<Bytes, Problem> {
     let too_large = || Problem::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes"));
     let announced = request.body().size_hint().lower();
     let continues = request.headers().contains_key(EXPECT);
@@ -417,13 +519,39 @@ async fn read_body(request: Request<Incoming>) -> Result<Bytes, Problem> {
         debug!(announced, continues, "a body is too large");
         return Err(too_large());
     }
-    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, body).await {
-        Err(_) => Err(Problem::timeout()),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Problem::malformed(format!("the body is broken: {error}"))),
+    let mut body = Limited::new(request.into_body(), BODY_BYTES_MAX);
+    let mut read = BytesMut::new();
+    let deadline = Moment::now() + limits.body;
+    loop {
+        // Neither may it take long as a whole, nor may it stall.
+        let patience = deadline.min(Moment::now() + limits.stall);
+        match tokio::time::timeout_at(patience, body.frame()).await {
+            Err(_) => return Err(Problem::timeout()),
+            Ok(None) => return Ok(read.freeze()),
+            Ok(Some(Ok(frame))) => read.extend(frame.into_data().ok()),
+            Ok(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(too_large()),
+            Ok(Some(Err(error))) => {
+                return Err(Problem::malformed(format!("the body is broken: {error}")));
+            }
+        }
     }
+}
+
+/// Answers a request to the listener for metrics.
+pub fn metrics(request: &Request<Incoming>, metrics: &Metrics) -> Answer {
+    if request.uri().path() != "/metrics" || request.method() != Method::GET {
+        return problem_answer(&Problem::not_found("here is only GET /metrics"));
+    }
+    let mut answer = Response::new(Full::from(metrics.text()));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    answer
+}
+
+/// Returns the answer to a request that made us fail.
+pub fn failed() -> Answer {
+    problem_answer(&Problem::internal())
 }
 
 /// Returns the answer to a read; `body` is there if it is to be sent.
@@ -470,6 +598,32 @@ async fn off_thread<T: Send + 'static>(
     }
 }
 
+/// Leads to the feed's recent document.
+fn redirect(feed: &FeedName) -> Answer {
+    let mut answer = plain(StatusCode::SEE_OTHER, "");
+    // Relative, so that it leads on wherever a proxy shows us.
+    let location = format!("{feed}/{RECENT}");
+    answer
+        .headers_mut()
+        .insert(LOCATION, header_value(&location));
+    answer
+}
+
+/// Returns the answer to who may not do something (RFC 6750, 3).
+fn denied_answer(denied: Denied) -> Answer {
+    let mut answer = problem_answer(&Problem::from(denied));
+    let challenge = match denied {
+        Denied::NoToken => "Bearer realm=\"simplefeed\"",
+        Denied::WrongToken => "Bearer realm=\"simplefeed\", error=\"invalid_token\"",
+        Denied::NotEntitled => "Bearer realm=\"simplefeed\", error=\"insufficient_scope\"",
+        Denied::NotHere => return answer,
+    };
+    let challenge = HeaderValue::from_static(challenge);
+    answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    answer
+}
+
+/// The same for a feed that there is not, and for one that is closed to who asks.
 fn absent(feed: &FeedName) -> Problem {
     Problem::not_found(format!("feed {feed} has no such document"))
 }
@@ -520,10 +674,7 @@ fn problem_answer(problem: &Problem) -> Answer {
         headers.insert(hyper::header::ACCEPT_ENCODING, codings);
     }
     if problem.status() == StatusCode::NOT_ACCEPTABLE {
-        headers.insert(
-            hyper::header::VARY,
-            HeaderValue::from_static("accept-encoding"),
-        );
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     }
     answer
 }

@@ -9,7 +9,7 @@ use simplefeed_core::{
     refusal::{Refusal, RefusalKind},
 };
 
-use crate::publish::PublishError;
+use crate::{access::Denied, publish::PublishError};
 
 /// The media type of a problem document.
 pub const PROBLEM_TYPE: &str = "application/problem+json";
@@ -204,6 +204,39 @@ impl From<&Refusal> for Problem {
             conflicts: conflicts.collect(),
             ..Self::new(kind, title, status, refusal.detail.clone())
         }
+    }
+}
+
+impl From<Denied> for Problem {
+    fn from(denied: Denied) -> Self {
+        let (unauthorized, forbidden) = (StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN);
+        let (kind, title, status, detail) = match denied {
+            Denied::NoToken => (
+                "unauthorized",
+                "unauthorized",
+                unauthorized,
+                "this needs a token: Authorization: Bearer",
+            ),
+            Denied::WrongToken => (
+                "unauthorized",
+                "unauthorized",
+                unauthorized,
+                "this server knows no such token",
+            ),
+            Denied::NotEntitled => (
+                "forbidden",
+                "forbidden",
+                forbidden,
+                "the token is not for this feed, or not for this",
+            ),
+            Denied::NotHere => (
+                "forbidden",
+                "forbidden",
+                forbidden,
+                "nothing is published here; the server has another listener for that",
+            ),
+        };
+        Self::new(kind, title, status, detail)
     }
 }
 

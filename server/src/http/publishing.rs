@@ -193,6 +193,7 @@ struct SettingsBody {
     document_bytes: Option<u64>,
     document_period: Option<Period>,
     absolute_links: Option<bool>,
+    closed: Option<bool>,
 }
 
 /// Returns the settings that a PUT asks for, and the id of a feed to be created.
@@ -229,6 +230,7 @@ pub fn settings_body(
         document_bytes: parsed.document_bytes,
         document_period: parsed.document_period,
         absolute_links: parsed.absolute_links,
+        closed: parsed.closed,
     };
     Ok((choices, id.transpose()?))
 }
@@ -243,6 +245,7 @@ struct SettingsAnswer<'a> {
     document_bytes: u64,
     document_period: Period,
     absolute_links: bool,
+    closed: bool,
     href: String,
 }
 
@@ -259,6 +262,7 @@ pub fn settings_answer(configured: &Configured) -> Vec<u8> {
         document_bytes: policy.bytes,
         document_period: policy.period,
         absolute_links: settings.absolute_links(),
+        closed: settings.is_closed(),
         href: format!("{}{}", settings.base_url(), simplefeed_core::header::RECENT),
     };
     serde_json::to_vec(&answer).expect("an answer has a JSON form")

@@ -14,20 +14,50 @@ use crate::views::documents::{Coding, Resource};
 
 /// What may be kept for ever.
 const FROZEN: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+/// The same, of what only some may see.
+const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
 /// What must not be kept at all.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The lifetime of what grows.
-#[derive(Clone, Debug)]
-pub struct Growing(HeaderValue);
+/// Who may see a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Everybody: any cache may keep it.
+    Everybody,
+    /// Who has a token for it: only a cache of their own may keep it.
+    Entitled,
+}
 
-impl Growing {
-    /// Returns the policy for a recent document that may be `seconds` old.
+/// How long answers may be kept, and by whom.
+#[derive(Clone, Debug)]
+pub struct Lifetimes {
+    growing: HeaderValue,
+    growing_closed: HeaderValue,
+}
+
+impl Lifetimes {
+    /// Returns the lifetimes of a server whose recent documents may be `seconds` old.
     pub fn new(seconds: u32) -> Self {
-        let policy = format!(
-            "public, max-age={seconds}, stale-while-revalidate={seconds}, stale-if-error=86400"
-        );
-        Self(HeaderValue::from_str(&policy).expect("a policy is plain text"))
+        let growing = |caches: &str| {
+            let policy = format!(
+                "{caches}, max-age={seconds}, stale-while-revalidate={seconds}, stale-if-error=86400"
+            );
+            HeaderValue::from_str(&policy).expect("a policy is plain text")
+        };
+        Self {
+            growing: growing("public"),
+            growing_closed: growing("private"),
+        }
+    }
+
+    /// Returns the policy for a resource.
+    pub fn of(&self, resource: &Resource, audience: Audience) -> HeaderValue {
+        match (resource.frozen, audience) {
+            (true, Audience::Everybody) => FROZEN,
+            (true, Audience::Entitled) => FROZEN_CLOSED,
+            (false, Audience::Everybody) => self.growing.clone(),
+            (false, Audience::Entitled) => self.growing_closed.clone(),
+        }
     }
 }
 
@@ -42,17 +72,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Prepares an answer. `now` is the time on our clock.
-    pub fn new(resource: &Resource, coding: Coding, growing: &Growing, now: Instant) -> Self {
+    /// Prepares an answer that may be kept as `policy` says. `now` is the time on our clock.
+    pub fn new(resource: &Resource, coding: Coding, policy: HeaderValue, now: Instant) -> Self {
         let tag = EntityTag::strong(&resource.tag(coding));
         let modified = told_modification(resource.modified, resource.frozen, now);
 
         let mut headers = HeaderMap::with_capacity(10);
-        let policy = if resource.frozen {
-            FROZEN
-        } else {
-            growing.0.clone()
-        };
         headers.insert(CACHE_CONTROL, policy);
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
         let told = HeaderValue::from_str(&tag.to_string());

@@ -59,6 +59,18 @@ impl Route {
         segments.next().is_none().then_some(route)
     }
 
+    /// Returns what requests for it are counted as.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Catalogue => "catalogue",
+            Self::Feed(_) => "feed",
+            Self::Resource(_, Address::Recent | Address::Document(_)) => "document",
+            Self::Resource(_, Address::Entry(_)) => "entry",
+            Self::Resource(_, Address::Index | Address::IndexBlock(_)) => "index",
+            Self::Health | Self::Ready => "health",
+        }
+    }
+
     /// Returns the methods it answers, as in an `Allow` header (rule H-14).
     pub fn methods(&self) -> &'static str {
         match self {

@@ -16,7 +16,7 @@ use simplefeed_core::{
 };
 
 use super::*;
-use crate::log::memory::MemoryLog;
+use crate::{log::memory::MemoryLog, views::archive_files::Archive};
 
 /// A log whose appends wait for the test, and fail when it says so.
 #[derive(Default)]
@@ -153,6 +153,8 @@ fn a_group_is_answered_behind_its_barrier() {
     for fails in [false, true] {
         let log = Arc::new(Gated::default());
         let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(&log);
+        let archive = Archive::new("nowhere".as_ref(), None);
+        let metrics = Arc::new(Metrics::new(Arc::clone(&shared), archive, "nowhere".into()));
         let commits = Arc::new(Mutex::new(vec![]));
         let seen = Arc::clone(&commits);
         let (publisher, writer) = start(
@@ -160,6 +162,7 @@ fn a_group_is_answered_behind_its_barrier() {
             Defaults::new("http://h"),
             || Instant::from_micros(1),
             Box::new(move |commit| seen.lock().unwrap().push(commit.entries())),
+            metrics,
         );
         let first = ask(&publisher, append("{\"id\":\"urn:0\"}", None));
         log.wait_for_append(1);

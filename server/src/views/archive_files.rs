@@ -9,7 +9,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,7 +29,7 @@ use tracing::{error, info};
 use super::{
     CommitQueue, View,
     frozen::Frozen,
-    frozen_files::{FrozenFiles, create_folder, failed, gunzip, twin_of},
+    frozen_files::{FrozenFiles, TEMPORARY, create_folder, failed, gunzip, twin_of},
     index,
     manifest::{Archived, Coded, ManifestError, Manifests},
     sidecar::Sidecar,
@@ -76,13 +79,13 @@ pub enum ArchiveError {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArchiveFiles;
 
-/// Archive all documents of a feed up to this one.
+/// Archive all documents of a feed up to this one, in the tree where its files belong now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveUpTo {
     /// The feed.
     pub feed: FeedKey,
-    /// The newest document that is closed.
-    pub document: DocumentNumber,
+    /// The newest document that is closed; `None` if only the tree may be another one.
+    pub document: Option<DocumentNumber>,
 }
 
 impl View for ArchiveFiles {
@@ -93,8 +96,14 @@ impl View for ArchiveFiles {
         let closed = commit.changes.iter().filter_map(|change| match change {
             Change::Opened { feed, document, .. } => Some(ArchiveUpTo {
                 feed: *feed,
-                document: document.previous()?,
+                document: Some(document.previous()?),
             }),
+            Change::Settings { feed, settings, .. } => {
+                settings.choices.closed.map(|_| ArchiveUpTo {
+                    feed: *feed,
+                    document: None,
+                })
+            }
             _ => None,
         });
         Ok(closed.collect())
@@ -129,8 +138,12 @@ pub struct Salvaged {
 #[derive(Clone, Debug)]
 pub struct Archive {
     www: PathBuf,
+    /// Where the files of closed feeds are, which no web server sees.
+    closed: PathBuf,
     sidecars: PathBuf,
     views: PathBuf,
+    /// The last commit whose closed documents are files, as far as this process knows.
+    reached: Arc<AtomicU64>,
     /// Held while files are written: `rebuild` may run beside the server.
     writing: Arc<Mutex<()>>,
     /// The manifests of all feeds.
@@ -144,9 +157,11 @@ impl Archive {
         let views = data.join("views").join(ArchiveFiles::NAME);
         Self {
             www: www.map_or_else(|| data.join("www"), Path::to_path_buf),
+            closed: data.join("closed"),
             sidecars: data.join("sidecars"),
             manifests: Manifests::new(&views),
             views,
+            reached: Arc::default(),
             writing: Arc::default(),
         }
     }
@@ -157,7 +172,42 @@ impl Archive {
     }
 
     fn folder(&self, feed: &FeedName) -> PathBuf {
-        self.www.join("feeds").join(feed.as_str())
+        let closed = folder_in(&self.closed, feed);
+        if closed.is_dir() {
+            closed
+        } else {
+            folder_in(&self.www, feed)
+        }
+    }
+
+    /// Whether a web server may show files of a feed.
+    pub fn shows(&self, feed: &FeedName) -> bool {
+        folder_in(&self.www, feed).exists()
+    }
+
+    /// Sees to it that the files of a feed are in the tree where they belong: a closed feed may have been
+    /// opened. It is in the closed tree as long as it has a folder there, so that a move that was broken
+    /// off is begun again.
+    fn choose_tree(&self, feed: &FeedName, is_closed: bool) -> Result<(), ArchiveError> {
+        let closed = folder_in(&self.closed, feed);
+        if is_closed {
+            return create_folder(&closed).map_err(failed("create", &closed));
+        }
+        if !closed.is_dir() {
+            return Ok(());
+        }
+        let open = folder_in(&self.www, feed);
+        create_folder(&open).map_err(failed("create", &open))?;
+        let names = names_in(&closed);
+        for names in names.chunks(TOGETHER_MAX) {
+            // Copied, because the trees may be on two file systems.
+            let mut files = FrozenFiles::default();
+            for name in names.iter().filter(|name| !name.ends_with(TEMPORARY)) {
+                files.copy(&closed.join(name), &open.join(name))?;
+            }
+            files.put_in_place()?;
+        }
+        fs::remove_dir_all(&closed).map_err(failed("remove", &closed))
     }
 
     /// Returns the bytes of an archived document, as they are or compressed.
@@ -197,7 +247,9 @@ impl Archive {
 
     /// Returns the feeds of which any file is there.
     pub fn feeds(&self) -> BTreeSet<FeedName> {
-        [self.www.join("feeds"), self.sidecars.clone()]
+        let trees = [&self.www, &self.closed].map(|tree| tree.join("feeds"));
+        let [open, closed] = trees;
+        [open, closed, self.sidecars.clone()]
             .iter()
             .flat_map(names_in)
             .filter_map(|name| FeedName::parse(&name))
@@ -280,9 +332,15 @@ impl Archive {
         let Some(head) = log.feed(wanted.feed)? else {
             return Ok(0);
         };
-        let name = settings_of(log, wanted.feed, head.revision)?.name;
+        let settings = settings_of(log, wanted.feed, head.revision)?;
+        let name = &settings.name;
         let (mut made, mut together) = (0, vec![]);
-        for number in self.manifests.count(&name)? + 1..=wanted.document.get() {
+        {
+            let _writing = self.writing();
+            self.choose_tree(name, settings.is_closed())?;
+        }
+        let last = wanted.document.map_or(0, DocumentNumber::get);
+        for number in self.manifests.count(name)? + 1..=last {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
@@ -294,14 +352,14 @@ impl Archive {
                 .map(|frozen: &Frozen| frozen.bytes.len())
                 .sum();
             if alone || together.len() == TOGETHER_MAX || bytes > TOGETHER_BYTES_MAX {
-                made += self.write_together(&name, &mut together)?;
+                made += self.write_together(name, &mut together)?;
             }
             match frozen {
                 Some(frozen) if !alone => together.push(frozen),
-                _ => made += u64::from(self.make(log, wanted.feed, &name, number, None)?.is_some()),
+                _ => made += u64::from(self.make(log, wanted.feed, name, number, None)?.is_some()),
             }
         }
-        made += self.write_together(&name, &mut together)?;
+        made += self.write_together(name, &mut together)?;
         Ok(made)
     }
 
@@ -333,6 +391,10 @@ impl Archive {
         like: Option<&Self>,
     ) -> Result<Option<(DocumentName, Remade)>, ArchiveError> {
         let _writing = self.writing();
+        if let Some(head) = log.feed(feed)? {
+            let settings = settings_of(log, feed, head.revision)?;
+            self.choose_tree(name, settings.is_closed())?;
+        }
         if let Some(frozen) = Frozen::render(log, feed, number)? {
             if let Some(like) = like {
                 self.adopt_twin(like, name, &frozen)?;
@@ -463,6 +525,11 @@ impl Archive {
         self.cursor() >= commit
     }
 
+    /// Returns the last commit whose closed documents are files, as far as whoever follows the log has come.
+    pub fn reached(&self) -> CommitNumber {
+        CommitNumber(self.reached.load(Ordering::Relaxed))
+    }
+
     fn cursor(&self) -> CommitNumber {
         let text = fs::read_to_string(self.views.join("cursor")).unwrap_or_default();
         CommitNumber(text.trim().parse().unwrap_or(0))
@@ -487,6 +554,7 @@ impl Archive {
         }
         let mut saved = cursor;
         loop {
+            self.reached.store(cursor.0, Ordering::Relaxed);
             match self.follow_on(&**log, queue, cursor) {
                 Ok(Some(last)) => {
                     let is_behind = last.0 == cursor.0 + COMMITS_TOGETHER;
@@ -533,7 +601,7 @@ impl Archive {
         queue: &CommitQueue,
         cursor: CommitNumber,
     ) -> Result<Option<CommitNumber>, ArchiveError> {
-        let mut wanted: BTreeMap<FeedKey, DocumentNumber> = BTreeMap::new();
+        let mut wanted: BTreeMap<FeedKey, Option<DocumentNumber>> = BTreeMap::new();
         let mut last = cursor;
         while last == cursor || (last < log.head().number && last.0 < cursor.0 + COMMITS_TOGETHER) {
             let Some(commit) = queue.wait_for(last.next(), log)? else {
@@ -557,12 +625,19 @@ impl Archive {
                     error!(error, "a document cannot be archived");
                 }
                 Ok(0) => {}
-                Ok(_) => info!(feed = %feed.0, document = document.get(), "archived"),
+                Ok(_) => {
+                    let document = document.map(DocumentNumber::get);
+                    info!(feed = %feed.0, document, "archived");
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok(Some(last).filter(|last| *last > cursor))
     }
+}
+
+fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
+    tree.join("feeds").join(feed.as_str())
 }
 
 /// Returns the names of the files in a folder, if there is one.

@@ -380,7 +380,7 @@ impl Documents {
     }
 
     /// Returns a feed's snapshot if it still holds.
-    fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
+    pub fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
         let snapshot = self.snapshots.get(feed)?;
         self.is_current(&snapshot).then_some(snapshot)
     }

@@ -20,6 +20,9 @@ use super::{
 };
 use crate::log::barrier::{sync_files, sync_folder};
 
+/// What the name of a file ends with as long as it is not whole.
+pub(super) const TEMPORARY: &str = ".new";
+
 /// Files on their way into place.
 #[derive(Debug, Default)]
 pub(super) struct FrozenFiles {
@@ -61,7 +64,7 @@ impl FrozenFiles {
             return Ok(before);
         }
         let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".new");
+        temporary.push(TEMPORARY);
         let temporary = PathBuf::from(temporary);
         let write = || {
             let mut file = OpenOptions::new()
@@ -77,6 +80,20 @@ impl FrozenFiles {
         self.unsynced.push(file);
         self.written.push((temporary, path.into()));
         Ok(before)
+    }
+
+    /// Copies a file, with its time of modification.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be read or written.
+    pub(super) fn copy(&mut self, from: &Path, to: &Path) -> Result<Remade, ArchiveError> {
+        let modified = fs::metadata(from).and_then(|file| file.modified());
+        let modified = modified.map_err(failed("read", from))?;
+        let since = modified.duration_since(SystemTime::UNIX_EPOCH);
+        let micros = i64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
+        let bytes = fs::read(from).map_err(failed("read", from))?;
+        self.write(to, &bytes, Instant::from_micros(micros))
     }
 
     /// Writes the compressed twin of the file at `path`, unless one that decodes to the same is there:

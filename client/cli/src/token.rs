@@ -1,0 +1,68 @@
+//! The token that lets the command in.
+//!
+//! Shell: a file, the environment. A token is never an argument, where everybody on the machine could
+//! read it.
+
+use std::{env, fs, path::PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use simplefeed_client::{Publisher, fetch::Fetcher, transport};
+use url::Url;
+
+/// The environment variable that holds a token.
+const VARIABLE: &str = "SIMPLEFEED_TOKEN";
+
+/// Where the token is
+#[derive(Args, Debug)]
+pub(crate) struct TokenArgs {
+    /// File that holds the token to send; else the token is `$SIMPLEFEED_TOKEN`, if that is set
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    /// Returns the token, if there is one.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "what clap reads from the environment could be an argument, too"
+    )]
+    pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
+        let (text, place) = match &self.token_file {
+            Some(path) => {
+                let text = fs::read_to_string(path)
+                    .with_context(|| format!("cannot read the token in {}", path.display()))?;
+                (text, path.display().to_string())
+            }
+            None => match env::var(VARIABLE) {
+                Ok(text) => (text, format!("${VARIABLE}")),
+                Err(env::VarError::NotPresent) => return Ok(None),
+                Err(_) => bail!("${VARIABLE} is not text"),
+            },
+        };
+        let token = text.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            bail!("{place} holds no token");
+        }
+        Ok(Some(token.into()))
+    }
+
+    /// Returns a publisher that sends the token.
+    pub(crate) fn publisher(&self, url: &str) -> anyhow::Result<Publisher> {
+        let publisher = Publisher::new(url)?;
+        Ok(match self.token()? {
+            Some(token) => publisher.bearer_token(token),
+            None => publisher,
+        })
+    }
+
+    /// Returns a fetcher that sends the token to the origin of `url`.
+    pub(crate) fn fetcher(&self, url: &Url) -> anyhow::Result<Fetcher> {
+        let transport = transport::ready_made().context("there is no way to the network")?;
+        let fetcher = Fetcher::new(transport);
+        Ok(match self.token()? {
+            Some(token) => fetcher.bearer_token(url, token),
+            None => fetcher,
+        })
+    }
+}

@@ -1,0 +1,57 @@
+# A cache in front of simplefeed-server: each frozen document is asked for once.
+# varnishd -f /etc/varnish/simplefeed.vcl -a :80
+vcl 4.1;
+
+import std;
+
+backend simplefeed {
+    .host = "127.0.0.1";
+    .port = "8080";
+    # Less than the server lets a connection be idle, which is 75 s.
+    .first_byte_timeout = 10s;
+    .between_bytes_timeout = 10s;
+    .probe = {
+        .url = "/healthz";
+        .interval = 2s;
+    }
+}
+
+sub vcl_recv {
+    # Publishers with a token are let through; the server asks for it.
+    if (req.method != "GET" && req.method != "HEAD") {
+        if (!req.http.Authorization) {
+            return (synth(403, "Forbidden"));
+        }
+        return (pass);
+    }
+    # Only the catalogue has a query; elsewhere it would only split the cache.
+    if (req.url !~ "^/feeds\?") {
+        set req.url = regsub(req.url, "\?.*$", "");
+    }
+    # What somebody may see is not for others.
+    if (req.http.Authorization) {
+        return (pass);
+    }
+    unset req.http.Cookie;
+    # Only while the server is away may old copies be shown.
+    if (std.healthy(req.backend_hint)) {
+        set req.grace = 0s;
+    }
+    # A consumer that doubts a copy asks past us.
+    if (req.http.Cache-Control ~ "no-cache") {
+        set req.hash_always_miss = true;
+    }
+    return (hash);
+}
+
+sub vcl_backend_response {
+    # What may be kept, and how long, is what the server says; refusals say no-store.
+    if (beresp.http.Cache-Control ~ "no-store|private") {
+        set beresp.uncacheable = true;
+        set beresp.ttl = 0s;
+        return (deliver);
+    }
+    # While the server is away, what was seen last is served, for a day.
+    set beresp.grace = 24h;
+    set beresp.keep = 24h;
+}

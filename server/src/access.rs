@@ -1,0 +1,341 @@
+//! Who may do what: tokens, the rights they give, and what is asked of whoever has none.
+//!
+//! Pure, but for making a token. A token is 256 random bits; the server knows only its SHA-256, so whoever
+//! reads its file of tokens cannot use them.
+//!
+//! ```text
+//! # name : SHA-256 of the token, hex : right : feeds
+//! shop:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08:publish:orders
+//! shop:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08:read:orders-*
+//! ```
+
+use std::fmt;
+
+use hyper::header::{AUTHORIZATION, HeaderMap};
+use simplefeed_core::{digest::Digest, feed::FeedName};
+use subtle::ConstantTimeEq as _;
+
+/// What every token begins with, so that people and scanners know one when they see it.
+const TOKEN_PREFIX: &str = "sft_";
+
+/// What a token lets its holder do with a feed. Each right includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    /// See the feed though it is closed.
+    Read,
+    /// Append to it, which creates it if need be.
+    Publish,
+    /// Change its settings.
+    Admin,
+}
+
+impl Right {
+    /// Returns the right of a name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "read" => Self::Read,
+            "publish" => Self::Publish,
+            "admin" => Self::Admin,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Publish => "publish",
+            Self::Admin => "admin",
+        })
+    }
+}
+
+/// Feeds: one by its name, or all whose names begin like a pattern that ends with `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedPattern {
+    beginning: String,
+    is_exact: bool,
+}
+
+impl FeedPattern {
+    /// Returns the pattern of a text, or `None` if no feed can match it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let beginning = text.strip_suffix('*').unwrap_or(text);
+        let can_match = beginning.is_empty() || FeedName::parse(beginning).is_some();
+        let is_exact = beginning == text;
+        (can_match && !text.is_empty()).then(|| Self {
+            beginning: beginning.into(),
+            is_exact,
+        })
+    }
+
+    fn matches(&self, feed: &FeedName) -> bool {
+        let rest = feed.as_str().strip_prefix(&*self.beginning);
+        rest.is_some_and(|rest| rest.is_empty() || !self.is_exact)
+    }
+}
+
+impl fmt::Display for FeedPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let star = if self.is_exact { "" } else { "*" };
+        write!(f, "{}{star}", self.beginning)
+    }
+}
+
+/// One line of a file of tokens.
+#[derive(Clone, Debug)]
+struct Grant {
+    secret: Digest,
+    right: Right,
+    feeds: FeedPattern,
+}
+
+/// The tokens that a server knows.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens(Vec<Grant>);
+
+impl Tokens {
+    /// Reads a file of tokens.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong with every line that is not right; never what it says, since somebody may have
+    /// put a token there.
+    pub fn parse(text: &str) -> Result<Self, Vec<String>> {
+        let (mut grants, mut problems) = (vec![], vec![]);
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            match grant(line) {
+                Ok(grant) => grants.push(grant),
+                Err(problem) => problems.push(format!("line {}: {problem}", number + 1)),
+            }
+        }
+        if problems.is_empty() {
+            Ok(Self(grants))
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Returns what the holder of a token may do, or `None` if it is no token of ours. Takes as long
+    /// whatever the token is.
+    fn caller(&self, token: &str) -> Option<Caller<'_>> {
+        let offered = Digest::of(token.as_bytes());
+        let is_offered = |grant: &&Grant| bool::from(grant.secret.0.ct_eq(&offered.0));
+        let grants: Vec<&Grant> = self.0.iter().filter(is_offered).collect();
+        (!grants.is_empty()).then_some(Caller(grants))
+    }
+}
+
+fn grant(line: &str) -> Result<Grant, &'static str> {
+    let fields: Vec<&str> = line.split(':').collect();
+    let [_name, secret, right, feeds] = fields[..] else {
+        return Err("it is not name:sha256:right:feeds");
+    };
+    Ok(Grant {
+        secret: Digest::parse(secret)
+            .ok_or("the second field is not the SHA-256 of a token, in hex")?,
+        right: Right::parse(right).ok_or("the right is not read, publish or admin")?,
+        feeds: FeedPattern::parse(feeds)
+            .ok_or("the last field is not a feed, or what feeds begin with and *")?,
+    })
+}
+
+/// The holder of a token.
+#[derive(Debug)]
+struct Caller<'t>(Vec<&'t Grant>);
+
+impl Caller<'_> {
+    fn may(&self, right: Right, feed: &FeedName) -> bool {
+        let mut grants = self.0.iter();
+        grants.any(|grant| grant.right >= right && grant.feeds.matches(feed))
+    }
+}
+
+/// Whom a listener lets do what.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Whoever reaches it, everything.
+    Anyone,
+    /// Whoever reaches it sees what is public. Nobody publishes.
+    Readers,
+    /// Who has a token, what that says; all others see what is public.
+    Holders(Tokens),
+    /// The same, but nobody publishes.
+    ReadingHolders(Tokens),
+}
+
+/// Why somebody may not do something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// There is no token, and one is needed.
+    NoToken,
+    /// What there is is no token of ours.
+    WrongToken,
+    /// The token is not for this.
+    NotEntitled,
+    /// Nobody may, at this listener.
+    NotHere,
+}
+
+impl Access {
+    /// Checks that a request may do something with a feed.
+    ///
+    /// # Errors
+    ///
+    /// Says why not.
+    pub fn check(&self, headers: &HeaderMap, right: Right, feed: &FeedName) -> Result<(), Denied> {
+        let tokens = match self {
+            Self::Anyone => return Ok(()),
+            Self::Readers => return Err(Denied::NotHere),
+            Self::ReadingHolders(_) if right > Right::Read => return Err(Denied::NotHere),
+            Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
+        };
+        let token = token_of(headers).ok_or(Denied::NoToken)?;
+        let caller = tokens.caller(token).ok_or(Denied::WrongToken)?;
+        if caller.may(right, feed) {
+            Ok(())
+        } else {
+            Err(Denied::NotEntitled)
+        }
+    }
+
+    /// Whether a request may see a closed feed.
+    pub fn shows(&self, headers: &HeaderMap, feed: &FeedName) -> bool {
+        self.check(headers, Right::Read, feed).is_ok()
+    }
+}
+
+/// Returns the bearer token of a request (RFC 6750, 2.1). Several of them are none.
+fn token_of(headers: &HeaderMap) -> Option<&str> {
+    let mut fields = headers.get_all(AUTHORIZATION).iter();
+    let (field, None) = (fields.next()?, fields.next()) else {
+        return None;
+    };
+    let (scheme, token) = field.to_str().ok()?.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then(|| token.trim_start_matches(' '))
+}
+
+/// Returns a new token, and the line for the file of tokens that gives it a right.
+///
+/// # Errors
+///
+/// Returns why the operating system has no random bytes.
+pub fn new_token(
+    name: &str,
+    right: Right,
+    feeds: &FeedPattern,
+) -> Result<(String, String), getrandom::Error> {
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits)?;
+    let token = format!("{TOKEN_PREFIX}{}", Digest(bits));
+    let secret = Digest::of(token.as_bytes());
+    Ok((token, format!("{name}:{secret}:{right}:{feeds}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn feed(name: &str) -> FeedName {
+        FeedName::parse(name).unwrap()
+    }
+
+    fn bearing(value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_str(value).unwrap())])
+    }
+
+    fn line(token: &str, right: &str, feeds: &str) -> String {
+        format!("n:{}:{right}:{feeds}\n", Digest::of(token.as_bytes()))
+    }
+
+    #[test]
+    fn a_right_is_for_the_feeds_of_its_pattern_and_includes_lesser_ones() {
+        let text = line("t", "publish", "orders") + "# more\n\n" + &line("t", "read", "shop-*");
+        let access = Access::Holders(Tokens::parse(&text).unwrap());
+        let check = |right, name| access.check(&bearing("Bearer t"), right, &feed(name));
+        assert_eq!(check(Right::Publish, "orders"), Ok(()));
+        assert_eq!(check(Right::Read, "orders"), Ok(()));
+        assert_eq!(check(Right::Read, "shop-1"), Ok(()));
+        for (right, name) in [
+            (Right::Admin, "orders"),
+            (Right::Publish, "shop-1"),
+            (Right::Read, "orders2"),
+            (Right::Read, "order"),
+            (Right::Read, "shop"),
+        ] {
+            assert_eq!(
+                check(right, name),
+                Err(Denied::NotEntitled),
+                "{right} {name}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_one_bearer_token_of_ours_counts() {
+        let access = Access::Holders(Tokens::parse(&line("t", "admin", "*")).unwrap());
+        let check = |headers: &HeaderMap| access.check(headers, Right::Read, &feed("a"));
+        assert_eq!(check(&bearing("bearer  t")), Ok(()));
+        assert_eq!(check(&HeaderMap::new()), Err(Denied::NoToken));
+        for wrong in ["Bearer T", "Bearer tt", "Bearer t t", "Bearer "] {
+            assert_eq!(check(&bearing(wrong)), Err(Denied::WrongToken), "{wrong}");
+        }
+        for none in ["Basic t", "t", "Bearer"] {
+            assert_eq!(check(&bearing(none)), Err(Denied::NoToken), "{none}");
+        }
+        let mut twice = bearing("Bearer t");
+        twice.append(AUTHORIZATION, HeaderValue::from_static("Bearer t"));
+        assert_eq!(check(&twice), Err(Denied::NoToken));
+    }
+
+    #[test]
+    fn a_listener_for_readers_takes_nothing_from_anybody() {
+        let tokens = Tokens::parse(&line("t", "admin", "*")).unwrap();
+        let bearer = bearing("Bearer t");
+        let reading = Access::ReadingHolders(tokens);
+        assert!(reading.shows(&bearer, &feed("a")));
+        for access in [reading, Access::Readers] {
+            let denied = access.check(&bearer, Right::Publish, &feed("a"));
+            assert_eq!(denied, Err(Denied::NotHere));
+        }
+        assert!(!Access::Readers.shows(&bearer, &feed("a")));
+        assert!(Access::Anyone.shows(&HeaderMap::new(), &feed("a")));
+    }
+
+    #[test]
+    fn every_wrong_line_is_told_and_none_is_repeated() {
+        let good = line("t", "read", "a");
+        let text = format!(
+            "{good}secret\nn:secret:read:a\n{}{}{}",
+            line("t", "write", "a"),
+            line("t", "read", "A"),
+            line("t", "read", "")
+        );
+        let problems = Tokens::parse(&text).unwrap_err().join("\n");
+        for number in 2..=6 {
+            assert!(problems.contains(&format!("line {number}: ")), "{problems}");
+        }
+        assert!(!problems.contains("secret") && !problems.contains("line 1:"));
+    }
+
+    #[test]
+    fn a_new_token_gives_its_right() {
+        let (token, text) =
+            new_token("n", Right::Publish, &FeedPattern::parse("a*").unwrap()).unwrap();
+        assert_eq!(token.len(), TOKEN_PREFIX.len() + 64);
+        let access = Access::Holders(Tokens::parse(&text).unwrap());
+        let bearer = bearing(&format!("Bearer {token}"));
+        assert_eq!(access.check(&bearer, Right::Publish, &feed("ab")), Ok(()));
+        let (other, _) = new_token("n", Right::Read, &FeedPattern::parse("a").unwrap()).unwrap();
+        assert_ne!(token, other);
+    }
+}

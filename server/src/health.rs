@@ -1,0 +1,42 @@
+//! Asks a running server whether it is ready, where there is nothing else to ask with.
+//!
+//! Shell: a socket.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// How long a server that is well may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The most bytes of an answer.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+
+/// Returns whether the server that listens on `address` is ready, and what it says.
+///
+/// # Errors
+///
+/// Returns why there is no answer.
+pub fn ask(address: SocketAddr) -> io::Result<(bool, String)> {
+    // Who listens everywhere is here, too.
+    let here = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let address = SocketAddr::new(here, address.port());
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .ok_or_else(|| io::Error::other("that is no HTTP server"))?;
+    Ok((head.starts_with("HTTP/1.1 200 "), body.trim().into()))
+}

@@ -1,0 +1,278 @@
+//! Where a server listens, and the signals it listens to.
+//!
+//! Shell: sockets, signals, the system's limits.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use futures_util::future::join_all;
+use listenfd::ListenFd;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag::register_conditional_shutdown,
+};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    runtime::{Builder, Handle, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{Semaphore, watch},
+};
+use tracing::{error, info, warn};
+
+use crate::{
+    access::Access,
+    config::{Config, ConfigError, Door},
+    exit,
+    http::{self, Answering, Listener, Rules, Service, handler::Handler},
+    metrics::Metrics,
+    serve::ServeError,
+    socket,
+};
+
+/// Files that are open beside connections.
+const FILES: u64 = 256;
+/// Who may connect to the socket for publishing: its owner and its group.
+const PUBLISHERS: u32 = 0o660;
+
+/// Bound listeners. They come first, so that a busy port leaves the log alone.
+#[derive(Debug)]
+pub struct Listening {
+    runtime: Runtime,
+    listener: TcpListener,
+    address: SocketAddr,
+    publishing: Option<(Listener, Door)>,
+    metrics: Option<(TcpListener, SocketAddr)>,
+}
+
+impl Listening {
+    /// Binds what a configuration names; port 0 takes a free one.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServeError`].
+    pub fn bind(config: &Config) -> Result<Self, ServeError> {
+        let runtime = Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(ServeError::Start)?;
+        let entered = runtime.enter();
+        // systemd may have bound it for us, so that nobody is refused while we start.
+        let (listener, address) = match ListenFd::from_env().take_tcp_listener(0) {
+            Ok(Some(listener)) => taken(listener).map_err(ServeError::Start)?,
+            _ => bind_address(config.listen)?,
+        };
+        let publishing = config.publish_listen.as_ref().map(bind_door).transpose()?;
+        let metrics = config.metrics_listen.map(bind_address).transpose()?;
+        drop(entered);
+        Ok(Self {
+            runtime,
+            listener,
+            address,
+            publishing,
+            metrics,
+        })
+    }
+
+    /// Takes the signals that ask the process to end. Before anybody is told that the server listens, so
+    /// that it always ends in order.
+    ///
+    /// # Errors
+    ///
+    /// Returns why signals cannot be received.
+    pub fn stop_signals(&self) -> Result<StopSignals, ServeError> {
+        // Whoever asks twice does not want to wait: nothing acknowledged is lost by that.
+        let asked = Arc::new(AtomicBool::new(false));
+        for (signal, code) in [(SIGTERM, exit::TERMINATED), (SIGINT, exit::INTERRUPTED)] {
+            let code = code.into();
+            register_conditional_shutdown(signal, code, Arc::clone(&asked))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
+                .map_err(ServeError::Start)?;
+        }
+        let _runtime = self.runtime.enter();
+        Ok(StopSignals {
+            terminate: signal(SignalKind::terminate()).map_err(ServeError::Start)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(ServeError::Start)?,
+        })
+    }
+
+    /// Returns the address for everything.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns where publishing requests are taken, if not where everything else is.
+    pub fn publishing(&self) -> Option<&Door> {
+        self.publishing.as_ref().map(|(_, door)| door)
+    }
+
+    /// Returns where metrics are told.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Returns the runtime that will serve.
+    pub fn runtime(&self) -> Handle {
+        self.runtime.handle().clone()
+    }
+
+    /// Serves until `stop` completes and the requests in flight are answered. What still runs then runs on
+    /// the runtime that is returned.
+    pub(crate) fn serve(
+        self,
+        config: &Config,
+        gates: Gates,
+        handler: &Arc<Handler>,
+        metrics: &Arc<Metrics>,
+        stop: impl Future<Output = ()>,
+    ) -> Runtime {
+        let limits = config.limits;
+        allow_connections(limits.connections);
+        let (stopping, stopped) = watch::channel(false);
+        let service = |answering| Service {
+            answering,
+            limits,
+            slots: Arc::new(Semaphore::new(limits.connections)),
+            stopping: stopped.clone(),
+        };
+        let feeds = |rules: &Arc<Rules>| {
+            let answering = Answering::Feeds(Arc::clone(handler), Arc::clone(rules));
+            service(answering)
+        };
+        let told = || service(Answering::Metrics(Arc::clone(metrics)));
+        let listeners = [
+            Some((Listener::Tcp(self.listener), feeds(&gates.reading))),
+            self.publishing
+                .map(|(listener, _)| (listener, feeds(&gates.publishing))),
+            self.metrics
+                .map(|(listener, _)| (Listener::Tcp(listener), told())),
+        ];
+        self.runtime.block_on(async {
+            let reload = tokio::spawn(gates.reload(config.clone()));
+            let stop = async {
+                stop.await;
+                info!("stopping");
+                stopping.send_replace(true);
+            };
+            let serving = listeners.into_iter().flatten();
+            let serving = serving.map(|(listener, service)| http::serve(listener, service));
+            tokio::join!(join_all(serving), stop);
+            reload.abort();
+        });
+        self.runtime
+    }
+}
+
+/// Whom the listeners let do what.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    reading: Arc<Rules>,
+    publishing: Arc<Rules>,
+}
+
+impl Gates {
+    /// Returns what a configuration says.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is wrong with the file of tokens.
+    pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
+        let (reading, publishing) = config.access()?;
+        Ok(Self {
+            reading: Arc::new(Rules::new(reading)),
+            publishing: Arc::new(Rules::new(publishing.unwrap_or(Access::Readers))),
+        })
+    }
+
+    /// Reads the file of tokens again whenever SIGHUP asks for it. One that is wrong changes nothing.
+    async fn reload(self, config: Config) {
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+            return;
+        };
+        while hangup.recv().await.is_some() {
+            match config.access() {
+                Ok((reading, publishing)) => {
+                    self.reading.replace(reading);
+                    self.publishing
+                        .replace(publishing.unwrap_or(Access::Readers));
+                    info!("the tokens are read again");
+                }
+                Err(error) => error!(%error, "the tokens stay as they were"),
+            }
+        }
+    }
+}
+
+fn bind_address(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let failed = |source| ServeError::Listen {
+        door: Door::Address(address),
+        source,
+    };
+    std::net::TcpListener::bind(address)
+        .and_then(taken)
+        .map_err(failed)
+}
+
+fn taken(listener: std::net::TcpListener) -> std::io::Result<(TcpListener, SocketAddr)> {
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok((TcpListener::from_std(listener)?, address))
+}
+
+fn bind_door(door: &Door) -> Result<(Listener, Door), ServeError> {
+    match door {
+        Door::Address(address) => {
+            let (listener, address) = bind_address(*address)?;
+            Ok((Listener::Tcp(listener), Door::Address(address)))
+        }
+        Door::Socket(path) => {
+            let failed = |source| ServeError::Listen {
+                door: door.clone(),
+                source,
+            };
+            let listener = socket::bind(path, PUBLISHERS).map_err(failed)?;
+            let listener = UnixListener::from_std(listener).map_err(failed)?;
+            Ok((Listener::Unix(listener), door.clone()))
+        }
+    }
+}
+
+/// Sees to it that the system lets us have so many connections.
+fn allow_connections(connections: usize) {
+    let limits = getrlimit(Resource::Nofile);
+    let needed = u64::try_from(connections).unwrap_or(u64::MAX) + FILES;
+    if limits.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let allowed = limits.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = Rlimit {
+        current: Some(allowed),
+        ..limits
+    };
+    if setrlimit(Resource::Nofile, raised).is_err() || allowed < needed {
+        warn!(
+            allowed,
+            needed, "the system allows too few open files for all connections"
+        );
+    }
+}
+
+/// SIGTERM and SIGINT, from the moment they are asked for: what comes before anybody waits is not lost.
+#[derive(Debug)]
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Completes when the process is asked to end. Returns whether it was by SIGINT, from a terminal,
+    /// rather than by SIGTERM.
+    pub async fn received(mut self) -> bool {
+        tokio::select! {
+            _ = self.terminate.recv() => false,
+            _ = self.interrupt.recv() => true,
+        }
+    }
+}

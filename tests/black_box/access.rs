@@ -1,0 +1,534 @@
+//! Who may do what, on every route, directly and behind nginx.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
+    path::Path,
+};
+
+use simplefeed_core::feed::{DocumentName, DocumentNumber, Epoch, FeedName, Numbered};
+use simplefeed_server::{http::routes::Route, views::documents::Address};
+
+use crate::{
+    harness::{Server, check_folder, events, program, run, simplefeed, text},
+    http::{Request, Response},
+    nginx::{Nginx, replace},
+};
+
+const PUBLIC: &str = "https://feeds.example.org/";
+
+/// A server that wants tokens, and one token of each kind.
+struct Guarded {
+    folder: tempfile::TempDir,
+    server: Server,
+    /// May do everything.
+    admin: String,
+    /// May publish to the feeds `shut` and `open`.
+    publisher: String,
+    /// May read `shut`.
+    reader: String,
+    /// May do everything with another feed.
+    stranger: String,
+}
+
+impl Guarded {
+    /// Starts it with a feed `open` and a closed feed `shut`, each with two frozen documents.
+    fn start(more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = folder.path().join("tokens");
+        let token = |right: &str, feeds: &str| new_token(&tokens, right, feeds);
+        let (admin, reader, stranger) = (
+            token("admin", "*"),
+            token("read", "shut"),
+            token("admin", "elsewhere"),
+        );
+        let publisher = token("publish", "shut");
+        let data = folder.path().join("data");
+        let mut args = vec!["--public-url", PUBLIC, "--tokens", tokens.to_str().unwrap()];
+        args.extend(more);
+        let server = Server::start(&data, &args);
+        let guarded = Self {
+            folder,
+            server,
+            admin,
+            publisher,
+            reader,
+            stranger,
+        };
+        for (feed, closed) in [("open", false), ("shut", true)] {
+            let settings = format!("{{\"document_entries\":3,\"closed\":{closed}}}");
+            let path = format!("/feeds/{feed}");
+            let created = guarded.ask(Request::put(&path, &settings), Some(&guarded.admin));
+            assert_eq!(created.status, 201, "{}", created.text());
+            let events = Request::post(&path, "application/x-ndjson", events(8));
+            assert_eq!(guarded.ask(events, Some(&guarded.admin)).status, 201);
+            guarded.wait_until_frozen(&format!("{path}/2.atom"));
+        }
+        guarded
+    }
+
+    fn data(&self) -> std::path::PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn ask(&self, request: Request, token: Option<&str>) -> Response {
+        self.server.send(&bearing(request, token))
+    }
+
+    fn wait_until_frozen(&self, path: &str) {
+        for _ in 0..1_000 {
+            let answer = self.ask(Request::get(path), Some(&self.admin));
+            if answer.header("cache-control").contains("immutable") {
+                return;
+            }
+            crate::harness::pause(std::time::Duration::from_millis(10));
+        }
+        panic!("{path} is never frozen");
+    }
+}
+
+fn bearing(request: Request, token: Option<&str>) -> Request {
+    match token {
+        Some(token) => request.header("Authorization", &format!("Bearer {token}")),
+        None => request,
+    }
+}
+
+fn new_token(file: &Path, right: &str, feeds: &str) -> String {
+    let file = file.to_str().unwrap();
+    let args = [
+        "token", "new", "someone", "--right", right, "--feeds", feeds, "--tokens", file,
+    ];
+    let made = run("simplefeed-server", &args, b"");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    text(&made.stdout).trim().to_owned()
+}
+
+/// Returns the route after another one. A new kind of route or address does not compile without a place
+/// here.
+fn after(route: Option<&Route>, feed: &FeedName) -> Option<Route> {
+    let at = |address| Some(Route::Resource(feed.clone(), address));
+    let first = |number| Numbered {
+        number,
+        epoch: Epoch::FIRST,
+    };
+    let document = |number| DocumentName {
+        number: DocumentNumber::new(number).unwrap(),
+        epoch: Epoch::FIRST,
+    };
+    match route {
+        None => Some(Route::Catalogue),
+        Some(Route::Catalogue) => Some(Route::Feed(feed.clone())),
+        Some(Route::Feed(_)) => at(Address::Recent),
+        Some(Route::Resource(_, address)) => match address {
+            Address::Recent => at(Address::Document(document(1))),
+            // Frozen, and growing.
+            Address::Document(name) if name.number.get() == 1 => at(Address::Document(document(3))),
+            Address::Document(_) => at(Address::Entry(first(0))),
+            Address::Entry(_) => at(Address::Index),
+            Address::Index => at(Address::IndexBlock(first(1))),
+            Address::IndexBlock(_) => Some(Route::Health),
+        },
+        Some(Route::Health) => Some(Route::Ready),
+        Some(Route::Ready) => None,
+    }
+}
+
+/// Returns the path of a route, and whether it shows something of its feed.
+fn path_of(route: &Route) -> (String, bool) {
+    match route {
+        Route::Catalogue => ("/feeds".into(), false),
+        Route::Feed(feed) => (format!("/feeds/{feed}"), true),
+        Route::Resource(feed, address) => {
+            let file = match address {
+                Address::Recent => "recent.atom".into(),
+                Address::Document(name) => name.to_string(),
+                Address::Entry(numbered) => format!("entries/{numbered}.atom"),
+                Address::Index => "index.json".into(),
+                Address::IndexBlock(numbered) => format!("index-{numbered}.json"),
+            };
+            (format!("/feeds/{feed}/{file}"), true)
+        }
+        Route::Health => ("/healthz".into(), false),
+        Route::Ready => ("/readyz".into(), false),
+    }
+}
+
+/// Goal: nobody sees or does what no token of theirs is for.
+/// Method: every route there is, with every method and every kind of token.
+#[test]
+fn every_route_asks_for_the_right_token() {
+    let guarded = Guarded::start(&[]);
+    let credentials = [
+        ("none", None),
+        ("wrong", Some("sft_wrong")),
+        ("stranger", Some(&*guarded.stranger)),
+        ("reader", Some(&*guarded.reader)),
+        ("publisher", Some(&*guarded.publisher)),
+        ("admin", Some(&*guarded.admin)),
+    ];
+    let mut asked = 0;
+    for feed in ["open", "shut"] {
+        let name = FeedName::parse(feed).unwrap();
+        let mut route = None;
+        while let Some(next) = after(route.as_ref(), &name) {
+            let (path, shows) = path_of(&next);
+            assert_eq!(Route::of(&path, "").as_ref(), Some(&next), "{path}");
+            for (who, token) in credentials {
+                for method in ["GET", "HEAD", "POST", "PUT", "DELETE"] {
+                    let body = if method == "POST" || method == "PUT" {
+                        "{}"
+                    } else {
+                        ""
+                    };
+                    let request = Request::new(method, &path)
+                        .header("Content-Type", "application/json")
+                        .body(body);
+                    let status = guarded.ask(request, token).status;
+                    let what = format!("{method} {path} by {who}: {status}");
+                    let may = |mut all: std::slice::Iter<'_, &str>| all.any(|one| *one == who);
+                    let reads = feed != "shut" || may(["reader", "publisher", "admin"].iter());
+                    let exists = !path.ends_with("index-1.json");
+                    match method {
+                        "GET" | "HEAD" if !shows => assert_eq!(status, 200, "{what}"),
+                        "GET" | "HEAD" if reads && exists => {
+                            assert!(status == 200 || status == 303, "{what}");
+                        }
+                        "GET" | "HEAD" => assert_eq!(status, 404, "{what}"),
+                        "POST" | "PUT" if matches!(next, Route::Feed(_)) => {
+                            let holds = match (feed, method) {
+                                ("shut", "POST") => may(["publisher", "admin"].iter()),
+                                _ => who == "admin",
+                            };
+                            match who {
+                                "none" | "wrong" => assert_eq!(status, 401, "{what}"),
+                                _ if holds => assert!(status < 300, "{what}"),
+                                _ => assert_eq!(status, 403, "{what}"),
+                            }
+                        }
+                        _ => assert_eq!(status, 405, "{what}"),
+                    }
+                    asked += 1;
+                }
+            }
+            route = Some(next);
+        }
+    }
+    assert!(asked > 300, "{asked}");
+    let challenge = guarded.ask(Request::post("/feeds/open", "application/json", "{}"), None);
+    assert!(challenge.header("www-authenticate").starts_with("Bearer"));
+}
+
+/// Goal: a closed feed is as one that is not there, to all who may not read it.
+#[test]
+fn a_closed_feed_is_as_one_that_is_not_there() {
+    let guarded = Guarded::start(&[]);
+    let names = |token| {
+        let listing = guarded.ask(Request::get("/feeds"), token);
+        let feeds = listing.json()["feeds"].as_array().unwrap().clone();
+        let names: Vec<String> = feeds
+            .iter()
+            .map(|feed| feed["name"].as_str().unwrap().to_owned())
+            .collect();
+        (names, listing)
+    };
+    let (public, listing) = names(None);
+    assert_eq!(public, ["open"]);
+    assert!(listing.header("vary").contains("authorization"));
+    let (all, listing) = names(Some(&guarded.reader));
+    assert_eq!(all, ["open", "shut"]);
+    assert!(listing.header("cache-control").starts_with("private"));
+
+    for (path, absent) in [
+        ("/feeds/shut/recent.atom", "/feeds/shuu/recent.atom"),
+        ("/feeds/shut/1.atom", "/feeds/shuu/1.atom"),
+        ("/feeds/shut", "/feeds/shuu"),
+        ("/feeds/shut/99.atom", "/feeds/shuu/99.atom"),
+    ] {
+        let (hidden, absent) = (guarded.server.get(path), guarded.server.get(absent));
+        assert_eq!(hidden.status, 404);
+        let same = |answer: &Response| {
+            let mut headers = answer.headers.clone();
+            headers.retain(|(name, _)| name != "date");
+            (headers, answer.text().replace("shuu", "shut"))
+        };
+        assert_eq!(same(&hidden), same(&absent), "{path}");
+    }
+    for path in ["/feeds/shut/1.atom", "/feeds/shut/recent.atom"] {
+        // Twice: what was shown to one is not kept ready for others.
+        for token in [Some(&*guarded.reader), None, Some(&*guarded.reader)] {
+            let answer = guarded.ask(Request::get(path), token);
+            match token {
+                Some(_) => {
+                    assert!(
+                        answer.header("cache-control").starts_with("private"),
+                        "{path}"
+                    );
+                }
+                None => assert_eq!(answer.status, 404, "{path}"),
+            }
+        }
+    }
+    assert!(!guarded.data().join("www/feeds/shut").exists());
+    assert!(guarded.data().join("closed/feeds/shut/1.atom").exists());
+    let to = guarded.folder.path().join("exported");
+    let args = [
+        "export",
+        "--data",
+        guarded.data().to_str().unwrap(),
+        "--to",
+        to.to_str().unwrap(),
+    ]
+    .map(str::to_owned);
+    assert!(run("simplefeed-server", &args, b"").status.success());
+    assert!(to.join("feeds/open/1.atom").exists() && !to.join("feeds/shut").exists());
+}
+
+/// Goal: a closed feed can be opened, with the same bytes under the same URLs; a public one stays so.
+#[test]
+fn a_closed_feed_can_be_opened_for_ever() {
+    let guarded = Guarded::start(&[]);
+    let before = guarded.ask(Request::get("/feeds/shut/1.atom"), Some(&guarded.reader));
+    let open = |closed: bool| {
+        let settings = format!("{{\"closed\":{closed}}}");
+        guarded.ask(Request::put("/feeds/shut", &settings), Some(&guarded.admin))
+    };
+    assert_eq!(open(false).status, 200);
+    let after = guarded.server.wait_until_frozen("/feeds/shut/1.atom");
+    assert_eq!(
+        (&after.body, after.header("etag")),
+        (&before.body, before.header("etag"))
+    );
+    let refused = open(true);
+    assert_eq!(refused.status, 422);
+    assert!(
+        refused.text().contains("caches have it"),
+        "{}",
+        refused.text()
+    );
+    // Soon a web server finds its files, too.
+    let file = guarded.data().join("www/feeds/shut/1.atom");
+    for _ in 0..500 {
+        if file.exists() {
+            break;
+        }
+        crate::harness::pause(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(fs::read(file).unwrap(), before.body);
+    let data = guarded.data();
+    guarded.server.stop();
+    assert!(!data.join("closed/feeds/shut").exists());
+    assert!(check_folder("verify", &data).contains(": 0 faults"));
+}
+
+/// Goal: the files of a closed feed stay closed in a backup, and a file of it where web servers look is a
+/// fault.
+#[test]
+fn what_is_closed_stays_closed_in_a_backup() {
+    let guarded = Guarded::start(&[]);
+    let (data, to) = (guarded.data(), guarded.folder.path().join("backup"));
+    let args = [
+        "backup",
+        "--data",
+        data.to_str().unwrap(),
+        "--to",
+        to.to_str().unwrap(),
+    ];
+    assert!(
+        run("simplefeed-server", &args.map(str::to_owned), b"")
+            .status
+            .success()
+    );
+    assert!(to.join("closed/feeds/shut/2.atom").exists() && !to.join("www/feeds/shut").exists());
+    guarded.server.stop();
+    fs::create_dir_all(data.join("www/feeds/shut")).unwrap();
+    let args = ["verify", "--data", data.to_str().unwrap()].map(str::to_owned);
+    let found = run("simplefeed-server", &args, b"");
+    assert_eq!(found.status.code(), Some(15));
+    assert!(
+        text(&found.stdout).contains("it is closed"),
+        "{}",
+        text(&found.stdout)
+    );
+}
+
+/// Goal: a token that is no longer in the file opens nothing; a file that is wrong changes nothing; no token
+/// is ever logged.
+#[test]
+fn tokens_are_read_again_and_never_logged() {
+    let guarded = Guarded::start(&["--log", "debug"]);
+    let tokens = guarded.folder.path().join("tokens");
+    let mode = fs::metadata(&tokens).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "others cannot read the file");
+    let post = |token: &str| {
+        let event = Request::post("/feeds/shut", "application/json", "{\"title\":\"t\"}");
+        guarded.ask(event, Some(token)).status
+    };
+    assert_eq!(post(&guarded.publisher), 201);
+    fs::write(&tokens, "not a line of tokens\n").unwrap();
+    guarded.server.signal("HUP");
+    guarded
+        .server
+        .wait_for_log(&["tokens stay as they were", "line 1"]);
+    assert_eq!(post(&guarded.publisher), 201);
+    fs::remove_file(&tokens).unwrap();
+    let next = new_token(&tokens, "publish", "sh*");
+    guarded.server.signal("HUP");
+    guarded.server.wait_for_log(&["read again"]);
+    assert_eq!((post(&next), post(&guarded.publisher)), (201, 401));
+    for line in guarded.server.said() {
+        assert!(!line.contains(&next) && !line.contains("sft_"), "{line}");
+    }
+}
+
+/// Goal: where publishing has a listener of its own, the other one takes nothing from anybody.
+#[test]
+fn publishing_can_be_confined() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("publish.sock");
+    let door = socket.to_str().unwrap();
+    let server = Server::start(
+        &folder.path().join("data"),
+        &["--public-url", PUBLIC, "--publish-listen", door],
+    );
+    let event = Request::post("/feeds/a", "application/json", "{\"title\":\"t\"}");
+    let refused = server.send(&event);
+    assert_eq!(refused.status, 403);
+    assert!(
+        refused.text().contains("another listener"),
+        "{}",
+        refused.text()
+    );
+    let at_the_door = |head: &str, body: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{head} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(at_the_door("POST /feeds/a", "{\"title\":\"t\"}").starts_with("HTTP/1.1 201"));
+    assert!(at_the_door("PUT /feeds/b", "{\"closed\":true}").starts_with("HTTP/1.1 201"));
+    assert!(at_the_door("GET /feeds/b/recent.atom", "").starts_with("HTTP/1.1 200"));
+    assert_eq!(server.get("/feeds/a/recent.atom").status, 200);
+    assert_eq!(server.get("/feeds/b/recent.atom").status, 404);
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o007, 0, "others cannot connect");
+    server.stop();
+
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let server = Server::start(
+        &folder.path().join("data"),
+        &["--public-url", PUBLIC, "--publish-listen", &address],
+    );
+    assert_eq!(server.send(&event).status, 403);
+    assert_eq!(event.send(&address).unwrap().status, 201);
+}
+
+/// Goal: the command publishes and reads with a token from a file or the environment, and says what is the
+/// matter without one.
+#[test]
+fn the_command_takes_a_token() {
+    let guarded = Guarded::start(&[]);
+    let file = guarded.folder.path().join("token");
+    fs::write(&file, format!("{}\n", guarded.publisher)).unwrap();
+    let file = file.to_str().unwrap();
+    let feed = guarded.server.url("/feeds/shut");
+    simplefeed(
+        &["append", &feed, "--token-file", file],
+        b"{\"title\":\"x\"}\n",
+    );
+    for args in [
+        vec!["replay", &feed],
+        vec!["get", &feed],
+        vec!["tail", &feed, "--since", "oldest", "--limit", "3"],
+    ] {
+        let without = run("simplefeed", &args, b"");
+        assert_eq!(without.status.code(), Some(10), "{args:?}");
+        let with: Vec<&str> = args.iter().copied().chain(["--token-file", file]).collect();
+        assert!(
+            simplefeed(&with, b"").contains("shut") || args[0] != "get",
+            "{args:?}"
+        );
+    }
+    let mut replay = std::process::Command::new(program("simplefeed"));
+    replay
+        .args(["replay", &feed])
+        .env("SIMPLEFEED_TOKEN", &guarded.reader);
+    assert_eq!(text(&replay.output().unwrap().stdout).lines().count(), 9);
+    let refused = run("simplefeed", &["append", &feed], b"{\"title\":\"x\"}\n");
+    assert_eq!(refused.status.code(), Some(12), "{}", text(&refused.stderr));
+    let listed = simplefeed(
+        &["ls", &guarded.server.url("/feeds"), "--token-file", file],
+        b"",
+    );
+    assert!(listed.contains("feeds/shut"), "{listed}");
+}
+
+/// Goal: the same behind nginx, which serves frozen documents itself.
+#[test]
+#[ignore = "needs nginx"]
+fn nginx_shows_nothing_that_is_closed() {
+    for config in ["cache.conf", "archives.conf"] {
+        let guarded = Guarded::start(&[]);
+        let www = guarded.data().join("www");
+        let (folder, address) = (guarded.folder.path(), &guarded.server.address);
+        // As docs/operations.md says, to let publishers through.
+        let edit = |site: &str| replace(site, "return 403;", "return 418;");
+        let nginx = Nginx::start_edited(config, folder, address, &www, edit);
+        let ask = |request: Request, token| bearing(request, token).send(&nginx.address).unwrap();
+        let (reader, publisher) = (Some(&*guarded.reader), Some(&*guarded.publisher));
+        for path in [
+            "/feeds/shut/1.atom",
+            "/feeds/shut/recent.atom",
+            "/feeds/shut/index.json",
+        ] {
+            // In this order, because a cache could have kept what the one before was shown.
+            for (token, status) in [
+                (reader, 200),
+                (None, 404),
+                (Some("wrong"), 404),
+                (reader, 200),
+            ] {
+                assert_eq!(
+                    ask(Request::get(path), token).status,
+                    status,
+                    "{config} {path}"
+                );
+            }
+        }
+        assert_eq!(ask(Request::get("/feeds/open/1.atom"), None).status, 200);
+        let count = |token| {
+            let listing = ask(Request::get("/feeds"), token);
+            listing.json()["feeds"].as_array().unwrap().len()
+        };
+        assert_eq!(
+            (count(None), count(reader), count(None)),
+            (1, 2, 1),
+            "{config}"
+        );
+        let event = || Request::post("/feeds/shut", "application/json", "{\"title\":\"t\"}");
+        for (token, status) in [(None, 401), (reader, 403), (publisher, 201)] {
+            assert_eq!(ask(event(), token).status, status, "{config}");
+        }
+        for path in ["/feeds/open/1.atom", "/feeds", "/feeds/open/recent.atom"] {
+            let post = Request::post(path, "application/json", "{}");
+            assert_eq!(
+                ask(post, Some(&guarded.admin)).status,
+                403,
+                "{config} {path}"
+            );
+        }
+    }
+}
