@@ -15,13 +15,17 @@ use crate::{
 };
 
 /// A small file system in memory. Unmounted when dropped.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     mount: PathBuf,
 }
 
 impl SmallDisk {
     fn create(folder: &Path) -> Option<Self> {
-        let mount = folder.join("disk");
+        Self::create_at(folder.join("disk"))
+    }
+
+    /// Mounts one; `None` if that is not allowed.
+    pub(crate) fn create_at(mount: PathBuf) -> Option<Self> {
         fs::create_dir(&mount).unwrap();
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=160m", "tmpfs"])
@@ -32,12 +36,17 @@ impl SmallDisk {
             .then_some(Self { mount })
     }
 
+    /// Returns where it is.
+    pub(crate) fn mount(&self) -> &Path {
+        &self.mount
+    }
+
     fn balloon(&self) -> PathBuf {
         self.mount.join("balloon")
     }
 
     /// Fills the disk with something else, but for so many bytes.
-    fn fill(&self, but: usize) {
+    pub(crate) fn fill(&self, but: usize) {
         let mut file = fs::File::create(self.balloon()).unwrap();
         let piece = vec![0; 64 * 1024];
         let mut bytes: u64 = 0;
@@ -48,7 +57,7 @@ impl SmallDisk {
             .unwrap();
     }
 
-    fn empty(&self) {
+    pub(crate) fn empty(&self) {
         fs::remove_file(self.balloon()).unwrap();
     }
 }

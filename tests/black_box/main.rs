@@ -31,6 +31,7 @@ mod full_disk;
 mod hostile;
 mod import;
 mod independent;
+mod packaging;
 mod power_cut;
 mod proxy;
 mod recover;

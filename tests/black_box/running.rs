@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, events, pause, program, run, text},
+    harness::{Server, events, pause, program, run, text, workspace},
     http::Request,
 };
 
@@ -140,6 +140,16 @@ fn metrics_tell_what_happened_and_name_no_feed() {
     assert!(value("simplefeed_log_bytes") > 1_000.0 && value("simplefeed_disk_free_bytes") > 1e6);
     assert!(metrics.ends_with("# EOF\n") && metrics.contains("simplefeed_build_info{version="));
     assert!(!metrics.contains("secret"), "{metrics}");
+    let page = fs::read_to_string(workspace().join("docs/operations.md")).unwrap();
+    let named = page.split('`').skip(1).step_by(2);
+    let named: Vec<&str> = named
+        .filter(|word| word.starts_with("simplefeed_"))
+        .collect();
+    assert!(named.len() > 8, "{named:?}");
+    for name in named {
+        let (name, _labels) = name.split_once('{').unwrap_or((name, ""));
+        assert!(metrics.contains(name), "the operations page names {name}");
+    }
 }
 
 /// Goal: `health` says what a container engine wants to know.
