@@ -1,0 +1,27 @@
+//! What is asserted of whatever the gate lets through.
+
+use simplefeed_core::{
+    document::feed_document, entry::Draft, event::Event, feed::EntryId, instant::Instant,
+    reader::Document,
+};
+
+/// Asserts that accepted entries can stand in a document, be read back as they are, and be told as events.
+pub fn assert_readable(drafts: &[Draft]) {
+    let url = "http://h/1.atom".parse().expect("that is a URL");
+    for (number, draft) in drafts.iter().enumerate() {
+        let given = EntryId::parse(&format!("urn:given:{number}")).expect("that is an id");
+        let id = draft.id.clone().unwrap_or(given);
+        let Ok(fragment) = draft.complete(&id, Instant::default(), "Author") else {
+            continue;
+        };
+        let head = "<feed xmlns=\"http://www.w3.org/2005/Atom\"><id>urn:f</id>\n";
+        let document = feed_document(head, &[&fragment]);
+        let read =
+            Document::read(document, &url).expect("the reader accepts what the gate accepts");
+        let entry = read.entry(0).expect("one entry went in");
+        assert_eq!(entry.fragment, &*fragment);
+        assert_eq!(entry.id, id.as_str());
+        let text = std::str::from_utf8(entry.fragment).expect("entries are text");
+        Event::from_entry(text).expect("an entry can be told as an event");
+    }
+}
