@@ -62,11 +62,23 @@ struct Looked {
     free_bytes: Gauge,
 }
 
+/// What is counted most, found without looking it up.
+#[derive(Debug)]
+struct Documents {
+    sent: Counter,
+    not_modified: Counter,
+    seconds: Histogram,
+}
+
+/// What requests for documents are counted as.
+pub const DOCUMENT: &str = "document";
+
 /// What has happened since the start, and what is so now.
 pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
     seconds: Family<On, Histogram>,
+    documents: Documents,
     entries: Family<With, Counter>,
     commit_seconds: Histogram,
     group: Histogram,
@@ -97,10 +109,21 @@ impl Metrics {
         // 50 µs to 26 s.
         let durations = || Histogram::new(exponential_buckets(0.000_05, 3.0, 13));
         let seconds: Family<On, Histogram> = Family::new_with_constructor(durations);
+        let requests: Family<Answered, Counter> = Family::default();
+        let documents = |status| {
+            let route = DOCUMENT;
+            requests.get_or_create_owned(&Answered { route, status })
+        };
+        let documents = Documents {
+            sent: documents(200),
+            not_modified: documents(304),
+            seconds: seconds.get_or_create_owned(&On { route: DOCUMENT }),
+        };
         let metrics = Self {
             registry: Registry::with_prefix("simplefeed"),
-            requests: Family::default(),
+            requests,
             seconds,
+            documents,
             entries: Family::default(),
             commit_seconds: durations(),
             group: Histogram::new(exponential_buckets(1.0, 4.0, 8)),
@@ -187,6 +210,17 @@ impl Metrics {
 
     /// Counts an answer.
     pub fn answered(&self, route: &'static str, status: u16, time: Duration) {
+        if route == DOCUMENT && matches!(status, 200 | 304) {
+            let Documents {
+                sent,
+                not_modified,
+                seconds,
+            } = &self.documents;
+            let counted = if status == 200 { sent } else { not_modified };
+            counted.inc();
+            seconds.observe(time.as_secs_f64());
+            return;
+        }
         let status = status.into();
         self.requests
             .get_or_create(&Answered { route, status })

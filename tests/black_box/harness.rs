@@ -243,10 +243,15 @@ impl Server {
 
     /// Returns the most memory it ever had, in KiB.
     pub(crate) fn memory_peak_kib(&self) -> u64 {
+        self.status("VmHWM:").parse().unwrap()
+    }
+
+    /// Returns what the system says of it.
+    pub(crate) fn status(&self, name: &str) -> String {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-        let number = line.unwrap().split_whitespace().nth(1);
-        number.unwrap().parse().unwrap()
+        let line = status.lines().find(|line| line.starts_with(name));
+        let value = line.unwrap().split_whitespace().nth(1);
+        value.unwrap().to_owned()
     }
 
     /// Returns the number of files and sockets it has open.

@@ -240,13 +240,12 @@ impl Machine {
         for folder in ["/var/", "/etc/", "/backups/"] {
             local = local.replace(folder, &format!("{root}{folder}"));
         }
-        let path = std::env::var("PATH").unwrap();
         let programs = program("simplefeed-server");
         let programs = programs.parent().unwrap().to_str().unwrap();
+        let script = format!("PATH={root}/bin:{programs}:$PATH\n{local}");
         Command::new("bash")
-            .args(["-euc", &local])
+            .args(["-euc", &script])
             .current_dir(&self.root)
-            .env("PATH", format!("{root}/bin:{programs}:{path}"))
             .env("SIMPLEFEED_LISTEN", &self.server)
             .output()
             .unwrap()
@@ -356,6 +355,8 @@ fn an_operators_day() {
         text(&full.stderr)
     );
     let replay = "simplefeed replay https://feeds.example.org/feeds/orders --format id";
+    // What nginx was shown before may be kept for a second.
+    pause(Duration::from_millis(1_500));
     assert_eq!(machine.do_all(replay), "urn:order:1\nurn:order:2\n");
     disk.empty();
     machine.do_all(&format!("{event} {append} shop2.token"));
@@ -366,6 +367,7 @@ fn an_operators_day() {
     machine.do_all(&format!(
         "echo '{{\"id\":\"urn:order:4\"}}' | {append} shop2.token"
     ));
+    pause(Duration::from_millis(1_500));
     assert_eq!(machine.do_all(replay).lines().count(), 4);
     machine.do_all("systemctl stop simplefeed");
     assert!(TcpStream::connect(&server).is_err());

@@ -39,7 +39,7 @@ use crate::{
     access::{Access, Denied, Right},
     config::Limits,
     log::{LogError, settings_of},
-    metrics::{self, METRICS_TYPE, Metrics},
+    metrics::{self, DOCUMENT, METRICS_TYPE, Metrics},
     publish::{Append, Configure, PublishError, Publisher},
     views::{
         archive_files::ArchiveError,
@@ -52,9 +52,6 @@ const INLINE_BODY_BYTES: usize = 16 * 1024;
 
 /// How far the clock may be behind the last commit, in microseconds, before something is wrong.
 const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
-
-/// What a request that was answered from what is kept ready is counted as.
-const READY: &str = "document";
 
 /// An answer, complete.
 pub type Answer = Response<Full<Bytes>>;
@@ -104,7 +101,7 @@ impl Handler {
         let asked = enabled!(Level::DEBUG)
             .then(|| format!("{} {}", request.method(), request.uri().path()));
         let (route, answer) = if let Some(answer) = self.at_hand(&request) {
-            (READY, answer)
+            (DOCUMENT, answer)
         } else {
             let route = Route::of(request.uri().path(), &self.prefix);
             let label = route.as_ref().map_or("none", Route::label);

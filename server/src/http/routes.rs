@@ -8,7 +8,10 @@ use simplefeed_core::{
     header::{INDEX, RECENT},
 };
 
-use crate::views::{documents::Address, index::block_of_name};
+use crate::{
+    metrics::DOCUMENT,
+    views::{documents::Address, index::block_of_name},
+};
 
 /// What a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +67,7 @@ impl Route {
         match self {
             Self::Catalogue => "catalogue",
             Self::Feed(_) => "feed",
-            Self::Resource(_, Address::Recent | Address::Document(_)) => "document",
+            Self::Resource(_, Address::Recent | Address::Document(_)) => DOCUMENT,
             Self::Resource(_, Address::Entry(_)) => "entry",
             Self::Resource(_, Address::Index | Address::IndexBlock(_)) => "index",
             Self::Health | Self::Ready => "health",
