@@ -249,19 +249,37 @@ impl Publisher {
             body,
             answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
         };
-        let look = request(Method::Get, Bytes::new());
+        let mut look = request(Method::Get, Bytes::new());
+        // A feed's own URL leads to its newest document; a proxy may say so of one that there is not.
+        if let Ok(Some(target)) = self.leads_to(look.clone()).await {
+            look.url = target;
+        }
         match self.send_until_answered(look).await {
-            // A feed's own URL leads to its newest document.
-            Ok(_)
-            | Err(PublishError::Refused {
-                status: 300..=399, ..
-            }) => return Ok(false),
+            Ok(_) => return Ok(false),
             Err(PublishError::Refused { status: 404, .. }) => {}
             Err(error) => return Err(error),
         }
         let settings = serde_json::json!({ "id": id }).to_string();
         let created = request(Method::Put, settings.into());
         self.send_until_answered(created).await.map(|_| true)
+    }
+
+    /// Returns where a request is sent on to, if that is at the same origin.
+    async fn leads_to(&self, request: Request) -> Result<Option<Url>, TransportError> {
+        let answer = self.transport.send(self.authorized(request)).await?;
+        let location = answer
+            .header("location")
+            .filter(|_| answer.status / 100 == 3);
+        let target = location.and_then(|location| self.url.join(location).ok());
+        Ok(target.filter(|target| target.origin() == self.url.origin()))
+    }
+
+    fn authorized(&self, mut request: Request) -> Request {
+        if let Some(authorization) = &self.authorization {
+            let field = ("authorization", authorization.clone());
+            request.headers.push(field);
+        }
+        request
     }
 
     /// Appends entries in order, in batches. Returns what became of each, once all are durable.
@@ -330,11 +348,8 @@ impl Publisher {
         Ok(appended.results)
     }
 
-    async fn send_until_answered(&self, mut request: Request) -> Result<Answer, PublishError> {
-        if let Some(authorization) = &self.authorization {
-            let field = ("authorization", authorization.clone());
-            request.headers.push(field);
-        }
+    async fn send_until_answered(&self, request: Request) -> Result<Answer, PublishError> {
+        let request = self.authorized(request);
         let mut attempt = 0;
         loop {
             let last = attempt + 1 == ATTEMPTS;

@@ -131,6 +131,12 @@ impl Tokens {
     }
 }
 
+/// Returns whether a holder of a token can have this name in a file of tokens.
+pub fn is_holder(name: &str) -> bool {
+    let possible = |c: char| c != ':' && !c.is_control();
+    !name.trim().is_empty() && !name.trim_start().starts_with('#') && name.chars().all(possible)
+}
+
 fn grant(line: &str) -> Result<Grant, &'static str> {
     let fields: Vec<&str> = line.split(':').collect();
     let [_name, secret, right, feeds] = fields[..] else {
@@ -325,6 +331,14 @@ mod tests {
             assert!(problems.contains(&format!("line {number}: ")), "{problems}");
         }
         assert!(!problems.contains("secret") && !problems.contains("line 1:"));
+    }
+
+    #[test]
+    fn a_name_cannot_break_the_file() {
+        for name in ["", " ", "#n", " #n", "a:b", "a\nb", "a\0"] {
+            assert!(!is_holder(name), "{name:?}");
+        }
+        assert!(is_holder("the shop, #2"));
     }
 
     #[test]

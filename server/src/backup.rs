@@ -17,7 +17,7 @@ use crate::{
     log::{
         EntryLog, LogError,
         barrier::{Barrier, sync_folder, sync_tree},
-        folder::{OpenError, mark_restored},
+        folder::{OpenError, keep_to_ourselves, mark_restored},
         opening::open_with,
     },
     views::archive_files::{Archive, ArchiveError},
@@ -129,6 +129,7 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
     };
     mark_restored(partial.path()).map_err(failed(partial.path()))?;
     let made = fill(partial.path())?;
+    keep_to_ourselves(partial.path()).map_err(failed(partial.path()))?;
     sync_tree(partial.path()).map_err(failed(partial.path()))?;
     fs::rename(partial.path(), to)
         .and_then(|()| sync_folder(parent_of(to)))

@@ -322,6 +322,25 @@ impl Config {
         }
     }
 
+    /// Checks this configuration for a listener that somebody else has bound.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be served there.
+    pub fn check_at(&self, listen: SocketAddr) -> Result<(), ConfigError> {
+        let mut problems = vec![];
+        let there = Self {
+            listen,
+            ..self.clone()
+        };
+        there.check(&mut problems);
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(ConfigError { problems })
+        }
+    }
+
     /// Returns whom the listener lets do what, and the one for publishing, if there is one.
     ///
     /// # Errors

@@ -119,7 +119,15 @@ impl Answering {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         match self {
             Self::Feeds(handler, rules) => handler.answer(request, &rules.now()).await,
-            Self::Metrics(metrics) => handler::metrics(&request, metrics),
+            Self::Metrics(metrics) => handler::metrics(&request, metrics).await,
+        }
+    }
+
+    /// Returns the answer to a request that made us fail.
+    fn failed(&self) -> Answer {
+        match self {
+            Self::Feeds(handler, _) => handler.failed(),
+            Self::Metrics(_) => handler::failed(),
         }
     }
 }
@@ -160,11 +168,17 @@ pub async fn serve(listener: Listener, service: Service) {
                 let answering = answering.clone();
                 async move { answering.answer(request).await }
             };
+            let panicked = service.answering.clone();
+            let failed = move || panicked.failed();
             let stopping = service.stopping.clone();
             let conversation = async move {
                 match connection {
-                    Connection::Tcp(stream) => converse(stream, limits, stopping, answer).await,
-                    Connection::Unix(stream) => converse(stream, limits, stopping, answer).await,
+                    Connection::Tcp(stream) => {
+                        converse(stream, limits, stopping, answer, failed).await;
+                    }
+                    Connection::Unix(stream) => {
+                        converse(stream, limits, stopping, answer, failed).await;
+                    }
                 }
                 drop(slot);
             };
@@ -191,6 +205,7 @@ async fn converse<S, A, F>(
     limits: Limits,
     mut stopping: watch::Receiver<bool>,
     answer: A,
+    failed: impl Fn() -> Answer,
 ) where
     S: AsyncRead + AsyncWrite,
     A: Fn(Request<Incoming>) -> F,
@@ -203,7 +218,7 @@ async fn converse<S, A, F>(
         async {
             Ok::<_, Infallible>(answer.await.unwrap_or_else(|_panic| {
                 error!("answering a request panicked");
-                handler::failed()
+                failed()
             }))
         }
     });
@@ -224,7 +239,11 @@ async fn converse<S, A, F>(
         ended = connection.as_mut() => ended,
         () = ends => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            // Whoever takes long to take its last answer does without.
+            match tokio::time::timeout(limits.body, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
         }
     };
     if let Err(error) = ended {
@@ -292,7 +311,10 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers
         };
-        let (answers, ()) = tokio::join!(asked, converse(server, LIMITS, stopping, answer));
+        let (answers, ()) = tokio::join!(
+            asked,
+            converse(server, LIMITS, stopping, answer, handler::failed)
+        );
         assert!(answers.starts_with("HTTP/1.1 500"), "{answers}");
         assert!(
             answers.contains("HTTP/1.1 200") && answers.ends_with("fine"),
@@ -320,7 +342,10 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers
         };
-        let (answers, ()) = tokio::join!(asked, converse(server, limits, stopping, answer));
+        let (answers, ()) = tokio::join!(
+            asked,
+            converse(server, limits, stopping, answer, handler::failed)
+        );
         assert!(
             answers.contains("connection: close") && answers.ends_with("late"),
             "{answers}"

@@ -24,7 +24,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     access::Access,
-    config::{Config, ConfigError, Door},
+    config::{Config, ConfigError, Door, Limits},
     exit,
     http::{self, Answering, Listener, Rules, Service, handler::Handler},
     metrics::Metrics,
@@ -34,6 +34,8 @@ use crate::{
 
 /// Files that are open beside connections.
 const FILES: u64 = 256;
+/// Connections for metrics.
+const METRICS_CONNECTIONS: usize = 16;
 /// Who may connect to the socket for publishing: its owner and its group.
 const PUBLISHERS: u32 = 0o660;
 
@@ -45,6 +47,7 @@ pub struct Listening {
     address: SocketAddr,
     publishing: Option<(Listener, Door)>,
     metrics: Option<(TcpListener, SocketAddr)>,
+    hangup: Signal,
 }
 
 impl Listening {
@@ -60,12 +63,16 @@ impl Listening {
             .map_err(ServeError::Start)?;
         let entered = runtime.enter();
         // systemd may have bound it for us, so that nobody is refused while we start.
-        let (listener, address) = match ListenFd::from_env().take_tcp_listener(0) {
-            Ok(Some(listener)) => taken(listener).map_err(ServeError::Start)?,
-            _ => bind_address(config.listen)?,
+        let given = ListenFd::from_env().take_tcp_listener(0);
+        let (listener, address) = match given.map_err(ServeError::Start)? {
+            Some(listener) => taken(listener).map_err(ServeError::Start)?,
+            None => bind_address(config.listen)?,
         };
+        config.check_at(address)?;
         let publishing = config.publish_listen.as_ref().map(bind_door).transpose()?;
         let metrics = config.metrics_listen.map(bind_address).transpose()?;
+        // From now on, so that none of them ends the process.
+        let hangup = signal(SignalKind::hangup()).map_err(ServeError::Start)?;
         drop(entered);
         Ok(Self {
             runtime,
@@ -73,6 +80,7 @@ impl Listening {
             address,
             publishing,
             metrics,
+            hangup,
         })
     }
 
@@ -128,8 +136,9 @@ impl Listening {
         metrics: &Arc<Metrics>,
         stop: impl Future<Output = ()>,
     ) -> Runtime {
-        let limits = config.limits;
-        allow_connections(limits.connections);
+        let mut limits = config.limits;
+        let doors = 1 + usize::from(self.publishing.is_some());
+        limits.connections = allow_connections(limits.connections, doors);
         let (stopping, stopped) = watch::channel(false);
         let service = |answering| Service {
             answering,
@@ -141,7 +150,14 @@ impl Listening {
             let answering = Answering::Feeds(Arc::clone(handler), Arc::clone(rules));
             service(answering)
         };
-        let told = || service(Answering::Metrics(Arc::clone(metrics)));
+        let told = || Service {
+            slots: Arc::new(Semaphore::new(METRICS_CONNECTIONS)),
+            limits: Limits {
+                connections: METRICS_CONNECTIONS,
+                ..limits
+            },
+            ..service(Answering::Metrics(Arc::clone(metrics)))
+        };
         let listeners = [
             Some((Listener::Tcp(self.listener), feeds(&gates.reading))),
             self.publishing
@@ -150,7 +166,7 @@ impl Listening {
                 .map(|(listener, _)| (Listener::Tcp(listener), told())),
         ];
         self.runtime.block_on(async {
-            let reload = tokio::spawn(gates.reload(config.clone()));
+            let reload = tokio::spawn(gates.reload(config.clone(), self.hangup));
             let stop = async {
                 stop.await;
                 info!("stopping");
@@ -187,10 +203,7 @@ impl Gates {
     }
 
     /// Reads the file of tokens again whenever SIGHUP asks for it. One that is wrong changes nothing.
-    async fn reload(self, config: Config) {
-        let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-            return;
-        };
+    async fn reload(self, config: Config, mut hangup: Signal) {
         while hangup.recv().await.is_some() {
             match config.access() {
                 Ok((reading, publishing)) => {
@@ -239,24 +252,33 @@ fn bind_door(door: &Door) -> Result<(Listener, Door), ServeError> {
     }
 }
 
-/// Sees to it that the system lets us have so many connections.
-fn allow_connections(connections: usize) {
+/// Sees to it that the system lets us have so many connections at each of some doors. Returns how many it
+/// does.
+fn allow_connections(connections: usize, doors: usize) -> usize {
     let limits = getrlimit(Resource::Nofile);
-    let needed = u64::try_from(connections).unwrap_or(u64::MAX) + FILES;
+    let wanted = u64::try_from(connections.saturating_mul(doors)).unwrap_or(u64::MAX);
+    let needed = wanted.saturating_add(FILES);
     if limits.current.is_none_or(|current| current >= needed) {
-        return;
+        return connections;
     }
     let allowed = limits.maximum.map_or(needed, |maximum| maximum.min(needed));
     let raised = Rlimit {
         current: Some(allowed),
         ..limits
     };
-    if setrlimit(Resource::Nofile, raised).is_err() || allowed < needed {
+    let allowed = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => allowed,
+        Err(_) => limits.current.unwrap_or(needed),
+    };
+    let left = usize::try_from(allowed.saturating_sub(FILES)).unwrap_or(usize::MAX);
+    let fewer = connections.min((left / doors).max(1));
+    if fewer < connections {
         warn!(
             allowed,
-            needed, "the system allows too few open files for all connections"
+            fewer, "the system allows too few open files for all connections"
         );
     }
+    fewer
 }
 
 /// SIGTERM and SIGINT, from the moment they are asked for: what comes before anybody waits is not lost.

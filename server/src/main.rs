@@ -10,7 +10,7 @@
 
 use std::{
     fs::OpenOptions,
-    io::{IsTerminal as _, Write as _},
+    io::{IsTerminal as _, Read as _, Write as _},
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
@@ -128,6 +128,7 @@ enum TokenCommand {
 #[derive(Args, Debug)]
 struct NewTokenArgs {
     /// Who gets it, for people; not a secret
+    #[arg(value_parser = parse_holder)]
     name: String,
     /// What it is for; each includes the ones before
     #[arg(long, value_name = "read|publish|admin", value_parser = parse_right)]
@@ -138,6 +139,14 @@ struct NewTokenArgs {
     /// File of tokens to add it to; else the line for it is printed to stderr
     #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
+}
+
+fn parse_holder(text: &str) -> Result<String, &'static str> {
+    if access::is_holder(text) {
+        Ok(text.into())
+    } else {
+        Err("a name has no colon, no control character, and no # at its beginning")
+    }
 }
 
 fn parse_right(text: &str) -> Result<Right, &'static str> {
@@ -293,14 +302,31 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     match &args.tokens {
         None => eprintln!("{line}"),
         Some(path) => {
-            let mut options = OpenOptions::new();
-            let file = options.create(true).append(true).mode(0o600).open(path);
-            file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+            add_token(path, &line)
                 .with_context(|| format!("cannot write to {}", path.display()))?;
         }
     }
     println!("{token}");
     Ok(exit::OK)
+}
+
+/// Adds a line to a file of tokens, which stays one that a server can read.
+fn add_token(path: &Path, line: &str) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .create(true)
+        .read(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)?;
+    let mut before = String::new();
+    file.read_to_string(&mut before)?;
+    let end = if before.is_empty() || before.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
+    file.write_all(format!("{end}{line}\n").as_bytes())
 }
 
 /// Runs a server until the process is asked to end.

@@ -258,7 +258,8 @@ impl Metrics {
         looked.lag.set(whole(lag));
         let last = Duration::from_micros(u64::try_from(head.last.micros()).unwrap_or(0));
         looked.last.set(last.as_secs_f64());
-        looked.open.set(i64::from(self.log.is_open()));
+        let has_room = self.log.has_room_for(0).unwrap_or(true);
+        looked.open.set(i64::from(self.log.is_open() && has_room));
         // What cannot be measured keeps its last value.
         if let Ok(bytes) = folder_bytes(&looked.folder.join("sled")) {
             looked.log_bytes.set(whole(bytes));

@@ -10,6 +10,7 @@
 
 use std::{
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
@@ -206,7 +207,13 @@ pub fn start(
     };
     let thread = std::thread::Builder::new()
         .name("writer".into())
-        .spawn(move || writer.run())
+        .spawn(move || {
+            // Nobody would ever be answered again, and it may have been in the middle of anything.
+            if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
+                error!("the writer panicked; nothing acknowledged is lost");
+                std::process::abort();
+            }
+        })
         .expect("the system lets a server start its writer");
     (Publisher { queue }, thread)
 }

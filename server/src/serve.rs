@@ -4,8 +4,6 @@
 //! requests, then no more commits, then everything committed is archived, then the log is closed.
 
 use std::{
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, SystemTime},
@@ -22,7 +20,7 @@ use crate::{
     listening::{Gates, Listening},
     log::{
         EntryLog,
-        folder::{DataFolder, OpenError},
+        folder::{DataFolder, OpenError, keep_to_ourselves},
         opening::OpenedLog,
         sled_log::SledLog,
     },
@@ -57,6 +55,9 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
+    /// A thread panicked. Nothing is lost.
+    #[error("a thread failed, so the log is not closed; nothing is lost")]
+    Failed,
     /// The log cannot be closed cleanly. Nothing is lost.
     #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
     Close(#[from] OpenError),
@@ -220,8 +221,7 @@ impl Server {
             .iter()
             .any(Result::is_err)
         {
-            warn!("a thread had failed; the log is not closed");
-            return Ok(());
+            return Err(ServeError::Failed);
         }
         if let Ok(log) = Arc::try_unwrap(log) {
             OpenedLog { log, folder }.close()?;
@@ -231,16 +231,6 @@ impl Server {
         info!("stopped");
         Ok(())
     }
-}
-
-/// Sees to it that nobody else looks into the data folder, but into `www`.
-fn keep_to_ourselves(folder: &Path) -> std::io::Result<()> {
-    for name in ["sled", "ids", "closed", "sidecars", "views"] {
-        let private = folder.join(name);
-        std::fs::create_dir_all(&private)?;
-        std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700))?;
-    }
-    Ok(())
 }
 
 /// Starts a thread beside the writer, which ends when the queue is closed.

@@ -5,29 +5,33 @@
 use std::{
     fs, io,
     os::unix::{
-        fs::{DirBuilderExt as _, PermissionsExt as _},
-        net::UnixListener,
+        fs::{FileTypeExt as _, PermissionsExt as _},
+        net::{UnixListener, UnixStream},
     },
     path::Path,
 };
 
-/// Binds a socket that takes connections without blocking, with the permissions `mode`.
+/// Binds a socket that takes connections without blocking, with the permissions `mode`. It takes the place
+/// of one that a killed server left, and of nothing else.
 ///
 /// # Errors
 ///
-/// Returns the operating system's answer; a path of more than about 100 bytes is too long.
+/// [`AddrInUse`](io::ErrorKind::AddrInUse) if something else is there, or somebody listens. Returns the
+/// operating system's answer otherwise; a path of more than about 100 bytes is too long.
 pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    let private = path.with_extension("new");
-    let _leftover = fs::remove_dir_all(&private);
-    fs::DirBuilder::new().mode(0o700).create(&private)?;
-    let bound = private.join("s");
-    let listener = UnixListener::bind(&bound).and_then(|listener| {
-        fs::set_permissions(&bound, fs::Permissions::from_mode(mode))?;
-        listener.set_nonblocking(true)?;
-        // It takes the place of one that a killed server left.
-        fs::rename(&bound, path)?;
-        Ok(listener)
-    });
-    let _removed = fs::remove_dir_all(&private);
-    listener
+    if let Ok(there) = fs::symlink_metadata(path) {
+        let is_left = there.file_type().is_socket() && UnixStream::connect(path).is_err();
+        if !is_left {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+    }
+    let parent = path.parent().unwrap_or(path);
+    // Nobody else can look into it.
+    let private = tempfile::Builder::new().prefix(".s").tempdir_in(parent)?;
+    let bound = private.path().join("s");
+    let listener = UnixListener::bind(&bound)?;
+    fs::set_permissions(&bound, fs::Permissions::from_mode(mode))?;
+    listener.set_nonblocking(true)?;
+    fs::rename(&bound, path)?;
+    Ok(listener)
 }

@@ -264,7 +264,8 @@ const SYSTEMCTL: &str = "#!/bin/bash\nset -eu\ncd \"$(dirname \"$0\")/..\"\n\
     case $1 in\n\
     start) simplefeed-server serve --config etc/simplefeed/simplefeed.toml 2>>log >/dev/null </dev/null & echo $! > pid\n\
         for _ in $(seq 600); do simplefeed-server health >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1;;\n\
-    stop) kill \"$(cat pid)\"; while kill -0 \"$(cat pid)\" 2>/dev/null; do sleep 0.05; done;;\n\
+    stop) [ \"$*\" = 'stop simplefeed.socket simplefeed.service' ] || exit 1\n\
+        kill \"$(cat pid)\"; while kill -0 \"$(cat pid)\" 2>/dev/null; do sleep 0.05; done;;\n\
     reload) before=$(grep -c 'read again' log || true); kill -HUP \"$(cat pid)\"\n\
         for _ in $(seq 600); do [ \"$(grep -c 'read again' log)\" -gt \"$before\" ] && exit 0; sleep 0.1; done; exit 1;;\n\
     esac\n";
@@ -298,7 +299,11 @@ fn an_operators_day() {
         // Users are of the whole machine, which is not the test's.
         ("useradd", "#!/bin/sh\n"),
         ("chown", "#!/bin/sh\n"),
-        ("install", "#!/bin/sh\nexec mkdir -p \"$6\"\n"),
+        (
+            "install",
+            "#!/bin/sh\n[ \"$1\" != -d ] || exec mkdir -p \"$6\"\n",
+        ),
+        ("runuser", "#!/bin/sh\nshift 3\nexec \"$@\"\n"),
     ] {
         let path = root.join("bin").join(name);
         fs::write(&path, script).unwrap();
@@ -354,9 +359,16 @@ fn an_operators_day() {
         "{}",
         text(&full.stderr)
     );
+    let ill = machine.run("simplefeed-server health");
+    assert_eq!(ill.status.code(), Some(1));
+    assert!(
+        text(&ill.stdout).contains("disk is full"),
+        "{}",
+        text(&ill.stdout)
+    );
     let replay = "simplefeed replay https://feeds.example.org/feeds/orders --format id";
-    // What nginx was shown before may be kept for a second.
-    pause(Duration::from_millis(1_500));
+    // What nginx was shown before may be kept for a second, and shown for another one.
+    pause(Duration::from_millis(3_500));
     assert_eq!(machine.do_all(replay), "urn:order:1\nurn:order:2\n");
     disk.empty();
     machine.do_all(&format!("{event} {append} shop2.token"));
@@ -367,8 +379,8 @@ fn an_operators_day() {
     machine.do_all(&format!(
         "echo '{{\"id\":\"urn:order:4\"}}' | {append} shop2.token"
     ));
-    pause(Duration::from_millis(1_500));
+    pause(Duration::from_millis(3_500));
     assert_eq!(machine.do_all(replay).lines().count(), 4);
-    machine.do_all("systemctl stop simplefeed");
+    machine.do_all("systemctl stop simplefeed.socket simplefeed.service");
     assert!(TcpStream::connect(&server).is_err());
 }

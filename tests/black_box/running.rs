@@ -293,13 +293,27 @@ fn systemd_hands_over_its_socket_and_is_told() {
         .unwrap();
     // What systemd does: a listening socket as file descriptor 3, and who it is for.
     let script = "import os,socket,sys\n\
-        s=socket.socket(); s.bind(('127.0.0.1',0)); s.listen()\n\
+        s=socket.socket(); s.bind((sys.argv.pop(1),0)); s.listen()\n\
         print(s.getsockname()[1],flush=True)\n\
         os.dup2(s.fileno(),3); os.set_inheritable(3,True)\n\
         os.environ.update(LISTEN_FDS='1',LISTEN_PID=str(os.getpid()))\n\
         os.execv(sys.argv[1],sys.argv[1:])\n";
+    // A socket for everybody is for nobody without tokens, whatever the configuration says.
+    let refused = Command::new("python3")
+        .args(["-c", script, "0.0.0.0"])
+        .arg(program("simplefeed-server"))
+        .args(["serve", "--listen", "127.0.0.1:1", "--data"])
+        .arg(folder.path().join("data"))
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        text(&refused.stderr).contains("anybody"),
+        "{}",
+        text(&refused.stderr)
+    );
     let mut child = Command::new("python3")
-        .args(["-c", script])
+        .args(["-c", script, "127.0.0.1"])
         .arg(program("simplefeed-server"))
         .args(["serve", "--listen", "127.0.0.1:1", "--data"])
         .arg(folder.path().join("data"))

@@ -3,7 +3,7 @@
 //! Shell: reads bodies and moves disk work off the threads that serve connections. Every decision is
 //! made elsewhere: routes, conditions, codings, publishing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -23,7 +23,10 @@ use simplefeed_core::{
     instant::Instant,
     limits::{BODY_BYTES_MAX, CATALOGUE_FEEDS_MAX},
 };
-use tokio::time::Instant as Moment;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant as Moment,
+};
 use tracing::{Level, debug, enabled, error};
 
 use super::{
@@ -50,6 +53,8 @@ use crate::{
 /// Bodies above this are read into entries on a thread that may take its time.
 const INLINE_BODY_BYTES: usize = 16 * 1024;
 
+/// The memory for the bodies of all requests that are being read or wait to be stored, in KiB.
+const BODIES_KIB_MAX: usize = 128 * 1024;
 /// How far the clock may be behind the last commit, in microseconds, before something is wrong.
 const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
 
@@ -66,6 +71,8 @@ pub struct Handler {
     public_url: String,
     prefix: String,
     limits: Limits,
+    /// Room for the bodies of requests, in KiB.
+    bodies: Semaphore,
     metrics: Arc<Metrics>,
     clock: fn() -> Instant,
 }
@@ -89,6 +96,7 @@ impl Handler {
             public_url: public_url.as_str().trim_end_matches('/').into(),
             prefix: public_url.path().trim_end_matches('/').into(),
             limits,
+            bodies: Semaphore::new(BODIES_KIB_MAX),
             metrics,
             clock,
         }
@@ -170,7 +178,7 @@ impl Handler {
                 self.catalogue(path, query, headers, access).await
             }
             (Route::Health, _) if reading => Ok(plain(StatusCode::OK, "ok\n")),
-            (Route::Ready, _) if reading => Ok(self.ready()),
+            (Route::Ready, _) if reading => self.ready().await,
             (route, _) => {
                 let mut answer = problem_answer(&Problem::method(route.methods()));
                 answer
@@ -296,6 +304,7 @@ impl Handler {
         let media = EntryMedia::of(request.headers())?;
         let key = publishing::idempotency_key(request.headers())?;
         let if_match = publishing::if_match(request.headers())?;
+        let _room = self.room_for(&request).await?;
         let body = read_body(request, &self.limits).await?;
         let drafts = if body.len() <= INLINE_BODY_BYTES {
             media.drafts(&body)
@@ -341,12 +350,26 @@ impl Handler {
         Ok(answer)
     }
 
+    /// Waits until there is room in memory for a request's body. It is given back with what is returned.
+    async fn room_for(&self, request: &Request<Incoming>) -> Result<SemaphorePermit<'_>, Problem> {
+        let hint = request.body().size_hint();
+        let most = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX);
+        let bytes = hint.exact().unwrap_or(most).min(most);
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        let room = tokio::time::timeout(self.limits.body, self.bodies.acquire_many(kib)).await;
+        match room {
+            Ok(Ok(room)) => Ok(room),
+            _ => Err(Problem::busy()),
+        }
+    }
+
     async fn configure(
         &self,
         feed: FeedName,
         request: Request<Incoming>,
     ) -> Result<Answer, Problem> {
         let headers = request.headers().clone();
+        let _room = self.room_for(&request).await?;
         let body = read_body(request, &self.limits).await?;
         let (choices, id) = publishing::settings_body(&headers, &body)?;
         match self
@@ -393,23 +416,32 @@ impl Handler {
         let (asking, rules) = (headers.clone(), access.clone());
         let catalogue = off_thread(move || {
             let log = documents.log();
-            let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
-            let mut feeds = Vec::with_capacity(found.len());
-            for (name, head) in &found {
-                let settings = settings_of(&**log, head.feed, head.revision)?;
-                if settings.is_closed() && !rules.shows(&asking, name) {
-                    continue;
+            let mut after = after;
+            let mut feeds: Vec<CatalogueFeed> = vec![];
+            // One more than is shown: that there are more is told by the last one shown, for the others may
+            // be closed to who asks.
+            while feeds.len() <= CATALOGUE_FEEDS_MAX {
+                let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
+                let Some((last, _)) = found.last() else { break };
+                after = Some(last.clone());
+                for (name, head) in &found {
+                    let settings = settings_of(&**log, head.feed, head.revision)?;
+                    if settings.is_closed() && !rules.shows(&asking, name) {
+                        continue;
+                    }
+                    feeds.push(CatalogueFeed {
+                        name: name.to_string(),
+                        id: settings.id.to_string(),
+                        title: settings.title().into(),
+                        entries: head.next.0,
+                        href: format!("{public_url}/feeds/{name}/{RECENT}"),
+                    });
                 }
-                feeds.push(CatalogueFeed {
-                    name: name.to_string(),
-                    id: settings.id.to_string(),
-                    title: settings.title().into(),
-                    entries: head.next.0,
-                    href: format!("{public_url}/feeds/{name}/{RECENT}"),
-                });
             }
-            let last = found.last().filter(|_| found.len() == CATALOGUE_FEEDS_MAX);
-            let next = last.map(|(name, _)| format!("{public_url}/feeds?after={name}"));
+            let more = feeds.len() > CATALOGUE_FEEDS_MAX;
+            feeds.truncate(CATALOGUE_FEEDS_MAX);
+            let last = feeds.last().filter(|_| more);
+            let next = last.map(|last| format!("{public_url}/feeds?after={}", last.name));
             let body = serde_json::to_vec(&Catalogue { feeds, next });
             Ok(growing_listing(
                 body.expect("a catalogue has a JSON form").into(),
@@ -422,26 +454,33 @@ impl Handler {
         Ok(answer)
     }
 
-    fn ready(&self) -> Answer {
-        let log = self.documents.log();
-        if !log.is_open() {
-            return plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the log takes no entries\n",
-            );
-        }
-        let ahead = log
-            .head()
-            .last
-            .micros()
-            .saturating_sub((self.clock)().micros());
-        if ahead > CLOCK_LAG_MICROS_MAX {
-            return plain(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the clock is behind the last entry\n",
-            );
-        }
-        plain(StatusCode::OK, "ready\n")
+    /// Counts a request that made us fail, and answers it.
+    pub fn failed(&self) -> Answer {
+        let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
+        self.metrics.answered("none", status, Duration::ZERO);
+        failed()
+    }
+
+    async fn ready(&self) -> Result<Answer, Problem> {
+        let documents = Arc::clone(&self.documents);
+        let now = (self.clock)();
+        off_thread(move || {
+            let log = documents.log();
+            let ahead = log.head().last.micros().saturating_sub(now.micros());
+            // Where nobody knows how much room there is, entries are taken.
+            let has_room = log.has_room_for(0).unwrap_or(true);
+            let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
+            Ok(if !log.is_open() {
+                unwell("the log takes no entries\n")
+            } else if !has_room {
+                unwell("the disk is full: the log takes no entries\n")
+            } else if ahead > CLOCK_LAG_MICROS_MAX {
+                unwell("the clock is behind the last entry\n")
+            } else {
+                plain(StatusCode::OK, "ready\n")
+            })
+        })
+        .await
     }
 }
 
@@ -535,11 +574,15 @@ async fn read_body(request: Request<Incoming>, limits: &Limits) -> Result<Bytes,
 }
 
 /// Answers a request to the listener for metrics.
-pub fn metrics(request: &Request<Incoming>, metrics: &Metrics) -> Answer {
+pub async fn metrics(request: &Request<Incoming>, metrics: &Arc<Metrics>) -> Answer {
     if request.uri().path() != "/metrics" || request.method() != Method::GET {
         return problem_answer(&Problem::not_found("here is only GET /metrics"));
     }
-    let mut answer = Response::new(Full::from(metrics.text()));
+    let metrics = Arc::clone(metrics);
+    let Ok(text) = tokio::task::spawn_blocking(move || metrics.text()).await else {
+        return failed();
+    };
+    let mut answer = Response::new(Full::from(text));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);

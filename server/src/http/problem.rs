@@ -151,6 +151,12 @@ impl Problem {
         )
     }
 
+    /// There is no room for the request now.
+    pub fn busy() -> Self {
+        let detail = "too many requests are being read; try again";
+        Self::new("busy", "busy", StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// Something is wrong on our side; it is in the log, not in the answer.
     pub fn internal() -> Self {
         let detail = "the server cannot read this now";

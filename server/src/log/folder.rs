@@ -17,7 +17,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write as _},
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{FileExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime},
 };
@@ -123,6 +123,20 @@ pub fn mark_restored(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     File::create(folder.join("restored"))?.sync_all()?;
     sync_folder(folder)
+}
+
+/// Sees to it that nobody else looks into a data folder, but into `www`.
+///
+/// # Errors
+///
+/// Returns why its folders cannot be made or changed.
+pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
+    for name in ["sled", "ids", "closed", "sidecars", "views"] {
+        let private = folder.join(name);
+        fs::create_dir_all(&private)?;
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 impl DataFolder {

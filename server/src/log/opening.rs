@@ -131,6 +131,8 @@ pub fn open_with(
     barrier: impl FnOnce(&Path) -> io::Result<Box<dyn Barrier>>,
 ) -> Result<OpenedLog, OpenError> {
     let data = DataFolder::lock(folder)?;
+    // Before sled writes anything.
+    let barrier = barrier(&data.path).map_err(data.io("sync", ""))?;
     let (witness, testimony) = data.witness()?;
     let db = if data.stopped_cleanly() {
         data.remove_file("clean")?;
@@ -138,7 +140,6 @@ pub fn open_with(
     } else {
         data.open_copy(&testimony)?
     };
-    let barrier = barrier(&data.path).map_err(data.io("sync", ""))?;
     let flushed = db.clone();
     let flush = move || drop(flushed.flush());
     let durability = Durability {

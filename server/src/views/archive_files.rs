@@ -198,16 +198,26 @@ impl Archive {
         }
         let open = folder_in(&self.www, feed);
         create_folder(&open).map_err(failed("create", &open))?;
-        let names = names_in(&closed);
-        for names in names.chunks(TOGETHER_MAX) {
+        let mut paths = vec![];
+        for item in fs::read_dir(&closed).map_err(failed("read", &closed))? {
+            paths.push(item.map_err(failed("read", &closed))?.path());
+        }
+        for paths in paths.chunks(TOGETHER_MAX) {
             // Copied, because the trees may be on two file systems.
             let mut files = FrozenFiles::default();
-            for name in names.iter().filter(|name| !name.ends_with(TEMPORARY)) {
-                files.copy(&closed.join(name), &open.join(name))?;
+            for path in paths {
+                let name = path.file_name().unwrap_or_default();
+                if !name.to_string_lossy().ends_with(TEMPORARY) {
+                    files.copy(path, &open.join(name))?;
+                }
             }
             files.put_in_place()?;
         }
-        fs::remove_dir_all(&closed).map_err(failed("remove", &closed))
+        // Gone at once, under a name that no feed has.
+        let gone = closed.with_file_name(format!("{feed}{TEMPORARY}!"));
+        let _leftover = fs::remove_dir_all(&gone);
+        fs::rename(&closed, &gone).map_err(failed("remove", &closed))?;
+        fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
     }
 
     /// Returns the bytes of an archived document, as they are or compressed.
@@ -226,8 +236,15 @@ impl Archive {
         } else {
             ("", archived.identity)
         };
-        let path = self.folder(feed).join(format!("{}{suffix}", archived.name));
-        let bytes = fs::read(&path).map_err(failed("read", &path))?;
+        let name = format!("{}{suffix}", archived.name);
+        let mut path = self.folder(feed).join(&name);
+        let mut read = fs::read(&path);
+        if read.is_err() {
+            // The feed may have been opened that very moment.
+            path = self.folder(feed).join(&name);
+            read = fs::read(&path);
+        }
+        let bytes = read.map_err(failed("read", &path))?;
         if Coded::of(&bytes) == coded {
             return Ok(bytes.into());
         }
