@@ -55,6 +55,7 @@ struct Looked {
     archive: Archive,
     commits: Gauge,
     feeds: Gauge,
+    documents: Gauge,
     lag: Gauge,
     last: Gauge<f64, AtomicU64>,
     open: Gauge,
@@ -133,6 +134,7 @@ impl Metrics {
                 archive,
                 commits: Gauge::default(),
                 feeds: Gauge::default(),
+                documents: Gauge::default(),
                 lag: Gauge::default(),
                 last: Gauge::default(),
                 open: Gauge::default(),
@@ -177,6 +179,11 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner);
         to.register("commits", "Commits in the log", looked.commits.clone());
         to.register("feeds", "Feeds", looked.feeds.clone());
+        to.register(
+            "archived_documents",
+            "Documents archived since the start",
+            looked.documents.clone(),
+        );
         to.register(
             "archive_lag_commits",
             "Commits whose closed documents are not files yet",
@@ -254,6 +261,7 @@ impl Metrics {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         looked.commits.set(whole(head.number.0));
         looked.feeds.set(whole(head.feeds));
+        looked.documents.set(whole(looked.archive.made()));
         let lag = head.number.0.saturating_sub(looked.archive.reached().0);
         looked.lag.set(whole(lag));
         let last = Duration::from_micros(u64::try_from(head.last.micros()).unwrap_or(0));

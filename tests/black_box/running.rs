@@ -126,6 +126,7 @@ fn metrics_tell_what_happened_and_name_no_feed() {
         ("simplefeed_commits", 2.0),
         ("simplefeed_feeds", 1.0),
         ("simplefeed_log_open", 1.0),
+        ("simplefeed_archived_documents", 2.0),
         ("simplefeed_archive_lag_commits", 0.0),
     ] {
         assert!(

@@ -144,6 +144,8 @@ pub struct Archive {
     views: PathBuf,
     /// The last commit whose closed documents are files, as far as this process knows.
     reached: Arc<AtomicU64>,
+    /// Documents that were made files of by whoever follows the log.
+    made: Arc<AtomicU64>,
     /// Held while files are written: `rebuild` may run beside the server.
     writing: Arc<Mutex<()>>,
     /// The manifests of all feeds.
@@ -162,6 +164,7 @@ impl Archive {
             manifests: Manifests::new(&views),
             views,
             reached: Arc::default(),
+            made: Arc::default(),
             writing: Arc::default(),
         }
     }
@@ -547,6 +550,11 @@ impl Archive {
         CommitNumber(self.reached.load(Ordering::Relaxed))
     }
 
+    /// Returns how many documents whoever follows the log has made files of.
+    pub fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
     fn cursor(&self) -> CommitNumber {
         let text = fs::read_to_string(self.views.join("cursor")).unwrap_or_default();
         CommitNumber(text.trim().parse().unwrap_or(0))
@@ -642,7 +650,8 @@ impl Archive {
                     error!(error, "a document cannot be archived");
                 }
                 Ok(0) => {}
-                Ok(_) => {
+                Ok(made) => {
+                    self.made.fetch_add(made, Ordering::Relaxed);
                     let document = document.map(DocumentNumber::get);
                     info!(feed = %feed.0, document, "archived");
                 }
