@@ -119,7 +119,14 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _unmounted = Command::new("umount").arg(&self.mount).output();
+        // Who was killed may have it open for a moment.
+        for _ in 0..100 {
+            let unmounted = Command::new("umount").arg(&self.mount).output();
+            if unmounted.is_ok_and(|output| output.status.success()) {
+                return;
+            }
+            pause(Duration::from_millis(50));
+        }
     }
 }
 
