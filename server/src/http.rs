@@ -32,9 +32,13 @@ pub mod problem;
 pub mod reply;
 pub mod ready;
 pub mod publishing;
+mod request;
+mod catalogue;
+pub mod answers;
 pub mod handler;
 
-use handler::{Answer, Handler};
+use answers::Answer;
+use handler::Handler;
 
 use crate::{access::Access, config::Limits, metrics::Metrics};
 
@@ -127,7 +131,7 @@ impl Answering {
     fn failed(&self) -> Answer {
         match self {
             Self::Feeds(handler, _) => handler.failed(),
-            Self::Metrics(_) => handler::failed(),
+            Self::Metrics(_) => answers::failed(),
         }
     }
 }
@@ -313,7 +317,7 @@ mod tests {
         };
         let (answers, ()) = tokio::join!(
             asked,
-            converse(server, LIMITS, stopping, answer, handler::failed)
+            converse(server, LIMITS, stopping, answer, answers::failed)
         );
         assert!(answers.starts_with("HTTP/1.1 500"), "{answers}");
         assert!(
@@ -344,7 +348,7 @@ mod tests {
         };
         let (answers, ()) = tokio::join!(
             asked,
-            converse(server, limits, stopping, answer, handler::failed)
+            converse(server, limits, stopping, answer, answers::failed)
         );
         assert!(
             answers.contains("connection: close") && answers.ends_with("late"),

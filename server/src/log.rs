@@ -60,6 +60,15 @@ impl LogHead {
     };
 }
 
+/// Why a log takes no entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// A commit has failed; it takes none until it is opened again.
+    Failed,
+    /// There is too little room on the disk to open it again with more in it.
+    Full,
+}
+
 /// Why a log cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -211,6 +220,21 @@ pub trait EntryLog: Send + Sync {
     /// See [`LogError`].
     fn has_room_for(&self, _bytes: u64) -> Result<bool, LogError> {
         Ok(true)
+    }
+
+    /// Returns whether the log takes entries now. Where nobody knows how much room there is, it does.
+    ///
+    /// # Errors
+    ///
+    /// See [`Closed`].
+    fn takes_entries(&self) -> Result<(), Closed> {
+        if !self.is_open() {
+            return Err(Closed::Failed);
+        }
+        match self.has_room_for(0) {
+            Ok(false) => Err(Closed::Full),
+            _ => Ok(()),
+        }
     }
 
     /// Does what can wait until no publisher does.

@@ -95,7 +95,7 @@ impl std::fmt::Debug for Metrics {
 
 /// What became of entries that somebody wanted to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Result {
+pub enum Fate {
     /// They are in the log now.
     Appended,
     /// They were there already.
@@ -237,11 +237,11 @@ impl Metrics {
     }
 
     /// Counts entries that somebody wanted to publish.
-    pub fn published(&self, result: Result, entries: usize) {
-        let result = match result {
-            Result::Appended => "appended",
-            Result::Duplicate => "duplicate",
-            Result::Refused => "refused",
+    pub fn published(&self, fate: Fate, entries: usize) {
+        let result = match fate {
+            Fate::Appended => "appended",
+            Fate::Duplicate => "duplicate",
+            Fate::Refused => "refused",
         };
         let entries = u64::try_from(entries).unwrap_or(u64::MAX);
         self.entries.get_or_create(&With { result }).inc_by(entries);
@@ -266,8 +266,7 @@ impl Metrics {
         looked.lag.set(whole(lag));
         let last = Duration::from_micros(u64::try_from(head.last.micros()).unwrap_or(0));
         looked.last.set(last.as_secs_f64());
-        let has_room = self.log.has_room_for(0).unwrap_or(true);
-        looked.open.set(i64::from(self.log.is_open() && has_room));
+        looked.open.set(self.log.takes_entries().is_ok().into());
         // What cannot be measured keeps its last value.
         if let Ok(bytes) = folder_bytes(&looked.folder.join("sled")) {
             looked.log_bytes.set(whole(bytes));

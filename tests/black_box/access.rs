@@ -12,7 +12,7 @@ use simplefeed_core::feed::{DocumentName, DocumentNumber, Epoch, FeedName, Numbe
 use simplefeed_server::{http::routes::Route, views::documents::Address};
 
 use crate::{
-    harness::{Server, check_folder, events, program, run, simplefeed, text},
+    harness::{Server, check_folder, events, program, run, simplefeed, text, wait_for},
     http::{Request, Response},
     nginx::{Nginx, replace},
 };
@@ -84,14 +84,11 @@ impl Guarded {
     }
 
     fn wait_until_frozen(&self, path: &str) {
-        for _ in 0..1_000 {
+        wait_for(&format!("{path} is not frozen"), || {
             let answer = self.ask(Request::get(path), Some(&self.admin));
-            if answer.header("cache-control").contains("immutable") {
-                return;
-            }
-            crate::harness::pause(std::time::Duration::from_millis(10));
-        }
-        panic!("{path} is never frozen");
+            let frozen = answer.header("cache-control").contains("immutable");
+            frozen.then_some(())
+        });
     }
 }
 

@@ -5,6 +5,7 @@
 use std::{
     ffi::OsStr,
     io::{BufRead, BufReader, Write},
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{
@@ -46,6 +47,23 @@ pub(crate) fn program(name: &str) -> PathBuf {
         folder
     });
     folder.join(name)
+}
+
+/// Looks until there is something; after a minute `complaint` is the failure.
+pub(crate) fn wait_for<T>(complaint: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..6_000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        pause(Duration::from_millis(10));
+    }
+    panic!("{complaint}");
+}
+
+/// Returns an address that nobody listens at.
+pub(crate) fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
 }
 
 /// Returns the folder of the workspace.
@@ -186,14 +204,8 @@ impl Server {
 
     /// Waits until a document is a frozen file, which happens behind the writer's back.
     pub(crate) fn wait_until_frozen(&self, path: &str) -> Response {
-        for _ in 0..1_000 {
-            let response = self.get(path);
-            if response.is_immutable() {
-                return response;
-            }
-            pause(Duration::from_millis(10));
-        }
-        panic!("{path} never became immutable: {:?}", self.get(path));
+        let frozen = || Some(self.get(path)).filter(Response::is_immutable);
+        wait_for(&format!("{path} is not frozen"), frozen)
     }
 
     /// Waits until the server logs a line with these words.

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::harness::{pause, signal, workspace};
+use crate::harness::{free_address, pause, signal, workspace};
 
 /// A running nginx. It ends when dropped.
 pub(crate) struct Nginx {
@@ -125,11 +125,6 @@ impl IsRoot for fs::Metadata {
 pub(crate) fn replace(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "the configuration has no {from:?}");
     text.replace(from, to)
-}
-
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
 }
 
 /// Stands between nginx and the server, and counts the requests for each path.

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -11,15 +11,10 @@ use std::{
 
 use crate::{
     full_disk::SmallDisk,
-    harness::{Server, events, pause, program, run, text, workspace},
+    harness::{Server, events, free_address, pause, program, run, text, workspace},
     http::{Request, Response},
     nginx::{Nginx, replace},
 };
-
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
 
 /// Goal: a server that is taken over has little to give.
 #[test]

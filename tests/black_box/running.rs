@@ -3,21 +3,16 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::fs::PermissionsExt as _,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use crate::{
-    harness::{Server, events, pause, program, run, text, workspace},
+    harness::{Server, events, free_address, pause, program, run, text, workspace},
     http::Request,
 };
-
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
 
 /// Goal: a server that is asked to end answers what it has begun to read, and stores it.
 #[test]

@@ -5,48 +5,47 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::{
-    HeaderMap, Method, Request, Response, StatusCode, Version,
+    HeaderMap, Method, Request, Response, StatusCode,
     body::{Body as _, Incoming},
     header::{
-        ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, ETAG,
-        EXPECT, HOST, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, TRANSFER_ENCODING, VARY,
-        WWW_AUTHENTICATE,
+        ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName,
+        HeaderValue, LOCATION, VARY,
     },
 };
-use serde::Serialize;
 use simplefeed_core::{
     feed::{DocumentName, FeedName},
-    header::RECENT,
     instant::Instant,
-    limits::{BODY_BYTES_MAX, CATALOGUE_FEEDS_MAX},
+    limits::BODY_BYTES_MAX,
 };
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::Instant as Moment,
-};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::{Level, debug, enabled, error};
 
 use super::{
+    answers::{
+        Answer, absent, answer_to, denied_answer, failed, header_value, json, plain,
+        problem_answer, publish_error, redirect,
+    },
+    catalogue,
     coding::negotiate,
     conditional::Verdict,
-    problem::{PROBLEM_TYPE, Problem},
+    problem::Problem,
     publishing::{self, EntryMedia},
     ready::{Ready, ReadyAnswers},
     reply::{Audience, Lifetimes, NO_STORE, Reply, repr_digest},
+    request::{check_request, is_reading, read_body},
     routes::Route,
 };
 use crate::{
-    access::{Access, Denied, Right},
+    access::{Access, Right},
     config::Limits,
-    log::{LogError, settings_of},
-    metrics::{self, DOCUMENT, METRICS_TYPE, Metrics},
-    publish::{Append, Configure, PublishError, Publisher},
+    log::{Closed, LogError},
+    metrics::{DOCUMENT, Fate, METRICS_TYPE, Metrics},
+    publish::{Append, Configure, Publisher},
     views::{
         archive_files::ArchiveError,
-        documents::{Address, Body, Coding, Documents, HeadTag, Resource, growing_listing},
+        documents::{Address, Body, Coding, Documents, Resource, growing_listing},
     },
 };
 
@@ -55,11 +54,9 @@ const INLINE_BODY_BYTES: usize = 16 * 1024;
 
 /// The memory for the bodies of all requests that are being read or wait to be stored, in KiB.
 const BODIES_KIB_MAX: usize = 128 * 1024;
+
 /// How far the clock may be behind the last commit, in microseconds, before something is wrong.
 const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
-
-/// An answer, complete.
-pub type Answer = Response<Full<Bytes>>;
 
 /// Answers requests.
 #[derive(Debug)]
@@ -326,15 +323,13 @@ impl Handler {
         let appended = match self.publisher.append(append).await {
             Ok(appended) => appended,
             Err(error) => {
-                self.metrics.published(metrics::Result::Refused, offered);
+                self.metrics.published(Fate::Refused, offered);
                 return Ok(publish_error(&error));
             }
         };
         let duplicates = appended.results.iter().filter(|one| one.duplicate).count();
-        self.metrics
-            .published(metrics::Result::Duplicate, duplicates);
-        self.metrics
-            .published(metrics::Result::Appended, offered - duplicates);
+        self.metrics.published(Fate::Duplicate, duplicates);
+        self.metrics.published(Fate::Appended, offered - duplicates);
         let new = appended.results.iter().any(|outcome| !outcome.duplicate);
         let status = if new {
             StatusCode::CREATED
@@ -400,12 +395,7 @@ impl Handler {
         headers: &HeaderMap,
         access: &Access,
     ) -> Result<Answer, Problem> {
-        let after = match query.strip_prefix("after=") {
-            None if query.is_empty() => None,
-            after => Some(after.and_then(FeedName::parse).ok_or_else(|| {
-                Problem::malformed("the only query is after= with the name of a feed")
-            })?),
-        };
+        let after = catalogue::after(query)?;
         let documents = Arc::clone(&self.documents);
         let public_url = self.public_url.clone();
         let audience = if headers.contains_key(AUTHORIZATION) {
@@ -414,40 +404,12 @@ impl Handler {
             Audience::Everybody
         };
         let (asking, rules) = (headers.clone(), access.clone());
-        let catalogue = off_thread(move || {
-            let log = documents.log();
-            let mut after = after;
-            let mut feeds: Vec<CatalogueFeed> = vec![];
-            // One more than is shown: that there are more is told by the last one shown, for the others may
-            // be closed to who asks.
-            while feeds.len() <= CATALOGUE_FEEDS_MAX {
-                let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
-                let Some((last, _)) = found.last() else { break };
-                after = Some(last.clone());
-                for (name, head) in &found {
-                    let settings = settings_of(&**log, head.feed, head.revision)?;
-                    if settings.is_closed() && !rules.shows(&asking, name) {
-                        continue;
-                    }
-                    feeds.push(CatalogueFeed {
-                        name: name.to_string(),
-                        id: settings.id.to_string(),
-                        title: settings.title().into(),
-                        entries: head.next.0,
-                        href: format!("{public_url}/feeds/{name}/{RECENT}"),
-                    });
-                }
-            }
-            let more = feeds.len() > CATALOGUE_FEEDS_MAX;
-            feeds.truncate(CATALOGUE_FEEDS_MAX);
-            let last = feeds.last().filter(|_| more);
-            let next = last.map(|last| format!("{public_url}/feeds?after={}", last.name));
-            let body = serde_json::to_vec(&Catalogue { feeds, next });
-            Ok(growing_listing(
-                body.expect("a catalogue has a JSON form").into(),
-            ))
+        let listing = off_thread(move || {
+            let shows = |name: &FeedName| rules.shows(&asking, name);
+            let body = catalogue::list(&**documents.log(), after, &public_url, shows)?;
+            Ok(growing_listing(body))
         });
-        let mut answer = self.send(path, headers, catalogue.await?, audience).await?;
+        let mut answer = self.send(path, headers, listing.await?, audience).await?;
         // The same URL shows others other feeds.
         let depends = HeaderValue::from_static("accept-encoding, authorization");
         answer.headers_mut().insert(VARY, depends);
@@ -467,109 +429,17 @@ impl Handler {
         off_thread(move || {
             let log = documents.log();
             let ahead = log.head().last.micros().saturating_sub(now.micros());
-            // Where nobody knows how much room there is, entries are taken.
-            let has_room = log.has_room_for(0).unwrap_or(true);
             let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
-            Ok(if !log.is_open() {
-                unwell("the log takes no entries\n")
-            } else if !has_room {
-                unwell("the disk is full: the log takes no entries\n")
-            } else if ahead > CLOCK_LAG_MICROS_MAX {
-                unwell("the clock is behind the last entry\n")
-            } else {
-                plain(StatusCode::OK, "ready\n")
+            Ok(match log.takes_entries() {
+                Err(Closed::Failed) => unwell("the log takes no entries\n"),
+                Err(Closed::Full) => unwell("the disk is full: the log takes no entries\n"),
+                Ok(()) if ahead > CLOCK_LAG_MICROS_MAX => {
+                    unwell("the clock is behind the last entry\n")
+                }
+                Ok(()) => plain(StatusCode::OK, "ready\n"),
             })
         })
         .await
-    }
-}
-
-#[derive(Serialize)]
-struct Catalogue {
-    feeds: Vec<CatalogueFeed>,
-    next: Option<String>,
-}
-
-#[derive(Serialize)]
-struct CatalogueFeed {
-    name: String,
-    id: String,
-    title: String,
-    entries: u64,
-    href: String,
-}
-
-fn is_reading(request: &Request<Incoming>) -> bool {
-    matches!(*request.method(), Method::GET | Method::HEAD)
-}
-
-/// Checks what hyper leaves to us.
-fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
-    check_host(request)?;
-    check_framing(request.headers())?;
-    if is_reading(request) {
-        check_bodiless(request)?;
-    }
-    Ok(())
-}
-
-/// One Host, as HTTP/1.1 demands (RFC 9110, 7.2); hyper accepts none and two.
-fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
-    let hosts = request.headers().get_all(HOST).iter().count();
-    match (hosts, request.version()) {
-        (1, _) | (0, Version::HTTP_10) => Ok(()),
-        (0, _) => Err(Problem::malformed("the request has no Host")),
-        _ => Err(Problem::malformed("the request has several Hosts")),
-    }
-}
-
-/// Chunks and nothing else, if there is no length (RFC 9112, 6.1); hyper would give us what is compressed as it
-/// is.
-fn check_framing(headers: &HeaderMap) -> Result<(), Problem> {
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    let coding = codings.next();
-    let chunked = coding.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
-    if !chunked || codings.next().is_some() {
-        return Err(Problem::malformed("the only transfer coding is chunked"));
-    }
-    Ok(())
-}
-
-/// A read has no body; one that has may be an attempt to smuggle a second request.
-fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
-    let headers = request.headers();
-    let length = headers
-        .get(CONTENT_LENGTH)
-        .is_some_and(|length| length != "0");
-    if length || headers.contains_key(TRANSFER_ENCODING) {
-        return Err(Problem::malformed("a GET or HEAD has no body"));
-    }
-    Ok(())
-}
-
-async fn read_body(request: Request<Incoming>, limits: &Limits) -> Result<Bytes, Problem> {
-    let too_large = || Problem::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes"));
-    let announced = request.body().size_hint().lower();
-    let continues = request.headers().contains_key(EXPECT);
-    if usize::try_from(announced).map_or(true, |announced| announced > BODY_BYTES_MAX) {
-        debug!(announced, continues, "a body is too large");
-        return Err(too_large());
-    }
-    let mut body = Limited::new(request.into_body(), BODY_BYTES_MAX);
-    let mut read = BytesMut::new();
-    let deadline = Moment::now() + limits.body;
-    loop {
-        // Neither may it take long as a whole, nor may it stall.
-        let patience = deadline.min(Moment::now() + limits.stall);
-        match tokio::time::timeout_at(patience, body.frame()).await {
-            Err(_) => return Err(Problem::timeout()),
-            Ok(None) => return Ok(read.freeze()),
-            Ok(Some(Ok(frame))) => read.extend(frame.into_data().ok()),
-            Ok(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(too_large()),
-            Ok(Some(Err(error))) => {
-                return Err(Problem::malformed(format!("the body is broken: {error}")));
-            }
-        }
     }
 }
 
@@ -587,31 +457,6 @@ pub async fn metrics(request: &Request<Incoming>, metrics: &Arc<Metrics>) -> Ans
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
     answer
-}
-
-/// Returns the answer to a request that made us fail.
-pub fn failed() -> Answer {
-    problem_answer(&Problem::internal())
-}
-
-/// Returns the answer to a read; `body` is there if it is to be sent.
-fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Result<Answer, Problem> {
-    let mut answer = Response::new(Full::default());
-    match verdict {
-        Verdict::Failed => {
-            let detail = "the document is not what the request expects";
-            return Err(Problem::precondition(detail));
-        }
-        Verdict::NotModified => {
-            *answer.status_mut() = StatusCode::NOT_MODIFIED;
-            answer.headers_mut().clone_from(&reply.not_modified);
-        }
-        Verdict::Send => {
-            answer.headers_mut().clone_from(&reply.sent);
-            *answer.body_mut() = Full::new(body.cloned().unwrap_or_default());
-        }
-    }
-    Ok(answer)
 }
 
 /// Runs what may read from the disk where it holds up nobody else.
@@ -636,85 +481,4 @@ async fn off_thread<T: Send + 'static>(
             Err(Problem::internal())
         }
     }
-}
-
-/// Leads to the feed's recent document.
-fn redirect(feed: &FeedName) -> Answer {
-    let mut answer = plain(StatusCode::SEE_OTHER, "");
-    // Relative, so that it leads on wherever a proxy shows us.
-    let location = format!("{feed}/{RECENT}");
-    answer
-        .headers_mut()
-        .insert(LOCATION, header_value(&location));
-    answer
-}
-
-/// Returns the answer to who may not do something (RFC 6750, 3).
-fn denied_answer(denied: Denied) -> Answer {
-    let mut answer = problem_answer(&Problem::from(denied));
-    let challenge = match denied {
-        Denied::NoToken => "Bearer realm=\"simplefeed\"",
-        Denied::WrongToken => "Bearer realm=\"simplefeed\", error=\"invalid_token\"",
-        Denied::NotEntitled => "Bearer realm=\"simplefeed\", error=\"insufficient_scope\"",
-        Denied::NotHere => return answer,
-    };
-    let challenge = HeaderValue::from_static(challenge);
-    answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-    answer
-}
-
-/// The same for a feed that there is not, and for one that is closed to who asks.
-fn absent(feed: &FeedName) -> Problem {
-    Problem::not_found(format!("feed {feed} has no such document"))
-}
-
-fn header_value(text: &str) -> HeaderValue {
-    HeaderValue::from_str(text).expect("URLs we write are plain text")
-}
-
-fn plain(status: StatusCode, text: &'static str) -> Answer {
-    let mut answer = Response::new(Full::from(text));
-    *answer.status_mut() = status;
-    let kind = HeaderValue::from_static("text/plain;charset=utf-8");
-    answer.headers_mut().insert(CONTENT_TYPE, kind);
-    answer.headers_mut().insert(CACHE_CONTROL, NO_STORE);
-    answer
-}
-
-fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
-    let mut answer = Response::new(Full::from(body));
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, NO_STORE);
-    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent())));
-    answer
-}
-
-fn publish_error(error: &PublishError) -> Answer {
-    let mut answer = problem_answer(&Problem::from(error));
-    if matches!(error, PublishError::NoSpace) {
-        let headers = answer.headers_mut();
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
-    }
-    answer
-}
-
-fn problem_answer(problem: &Problem) -> Answer {
-    let mut answer = Response::new(Full::from(problem.body()));
-    *answer.status_mut() = problem.status();
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
-    headers.insert(CACHE_CONTROL, NO_STORE);
-    if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    }
-    if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
-        let codings = HeaderValue::from_static("identity");
-        headers.insert(hyper::header::ACCEPT_ENCODING, codings);
-    }
-    if problem.status() == StatusCode::NOT_ACCEPTABLE {
-        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-    }
-    answer
 }

@@ -1,0 +1,134 @@
+//! Answers, put together.
+//!
+//! Pure.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Response, StatusCode,
+    header::{
+        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, LOCATION, RETRY_AFTER,
+        VARY, WWW_AUTHENTICATE,
+    },
+};
+use simplefeed_core::{feed::FeedName, header::RECENT};
+
+use super::{
+    conditional::Verdict,
+    problem::{PROBLEM_TYPE, Problem},
+    reply::{NO_STORE, Reply},
+};
+use crate::{access::Denied, publish::PublishError, views::documents::HeadTag};
+
+/// An answer, complete.
+pub type Answer = Response<Full<Bytes>>;
+
+/// Returns the answer to a request that made us fail.
+pub(super) fn failed() -> Answer {
+    problem_answer(&Problem::internal())
+}
+
+/// Returns the answer to a read; `body` is there if it is to be sent.
+pub(super) fn answer_to(
+    verdict: Verdict,
+    reply: &Reply,
+    body: Option<&Bytes>,
+) -> Result<Answer, Problem> {
+    let mut answer = Response::new(Full::default());
+    match verdict {
+        Verdict::Failed => {
+            let detail = "the document is not what the request expects";
+            return Err(Problem::precondition(detail));
+        }
+        Verdict::NotModified => {
+            *answer.status_mut() = StatusCode::NOT_MODIFIED;
+            answer.headers_mut().clone_from(&reply.not_modified);
+        }
+        Verdict::Send => {
+            answer.headers_mut().clone_from(&reply.sent);
+            *answer.body_mut() = Full::new(body.cloned().unwrap_or_default());
+        }
+    }
+    Ok(answer)
+}
+
+/// Leads to the feed's recent document.
+pub(super) fn redirect(feed: &FeedName) -> Answer {
+    let mut answer = plain(StatusCode::SEE_OTHER, "");
+    // Relative, so that it leads on wherever a proxy shows us.
+    let location = format!("{feed}/{RECENT}");
+    answer
+        .headers_mut()
+        .insert(LOCATION, header_value(&location));
+    answer
+}
+
+/// Returns the answer to who may not do something (RFC 6750, 3).
+pub(super) fn denied_answer(denied: Denied) -> Answer {
+    let mut answer = problem_answer(&Problem::from(denied));
+    let challenge = match denied {
+        Denied::NoToken => "Bearer realm=\"simplefeed\"",
+        Denied::WrongToken => "Bearer realm=\"simplefeed\", error=\"invalid_token\"",
+        Denied::NotEntitled => "Bearer realm=\"simplefeed\", error=\"insufficient_scope\"",
+        Denied::NotHere => return answer,
+    };
+    let challenge = HeaderValue::from_static(challenge);
+    answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    answer
+}
+
+/// The same for a feed that there is not, and for one that is closed to who asks.
+pub(super) fn absent(feed: &FeedName) -> Problem {
+    Problem::not_found(format!("feed {feed} has no such document"))
+}
+
+pub(super) fn header_value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("URLs we write are plain text")
+}
+
+pub(super) fn plain(status: StatusCode, text: &'static str) -> Answer {
+    let mut answer = Response::new(Full::from(text));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain;charset=utf-8");
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+    answer
+}
+
+pub(super) fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
+    let mut answer = Response::new(Full::from(body));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent())));
+    answer
+}
+
+pub(super) fn publish_error(error: &PublishError) -> Answer {
+    let mut answer = problem_answer(&Problem::from(error));
+    if matches!(error, PublishError::NoSpace) {
+        let headers = answer.headers_mut();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
+    }
+    answer
+}
+
+pub(super) fn problem_answer(problem: &Problem) -> Answer {
+    let mut answer = Response::new(Full::from(problem.body()));
+    *answer.status_mut() = problem.status();
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+        let codings = HeaderValue::from_static("identity");
+        headers.insert(ACCEPT_ENCODING, codings);
+    }
+    if problem.status() == StatusCode::NOT_ACCEPTABLE {
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    }
+    answer
+}
