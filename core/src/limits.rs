@@ -92,6 +92,15 @@ pub const AHEAD_URL_BYTES_MAX: usize = 2_000;
 /// The most links a consumer reads from the head of one document.
 pub const DOCUMENT_LINKS_MAX: usize = 1_000;
 
+/// The longest link a consumer follows, in bytes.
+pub const LINK_BYTES_MAX: usize = 2_048;
+
+/// The most bytes that the URLs of one walk may have together.
+pub const WALK_URL_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// The entries of a foreign feed that a consumer recognises when they come again.
+pub const SEEN_ENTRIES_MAX: usize = 100_000;
+
 /// The shortest time between two polls of a recent document, in seconds.
 pub const POLL_SECONDS_MIN: u64 = 1;
 
@@ -104,7 +113,19 @@ pub const BACK_OFF_SECONDS_MAX: u64 = 60;
 /// The longest pause that a server may ask for (`Retry-After`) or declare (`max-age`), in seconds.
 pub const PAUSE_SECONDS_MAX: u64 = 86_400;
 
-/// The most redirects a consumer follows for one request.
+/// How long a consumer waits for a connection, in seconds. Configurable.
+pub const CONNECT_SECONDS: u64 = 5;
+
+/// How long a consumer waits for more bytes of an answer, in seconds. Configurable.
+pub const READ_SECONDS: u64 = 20;
+
+/// How long one answer may take as a whole, in seconds. Configurable.
+pub const REQUEST_SECONDS: u64 = 120;
+
+/// The documents whose bytes a consumer knows again, because they were marked immutable.
+pub const FROZEN_REMEMBERED_MAX: usize = 10_000;
+
+/// The most redirects a consumer follows for one request. Configurable.
 pub const REDIRECTS_MAX: usize = 5;
 
 const _: () = assert!(

@@ -4,6 +4,9 @@
 //! cut short, has something after its end or is no Atom feed is an error, and never a shorter
 //! document. What stands inside the entries is only passed over, so that one odd entry cannot stop
 //! a replay; who needs more parses the slice.
+//!
+//! Feeds of others differ in what Simplefeed fixes: their encoding is made UTF-8, and entries that they
+//! list oldest first are counted from the other end.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -19,11 +22,14 @@ use crate::{
     feed::{Epoch, Position},
     history::HistoryHash,
     instant::Instant,
-    limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX},
+    limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX, LINK_BYTES_MAX},
     xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, is_prefix, line_of, resolve_reference},
 };
 
+mod encoding;
 mod stand_alone;
+
+pub use encoding::to_utf8;
 
 /// An entry document as deep as the gate admits is one level deeper in a feed document; foreign
 /// feeds get some more.
@@ -89,8 +95,18 @@ pub struct Document {
 pub struct Link {
     /// The relation: a registered name or an IRI (rule A-5).
     pub rel: String,
-    /// Where it leads, made absolute.
+    /// Where it leads, made absolute; without a fragment, which no server ever sees.
     pub url: Url,
+}
+
+impl Link {
+    /// Returns a link, unless it is longer than any that we follow.
+    fn new(rel: &str, mut url: Url) -> Option<Self> {
+        let registered = rel.strip_prefix("http://www.iana.org/assignments/relation/");
+        let rel = registered.unwrap_or(rel).into();
+        url.set_fragment(None);
+        (url.as_str().len() <= LINK_BYTES_MAX).then_some(Self { rel, url })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -134,7 +150,8 @@ impl Document {
     /// assert!(Document::read(cut.to_vec().into(), &url).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn read(mut body: Bytes, url: &Url) -> Result<Self, ReadError> {
+    pub fn read(body: Bytes, url: &Url) -> Result<Self, ReadError> {
+        let mut body = to_utf8(body, None);
         if body.starts_with(b"\xef\xbb\xbf") {
             body = body.slice(3..);
         }
@@ -176,7 +193,7 @@ impl Document {
         let history = history.filter(|(first, _): &(Position, HistoryHash)| {
             room.is_some_and(|room| first.0.checked_add(room).is_some())
         });
-        Ok(Self {
+        let mut document = Self {
             body,
             feed,
             updated,
@@ -189,7 +206,49 @@ impl Document {
             scope,
             inherited,
             authors,
-        })
+        };
+        if document.lists_oldest_first() {
+            document.entries.reverse();
+        }
+        Ok(document)
+    }
+
+    /// Whether the entries stand the other way round than Simplefeed has them (SF-1), as in ICT4H's
+    /// feeds: their dates never fall from top to bottom, and rise. Where they go up and down, they say
+    /// nothing; where the document tells positions, it follows Simplefeed.
+    fn lists_oldest_first(&self) -> bool {
+        if self.history.is_some() || self.len() < 2 {
+            return false;
+        }
+        let dates: Option<Vec<Instant>> = (0..self.len()).map(|at| self.updated_of(at)).collect();
+        dates.is_some_and(|dates| dates.is_sorted() && dates.first() < dates.last())
+    }
+
+    /// Returns the `updated` of an entry, counted from the top, where the newest is.
+    pub fn updated_of(&self, index: usize) -> Option<Instant> {
+        let element = self.stand_alone(index)?;
+        let event = crate::event::Event::from_entry(std::str::from_utf8(&element).ok()?).ok()?;
+        Instant::parse(&event.updated?)
+    }
+
+    /// Adds a link that stands somewhere else than in the document: in a header field (RFC 8288). Those
+    /// of the document go before.
+    pub fn add_link(&mut self, rel: &str, url: Url) {
+        if self.links.len() < DOCUMENT_LINKS_MAX {
+            self.links.extend(Link::new(rel, url));
+        }
+    }
+
+    /// Takes the archive links for what they are in feeds that have them the wrong way round, as Atom
+    /// Hopper's: `next-archive` leads to what is older there.
+    pub(crate) fn swap_archive_links(&mut self) {
+        for link in &mut self.links {
+            match link.rel.as_str() {
+                "prev-archive" => link.rel = "next-archive".into(),
+                "next-archive" => link.rel = "prev-archive".into(),
+                _ => {}
+            }
+        }
     }
 
     /// Returns the number of entries.
@@ -379,19 +438,13 @@ impl<'a> Reading<'a> {
 
     fn link(&mut self, tag: &BytesStart<'a>, base: &Url) {
         let rel = Self::attribute(tag, "rel").unwrap_or("alternate".into());
-        let rel = rel
-            .strip_prefix("http://www.iana.org/assignments/relation/")
-            .unwrap_or(&rel);
         let base = Self::base(base, tag);
         let url = Self::attribute(tag, "href").and_then(|href| base.join(href.trim()).ok());
         // A link that leads nowhere is as good as none; the walk says what it misses.
-        if let Some(url) = url
-            && self.head.links.len() < DOCUMENT_LINKS_MAX
-        {
-            self.head.links.push(Link {
-                rel: rel.into(),
-                url,
-            });
+        if self.head.links.len() < DOCUMENT_LINKS_MAX {
+            self.head
+                .links
+                .extend(url.and_then(|url| Link::new(&rel, url)));
         }
     }
 

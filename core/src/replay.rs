@@ -22,6 +22,7 @@ mod bookmark;
 mod error;
 mod places;
 mod rounds;
+mod seen;
 mod walk;
 
 pub use bookmark::{Bookmark, Start, Validators};
@@ -62,6 +63,8 @@ pub struct Run {
     pub document: Document,
     /// The document's permanent URL.
     pub url: Url,
+    /// How many of its oldest entries lie before these.
+    pub older: usize,
     /// The entries, oldest first.
     pub entries: Vec<RunEntry>,
 }

@@ -56,6 +56,13 @@ pub enum WalkError {
         /// The document met twice.
         url: Url,
     },
+    /// The document given is not the recent one, and nothing leads there: its archive links lead to what
+    /// is newer.
+    #[error("the archive links lead from the document given to newer ones: {url}")]
+    Backwards {
+        /// Where they lead.
+        url: Url,
+    },
     /// There are more documents than the walk may read.
     #[error("more than {max} documents")]
     TooMany {

@@ -5,9 +5,7 @@
 use url::Url;
 
 use super::{Bookmark, RunEntry};
-use crate::{
-    event::Event, feed::Position, history::HistoryHash, instant::Instant, reader::Document,
-};
+use crate::{feed::Position, history::HistoryHash, instant::Instant, reader::Document};
 
 /// Returns the bookmark after one of a document's entries.
 pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Option<Bookmark> {
@@ -53,11 +51,4 @@ pub(super) fn hash_entries(document: &Document, before: HistoryHash, oldest: usi
     let indices = (document.len().saturating_sub(oldest)..document.len()).rev();
     let entries = indices.filter_map(|index| document.entry(index));
     entries.fold(before, |hash, entry| hash.extend(entry.fragment))
-}
-
-/// Returns the `updated` of an entry.
-pub(super) fn updated_of(document: &Document, index: usize) -> Option<Instant> {
-    let element = document.stand_alone(index)?;
-    let event = Event::from_entry(std::str::from_utf8(&element).ok()?).ok()?;
-    Instant::parse(&event.updated?)
 }

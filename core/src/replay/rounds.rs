@@ -4,7 +4,7 @@
 
 use url::Url;
 
-use super::{Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError};
+use super::{Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError, seen::Seen};
 use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, reader::Document};
 
 /// A feed replayed, and then followed: all that a consumer decides, without network and time.
@@ -47,6 +47,9 @@ pub struct Replay {
     /// Whether a link to the recent document was followed already.
     led_on: bool,
     documents_max: usize,
+    seen: Seen,
+    /// Whether foreign entries that were revised are handed over again.
+    revisions: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "one of it lives per consumer")]
@@ -78,6 +81,8 @@ impl Replay {
             newest: None,
             led_on: false,
             documents_max: WALK_DOCUMENTS_MAX,
+            seen: Seen::default(),
+            revisions: false,
         }
     }
 
@@ -88,6 +93,14 @@ impl Replay {
             documents_max,
             ..self
         }
+    }
+
+    /// Says whether entries of foreign feeds that come again with a later `updated` are handed over again
+    /// (FH-13); they are not by default. What comes again unchanged never is. Known are the last 100,000
+    /// entries passed; after a restart those of the documents read since.
+    #[must_use]
+    pub fn revisions(self, revisions: bool) -> Self {
+        Self { revisions, ..self }
     }
 
     /// Returns what to fetch next, or `None` when caught up with what there was at the first look.
@@ -145,6 +158,7 @@ impl Replay {
             return Ok(None);
         };
         let run = walk.take(document, url)?;
+        let run = run.map(|run| self.seen.new_of(run, self.revisions));
         if looking {
             self.newest = newest.map(|newest| (newest, validators));
         }

@@ -8,22 +8,22 @@ use url::Url;
 
 use super::{
     Ask, AskKind, Bookmark, Run, RunEntry, Start, Validators, WalkError,
-    places::{bookmark, count, end_of, hash_entries, is_before, newest_place, updated_of},
+    places::{bookmark, count, end_of, hash_entries, is_before, newest_place},
 };
 use crate::{
     feed::{Epoch, Position},
     history::HistoryHash,
     index::IndexBlock,
     instant::Instant,
-    limits::WALK_DOCUMENTS_MAX,
+    limits::{WALK_DOCUMENTS_MAX, WALK_URL_BYTES_MAX},
     reader::Document,
 };
 
 mod foreign;
 
-use foreign::{Passed, permanent_url};
+use foreign::{Direction, Passed, permanent_url};
 
-pub(super) use foreign::is_closed;
+pub(super) use foreign::{is_closed, is_same_feed};
 
 /// Where the walk stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,10 @@ pub struct Walk {
     epoch: (Epoch, Position),
     /// The feed's id, once a document told it.
     feed: Option<String>,
+    direction: Direction,
     visited: HashSet<Url>,
+    /// The bytes of the URLs visited.
+    visited_bytes: usize,
 }
 
 impl Walk {
@@ -145,7 +148,9 @@ impl Walk {
             looked_again: false,
             epoch: (Epoch::FIRST, Position(0)),
             feed: None,
+            direction: Direction::default(),
             visited: HashSet::new(),
+            visited_bytes: 0,
         }
     }
 
@@ -259,7 +264,8 @@ impl Walk {
     ///
     /// See [`WalkError`]. The walk is of no use after an error other than [`WalkError::Stale`],
     /// after which the same document may be asked for again later.
-    pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+    pub fn take(&mut self, mut document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        self.right_links(&mut document, url)?;
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
         self.meets_closed |= is_closed(&document);
@@ -680,6 +686,7 @@ impl Walk {
         Ok(Run {
             document,
             url: url.clone(),
+            older: after,
             entries,
         })
     }
@@ -768,7 +775,8 @@ impl Walk {
         let Some(time) = self.seeking else {
             return false;
         };
-        if updated_of(document, index).is_some_and(|updated| updated >= time) {
+        let updated = document.updated_of(index);
+        if updated.is_some_and(|updated| updated >= time) {
             self.seeking = None;
         }
         self.seeking.is_some()
@@ -813,7 +821,8 @@ impl Walk {
     }
 
     fn visit(&mut self, url: Url) -> Result<(), WalkError> {
-        if self.visited.len() >= self.documents_max {
+        self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
+        if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
             return Err(WalkError::TooMany {
                 max: self.documents_max,
             });
@@ -831,7 +840,8 @@ impl Walk {
             .as_ref()
             .map(|last| &last.feed)
             .or(self.feed.as_ref());
-        if let Some(expected) = known.filter(|known| **known != document.feed) {
+        let other = |known: &&String| !is_same_feed(known, document);
+        if let Some(expected) = known.filter(other) {
             return Err(WalkError::AnotherFeed {
                 url: url.clone(),
                 expected: expected.clone(),

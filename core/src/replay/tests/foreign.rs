@@ -3,6 +3,10 @@
 //! Pure.
 
 use super::*;
+use crate::replay::walk::is_same_feed;
+
+/// What is added to the number of an entry that comes again, revised.
+const REVISED: usize = 100;
 
 /// A document: as it is asked for, where it comes from, its links, its entries, newest first.
 type Page = (&'static str, &'static str, &'static str, &'static [usize]);
@@ -10,8 +14,10 @@ type Page = (&'static str, &'static str, &'static str, &'static [usize]);
 fn read(url: &Url, links: &str, newest_first: &[usize]) -> Document {
     let entries: String = newest_first.iter().fold(String::new(), |text, n| {
         text + &format!(
-            "<entry><id>urn:{n}</id><updated>1970-01-01T00:00:{:02}Z</updated></entry>",
-            n + 2
+            "<entry><id>urn:{}</id><updated>1970-01-01T{:02}:{:02}:00Z</updated></entry>",
+            n % REVISED,
+            n / 60,
+            n % 60
         )
     });
     let links = links
@@ -93,16 +99,142 @@ fn an_archive_without_entries() {
 #[test]
 fn a_revision_is_no_place() {
     let in_the_next: [Page; 2] = [
-        (RECENT, RECENT, "prev='1';", &[4, 2, 3]),
+        (RECENT, RECENT, "prev='1';", &[4, REVISED + 2, 3]),
         ("1", "1", "", &[2, 1]),
     ];
     check(&in_the_next, Start::Oldest, &[1, 2, 3, 2, 4]);
     let far_on: [Page; 3] = [
-        (RECENT, RECENT, "prev='2';", &[1, 6]),
+        (RECENT, RECENT, "prev='2';", &[REVISED + 1, 6]),
         ("2", "2", "prev='1';", &[5, 4, 3]),
         ("1", "1", "", &[2, 1]),
     ];
     check(&far_on, after(1, "1"), &[2, 3, 4, 5, 6, 1]);
+}
+
+/// ICT4H's documents list their oldest entry first; one entry, or dates that say nothing, have no order.
+#[test]
+fn documents_that_begin_with_their_oldest_entry() {
+    let pages: [Page; 4] = [
+        (RECENT, RECENT, "prev='3';", &[8]),
+        ("3", "3", "prev='2';next='recent.atom';", &[5, 6, 7]),
+        ("2", "2", "prev='1';next='3';", &[3, 4]),
+        ("1", "1", "next='2';", &[1, 2]),
+    ];
+    check(&pages, Start::Oldest, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    check(&pages, after(3, "2"), &[4, 5, 6, 7, 8]);
+    check(&pages, after(6, "3"), &[7, 8]);
+    let up_and_down: [Page; 1] = [(RECENT, RECENT, "", &[3, 1, 4])];
+    check(&up_and_down, Start::Oldest, &[4, 1, 3]);
+}
+
+/// The newest entry of such a document is the pinned end, and the place to go on from.
+#[test]
+fn a_document_that_begins_with_its_oldest_entry_grows() {
+    let before: [Page; 1] = [(RECENT, RECENT, "", &[1, 2])];
+    check(&before, Start::Newest, &[]);
+    let now: [Page; 1] = [(RECENT, RECENT, "", &[1, 2, 3, 4])];
+    check(&now, after(2, RECENT), &[3, 4]);
+}
+
+/// Atom Hopper's `next-archive` leads to what is older, its `prev-archive` to what is newer.
+#[test]
+fn archive_links_the_wrong_way_round() {
+    let pages: [Page; 3] = [
+        (RECENT, RECENT, "next='2';", &[6, 5]),
+        ("2", "2", "archive!prev='recent.atom';next='1';", &[4, 3]),
+        ("1", "1", "archive!prev='2';", &[2, 1]),
+    ];
+    check(&pages, Start::Oldest, &[1, 2, 3, 4, 5, 6]);
+    check(&pages, after(2, "1"), &[3, 4, 5, 6]);
+    check(&pages, after(3, "2"), &[4, 5, 6]);
+    check(&pages, after(6, RECENT), &[]);
+}
+
+/// Links that lead forward from the document given are no links back.
+#[test]
+fn the_oldest_document_is_not_taken_for_the_recent_one() {
+    let page = |url: &Url, updated: u8, links: &str| {
+        let text = format!(
+            "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>{links}\
+             <updated>2026-01-0{updated}T00:00:00Z</updated>\
+             <entry><id>urn:{updated}</id></entry></feed>"
+        );
+        Document::read(text.into_bytes().into(), url).unwrap()
+    };
+    let (seen, _, outcome) = walk(Start::Oldest, |ask| {
+        Some(match ask.kind {
+            AskKind::Recent => page(&ask.url, 1, "<link rel='next-archive' href='2'/>"),
+            _ => page(&ask.url, 2, "<link rel='prev-archive' href='recent.atom'/>"),
+        })
+    });
+    assert_eq!(outcome, Err(WalkError::Backwards { url: url("2") }));
+    assert!(seen.is_empty());
+}
+
+/// Each of ICT4H's documents has an id of its own, which differs by a number at its end. One that differs
+/// by more is another feed, and so is any other one of ours.
+#[test]
+fn a_number_at_the_end_of_a_feeds_id_is_the_documents() {
+    let document = |id: &str, history: &str| {
+        let text =
+            format!("<feed xmlns='http://www.w3.org/2005/Atom'><id>{id}</id>{history}</feed>");
+        Document::read(text.into_bytes().into(), &url(RECENT)).unwrap()
+    };
+    let id = "http://h/feed/patients+";
+    for (other, same) in [
+        ("http://h/feed/patients+12", true),
+        ("http://h/feed/patients+1", true),
+        ("http://h/feed/patients+", false),
+        ("http://h/feed/visits+2", false),
+        ("2", false),
+    ] {
+        let found = is_same_feed(&format!("{id}1"), &document(other, ""));
+        assert_eq!(found, same, "{other}");
+    }
+    let positions = format!(
+        "<history xmlns='urn:simplefeed:1' first='1' before='{}'/>",
+        "0".repeat(64)
+    );
+    assert!(!is_same_feed("urn:f:1", &document("urn:f:2", &positions)));
+}
+
+/// Replays pages as they are at each of several looks; returns what each handed over.
+fn replay_looks(looks: &[&[Page]], revisions: bool) -> Vec<Vec<usize>> {
+    let mut replay = Replay::new(url(RECENT), Start::Oldest).revisions(revisions);
+    let mut handed_over = vec![];
+    for pages in looks {
+        let mut seen = vec![];
+        while let Some(ask) = replay.ask() {
+            let (_, at, links, entries) = *pages
+                .iter()
+                .find(|(asked, ..)| url(asked) == ask.url)
+                .unwrap();
+            let document = read(&url(at), links, entries);
+            let run = replay.take(document, &url(at), Validators::default());
+            seen.extend(run.unwrap().iter().flat_map(numbers));
+        }
+        replay.next_round();
+        handed_over.push(seen);
+    }
+    handed_over
+}
+
+/// FH-10, FH-13: what stands in two documents is handed over once; what was revised, again if wanted.
+#[test]
+fn documents_may_overlap() {
+    let first: [Page; 2] = [
+        (RECENT, RECENT, "prev='1';", &[4, 3, 2]),
+        ("1", "1", "", &[3, 2, 1]),
+    ];
+    let second: [Page; 2] = [
+        (RECENT, RECENT, "prev='1';", &[5, REVISED + 1, 4, 3]),
+        first[1],
+    ];
+    let looks: [&[Page]; 3] = [&first, &second, &second];
+    let once = [vec![1, 2, 3, 4], vec![5], vec![]];
+    assert_eq!(replay_looks(&looks, false), once);
+    let again = [vec![1, 2, 3, 4], vec![1, 5], vec![]];
+    assert_eq!(replay_looks(&looks, true), again);
 }
 
 /// RFC 4287, 4.2.7.2: `via` leads to where a feed's information comes from.

@@ -5,11 +5,24 @@
 
 use url::Url;
 
-use super::{Run, Start, Walk, WalkError};
-use crate::reader::Document;
+use super::{Run, Start, State, Walk, WalkError};
+use crate::{instant::Instant, reader::Document};
 
 /// How often entries are looked for behind the same entry, walking back again, before it is a loop.
 const LOOKS_BETWEEN_MAX: u32 = 8;
+
+/// What a feed takes its archive links for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Direction {
+    /// What they are called.
+    #[default]
+    AsNamed,
+    /// The other way round.
+    Inverted {
+        /// The feed-level `updated` of the document behind (towards the newest).
+        behind: Option<Instant>,
+    },
+}
 
 /// The document passed last: as it was asked for, and where it came from.
 #[derive(Clone, Debug)]
@@ -22,6 +35,36 @@ pub(super) struct Passed {
 }
 
 impl Walk {
+    /// Takes the archive links of a document for what they are: some feeds, as Atom Hopper's, have them
+    /// the wrong way round, which shows where the recent document leads on to a "next" archive and to no
+    /// "previous" one.
+    pub(super) fn right_links(
+        &mut self,
+        document: &mut Document,
+        url: &Url,
+    ) -> Result<(), WalkError> {
+        if self.state == State::Looking {
+            let leads = |rel| document.link(rel).is_some();
+            let only_next = leads("next-archive") && !leads("prev-archive");
+            if only_next && document.history.is_none() && !document.archived {
+                self.direction = Direction::Inverted { behind: None };
+            }
+        }
+        let Direction::Inverted { behind } = self.direction else {
+            return Ok(());
+        };
+        document.swap_archive_links();
+        // Unless it is the oldest document of a feed that has them right: then they lead to newer ones.
+        let back = matches!(self.state, State::Looking | State::Back { .. });
+        let newer = behind.zip(document.updated);
+        if back && newer.is_some_and(|(behind, updated)| updated > behind) {
+            return Err(WalkError::Backwards { url: url.clone() });
+        }
+        let behind = document.updated;
+        self.direction = Direction::Inverted { behind };
+        Ok(())
+    }
+
     /// Whether the bookmarked entry, found by its id alone, may have come again: it was read in another
     /// document, which is asked first.
     pub(super) fn may_be_a_revision(&self, document: &Document, url: &Url) -> bool {
@@ -71,6 +114,16 @@ impl Walk {
         self.way_back.push(self.asked(url));
         self.go_back(previous).map(|()| None)
     }
+}
+
+/// Whether a document belongs to the feed with this id. Documents of ICT4H's feeds have an id each, which
+/// differ by a number at their end.
+pub(in crate::replay) fn is_same_feed(known: &str, document: &Document) -> bool {
+    let stem = |id: &str| id.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (ours, theirs) = (known, document.feed.as_str());
+    let numbered = stem(ours) < ours.len() && stem(theirs) < theirs.len();
+    let stems_equal = || ours.get(..stem(ours)) == theirs.get(..stem(theirs));
+    ours == theirs || document.history.is_none() && numbered && stems_equal()
 }
 
 /// Returns a recent document's permanent URL. In a foreign feed `via` leads to where its information

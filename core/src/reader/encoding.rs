@@ -1,0 +1,93 @@
+//! Encodings other than UTF-8, which only foreign feeds have.
+//!
+//! Pure.
+
+use bytes::Bytes;
+use encoding_rs::{Encoding, UTF_8};
+
+/// How far into a document its XML declaration may reach, in bytes.
+const DECLARATION_BYTES_MAX: usize = 256;
+
+/// The mark that says UTF-8, whatever the XML declaration says.
+const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Returns a document in UTF-8, given what its media type says its charset is. The mark at its
+/// beginning goes before the media type, and that before the XML declaration (RFC 7303, 3).
+///
+/// What is in UTF-8 stays as it is, and so does what names an encoding that nobody knows: the reader
+/// says what is wrong with it. What was converted begins with UTF-8's mark.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::reader::to_utf8;
+///
+/// let latin = b"<?xml version='1.0' encoding='iso-8859-1'?><a>caf\xe9</a>";
+/// let text = to_utf8(latin.to_vec().into(), None);
+/// assert!(text.ends_with("<a>caf\u{e9}</a>".as_bytes()));
+/// ```
+pub fn to_utf8(body: Bytes, charset: Option<&str>) -> Bytes {
+    let marked = Encoding::for_bom(&body).map(|(encoding, _)| encoding);
+    let told = || charset.and_then(|label| Encoding::for_label(label.as_bytes()));
+    let declared = || declared(&body).and_then(Encoding::for_label);
+    let encoding = marked.or_else(told).or_else(declared).unwrap_or(UTF_8);
+    if encoding == UTF_8 {
+        return body;
+    }
+    let (text, _) = encoding.decode_with_bom_removal(&body);
+    [UTF_8_MARK, text.as_bytes()].concat().into()
+}
+
+/// Returns the encoding that an XML declaration names.
+fn declared(body: &[u8]) -> Option<&[u8]> {
+    let start = body.get(..DECLARATION_BYTES_MAX.min(body.len()))?;
+    let start = start.strip_prefix(b"<?xml")?;
+    let end = start.windows(2).position(|pair| pair == b"?>")?;
+    let declaration = start.get(..end)?;
+    let name = b"encoding";
+    let at = declaration
+        .windows(name.len())
+        .position(|word| word == name)?;
+    let value = declaration.get(at + name.len()..)?.trim_ascii_start();
+    let value = value.strip_prefix(b"=")?.trim_ascii_start();
+    let (quote, value) = value.split_first()?;
+    let end = value.iter().position(|byte| byte == quote)?;
+    value.get(..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(body: &[u8], charset: Option<&str>, want: &str) {
+        let text = to_utf8(body.to_vec().into(), charset);
+        let text = text.strip_prefix(UTF_8_MARK).unwrap_or(&text);
+        assert_eq!(String::from_utf8_lossy(text), want);
+    }
+
+    #[test]
+    fn the_mark_goes_before_the_media_type_and_that_before_the_declaration() {
+        check("é".as_bytes(), None, "é");
+        check(b"\xe9", Some("ISO-8859-1"), "é");
+        check("\u{feff}é".as_bytes(), Some("iso-8859-1"), "é");
+        let declared = "<?xml version='1.0'\n encoding = \"latin1\"?>";
+        let body = [declared.as_bytes(), b"\xe9"].concat();
+        check(&body, None, &format!("{declared}é"));
+        let body = format!("{declared}é");
+        check(body.as_bytes(), Some("utf-8"), &body);
+        check(b"\xff\xfe<\0a\0", None, "<a");
+        // Nobody knows these: the reader will say that they are not UTF-8.
+        check(b"\xe9", Some("klingon"), "\u{fffd}");
+        check(b"\xe9", None, "\u{fffd}");
+        check(b"<?xml encoding='latin1", None, "<?xml encoding='latin1");
+    }
+
+    /// What was converted still declares its old encoding, and is not converted again.
+    #[test]
+    fn what_was_converted_stays() {
+        let body = b"<?xml version='1.0' encoding='latin1'?>\xe9".to_vec();
+        let once = to_utf8(body.into(), None);
+        assert_eq!(to_utf8(once.clone(), None), once);
+    }
+}
