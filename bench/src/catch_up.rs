@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use simplefeed_client::{
     Bookmark, BookmarkStore, Consumer, Since, Transport,
-    transport::{self, Answer, Answering, Request},
+    transport::{self, Answer, Answering, Request, Timeouts},
 };
 
 use crate::{
@@ -128,7 +128,7 @@ async fn catch_up(
     linear: bool,
     passed: &Passed,
 ) -> anyhow::Result<Cost> {
-    let mut transport = transport::ready_made()?;
+    let mut transport = transport::ready_made(Timeouts::default())?;
     if linear {
         transport = Arc::new(NoIndex(transport));
     }

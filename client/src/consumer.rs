@@ -16,12 +16,19 @@
 //! The last three are final. Everything else that can go wrong says so by
 //! [`ConsumerError::is_transient`].
 
-use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_core::Stream;
 use simplefeed_core::{
+    digest::Digest,
     index::IndexBlock,
     instant::Instant,
+    limits::FROZEN_REMEMBERED_MAX,
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
 };
 use tokio::time;
@@ -133,6 +140,28 @@ pub struct Consumer {
     failures: u32,
     /// What the last answer about the recent document said of its freshness.
     freshness: Freshness,
+    frozen: Frozen,
+}
+
+/// The digests of foreign documents that were marked immutable, by their URLs.
+#[derive(Debug, Default)]
+struct Frozen(HashMap<Url, Digest>);
+
+impl Frozen {
+    /// Checks that a document that never changes has not; there is a bound to how many are remembered.
+    fn check(&mut self, url: &Url, digest: Option<Digest>) -> Result<(), FetchError> {
+        let Some(digest) = digest else { return Ok(()) };
+        match self.0.get(url) {
+            Some(before) if *before != digest => Err(FetchError::Changed { url: url.clone() }),
+            Some(_) => Ok(()),
+            None => {
+                if self.0.len() < FROZEN_REMEMBERED_MAX {
+                    self.0.insert(url.clone(), digest);
+                }
+                Ok(())
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Consumer {
@@ -172,6 +201,7 @@ impl Consumer {
             ahead: Ahead::default(),
             failures: 0,
             freshness: Freshness::default(),
+            frozen: Frozen::default(),
         }
     }
 
@@ -354,8 +384,10 @@ impl Consumer {
                 url,
                 document,
                 validators,
+                frozen,
                 ..
             } => {
+                self.frozen.check(&url, frozen)?;
                 let taken = self.replay.take(document, &url, validators);
                 let run = taken.map_err(|error| Failure {
                     // It will let go when its time is over.

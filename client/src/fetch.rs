@@ -7,9 +7,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use data_encoding::BASE64;
 use simplefeed_core::{
+    digest::Digest,
     index::IndexBlock,
     limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX},
-    reader::{Document, ReadError},
+    reader::{Document, ReadError, to_utf8},
     replay::Validators,
 };
 use url::{Origin, Url};
@@ -17,9 +18,10 @@ use url::{Origin, Url};
 use crate::transport::{Answer, Method, Request, Transport, TransportError};
 
 mod answer;
+mod links;
 
 pub use answer::Freshness;
-use answer::{check_type, last_modified, redirect, successful};
+use answer::{charset, check_type, is_immutable, last_modified, redirect, successful};
 pub(crate) use answer::{problem_detail, retry_after};
 
 const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
@@ -106,6 +108,18 @@ pub enum FetchError {
         /// The bound.
         max: usize,
     },
+    /// It is at an origin that this consumer may not go to; nothing was asked there.
+    #[error("{url} is at another origin than the feed")]
+    Elsewhere {
+        /// Where a link or a redirect leads.
+        url: Url,
+    },
+    /// It was marked immutable, and is something else now.
+    #[error("{url} has changed, although it was marked immutable")]
+    Changed {
+        /// Where it came from.
+        url: Url,
+    },
     /// The answer is of another kind: an HTML page, for instance.
     #[error("{url} is {found}, not a feed document")]
     OtherType {
@@ -128,6 +142,8 @@ impl FetchError {
             | Self::Unauthorized { .. }
             | Self::NotAnIndex { .. }
             | Self::Redirects { .. }
+            | Self::Elsewhere { .. }
+            | Self::Changed { .. }
             | Self::OtherType { .. } => false,
         }
     }
@@ -146,12 +162,12 @@ impl FetchError {
 /// # Examples
 ///
 /// ```no_run
-/// use simplefeed_client::{fetch::{Fetched, Fetcher}, transport};
+/// use simplefeed_client::{fetch::{Fetched, Fetcher}, transport::{self, Timeouts}};
 /// use simplefeed_core::replay::Validators;
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let fetcher = Fetcher::new(transport::ready_made()?);
 /// let url = "https://example.org/feeds/orders".parse()?;
+/// let fetcher = Fetcher::new(transport::ready_made(Timeouts::default())?, &url);
 /// let known = Validators { etag: Some("\"abc\"".into()), last_modified: None };
 /// match fetcher.document(&url, &known, false).await? {
 ///     Fetched::NotModified { .. } => println!("nothing new"),
@@ -183,36 +199,43 @@ pub enum Fetched {
         validators: Validators,
         /// How long it stays fresh.
         freshness: Freshness,
+        /// The digest of a foreign document that is marked immutable.
+        frozen: Option<Digest>,
     },
 }
 
-/// Fetches documents: follows redirects, and tells its token only to whom it belongs.
+/// Fetches documents: from where it is at home and from where it is allowed to, and nothing from
+/// anywhere else, whatever links and redirects say. It tells its token at home only.
+///
+/// A server whose home is `http://h` may lead on to `https://h`: the same host, and safer.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// use simplefeed_client::{fetch::Fetcher, transport};
+/// use simplefeed_client::{fetch::Fetcher, transport::{self, Timeouts}};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let url = "https://example.org/feeds/orders".parse()?;
-/// let fetcher = Fetcher::new(transport::ready_made()?).document_bytes_max(1024 * 1024);
+/// let transport = transport::ready_made(Timeouts::default())?;
+/// let fetcher = Fetcher::new(transport, &url)
+///     .allow_origin(&"https://archive.example.org".parse()?)
+///     .document_bytes_max(1024 * 1024);
 /// let bytes = fetcher.bytes(&url).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Fetcher {
     transport: Arc<dyn Transport>,
+    home: Origin,
+    others: Vec<Origin>,
     document_bytes_max: usize,
+    redirects_max: usize,
     token: Option<Token>,
 }
 
-/// A secret for one origin.
+/// The value of a header field that nobody else may see.
 #[derive(Clone)]
-struct Token {
-    origin: Origin,
-    /// The value of the header field.
-    value: String,
-}
+struct Token(String);
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -221,12 +244,31 @@ impl fmt::Debug for Token {
 }
 
 impl Fetcher {
-    /// Returns a fetcher over a transport.
-    pub fn new(transport: Arc<dyn Transport>) -> Self {
+    /// Returns a fetcher over a transport, at home at the origin of `home`.
+    pub fn new(transport: Arc<dyn Transport>, home: &Url) -> Self {
         Self {
             transport,
+            home: home.origin(),
+            others: vec![],
             document_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
+            redirects_max: REDIRECTS_MAX,
             token: None,
+        }
+    }
+
+    /// Allows links and redirects to lead to the origin of `url`, too.
+    #[must_use]
+    pub fn allow_origin(mut self, url: &Url) -> Self {
+        self.others.push(url.origin());
+        self
+    }
+
+    /// Follows at most this many redirects for one document; 5 by default.
+    #[must_use]
+    pub fn redirects_max(self, redirects_max: usize) -> Self {
+        Self {
+            redirects_max,
+            ..self
         }
     }
 
@@ -247,26 +289,39 @@ impl Fetcher {
         }
     }
 
-    /// Sends a bearer token (RFC 6750) with every request to the origin of `url`, and with no other:
-    /// neither a redirect nor a link can lead it elsewhere.
+    /// Sends a bearer token (RFC 6750) with every request to where the fetcher is at home, and with no
+    /// other: neither a redirect nor a link can lead it elsewhere.
     #[must_use]
-    pub fn bearer_token(self, url: &Url, token: impl Into<String>) -> Self {
-        self.authorization(url, format!("Bearer {}", token.into()))
+    pub fn bearer_token(self, token: impl Into<String>) -> Self {
+        self.authorization(format!("Bearer {}", token.into()))
     }
 
     /// Sends a name and a password (RFC 7617) as [`bearer_token`](Self::bearer_token) sends a token.
     #[must_use]
-    pub(crate) fn password(self, url: &Url, name: &str, password: &str) -> Self {
+    pub(crate) fn password(self, name: &str, password: &str) -> Self {
         let credentials = BASE64.encode(format!("{name}:{password}").as_bytes());
-        self.authorization(url, format!("Basic {credentials}"))
+        self.authorization(format!("Basic {credentials}"))
     }
 
-    fn authorization(self, url: &Url, value: String) -> Self {
+    fn authorization(self, value: String) -> Self {
+        let token = Some(Token(value));
+        Self { token, ..self }
+    }
+
+    /// Whether something may be asked of a server.
+    fn may_ask(&self, url: &Url) -> bool {
         let origin = url.origin();
-        Self {
-            token: Some(Token { origin, value }),
-            ..self
-        }
+        let is_allowed = |allowed: &Origin| {
+            let safer = match (allowed, &origin) {
+                (Origin::Tuple(http, host, 80), Origin::Tuple(https, same, 443)) => {
+                    http == "http" && https == "https" && host == same
+                }
+                _ => false,
+            };
+            *allowed == origin || safer
+        };
+        matches!(url.scheme(), "http" | "https")
+            && (is_allowed(&self.home) || self.others.iter().any(is_allowed))
     }
 
     /// Fetches a feed document; `again` past all caches.
@@ -300,15 +355,26 @@ impl Fetcher {
             etag: answer.header("etag").map(Into::into),
             last_modified: last_modified(&answer),
         };
-        match Document::read(answer.body, &url) {
-            Ok(document) => Ok(Fetched::Document {
-                url,
-                document,
-                validators,
-                freshness,
-            }),
-            Err(source) => Err(FetchError::Malformed { url, source }),
+        let body = to_utf8(answer.body.clone(), charset(&answer));
+        let mut document = match Document::read(body, &url) {
+            Ok(document) => document,
+            Err(source) => return Err(FetchError::Malformed { url, source }),
+        };
+        for (target, rel) in answer.all("link").flat_map(links::links) {
+            if let Ok(target) = url.join(&target) {
+                document.add_link(&rel, target);
+            }
         }
+        // Where a document tells positions, its history says more.
+        let is_frozen = document.history.is_none() && is_immutable(&answer);
+        let frozen = is_frozen.then(|| Digest::of(&answer.body));
+        Ok(Fetched::Document {
+            url,
+            document,
+            validators,
+            freshness,
+            frozen,
+        })
     }
 
     /// Fetches a block of an archive index. Returns where it came from, too.
@@ -342,7 +408,10 @@ impl Fetcher {
         headers: Vec<(&'static str, String)>,
     ) -> Result<(Url, Answer), FetchError> {
         let mut url = url.clone();
-        for _ in 0..=REDIRECTS_MAX {
+        for _ in 0..=self.redirects_max {
+            if !self.may_ask(&url) {
+                return Err(FetchError::Elsewhere { url });
+            }
             let request = self.request(&url, &headers);
             let answer = self.transport.send(request).await;
             let answer = answer.map_err(|source| FetchError::Transport {
@@ -356,18 +425,14 @@ impl Fetcher {
         }
         Err(FetchError::Redirects {
             url,
-            max: REDIRECTS_MAX,
+            max: self.redirects_max,
         })
     }
 
     fn request(&self, url: &Url, headers: &[(&'static str, String)]) -> Request {
         let mut headers = headers.to_vec();
-        if let Some(token) = self
-            .token
-            .as_ref()
-            .filter(|token| token.origin == url.origin())
-        {
-            headers.push(("authorization", token.value.clone()));
+        if let Some(Token(value)) = self.token.as_ref().filter(|_| url.origin() == self.home) {
+            headers.push(("authorization", value.clone()));
         }
         Request {
             method: Method::Get,

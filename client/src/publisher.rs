@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     fetch::{problem_detail, retry_after},
     patience::{asks_too_much, back_off, jittered},
-    transport::{self, Answer, Method, Request, Transport, TransportError},
+    transport::{self, Answer, Method, Request, Timeouts, Transport, TransportError},
 };
 
 /// The most entries of one request. (No example: a number.)
@@ -201,7 +201,7 @@ impl Publisher {
             url: parsed.clone(),
             source,
         };
-        let transport = transport::ready_made().map_err(failed)?;
+        let transport = transport::ready_made(Timeouts::default()).map_err(failed)?;
         Ok(Self {
             url: parsed,
             transport,

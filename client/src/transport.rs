@@ -7,6 +7,7 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use simplefeed_core::limits::{CONNECT_SECONDS, READ_SECONDS, REQUEST_SECONDS};
 use url::Url;
 
 #[cfg(feature = "reqwest")]
@@ -52,10 +53,13 @@ pub struct Answer {
 impl Answer {
     /// Returns the first header field of this name, given in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(field, _)| field == name)
-            .map(|(_, value)| value.as_str())
+        self.all(name).next()
+    }
+
+    /// Returns all header fields of this name, given in lower case.
+    pub fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        let named = self.headers.iter().filter(move |(field, _)| field == name);
+        named.map(|(_, value)| value.as_str())
     }
 }
 
@@ -122,17 +126,45 @@ pub trait Transport: fmt::Debug + Send + Sync {
     fn send(&self, request: Request) -> Answering<'_>;
 }
 
+/// How long a request may take.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use simplefeed_client::transport::Timeouts;
+///
+/// let patient = Timeouts { total: Duration::from_mins(10), ..Timeouts::default() };
+/// assert_eq!(patient.connect, Duration::from_secs(5));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until there is a connection; 5 s by default.
+    pub connect: Duration,
+    /// Until there are more bytes; 20 s by default.
+    pub read: Duration,
+    /// Until the answer is complete; 2 minutes by default.
+    pub total: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(CONNECT_SECONDS),
+            read: Duration::from_secs(READ_SECONDS),
+            total: Duration::from_secs(REQUEST_SECONDS),
+        }
+    }
+}
+
 /// Returns the ready-made transport.
 ///
 /// # Errors
 ///
 /// Returns why it cannot be set up on this machine.
 #[cfg(feature = "reqwest")]
-pub fn ready_made() -> Result<Arc<dyn Transport>, TransportError> {
-    Ok(Arc::new(with_reqwest::ReqwestTransport::new(
-        Duration::from_secs(5),
-        Duration::from_secs(20),
-    )?))
+pub fn ready_made(timeouts: Timeouts) -> Result<Arc<dyn Transport>, TransportError> {
+    Ok(Arc::new(with_reqwest::ReqwestTransport::new(timeouts)?))
 }
 
 /// There is no ready-made transport without the feature `reqwest`.
@@ -141,8 +173,7 @@ pub fn ready_made() -> Result<Arc<dyn Transport>, TransportError> {
 ///
 /// Always.
 #[cfg(not(feature = "reqwest"))]
-pub fn ready_made() -> Result<Arc<dyn Transport>, TransportError> {
-    let _: Option<Duration> = None;
+pub fn ready_made(_: Timeouts) -> Result<Arc<dyn Transport>, TransportError> {
     let detail = "no transport was given, and the feature reqwest is off".into();
     Err(TransportError {
         detail,

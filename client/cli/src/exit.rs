@@ -54,7 +54,9 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
         ConsumerError::Walk(error) => match error {
             WalkError::Gap { .. } | WalkError::Missing { .. } => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
-            WalkError::HistoryChanged { .. } | WalkError::Loop { .. } => INTEGRITY,
+            WalkError::HistoryChanged { .. }
+            | WalkError::Loop { .. }
+            | WalkError::Backwards { .. } => INTEGRITY,
             WalkError::Stale { .. } => UNAVAILABLE,
             _ => OTHER,
         },
@@ -74,6 +76,7 @@ fn code_of_fetch(error: &FetchError) -> u8 {
     match error {
         FetchError::Missing { .. } => NOT_FOUND,
         FetchError::Unauthorized { .. } => UNAUTHORIZED,
+        FetchError::Changed { .. } => INTEGRITY,
         error if error.is_transient() => UNAVAILABLE,
         _ => OTHER,
     }
@@ -85,6 +88,12 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         return Some("publish to the feed's own URL, which ends in its name.");
     }
     match error.downcast_ref()? {
+        ConsumerError::Fetch(FetchError::Elsewhere { .. }) => {
+            Some("to follow links and redirects there, say so with --allow-origin.")
+        }
+        ConsumerError::Walk(WalkError::Backwards { .. }) => {
+            Some("give the URL of the feed's newest document.")
+        }
         ConsumerError::Walk(WalkError::Gap { .. } | WalkError::Missing { .. }) => {
             Some("to go on from a place of your choice, use `simplefeed bookmark set`.")
         }

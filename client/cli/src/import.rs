@@ -76,7 +76,8 @@ async fn import_feed(
     bookmark: Option<&PathBuf>,
     import: &mut Import<'_>,
 ) -> anyhow::Result<()> {
-    let mut builder = Consumer::builder(url).since(Since::Oldest);
+    // What was revised is a conflict to tell, not to pass over.
+    let mut builder = Consumer::builder(url).since(Since::Oldest).revisions(true);
     if let Some(path) = bookmark {
         let store = FileBookmark::open(path)
             .with_context(|| format!("cannot use the bookmark {}", path.display()))?;

@@ -7,7 +7,11 @@ use std::{env, fs, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use simplefeed_client::{Publisher, fetch::Fetcher, transport};
+use simplefeed_client::{
+    Publisher,
+    fetch::Fetcher,
+    transport::{self, Timeouts},
+};
 use url::Url;
 
 /// The environment variable that holds a token.
@@ -58,10 +62,11 @@ impl TokenArgs {
 
     /// Returns a fetcher that sends the token to the origin of `url`.
     pub(crate) fn fetcher(&self, url: &Url) -> anyhow::Result<Fetcher> {
-        let transport = transport::ready_made().context("there is no way to the network")?;
-        let fetcher = Fetcher::new(transport);
+        let transport = transport::ready_made(Timeouts::default());
+        let transport = transport.context("there is no way to the network")?;
+        let fetcher = Fetcher::new(transport, url);
         Ok(match self.token()? {
-            Some(token) => fetcher.bearer_token(url, token),
+            Some(token) => fetcher.bearer_token(token),
             None => fetcher,
         })
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use simplefeed_core::{
-    limits::{CLIENT_DOCUMENT_BYTES_MAX, WALK_DOCUMENTS_MAX},
+    limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX, WALK_DOCUMENTS_MAX},
     replay::{Bookmark, Replay, Start},
 };
 use url::Url;
@@ -14,7 +14,7 @@ use super::{Consumer, ConsumerError, Since};
 use crate::{
     bookmark::BookmarkStore,
     fetch::Fetcher,
-    transport::{self, Transport},
+    transport::{self, Timeouts, Transport},
 };
 
 /// What an operator may want to know while a consumer goes on.
@@ -69,8 +69,12 @@ pub struct Builder {
     follow: bool,
     transport: Option<Arc<dyn Transport>>,
     token: Option<String>,
+    allowed_origins: Vec<Url>,
+    timeouts: Timeouts,
     document_bytes_max: usize,
     documents_max: usize,
+    redirects_max: usize,
+    revisions: bool,
     on_notice: Option<OnNotice>,
 }
 
@@ -91,8 +95,12 @@ impl Builder {
             follow: false,
             transport: None,
             token: None,
+            allowed_origins: vec![],
+            timeouts: Timeouts::default(),
             document_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
             documents_max: WALK_DOCUMENTS_MAX,
+            redirects_max: REDIRECTS_MAX,
+            revisions: false,
             on_notice: None,
         }
     }
@@ -177,6 +185,36 @@ impl Builder {
         }
     }
 
+    /// Follows at most this many redirects for one document; 5 by default.
+    #[must_use]
+    pub fn redirects_max(self, redirects_max: usize) -> Self {
+        Self {
+            redirects_max,
+            ..self
+        }
+    }
+
+    /// Allows links and redirects to lead to the origin of `url`, too. By default nothing is asked
+    /// anywhere but at the origin of the feed's URL; a token is told nowhere else in any case.
+    #[must_use]
+    pub fn allow_origin(mut self, url: Url) -> Self {
+        self.allowed_origins.push(url);
+        self
+    }
+
+    /// Waits so long for answers; a transport of your own has its own patience.
+    #[must_use]
+    pub fn timeouts(self, timeouts: Timeouts) -> Self {
+        Self { timeouts, ..self }
+    }
+
+    /// Says whether entries of a foreign feed that come again with a later `updated` are delivered again;
+    /// they are not by default. (Ours never come again.)
+    #[must_use]
+    pub fn revisions(self, revisions: bool) -> Self {
+        Self { revisions, ..self }
+    }
+
     /// Tells `on_notice` what the consumer bears by itself, so that an operator can know.
     #[must_use]
     pub fn on_notice(self, on_notice: impl FnMut(Notice<'_>) + Send + 'static) -> Self {
@@ -207,20 +245,27 @@ impl Builder {
         };
         let transport = match self.transport {
             Some(transport) => transport,
-            None => transport::ready_made().map_err(ConsumerError::Transport)?,
+            None => transport::ready_made(self.timeouts).map_err(ConsumerError::Transport)?,
         };
-        let mut fetcher = Fetcher::new(transport).document_bytes_max(self.document_bytes_max);
+        let mut fetcher = Fetcher::new(transport, &url)
+            .document_bytes_max(self.document_bytes_max)
+            .redirects_max(self.redirects_max);
+        for allowed in &self.allowed_origins {
+            fetcher = fetcher.allow_origin(allowed);
+        }
         if let Some(token) = self.token {
-            fetcher = fetcher.bearer_token(&url, token);
+            fetcher = fetcher.bearer_token(token);
         } else if url != given {
             let password = given.password().unwrap_or_default();
-            fetcher = fetcher.password(&url, given.username(), password);
+            fetcher = fetcher.password(given.username(), password);
         }
         let start = match (self.resume.or_else(|| kept.clone()), self.since) {
             (Some(bookmark), _) => Start::Bookmark(bookmark),
             (None, since) => since.into(),
         };
-        let replay = Replay::new(url, start).documents_max(self.documents_max);
+        let replay = Replay::new(url, start)
+            .documents_max(self.documents_max)
+            .revisions(self.revisions);
         Ok(Consumer::new(
             fetcher,
             replay,

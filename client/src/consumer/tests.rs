@@ -1,5 +1,4 @@
 use std::{
-    collections::HashMap,
     io,
     pin::pin,
     sync::{Mutex, OnceLock, PoisonError},

@@ -112,13 +112,12 @@ fn bounded(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(PAUSE_SECONDS_MAX))
 }
 
-/// Returns where an answer redirects to (RFC 9110, 15.4): over HTTP, not to anything else.
+/// Returns where an answer redirects to (RFC 9110, 15.4).
 pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
     if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
         return None;
     }
-    let to = from.join(answer.header("location")?).ok()?;
-    matches!(to.scheme(), "http" | "https").then_some(to)
+    from.join(answer.header("location")?).ok()
 }
 
 pub(super) fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError> {
@@ -137,6 +136,25 @@ pub(super) fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError
             })
         }
     }
+}
+
+/// Returns whether the answer says that it never changes (RFC 8246).
+pub(super) fn is_immutable(answer: &Answer) -> bool {
+    let mut policies = answer.all("cache-control");
+    policies.any(|policy| {
+        let mut directives = policy.split(',');
+        directives.any(|directive| directive.trim().eq_ignore_ascii_case("immutable"))
+    })
+}
+
+/// Returns the charset that the answer's media type names.
+pub(super) fn charset(answer: &Answer) -> Option<&str> {
+    let mut parameters = answer.header("content-type")?.split(';').skip(1);
+    parameters.find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_charset = name.trim().eq_ignore_ascii_case("charset");
+        is_charset.then(|| value.trim().trim_matches('"'))
+    })
 }
 
 /// A page for people must never count as an empty document.

@@ -11,7 +11,7 @@ fn url(text: &str) -> Url {
 
 fn fetcher(web: &Arc<Web>) -> Fetcher {
     let transport: Arc<dyn Transport> = Arc::<Web>::clone(web);
-    Fetcher::new(transport).bearer_token(&url("https://h/short"), "secret")
+    Fetcher::new(transport, &url("https://h/short")).bearer_token("secret")
 }
 
 /// Goal: a token is told to the origin it was given for, and to nobody else.
@@ -38,7 +38,11 @@ async fn a_token_stays_at_its_origin() {
             web.redirect(pair[0], pair[1]);
         }
         web.serve(way[way.len() - 1], Page::new(KIND, FEED));
-        let fetched = fetcher(&web)
+        let allowed = ["https://h:444", "https://other", "http://h"];
+        let anywhere = allowed.iter().fold(fetcher(&web), |fetcher, allowed| {
+            fetcher.allow_origin(&url(allowed))
+        });
+        let fetched = anywhere
             .document(&url(way[0]), &Validators::default(), false)
             .await;
         let Ok(Fetched::Document { url: from, .. }) = fetched else {
@@ -70,13 +74,90 @@ async fn redirects_end() {
         matches!(fetched, Err(FetchError::Redirects { .. })),
         "{fetched:?}"
     );
-    // Elsewhere than HTTP there is nothing to follow.
-    web.redirect("https://h/a", "file:///etc/passwd");
-    let fetched = fetcher(&web).bytes(&url("https://h/a")).await;
+    let fetched = fetcher(&web)
+        .redirects_max(1)
+        .bytes(&url("https://h/a"))
+        .await;
     assert!(
-        matches!(fetched, Err(FetchError::Status { status: 302, .. })),
+        matches!(fetched, Err(FetchError::Redirects { max: 1, .. })),
         "{fetched:?}"
     );
+}
+
+/// Goal: nothing is asked where the fetcher may not go, whatever leads there.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_elsewhere() {
+    for (to, asked) in [
+        ("file:///etc/passwd", 1),
+        ("//evil/x", 1),
+        ("\\\\evil\\x", 1),
+        ("http://h@evil/", 1),
+        ("https://h:444/", 1),
+        ("http://h/", 1),
+        ("http://169.254.169.254/", 1),
+        ("http://0x7f000001/", 1),
+        ("ftp://h/", 1),
+        ("https://other/x", 2),
+        ("https://h/b", 2),
+    ] {
+        let web = Arc::new(Web::default());
+        web.redirect("https://h/a", to);
+        let careful = fetcher(&web).allow_origin(&url("https://other"));
+        let fetched = careful.bytes(&url("https://h/a")).await;
+        let refused = matches!(fetched, Err(FetchError::Elsewhere { .. }));
+        assert_eq!(refused, asked == 1, "{to}: {fetched:?}");
+        assert_eq!(web.sent("accept").len(), asked, "{to}");
+    }
+    // A link counts like a redirect.
+    let web = Arc::new(Web::default());
+    let fetched = fetcher(&web).index(&url("https://evil/index.json")).await;
+    assert!(
+        matches!(fetched, Err(FetchError::Elsewhere { .. })),
+        "{fetched:?}"
+    );
+    assert!(web.sent("accept").is_empty());
+}
+
+/// Who begins without TLS may be led to the same host with it, but not to another port of it.
+#[tokio::test(start_paused = true)]
+async fn the_same_host_with_tls_is_no_other_place() {
+    for (to, allowed) in [("https://h/a", true), ("https://h:8443/a", false)] {
+        let web = Arc::new(Web::default());
+        web.redirect("http://h/a", to);
+        web.serve(to, Page::new(KIND, FEED));
+        let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
+        let fetcher = Fetcher::new(transport, &url("http://h/a")).bearer_token("secret");
+        let fetched = fetcher.bytes(&url("http://h/a")).await;
+        assert_eq!(fetched.is_ok(), allowed, "{fetched:?}");
+        let told = web.sent("authorization");
+        assert!(
+            told.iter().skip(1).all(|(_, token)| token.is_none()),
+            "{told:?}"
+        );
+    }
+}
+
+/// Links in header fields count like those of the document (RFC 8288), which go before them; what a media
+/// type says of the encoding counts more than the document (RFC 7303).
+#[tokio::test(start_paused = true)]
+async fn header_fields_say_more_of_a_document() {
+    let web = Arc::new(Web::default());
+    let text = FEED.replace("</feed>", "<link rel='current' href='c'/></feed>");
+    let page = Page::new("application/atom+xml; charset=\"utf-8\"", &text)
+        .with("link", "<1>; rel=prev-archive, <x>; rel=current");
+    web.serve("https://h/deep/recent", page);
+    let asked = url("https://h/deep/recent");
+    let fetched = fetcher(&web)
+        .document(&asked, &Validators::default(), false)
+        .await;
+    let Ok(Fetched::Document { document, .. }) = fetched else {
+        panic!("{fetched:?}")
+    };
+    assert_eq!(
+        document.link("prev-archive"),
+        Some(&url("https://h/deep/1"))
+    );
+    assert_eq!(document.link("current"), Some(&url("https://h/deep/c")));
 }
 
 /// A relative link is resolved against where the document came from (RFC 3986, 5.1.3).
@@ -87,6 +168,7 @@ async fn links_are_resolved_where_the_redirect_led() {
     let linked = FEED.replace("</feed>", "<link rel='prev-archive' href='1'/></feed>");
     web.serve("https://other/deep/recent", Page::new(KIND, &linked));
     let fetched = fetcher(&web)
+        .allow_origin(&url("https://other"))
         .document(&url("https://h/short"), &Validators::default(), false)
         .await;
     let Ok(Fetched::Document { document, .. }) = fetched else {

@@ -2,9 +2,7 @@
 //!
 //! Shell: the network.
 
-use std::time::Duration;
-
-use super::{Answer, Answering, Method, Request, Transport, TransportError};
+use super::{Answer, Answering, Method, Request, Timeouts, Transport, TransportError};
 
 /// The bytes that most bodies have at most, unpacked.
 const BODY_BYTES: usize = 64 * 1024;
@@ -17,10 +15,13 @@ const BODY_BYTES: usize = 64 * 1024;
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
-/// use simplefeed_client::{Consumer, transport::with_reqwest::ReqwestTransport};
+/// use simplefeed_client::{
+///     Consumer,
+///     transport::{Timeouts, with_reqwest::ReqwestTransport},
+/// };
 ///
-/// let (connect, read) = (Duration::from_secs(10), Duration::from_secs(120));
-/// let transport = ReqwestTransport::new(connect, read)?;
+/// let patient = Timeouts { read: Duration::from_mins(1), ..Timeouts::default() };
+/// let transport = ReqwestTransport::new(patient)?;
 /// let feed = Consumer::builder("https://example.org/feeds/orders").transport(Arc::new(transport));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -30,17 +31,18 @@ pub struct ReqwestTransport {
 }
 
 impl ReqwestTransport {
-    /// Returns a transport that waits at most `connect` for a connection and `read` for more bytes.
+    /// Returns a transport that waits so long.
     ///
     /// # Errors
     ///
     /// Returns why reqwest cannot be set up.
-    pub fn new(connect: Duration, read: Duration) -> Result<Self, TransportError> {
+    pub fn new(timeouts: Timeouts) -> Result<Self, TransportError> {
         // Another part of the program may have chosen its provider; ours is as good.
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = reqwest::Client::builder()
-            .connect_timeout(connect)
-            .read_timeout(read)
+            .connect_timeout(timeouts.connect)
+            .read_timeout(timeouts.read)
+            .timeout(timeouts.total)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("simplefeed/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -154,8 +156,7 @@ mod tests {
                 let _given_up = stream.write_all(&packed);
             }
         });
-        let transport =
-            ReqwestTransport::new(Duration::from_secs(5), Duration::from_secs(20)).unwrap();
+        let transport = ReqwestTransport::new(Timeouts::default()).unwrap();
         let request = |answer_bytes_max| Request {
             method: Method::Get,
             url: url.clone(),

@@ -1,0 +1,92 @@
+//! Links in header fields (RFC 8288).
+//!
+//! Pure.
+
+/// Returns the targets and relations of a `Link` field. What is not well-formed ends it; links that
+/// speak of something else than what was asked for (`anchor`) are left out.
+pub(super) fn links(field: &str) -> Vec<(String, String)> {
+    let mut found = vec![];
+    let mut rest = field.trim_start_matches([' ', '\t', ',']);
+    while let Some((target, parameters)) = rest.strip_prefix('<').and_then(|s| s.split_once('>')) {
+        let (parameters, after) = parameters_of(parameters);
+        let value = |name| parameters.iter().find(|(found, _)| found == name);
+        if value("anchor").is_none()
+            && let Some((_, relations)) = value("rel")
+        {
+            for relation in relations.split_ascii_whitespace() {
+                found.push((target.trim().into(), relation.to_ascii_lowercase()));
+            }
+        }
+        rest = after.trim_start_matches([' ', '\t', ',']);
+    }
+    found
+}
+
+/// Returns the parameters at the beginning of `text`, names in lower case, and what comes after them.
+fn parameters_of(text: &str) -> (Vec<(String, String)>, &str) {
+    let mut parameters = vec![];
+    let mut rest = text.trim_start();
+    while let Some(parameter) = rest.strip_prefix(';') {
+        let parameter = parameter.trim_start();
+        let end = parameter.find([';', ',', '=']).unwrap_or(parameter.len());
+        let (name, after) = parameter.split_at(end);
+        let (value, after) = match after.strip_prefix('=') {
+            Some(value) => value_of(value.trim_start()),
+            None => (String::new(), after),
+        };
+        parameters.push((name.trim().to_ascii_lowercase(), value));
+        rest = after.trim_start();
+    }
+    (parameters, rest)
+}
+
+/// Returns a token or quoted string at the beginning of `text`, and what comes after it.
+fn value_of(text: &str) -> (String, &str) {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find([';', ',']).unwrap_or(text.len());
+        let (token, after) = text.split_at(end);
+        return (token.trim().into(), after);
+    };
+    let mut value = String::new();
+    let mut characters = quoted.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return (value, quoted.get(at + 1..).unwrap_or_default()),
+            '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+            other => value.push(other),
+        }
+    }
+    (value, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(field: &str, want: &[(&str, &str)]) {
+        let found = links(field);
+        let found: Vec<_> = found
+            .iter()
+            .map(|(a, b)| (a.as_str(), b.as_str()))
+            .collect();
+        assert_eq!(found, want, "{field}");
+    }
+
+    #[test]
+    fn links_are_read_as_rfc_8288_has_them() {
+        check("<1.atom>; rel=prev-archive", &[("1.atom", "prev-archive")]);
+        check(
+            "<a>; title=\"x, <y>; rel=z\"; REL=\"Current  via\" , <b>;rel=next-archive;type=t",
+            &[("a", "current"), ("a", "via"), ("b", "next-archive")],
+        );
+        check(
+            "<a>; rel=x; anchor=\"#b\", <c>; rel=\"d\\\"e\"",
+            &[("c", "d\"e")],
+        );
+        check("<a>, <b>; rel", &[]);
+        for broken in ["", "a; rel=b", "<a; rel=b", "<a>; rel=\"b", "<>;;;=,,<"] {
+            assert!(links(broken).len() <= 1, "{broken}");
+        }
+    }
+}
