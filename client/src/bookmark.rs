@@ -4,13 +4,14 @@
 //! over the old one, the folder synced. So after any crash there is the old one or the new one.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
-use simplefeed_core::replay::Bookmark;
+use simplefeed_core::{feed::Position, replay::Bookmark};
+
+use crate::files;
 
 /// The version of the file's form.
 const VERSION: u32 = 1;
@@ -55,6 +56,15 @@ pub trait BookmarkStore: Send {
     ///
     /// Returns why it cannot be written.
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()>;
+
+    /// Takes the news that there was nothing newer at the last look. It need not be kept.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written, if it should be.
+    fn caught_up(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A bookmark in a file, as JSON.
@@ -85,11 +95,36 @@ struct Version {
     version: u32,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Versioned {
     version: u32,
     #[serde(flatten)]
-    bookmark: Bookmark,
+    place: Place,
+}
+
+/// A bookmark, and what is being tried behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    #[serde(flatten)]
+    pub(crate) bookmark: Bookmark,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) attempt: Option<Attempt>,
+}
+
+/// How often the handler of an entry was begun. It is counted on the disk before the handler runs, so that
+/// one that takes the whole process with it is counted, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The entry's id.
+    pub entry: String,
+    /// Its position, if the feed tells positions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
+    /// How often it was begun.
+    pub count: u32,
+    /// Why it failed last; `None` if it did not come to an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl FileBookmark {
@@ -101,7 +136,7 @@ impl FileBookmark {
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_path_buf();
         let bookmark = Self { path };
-        let folder = fs::metadata(bookmark.folder())?;
+        let folder = fs::metadata(files::folder_of(&bookmark.path))?;
         if !folder.is_dir() {
             return Err(io::Error::new(
                 io::ErrorKind::NotADirectory,
@@ -117,10 +152,10 @@ impl FileBookmark {
     ///
     /// Returns why it cannot be removed.
     pub fn clear(&mut self) -> io::Result<bool> {
-        self.remove().map_err(|error| self.named(&error))
+        files::remove(&self.path).map_err(|error| files::about(&self.path, &error))
     }
 
-    fn read(&self) -> io::Result<Option<Bookmark>> {
+    fn read(&self) -> io::Result<Option<Place>> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -131,55 +166,39 @@ impl FileBookmark {
             let detail = format!("bookmark version {version} is not known");
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
-        Ok(Some(serde_json::from_slice(&text)?))
+        Ok(Some(serde_json::from_slice::<Versioned>(&text)?.place))
     }
 
-    fn replace(&self, bookmark: &Bookmark) -> io::Result<()> {
-        let mut text = serde_json::to_vec(&Versioned {
-            version: VERSION,
-            bookmark: bookmark.clone(),
-        })?;
+    fn replace(&self, place: Place) -> io::Result<()> {
+        let version = VERSION;
+        let mut text = serde_json::to_vec(&Versioned { version, place })?;
         text.push(b'\n');
-        let mut temporary = self.path.as_os_str().to_owned();
-        temporary.push(".new");
-        let mut file = File::create(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &self.path)?;
-        File::open(self.folder())?.sync_all()
+        files::replace(&self.path, &text)
     }
 
-    fn remove(&self) -> io::Result<bool> {
-        match fs::remove_file(&self.path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        File::open(self.folder())?.sync_all()?;
-        Ok(true)
+    /// Returns the bookmark, and what was being tried behind it.
+    pub(crate) fn load_place(&self) -> io::Result<Option<Place>> {
+        self.read()
+            .map_err(|error| files::about(&self.path, &error))
     }
 
-    /// An error that says which file it is about.
-    fn named(&self, error: &io::Error) -> io::Error {
-        let detail = format!("{}: {error}", self.path.display());
-        io::Error::new(error.kind(), detail)
-    }
-
-    fn folder(&self) -> &Path {
-        match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        }
+    /// Keeps a bookmark, and what is being tried behind it.
+    pub(crate) fn save_place(&self, place: Place) -> io::Result<()> {
+        let kept = self.replace(place);
+        kept.map_err(|error| files::about(&self.path, &error))
     }
 }
 
 impl BookmarkStore for FileBookmark {
     fn load(&mut self) -> io::Result<Option<Bookmark>> {
-        self.read().map_err(|error| self.named(&error))
+        Ok(self.load_place()?.map(|place| place.bookmark))
     }
 
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
-        self.replace(bookmark).map_err(|error| self.named(&error))
+        self.save_place(Place {
+            bookmark: bookmark.clone(),
+            attempt: None,
+        })
     }
 }
 

@@ -38,6 +38,7 @@ use crate::{
     bookmark::BookmarkStore,
     delivery::Delivery,
     fetch::{FetchError, Fetched, Fetcher, Freshness},
+    observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
 };
 
@@ -46,8 +47,7 @@ mod builder;
 mod error;
 
 use ahead::Ahead;
-use builder::OnNotice;
-pub use builder::{Builder, Notice};
+pub use builder::Builder;
 pub use error::ConsumerError;
 
 /// How old an acceptance may get in [`Consumer::into_stream`].
@@ -123,7 +123,7 @@ pub struct Consumer {
     replay: Replay,
     store: Option<Box<dyn BookmarkStore>>,
     follow: bool,
-    on_notice: Option<OnNotice>,
+    observer: Box<dyn Observer>,
     queue: VecDeque<Delivery>,
     /// The bookmark as the store has it.
     kept: Option<Bookmark>,
@@ -184,14 +184,14 @@ impl Consumer {
         store: Option<Box<dyn BookmarkStore>>,
         kept: Option<Bookmark>,
         follow: bool,
-        on_notice: Option<OnNotice>,
+        observer: Box<dyn Observer>,
     ) -> Self {
         Self {
             fetcher,
             replay,
             store,
             follow,
-            on_notice,
+            observer,
             queue: VecDeque::new(),
             kept,
             delivered: 0,
@@ -258,6 +258,21 @@ impl Consumer {
             self.accepted = delivery.number;
         }
         Ok(())
+    }
+
+    /// Returns the place right before the first entry delivered.
+    pub(crate) fn begins_after(&self) -> Option<Bookmark> {
+        self.kept.clone().or_else(|| self.replay.begins_after())
+    }
+
+    /// Returns who is told what happens.
+    pub(crate) fn observer(&mut self) -> &mut dyn Observer {
+        &mut *self.observer
+    }
+
+    /// Returns whether the consumer waits for entries to come.
+    pub(crate) fn follows(&self) -> bool {
+        self.follow
     }
 
     /// Returns the place to begin at, delivering nothing: a bookmark from which another consumer begins
@@ -374,7 +389,7 @@ impl Consumer {
         };
         if ask.kind == AskKind::Recent {
             if freshness.is_past() && !self.freshness.is_past() {
-                self.notice(Notice::SeesThePast);
+                self.observer.sees_the_past();
             }
             self.freshness = freshness;
         }
@@ -405,6 +420,7 @@ impl Consumer {
         if let Some((ask, left)) = self.replay.ask().zip(self.replay.left()) {
             self.ahead.look(&self.fetcher, &ask, &run.document, left);
         }
+        self.observer.behind(behind(&run, self.replay.left()));
         let run = Arc::new(run);
         for entry in &run.entries {
             self.delivered += 1;
@@ -435,14 +451,8 @@ impl Consumer {
             self.failures = 0;
             return Err(error);
         }
-        self.notice(Notice::Retrying(&error));
+        self.observer.retrying(&error);
         Ok(())
-    }
-
-    fn notice(&mut self, notice: Notice<'_>) {
-        if let Some(on_notice) = &mut self.on_notice {
-            on_notice(notice);
-        }
     }
 
     /// Ends a round: the next one begins after what was passed in this one.
@@ -451,14 +461,22 @@ impl Consumer {
     /// delivered and not accepted.
     fn end_round(&mut self) -> Result<(), ConsumerError> {
         self.ahead.clear();
+        self.observer.caught_up();
         let pause = jittered(self.freshness.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
         let place = self.replay.next_round();
         let place = place.filter(|_| self.accepted == self.delivered);
-        match place.filter(|place| self.kept.as_ref() != Some(place)) {
-            Some(place) => self.keep(place),
-            None => Ok(()),
+        if let Some(place) = place.filter(|place| self.kept.as_ref() != Some(place)) {
+            self.keep(place)?;
         }
+        let noted = self
+            .store
+            .as_mut()
+            .map_or(Ok(()), |store| store.caught_up());
+        noted.map_err(|source| ConsumerError::Bookmark {
+            action: "kept",
+            source,
+        })
     }
 }
 

@@ -32,7 +32,7 @@ use url::Url;
 ///     let entry = delivery.entry()?; // as atom_syndication sees it
 ///     println!("{} at {:?}: order {}", delivery.id(), delivery.position(), order.order);
 ///     println!("{:?}, {}, {} bytes", event.title, entry.title.value, delivery.raw().len());
-///     println!("read in {}", delivery.document());
+///     println!("read in {:?}", delivery.document());
 ///     println!("{}", serde_json::to_string(&delivery.bookmark())?); // to be kept with the effect
 ///     Ok(())
 /// }
@@ -40,11 +40,18 @@ use url::Url;
 #[derive(Clone)]
 pub struct Delivery {
     fragment: Bytes,
-    /// All that its document has to hand over, this entry among it.
-    run: Arc<Run>,
-    entry: RunEntry,
+    origin: Origin,
     /// Counts the deliveries of one consumer, from 1.
     pub(crate) number: u64,
+}
+
+/// Where an entry comes from.
+#[derive(Clone)]
+enum Origin {
+    /// From all that its document has to hand over.
+    Read(Arc<Run>, RunEntry),
+    /// From where it was set aside, with the place after it.
+    Kept(Arc<Bookmark>),
 }
 
 /// Why an entry is not what the caller asked it to be read as.
@@ -75,26 +82,46 @@ impl Delivery {
     pub(crate) fn new(run: &Arc<Run>, entry: RunEntry, number: u64) -> Option<Self> {
         Some(Self {
             fragment: run.document.stand_alone(entry.index)?,
-            run: Arc::clone(run),
-            entry,
+            origin: Origin::Read(Arc::clone(run), entry),
             number,
         })
     }
 
+    /// Returns an entry that was set aside, and the place after it.
+    pub(crate) fn kept(fragment: Bytes, place: Bookmark) -> Self {
+        Self {
+            fragment,
+            origin: Origin::Kept(Arc::new(place)),
+            number: 0,
+        }
+    }
+
     /// Returns the entry's `atom:id`.
     pub fn id(&self) -> &str {
-        let entry = self.run.document.entry(self.entry.index);
-        entry.map_or("", |entry| entry.id)
+        match &self.origin {
+            Origin::Read(run, entry) => {
+                let entry = run.document.entry(entry.index);
+                entry.map_or("", |entry| entry.id)
+            }
+            Origin::Kept(place) => place.entry.as_deref().unwrap_or_default(),
+        }
     }
 
     /// Returns the entry's position, if the feed tells positions.
     pub fn position(&self) -> Option<Position> {
-        self.entry.place.map(|(position, _)| position)
+        match &self.origin {
+            Origin::Read(_, entry) => entry.place.map(|(position, _)| position),
+            Origin::Kept(place) => place.position,
+        }
     }
 
-    /// Returns the permanent URL of the document the entry was read in.
-    pub fn document(&self) -> &Url {
-        &self.run.url
+    /// Returns the permanent URL of the document the entry was read in; of one that was set aside, if it
+    /// is known.
+    pub fn document(&self) -> Option<&Url> {
+        match &self.origin {
+            Origin::Read(run, _) => Some(&run.url),
+            Origin::Kept(place) => place.document.as_ref(),
+        }
     }
 
     /// Returns the entry's bytes as they stand in the document; of a foreign feed, with the namespace
@@ -105,8 +132,13 @@ impl Delivery {
 
     /// Returns the bookmark after this entry, to be saved together with the entry's effect.
     pub fn bookmark(&self) -> Bookmark {
-        let bookmark = self.run.bookmark(&self.entry);
-        bookmark.expect("the entry is one of its document's")
+        match &self.origin {
+            Origin::Read(run, entry) => {
+                let bookmark = run.bookmark(entry);
+                bookmark.expect("the entry is one of its document's")
+            }
+            Origin::Kept(place) => (**place).clone(),
+        }
     }
 
     /// Returns the entry as an event.

@@ -56,6 +56,9 @@
 //!   [`simplefeed_core::replay`].
 //! - [`delivery`]: what it delivers.
 //! - [`bookmark`]: where bookmarks are kept.
+//! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] says what comes of it, and
+//!   [`state`] is what it remembers.
+//! - [`observer`]: who wants to know what happens.
 //! - [`publisher`]: the way into a feed, [`Publisher`].
 //! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
 //! - [`transport`]: the seam below; `reqwest` behind it by default.
@@ -63,14 +66,23 @@
 pub mod consumer;
 pub mod delivery;
 pub mod bookmark;
+pub mod worker;
+pub mod policy;
+pub mod state;
+pub mod observer;
 pub mod publisher;
 pub mod fetch;
 pub mod transport;
+mod files;
 mod patience;
 
 pub use bookmark::{BookmarkStore, FileBookmark};
 pub use consumer::{Consumer, ConsumerError, Since};
 pub use delivery::{Delivery, EntryError};
+pub use observer::Observer;
+pub use policy::Policy;
 pub use publisher::{Publication, PublishError, Publisher};
 pub use simplefeed_core::{event::Event, replay::Bookmark};
+pub use state::StateFolder;
 pub use transport::Transport;
+pub use worker::Worker;

@@ -101,6 +101,21 @@ pub const WALK_URL_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The entries of a foreign feed that a consumer recognises when they come again.
 pub const SEEN_ENTRIES_MAX: usize = 100_000;
 
+/// The entries that a worker sets aside before it stops. Configurable.
+pub const PARKED_MAX: usize = 10_000;
+
+/// The length at which a worker's record is put aside, in bytes.
+pub const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// How often a worker notes that it has everything, in seconds.
+pub const LOOKED_SECONDS: u64 = 5;
+
+/// How often an entry is tried before a worker gives up on it. Configurable.
+pub const ATTEMPTS_DEFAULT: u32 = 4;
+
+/// How long a handler may take for one entry, in seconds. Configurable.
+pub const ATTEMPT_SECONDS_DEFAULT: u64 = 300;
+
 /// The shortest time between two polls of a recent document, in seconds.
 pub const POLL_SECONDS_MIN: u64 = 1;
 

@@ -101,7 +101,9 @@ async fn import_feed(
 fn entry_of(delivery: &Delivery) -> anyhow::Result<String> {
     let entry = std::str::from_utf8(delivery.raw()).context("an entry is not UTF-8")?;
     // Not the document itself: the entry moves from one to the next, and must come out the same.
-    let folder = delivery.document().join(".").ok();
+    let folder = delivery
+        .document()
+        .and_then(|document| document.join(".").ok());
     let (Err(_), Some(base)) = (elements(entry), folder) else {
         return Ok(entry.into());
     };

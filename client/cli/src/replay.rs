@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use simplefeed_client::{Consumer, Delivery, FileBookmark, Since, consumer::Notice};
+use simplefeed_client::{Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since};
 
 use crate::{exit, format::Format, progress::counter, since, token::TokenArgs};
 
@@ -62,7 +62,7 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
         builder = builder.bearer_token(token);
     }
     let mut output = Output {
-        consumer: builder.on_notice(warn()).build()?,
+        consumer: builder.observer(Warnings::default()).build()?,
         out: BufWriter::with_capacity(256 * 1024, io::stdout()),
         written: None,
         settled: Instant::now(),
@@ -75,23 +75,31 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
 }
 
 /// Warns of what the consumer bears; of the same thing once in a while.
-fn warn() -> impl FnMut(Notice<'_>) {
-    let mut told: Option<(String, Instant)> = None;
-    move |notice| {
-        let message = match notice {
-            Notice::SeesThePast => PAST.into(),
-            Notice::Retrying(error) => {
-                let cause = std::error::Error::source(error);
-                let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
-                format!("{error}{cause}; trying again")
-            }
-        };
+#[derive(Default)]
+struct Warnings {
+    told: Option<(String, Instant)>,
+}
+
+impl Warnings {
+    fn warn(&mut self, message: String) {
         let repeats =
             |(last, at): &(String, Instant)| *last == message && at.elapsed() < REPEAT_EVERY;
-        if !told.as_ref().is_some_and(repeats) {
+        if !self.told.as_ref().is_some_and(repeats) {
             eprintln!("warning: {message}");
-            told = Some((message, Instant::now()));
+            self.told = Some((message, Instant::now()));
         }
+    }
+}
+
+impl Observer for Warnings {
+    fn retrying(&mut self, error: &ConsumerError) {
+        let cause = std::error::Error::source(error);
+        let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
+        self.warn(format!("{error}{cause}; trying again"));
+    }
+
+    fn sees_the_past(&mut self) {
+        self.warn(PAST.into());
     }
 }
 

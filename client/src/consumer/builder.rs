@@ -14,33 +14,14 @@ use super::{Consumer, ConsumerError, Since};
 use crate::{
     bookmark::BookmarkStore,
     fetch::Fetcher,
+    observer::Observer,
     transport::{self, Timeouts, Transport},
 };
 
-/// What an operator may want to know while a consumer goes on.
-///
-/// # Examples
-///
-/// ```
-/// use simplefeed_client::{Consumer, consumer::Notice};
-///
-/// let orders = Consumer::builder("https://example.org/feeds/orders");
-/// let orders = orders.on_notice(|notice| match notice {
-///     Notice::Retrying(error) => eprintln!("waiting: {error}"),
-///     Notice::SeesThePast => eprintln!("the server is away"),
-/// });
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub enum Notice<'a> {
-    /// Something failed and will be tried again.
-    Retrying(&'a ConsumerError),
-    /// The recent document came from a cache whose copy is past its time, as may be while the server
-    /// is down: there may be entries that are not seen yet. Told when it begins.
-    SeesThePast,
-}
+/// Nobody who is told.
+struct Nobody;
 
-/// Who is told.
-pub(super) type OnNotice = Box<dyn FnMut(Notice<'_>) + Send>;
+impl Observer for Nobody {}
 
 /// Makes a [`Consumer`].
 ///
@@ -56,8 +37,7 @@ pub(super) type OnNotice = Box<dyn FnMut(Notice<'_>) + Send>;
 ///     .follow(true)
 ///     .bearer_token(std::env::var("ORDERS_TOKEN")?)
 ///     .document_bytes_max(8 * 1024 * 1024)
-///     .documents_max(10_000)
-///     .on_notice(|notice| eprintln!("{notice:?}"));
+///     .documents_max(10_000);
 /// let feed = orders.build()?;
 /// # Ok(()) }
 /// ```
@@ -75,7 +55,7 @@ pub struct Builder {
     documents_max: usize,
     redirects_max: usize,
     revisions: bool,
-    on_notice: Option<OnNotice>,
+    observer: Box<dyn Observer>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -101,7 +81,7 @@ impl Builder {
             documents_max: WALK_DOCUMENTS_MAX,
             redirects_max: REDIRECTS_MAX,
             revisions: false,
-            on_notice: None,
+            observer: Box::new(Nobody),
         }
     }
 
@@ -215,11 +195,11 @@ impl Builder {
         Self { revisions, ..self }
     }
 
-    /// Tells `on_notice` what the consumer bears by itself, so that an operator can know.
+    /// Tells `observer` what the consumer does and bears, so that an operator can know.
     #[must_use]
-    pub fn on_notice(self, on_notice: impl FnMut(Notice<'_>) + Send + 'static) -> Self {
+    pub fn observer(self, observer: impl Observer + 'static) -> Self {
         Self {
-            on_notice: Some(Box::new(on_notice)),
+            observer: Box::new(observer),
             ..self
         }
     }
@@ -272,7 +252,7 @@ impl Builder {
             self.store,
             kept,
             self.follow,
-            self.on_notice,
+            self.observer,
         ))
     }
 }

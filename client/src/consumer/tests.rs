@@ -222,9 +222,9 @@ impl BookmarkStore for Kept {
     }
 }
 
-const FEED: &str = "http://h/recent";
+pub(crate) const FEED: &str = "http://h/recent";
 
-fn builder(web: &Arc<Web>) -> Builder {
+pub(crate) fn builder(web: &Arc<Web>) -> Builder {
     let transport: Arc<dyn Transport> = Arc::<Web>::clone(web);
     Consumer::builder(FEED).transport(transport)
 }
@@ -336,7 +336,7 @@ async fn a_link_to_the_recent_document_is_followed_once() {
 }
 
 /// A chain of three documents: 1 and 2 archived, 3 recent.
-fn chain(web: &Web) {
+pub(crate) fn chain(web: &Web) {
     web.put(
         "http://h/1",
         "<link rel='next-archive' href='2'/>",
@@ -381,7 +381,7 @@ async fn an_outage_is_waited_out_by_who_follows_and_told() {
     web.fail(20, None);
     let told = Arc::new(Mutex::new(0));
     let count = Arc::clone(&told);
-    let feed = builder(&web).on_notice(move |_| *count.lock().unwrap() += 1);
+    let feed = builder(&web).observer(Counting(count));
     let mut feed = feed.follow(true).build().unwrap();
     assert_eq!(feed.next().await.unwrap().unwrap().id(), "urn:1");
     assert_eq!(*told.lock().unwrap(), 20);
@@ -785,4 +785,13 @@ async fn a_foreign_tag_belongs_to_its_url() {
         matches!(error, ConsumerError::Walk(WalkError::AnotherFeed { .. })),
         "{error}"
     );
+}
+
+/// Counts what is tried again.
+struct Counting(Arc<Mutex<usize>>);
+
+impl Observer for Counting {
+    fn retrying(&mut self, _error: &ConsumerError) {
+        *self.0.lock().unwrap() += 1;
+    }
 }

@@ -8,7 +8,7 @@ use simplefeed_client::Delivery;
 
 pub(super) fn write(delivery: &Delivery, out: &mut impl Write) -> anyhow::Result<()> {
     let mut event = delivery.event()?;
-    event.document = Some(delivery.document().to_string());
+    event.document = delivery.document().map(ToString::to_string);
     event.position = delivery.position().map(|position| position.0);
     serde_json::to_writer(&mut *out, &event).map_err(std::io::Error::from)?;
     out.write_all(b"\n")?;

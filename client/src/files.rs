@@ -1,0 +1,95 @@
+//! Files that are there as a whole or not at all, and the time.
+//!
+//! Shell: the disk and the clock.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    path::Path,
+    time::SystemTime,
+};
+
+use simplefeed_core::instant::Instant;
+
+/// Replaces a file as a whole: a temporary one beside it, synced, renamed over it, the folder synced.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    end::may_write()?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_folder_of(path)
+}
+
+/// Adds bytes to the end of a file, durably.
+pub(crate) fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    end::may_write()?;
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Removes a file, durably. Returns whether there was one.
+pub(crate) fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    sync_folder_of(path)?;
+    Ok(true)
+}
+
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    File::open(folder_of(path))?.sync_all()
+}
+
+/// Returns the folder that a file is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Returns an error that says which file it is about.
+pub(crate) fn about(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Returns the time now.
+pub(crate) fn now() -> Instant {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let micros = since.unwrap_or_default().as_micros();
+    Instant::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+}
+
+/// A disk that takes no more writes, as it is for a process that has ended.
+#[cfg(test)]
+pub(crate) mod end {
+    use std::{cell::Cell, io};
+
+    thread_local! {
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// Allows this thread so many more writes; `None` is no bound.
+    pub(crate) fn after(writes: Option<u32>) {
+        LEFT.set(writes);
+    }
+
+    pub(super) fn may_write() -> io::Result<()> {
+        match LEFT.get() {
+            None => Ok(()),
+            Some(0) => Err(io::Error::other("the process has ended")),
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What becomes of an entry that cannot be handled.
+//!
+//! Pure.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use crate::patience::back_off;
+
+/// What a [`Worker`](crate::Worker) does with an entry whose handler fails.
+///
+/// Whatever it is, no entry is lost: each is handled, or stands in the record, or among the parked ones.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::Policy;
+///
+/// assert_eq!("park-by-key".parse(), Ok(Policy::ParkByKey));
+/// assert_eq!(Policy::default().to_string(), "block");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Tries again, with growing pauses, until it succeeds. Nothing behind it is handled before.
+    #[default]
+    Block,
+    /// Tries some times, records the failure, and goes on with the next one.
+    Skip,
+    /// Tries some times, sets the entry aside, and goes on with the next one.
+    Park,
+    /// As [`Park`](Self::Park); what comes later with the same key is set aside behind it, so that the
+    /// order within each key stays.
+    ParkByKey,
+}
+
+impl Policy {
+    const NAMES: [(Self, &str); 4] = [
+        (Self::Block, "block"),
+        (Self::Skip, "skip"),
+        (Self::Park, "park"),
+        (Self::ParkByKey, "park-by-key"),
+    ];
+
+    /// Decides what to do with an entry that was tried so many times, always in vain.
+    pub(crate) fn after(self, tried: u32, attempts: NonZeroU32) -> Decision {
+        let pause = match tried {
+            0 => Duration::ZERO,
+            tried => back_off(tried - 1, None),
+        };
+        match self {
+            _ if tried < attempts.get() => Decision::Try(pause),
+            Self::Block => Decision::Try(pause),
+            Self::Skip => Decision::Skip,
+            Self::Park | Self::ParkByKey => Decision::Park,
+        }
+    }
+}
+
+impl std::fmt::Display for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut names = Self::NAMES.iter();
+        let name = names.find(|(policy, _)| policy == self);
+        f.write_str(name.map_or("", |(_, name)| name))
+    }
+}
+
+impl std::str::FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text);
+        found.map(|(policy, _)| *policy).ok_or(UnknownPolicy)
+    }
+}
+
+/// A name that is no policy's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a policy is block, skip, park or park-by-key")]
+pub struct UnknownPolicy;
+
+/// What to do with an entry next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Try it, after a pause.
+    Try(Duration),
+    /// Pass over it.
+    Skip,
+    /// Set it aside.
+    Park,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_gives_up_in_its_own_way() {
+        let three = NonZeroU32::new(3).unwrap();
+        let seconds = |seconds| Decision::Try(Duration::from_secs(seconds));
+        for (policy, want) in [
+            (Policy::Block, [seconds(0), seconds(2), seconds(4)]),
+            (Policy::Skip, [seconds(0), seconds(2), Decision::Skip]),
+            (Policy::Park, [seconds(0), seconds(2), Decision::Park]),
+            (Policy::ParkByKey, [seconds(0), seconds(2), Decision::Park]),
+        ] {
+            let found = [0, 2, 3].map(|tried| policy.after(tried, three));
+            assert_eq!(found, want, "{policy}");
+        }
+        let never_ends = Policy::Block.after(u32::MAX, three);
+        assert_eq!(never_ends, Decision::Try(Duration::from_mins(1)));
+    }
+}

@@ -1,0 +1,306 @@
+//! The state folder: all that a [`Worker`](crate::Worker) remembers.
+//!
+//! Shell: the disk. One process at a time uses a folder; it holds the lock.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `lock` | held while the folder is used; says by which process |
+//! | `bookmark` | the last entry that is done with, as [`FileBookmark`] has it, and how often the one behind it was begun |
+//! | `parked/` | entries set aside, one a file |
+//! | `record.ndjson` | what was skipped, parked, retried and dropped, one line each |
+//! | `looked` | empty; its time is when the consumer last found that it had everything |
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use serde::Serialize;
+use simplefeed_core::{
+    feed::Position,
+    limits::{LOOKED_SECONDS, RECORD_BYTES_MAX},
+    replay::Bookmark,
+};
+
+use crate::{
+    bookmark::{Attempt, BookmarkStore, FileBookmark, Place},
+    delivery::Delivery,
+    files,
+};
+
+pub mod parked;
+
+use parked::{NewlyParked, Parked, Parking};
+
+/// Why a state folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// Another process uses it.
+    #[error("{} is used by another process ({holder})", folder.display())]
+    Locked {
+        /// The folder.
+        folder: PathBuf,
+        /// What the other process says of itself.
+        holder: String,
+    },
+    /// It cannot be read or written.
+    #[error("the state cannot be kept in {}", folder.display())]
+    Io {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The state folder of one consumer, locked. Clones share it.
+///
+/// As a [`BookmarkStore`] it serves a plain [`Consumer`](crate::Consumer), too.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::{BookmarkStore as _, StateFolder, state::StateError};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("orders");
+/// let mut state = StateFolder::open(&path)?;
+/// assert_eq!(state.load()?, None);
+/// assert!(state.parked()?.is_empty());
+///
+/// let second = StateFolder::open(&path);
+/// assert!(matches!(second, Err(StateError::Locked { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StateFolder {
+    folder: PathBuf,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bookmark: FileBookmark,
+    parking: Parking,
+    looked: Option<SystemTime>,
+    /// Holds the lock as long as it is open.
+    _lock: File,
+}
+
+impl StateFolder {
+    /// Opens a folder, which is made if it is not there, and locks it.
+    ///
+    /// # Errors
+    ///
+    /// See [`StateError`].
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self, StateError> {
+        let folder = folder.as_ref().to_path_buf();
+        match Shared::open(&folder) {
+            Ok(Some(shared)) => Ok(Self {
+                folder,
+                shared: Arc::new(Mutex::new(shared)),
+            }),
+            Ok(None) => {
+                let holder = fs::read_to_string(folder.join("lock")).unwrap_or_default();
+                let holder = holder.trim().into();
+                Err(StateError::Locked { folder, holder })
+            }
+            Err(source) => Err(StateError::Io { folder, source }),
+        }
+    }
+
+    /// Returns the entries that are set aside, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Returns why they cannot be read.
+    pub fn parked(&self) -> io::Result<Vec<Parked>> {
+        self.lock().parking.list()
+    }
+
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // What is shared is files; they are whole even if somebody panicked meanwhile.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn failed(&self, source: io::Error) -> StateError {
+        let folder = self.folder.clone();
+        StateError::Io { folder, source }
+    }
+
+    /// Does something with the files, and says which folder it is if that fails.
+    fn with<T>(&self, work: impl FnOnce(&mut Shared) -> io::Result<T>) -> Result<T, StateError> {
+        let done = work(&mut self.lock());
+        done.map_err(|source| self.failed(source))
+    }
+
+    /// Returns how often the entry behind the bookmark was begun, if it was.
+    pub(crate) fn attempt(&self) -> Result<Option<Attempt>, StateError> {
+        let place = self.with(|shared| shared.bookmark.load_place())?;
+        Ok(place.and_then(|place| place.attempt))
+    }
+
+    /// Counts, durably, that an entry is begun; everything up to `bookmark` is done with.
+    pub(crate) fn begin(&self, bookmark: Bookmark, attempt: Attempt) -> Result<(), StateError> {
+        let attempt = Some(attempt);
+        let place = Place { bookmark, attempt };
+        self.with(|shared| shared.bookmark.save_place(place))
+    }
+
+    /// Returns how many entries are set aside.
+    pub(crate) fn parked_count(&self) -> usize {
+        self.lock().parking.len()
+    }
+
+    /// Whether an entry is set aside that has this key.
+    pub(crate) fn holds_key(&self, key: &str) -> bool {
+        self.lock().parking.holds_key(key)
+    }
+
+    /// Whether this entry was set aside last.
+    pub(crate) fn was_parked_last(&self, delivery: &Delivery) -> Result<bool, StateError> {
+        let last = self.with(|shared| shared.parking.last())?;
+        Ok(last.is_some_and(|last| last.is_of(delivery)))
+    }
+
+    /// Sets an entry aside, durably.
+    pub(crate) fn park(&self, parked: &NewlyParked<'_>) -> Result<(), StateError> {
+        let what = if parked.waits {
+            What::Waits
+        } else {
+            What::Parked
+        };
+        self.with(|shared| shared.parking.add(parked))?;
+        self.record(what, parked.delivery, parked.attempts, parked.error)
+    }
+
+    /// Notes, durably, what became of an entry.
+    pub(crate) fn record(
+        &self,
+        what: What,
+        delivery: &Delivery,
+        attempts: u32,
+        why: Option<&str>,
+    ) -> Result<(), StateError> {
+        let line = Line {
+            at: files::now().to_string(),
+            what,
+            id: delivery.id(),
+            position: delivery.position(),
+            attempts,
+            why,
+        };
+        append_line(&self.folder, &line).map_err(|source| self.failed(source))
+    }
+
+    /// Replaces what is kept of a parked entry.
+    pub(crate) fn update(&self, parked: &Parked) -> Result<(), StateError> {
+        self.with(|shared| shared.parking.update(parked))
+    }
+
+    /// Forgets a parked entry.
+    pub(crate) fn unpark(&self, number: u64) -> Result<(), StateError> {
+        self.with(|shared| shared.parking.remove(number))
+    }
+}
+
+impl Shared {
+    /// Opens the files of a folder; `None` if another process has locked it.
+    fn open(folder: &Path) -> io::Result<Option<Self>> {
+        fs::create_dir_all(folder.join("parked"))?;
+        let path = folder.join("lock");
+        let mut options = OpenOptions::new();
+        let mut lock = options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        lock.set_len(0)?;
+        writeln!(lock, "process {}", std::process::id())?;
+        Ok(Some(Self {
+            bookmark: FileBookmark::open(folder.join("bookmark"))?,
+            parking: Parking::open(folder)?,
+            looked: None,
+            _lock: lock,
+        }))
+    }
+}
+
+impl BookmarkStore for StateFolder {
+    fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        self.lock().bookmark.load()
+    }
+
+    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        self.lock().bookmark.save(bookmark)
+    }
+
+    /// Notes the time, at most once in some seconds.
+    fn caught_up(&mut self) -> io::Result<()> {
+        let path = self.folder.join("looked");
+        let mut shared = self.lock();
+        let now = SystemTime::now();
+        let age = shared
+            .looked
+            .and_then(|looked| now.duration_since(looked).ok());
+        if age.is_some_and(|age| age.as_secs() < LOOKED_SECONDS) {
+            return Ok(());
+        }
+        shared.looked = Some(now);
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        file.set_modified(now)
+    }
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum What {
+    Skipped,
+    Parked,
+    /// Set aside behind another.
+    Waits,
+    /// Handled after all.
+    Retried,
+    Dropped,
+}
+
+/// A line of the record.
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    what: What,
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<Position>,
+    attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+}
+
+/// Adds a line to the record, durably. A record that has grown long is put aside, in place of the one that
+/// was put aside before.
+fn append_line(folder: &Path, line: &Line<'_>) -> io::Result<()> {
+    let path = folder.join("record.ndjson");
+    let length = fs::metadata(&path).map_or(0, |found| found.len());
+    if length > RECORD_BYTES_MAX {
+        fs::rename(&path, folder.join("record.old.ndjson"))?;
+    }
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    files::append(&path, &text)
+}

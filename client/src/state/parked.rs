@@ -1,0 +1,193 @@
+//! Entries set aside.
+//!
+//! Shell: the disk. Each has a file of its own, which is there as a whole or not at all; numbers tell their
+//! order and are not used again while one is left.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use simplefeed_core::replay::Bookmark;
+
+use crate::{delivery::Delivery, files};
+
+/// The version of the files' form.
+const VERSION: u32 = 1;
+
+/// An entry set aside.
+///
+/// # Examples
+///
+/// Without the lock, for a look while the worker runs:
+///
+/// ```
+/// use simplefeed_client::state::parked;
+///
+/// let folder = tempfile::tempdir()?;
+/// for parked in parked::list(folder.path())? {
+///     println!("{} {}: {:?}", parked.number, parked.delivery().id(), parked.error);
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Parked {
+    version: u32,
+    /// Its number in this folder; it was set aside after those with lower ones.
+    pub number: u64,
+    /// Its key, if entries have keys.
+    pub key: Option<String>,
+    /// Whether it only waits behind one with the same key.
+    pub waits: bool,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Why it failed last.
+    pub error: Option<String>,
+    /// When it was set aside, RFC 3339.
+    pub at: String,
+    /// The place after it.
+    place: Bookmark,
+    /// The entry, as it was delivered.
+    entry: String,
+}
+
+/// An entry about to be set aside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewlyParked<'a> {
+    pub(crate) delivery: &'a Delivery,
+    pub(crate) key: Option<&'a str>,
+    pub(crate) waits: bool,
+    pub(crate) attempts: u32,
+    pub(crate) error: Option<&'a str>,
+}
+
+impl Parked {
+    /// Returns the entry.
+    pub fn delivery(&self) -> Delivery {
+        Delivery::kept(self.entry.clone().into(), self.place.clone())
+    }
+
+    /// Whether it is this entry.
+    pub(super) fn is_of(&self, delivery: &Delivery) -> bool {
+        self.entry.as_bytes() == &delivery.raw()[..] && self.place.position == delivery.position()
+    }
+}
+
+/// Returns the entries set aside in a state folder, oldest first.
+///
+/// # Errors
+///
+/// Returns why they cannot be read.
+pub fn list(folder: &Path) -> io::Result<Vec<Parked>> {
+    let parked = folder.join("parked");
+    let found = match fs::read_dir(&parked) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(files::about(&parked, &error)),
+    };
+    let mut numbers = vec![];
+    for file in found {
+        let name = file?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".json"));
+        numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    let mut entries = vec![];
+    for number in numbers {
+        entries.extend(read(&path_of(folder, number))?);
+    }
+    Ok(entries)
+}
+
+/// Reads one; `None` if it is not there any more.
+fn read(path: &Path) -> io::Result<Option<Parked>> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(files::about(path, &error)),
+    };
+    let parked: Parked =
+        serde_json::from_slice(&text).map_err(|error| files::about(path, &error.into()))?;
+    if parked.version != VERSION {
+        let detail = format!("version {} is not known", parked.version);
+        let error = io::Error::new(io::ErrorKind::InvalidData, detail);
+        return Err(files::about(path, &error));
+    }
+    Ok(Some(parked))
+}
+
+fn path_of(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("parked/{number:012}.json"))
+}
+
+/// The entries set aside in one folder, for the one who has locked it.
+#[derive(Debug)]
+pub(super) struct Parking {
+    folder: PathBuf,
+    /// Their keys, by their numbers.
+    keys: BTreeMap<u64, Option<String>>,
+}
+
+impl Parking {
+    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+        let entries = list(folder)?.into_iter();
+        Ok(Self {
+            folder: folder.into(),
+            keys: entries.map(|one| (one.number, one.key)).collect(),
+        })
+    }
+
+    pub(super) fn list(&self) -> io::Result<Vec<Parked>> {
+        list(&self.folder)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn holds_key(&self, key: &str) -> bool {
+        self.keys.values().any(|held| held.as_deref() == Some(key))
+    }
+
+    /// Returns the one set aside last.
+    pub(super) fn last(&mut self) -> io::Result<Option<Parked>> {
+        match self.keys.last_key_value() {
+            Some((number, _)) => read(&path_of(&self.folder, *number)),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn add(&mut self, parked: &NewlyParked<'_>) -> io::Result<()> {
+        let last = self.keys.last_key_value().map_or(0, |(number, _)| *number);
+        let entry = String::from_utf8(parked.delivery.raw().to_vec());
+        let parked = Parked {
+            version: VERSION,
+            number: last + 1,
+            key: parked.key.map(Into::into),
+            waits: parked.waits,
+            attempts: parked.attempts,
+            error: parked.error.map(Into::into),
+            at: files::now().to_string(),
+            place: parked.delivery.bookmark(),
+            entry: entry.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+        };
+        self.update(&parked)?;
+        self.keys.insert(parked.number, parked.key);
+        Ok(())
+    }
+
+    pub(super) fn update(&mut self, parked: &Parked) -> io::Result<()> {
+        let path = path_of(&self.folder, parked.number);
+        let written = files::replace(&path, &serde_json::to_vec(parked)?);
+        written.map_err(|error| files::about(&path, &error))
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> io::Result<()> {
+        let path = path_of(&self.folder, number);
+        files::remove(&path).map_err(|error| files::about(&path, &error))?;
+        self.keys.remove(&number);
+        Ok(())
+    }
+}

@@ -1,0 +1,528 @@
+//! The worker: a consumer that can be left alone with a handler that fails.
+//!
+//! Shell: runs the handler, and keeps in the [state folder](crate::state) what it needs to know after a
+//! crash. What becomes of an entry that fails is decided by [`Policy`].
+//!
+//! For each entry: that it is begun is counted on the disk; the handler runs; what became of it is on the
+//! disk before the next one begins. So an entry is handled at least once, or stands in the record; one that
+//! takes the process with it is counted like any other.
+
+use std::{
+    any::Any,
+    collections::HashSet,
+    error::Error,
+    num::NonZeroU32,
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    time::Duration,
+};
+
+use futures_util::{
+    FutureExt as _,
+    future::{Either, FusedFuture, pending, select},
+};
+use simplefeed_core::{
+    limits::{ATTEMPT_SECONDS_DEFAULT, ATTEMPTS_DEFAULT, PARKED_MAX},
+    replay::Bookmark,
+};
+use tokio::time;
+
+pub use crate::bookmark::Attempt;
+use crate::{
+    consumer::{Builder, Consumer, ConsumerError},
+    delivery::Delivery,
+    observer::Observer,
+    policy::{Decision, Policy},
+    state::{
+        StateError, StateFolder, What,
+        parked::{NewlyParked, Parked},
+    },
+};
+
+/// What a handler may fail with.
+pub type HandlerError = Box<dyn Error + Send + Sync>;
+
+/// Returns the key of an entry, if it has one.
+type Key = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
+
+/// What is said of an attempt that did not come to an end.
+const CUT_SHORT: &str = "the process ended during it";
+
+/// Why a worker stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The feed cannot be read on.
+    #[error(transparent)]
+    Consumer(#[from] ConsumerError),
+    /// What must be remembered cannot be.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// So many entries are set aside that something is wrong with the handler rather than with them.
+    #[error("{max} entries are parked, and another one fails")]
+    TooManyParked {
+        /// The bound.
+        max: usize,
+    },
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The entries that the handler took.
+    pub handled: u64,
+    /// Those passed over.
+    pub skipped: u64,
+    /// Those set aside.
+    pub parked: u64,
+}
+
+/// Hands a feed's entries to a handler, one after the other, and bears its failures.
+///
+/// # Examples
+///
+/// ```no_run
+/// use simplefeed_client::{Consumer, Policy, StateFolder, Worker};
+///
+/// # async fn ship(order: serde_json::Value) -> Result<(), std::io::Error> { Ok(()) }
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let orders = Consumer::builder("https://example.org/feeds/orders").follow(true);
+/// let mut worker = Worker::new(orders, StateFolder::open("/var/lib/shipping/orders")?)?
+///     .policy(Policy::ParkByKey)
+///     .key(|delivery| {
+///         let order: serde_json::Value = delivery.json().ok()?;
+///         Some(order["customer"].to_string())
+///     });
+/// worker
+///     .run(async |delivery| Ok(ship(delivery.json()?).await?))
+///     .await?;
+/// # Ok(()) }
+/// ```
+pub struct Worker {
+    consumer: Consumer,
+    state: StateFolder,
+    policy: Policy,
+    attempts: NonZeroU32,
+    attempt_time: Duration,
+    parked_max: usize,
+    key: Option<Key>,
+    /// The place after the last entry that is done with, unless the consumer has kept it.
+    done: Option<Bookmark>,
+    /// What a process before this one left, until the first entry comes.
+    left: Option<Left>,
+}
+
+/// What a process left behind when it ended.
+struct Left(Option<Attempt>);
+
+/// What became of an entry.
+enum Outcome {
+    Handled,
+    Skipped,
+    Parked,
+    /// It is not known yet: the worker was asked to stop.
+    Stopped,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("state", &self.state)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// Returns a worker that goes on from what a state folder remembers.
+    ///
+    /// # Errors
+    ///
+    /// See [`WorkerError`].
+    pub fn new(consumer: Builder, state: StateFolder) -> Result<Self, WorkerError> {
+        let left = Left(state.attempt()?);
+        Ok(Self {
+            consumer: consumer.bookmark(state.clone()).build()?,
+            state,
+            policy: Policy::default(),
+            attempts: NonZeroU32::new(ATTEMPTS_DEFAULT).unwrap_or(NonZeroU32::MIN),
+            attempt_time: Duration::from_secs(ATTEMPT_SECONDS_DEFAULT),
+            parked_max: PARKED_MAX,
+            key: None,
+            done: None,
+            left: Some(left),
+        })
+    }
+
+    /// Says what becomes of entries that fail; by default they block.
+    #[must_use]
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// Tries an entry so many times before it is skipped or parked; 4 by default.
+    #[must_use]
+    pub fn attempts(self, attempts: NonZeroU32) -> Self {
+        Self { attempts, ..self }
+    }
+
+    /// Gives the handler so long for one entry; 5 minutes by default. After that its future is dropped: a
+    /// handler that blocks its thread cannot be ended.
+    #[must_use]
+    pub fn attempt_time(self, attempt_time: Duration) -> Self {
+        Self {
+            attempt_time,
+            ..self
+        }
+    }
+
+    /// Sets at most so many entries aside; 10,000 by default.
+    #[must_use]
+    pub fn parked_max(self, parked_max: usize) -> Self {
+        Self { parked_max, ..self }
+    }
+
+    /// Says what the key of an entry is, for [`Policy::ParkByKey`]. Entries without a key wait for nobody.
+    #[must_use]
+    pub fn key(self, key: impl Fn(&Delivery) -> Option<String> + Send + 'static) -> Self {
+        Self {
+            key: Some(Box::new(key)),
+            ..self
+        }
+    }
+
+    /// Handles entries up to what is newest now, or for ever if the consumer follows.
+    ///
+    /// # Errors
+    ///
+    /// See [`WorkerError`]. A failure of the handler is none.
+    pub async fn run(
+        &mut self,
+        handler: impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+    ) -> Result<Tally, WorkerError> {
+        self.run_until(pending(), handler).await
+    }
+
+    /// As [`run`](Self::run), until `stop` is there: an entry that the handler has begun comes to its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_until(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        mut handler: impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+    ) -> Result<Tally, WorkerError> {
+        let mut stop = pin!(stop.fuse());
+        let mut tally = Tally::default();
+        loop {
+            let Some(next) = before(stop.as_mut(), self.next()).await else {
+                return Ok(tally);
+            };
+            let Some(delivery) = next? else {
+                return Ok(tally);
+            };
+            let outcome = self.process(&delivery, stop.as_mut(), &mut handler).await?;
+            match outcome {
+                Outcome::Handled => tally.handled += 1,
+                Outcome::Skipped => tally.skipped += 1,
+                Outcome::Parked => tally.parked += 1,
+                Outcome::Stopped => return Ok(tally),
+            }
+        }
+    }
+
+    /// Returns the next entry; who follows waits for it, whatever happens meanwhile.
+    async fn next(&mut self) -> Result<Option<Delivery>, WorkerError> {
+        loop {
+            match self.consumer.next().await {
+                Err(error) if self.consumer.follows() && error.is_transient() => {
+                    self.consumer.observer().retrying(&error);
+                }
+                next => return Ok(next?),
+            }
+        }
+    }
+
+    /// Does with an entry what is to be done, and remembers that it is done with.
+    async fn process(
+        &mut self,
+        delivery: &Delivery,
+        stop: Pin<&mut impl FusedFuture<Output = ()>>,
+        handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+    ) -> Result<Outcome, WorkerError> {
+        let key = self.key.as_ref().and_then(|key| key(delivery));
+        let key = key.as_deref().filter(|_| self.policy == Policy::ParkByKey);
+        let left = self.left.take();
+        // It was set aside, and then the process ended before that was remembered as done.
+        let aside = left.is_some() && self.state.was_parked_last(delivery)?;
+        let outcome = if aside {
+            Outcome::Parked
+        } else if key.is_some_and(|key| self.state.holds_key(key)) {
+            self.park(delivery, key, None)?;
+            Outcome::Parked
+        } else {
+            let attempt = tried(delivery, left);
+            self.try_until(delivery, attempt, key, stop, handler)
+                .await?
+        };
+        if !matches!(outcome, Outcome::Stopped) {
+            self.done_with(delivery, &outcome).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// Tries an entry until it succeeds or the policy gives up on it.
+    async fn try_until(
+        &mut self,
+        delivery: &Delivery,
+        mut attempt: Attempt,
+        key: Option<&str>,
+        mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
+        handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+    ) -> Result<Outcome, WorkerError> {
+        loop {
+            match self.policy.after(attempt.count, self.attempts) {
+                Decision::Try(pause) => {
+                    if before(stop.as_mut(), time::sleep(pause)).await.is_none() {
+                        return Ok(Outcome::Stopped);
+                    }
+                    attempt.count = attempt.count.saturating_add(1);
+                    let done = self.done.clone();
+                    let done = done.or_else(|| self.consumer.begins_after());
+                    self.state
+                        .begin(done.unwrap_or_default(), attempt.clone())?;
+                    match run(handler, delivery, self.attempt_time).await {
+                        Ok(()) => {
+                            self.consumer.observer().handled(delivery);
+                            return Ok(Outcome::Handled);
+                        }
+                        Err(error) => attempt.error = Some(error),
+                    }
+                    self.consumer.observer().failed(delivery, &attempt);
+                }
+                Decision::Skip => {
+                    let why = Some(attempt.error.as_deref().unwrap_or(CUT_SHORT));
+                    self.state
+                        .record(What::Skipped, delivery, attempt.count, why)?;
+                    self.consumer.observer().skipped(delivery);
+                    return Ok(Outcome::Skipped);
+                }
+                Decision::Park => {
+                    self.park(delivery, key, Some(&attempt))?;
+                    return Ok(Outcome::Parked);
+                }
+            }
+        }
+    }
+
+    /// Sets an entry aside: because it failed, or because one with the same key did.
+    fn park(
+        &mut self,
+        delivery: &Delivery,
+        key: Option<&str>,
+        failed: Option<&Attempt>,
+    ) -> Result<(), WorkerError> {
+        let max = self.parked_max;
+        if self.state.parked_count() >= max {
+            return Err(WorkerError::TooManyParked { max });
+        }
+        let error = failed.map(|attempt| attempt.error.as_deref().unwrap_or(CUT_SHORT));
+        self.state.park(&NewlyParked {
+            delivery,
+            key,
+            waits: failed.is_none(),
+            attempts: failed.map_or(0, |attempt| attempt.count),
+            error,
+        })?;
+        self.consumer.observer().parked(delivery, failed.is_none());
+        Ok(())
+    }
+
+    /// Remembers that an entry is done with: at once if nothing follows soon, or where doing it again would
+    /// show; else together with the beginning of the next one.
+    async fn done_with(
+        &mut self,
+        delivery: &Delivery,
+        outcome: &Outcome,
+    ) -> Result<(), WorkerError> {
+        if self.consumer.ready() == 0 || !matches!(outcome, Outcome::Handled) {
+            self.consumer.accept(delivery).await?;
+            self.done = None;
+        } else {
+            self.done = Some(delivery.bookmark());
+        }
+        Ok(())
+    }
+}
+
+/// Returns how often an entry was tried, as far as a process before this one has left it.
+fn tried(delivery: &Delivery, left: Option<Left>) -> Attempt {
+    let left = left.and_then(|Left(attempt)| attempt);
+    let same = |left: &Attempt| left.entry == delivery.id() && left.position == delivery.position();
+    left.filter(same).unwrap_or_else(|| Attempt {
+        entry: delivery.id().into(),
+        position: delivery.position(),
+        count: 0,
+        error: None,
+    })
+}
+
+/// Waits for something, unless it is time to stop.
+async fn before<T>(
+    stop: Pin<&mut impl FusedFuture<Output = ()>>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    if stop.is_terminated() {
+        return None;
+    }
+    match select(stop, pin!(work)).await {
+        Either::Left(_) => None,
+        Either::Right((done, _)) => Some(done),
+    }
+}
+
+/// Runs the handler once; says why it failed.
+async fn run(
+    handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+    delivery: &Delivery,
+    limit: Duration,
+) -> Result<(), String> {
+    let handled = AssertUnwindSafe(async { handler(delivery).await }).catch_unwind();
+    match time::timeout(limit, handled).await {
+        Ok(Ok(Ok(()))) => Ok(()),
+        Ok(Ok(Err(error))) => Err(told(&*error)),
+        Ok(Err(panic)) => Err(format!("it panicked: {}", said(&*panic))),
+        Err(_) => Err(format!("it took longer than {limit:?}")),
+    }
+}
+
+/// Returns what an error says, and its causes.
+fn told(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without words")
+}
+
+/// What came of trying parked entries again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retried {
+    /// Those that the handler took; they are parked no more.
+    pub handled: u64,
+    /// Those that failed again.
+    pub failed: u64,
+    /// Those that were wanted and not tried, because one before them has the same key.
+    pub waiting: u64,
+}
+
+/// Hands parked entries to a handler once more, oldest first: those that are `wanted`, and of each key none
+/// while one before it is left. What it takes is parked no more.
+///
+/// # Errors
+///
+/// See [`StateError`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use simplefeed_client::{Observer, StateFolder, worker};
+///
+/// struct Quiet;
+/// impl Observer for Quiet {}
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// let state = StateFolder::open(folder.path())?;
+/// let all = |_: &simplefeed_client::state::parked::Parked| true;
+/// let time = Duration::from_mins(1);
+/// let retried = worker::retry(&state, all, time, &mut Quiet, async |_| Ok(())).await?;
+/// assert_eq!(retried.failed, 0);
+/// # Ok(()) }
+/// ```
+pub async fn retry(
+    state: &StateFolder,
+    wanted: impl Fn(&Parked) -> bool,
+    attempt_time: Duration,
+    observer: &mut dyn Observer,
+    mut handler: impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+) -> Result<Retried, StateError> {
+    let mut retried = Retried::default();
+    let mut held: HashSet<String> = HashSet::new();
+    let all = state.parked().map_err(|source| state.failed(source))?;
+    for mut parked in all {
+        let waits = parked.key.as_ref().is_some_and(|key| held.contains(key));
+        let wanted = wanted(&parked);
+        if wanted
+            && !waits
+            && try_again(state, &mut parked, attempt_time, observer, &mut handler).await?
+        {
+            retried.handled += 1;
+            continue;
+        }
+        match (wanted, waits) {
+            (true, true) => retried.waiting += 1,
+            (true, false) => retried.failed += 1,
+            (false, _) => {}
+        }
+        held.extend(parked.key);
+    }
+    Ok(retried)
+}
+
+/// Tries a parked entry once; returns whether the handler took it.
+async fn try_again(
+    state: &StateFolder,
+    parked: &mut Parked,
+    attempt_time: Duration,
+    observer: &mut dyn Observer,
+    handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+) -> Result<bool, StateError> {
+    let delivery = parked.delivery();
+    parked.attempts = parked.attempts.saturating_add(1);
+    parked.waits = false;
+    parked.error = None;
+    state.update(parked)?;
+    let Err(error) = run(handler, &delivery, attempt_time).await else {
+        state.record(What::Retried, &delivery, parked.attempts, None)?;
+        state.unpark(parked.number)?;
+        observer.handled(&delivery);
+        return Ok(true);
+    };
+    parked.error = Some(error.clone());
+    state.update(parked)?;
+    let attempt = Attempt {
+        entry: delivery.id().into(),
+        position: delivery.position(),
+        count: parked.attempts,
+        error: Some(error),
+    };
+    observer.failed(&delivery, &attempt);
+    Ok(false)
+}
+
+/// Forgets a parked entry that shall never be handled; the record says why.
+///
+/// # Errors
+///
+/// See [`StateError`].
+pub fn drop_parked(state: &StateFolder, parked: &Parked, reason: &str) -> Result<(), StateError> {
+    let delivery = parked.delivery();
+    state.record(What::Dropped, &delivery, parked.attempts, Some(reason))?;
+    state.unpark(parked.number)
+}
+
+#[cfg(test)]
+mod tests;
