@@ -236,6 +236,15 @@ impl Consumer {
         self.queue.len()
     }
 
+    /// Returns how many entries there are, in this round, behind those that are [`ready`](Self::ready);
+    /// `None` where nobody knows: in foreign feeds.
+    pub fn left(&self) -> Option<u64> {
+        match self.replay.ask() {
+            None => Some(0),
+            Some(_) => self.replay.left(),
+        }
+    }
+
     /// Returns whether the last look at the recent document was answered by a cache whose copy is past
     /// its time, as may be while the server is down: there may be entries that are not seen yet.
     pub fn sees_the_past(&self) -> bool {

@@ -156,6 +156,11 @@ impl StateFolder {
         self.with(|shared| shared.bookmark.save_place(place))
     }
 
+    /// Remembers that everything up to `bookmark` is done with, and nothing is begun.
+    pub(crate) fn keep(&self, bookmark: Bookmark) -> Result<(), StateError> {
+        self.with(|shared| shared.bookmark.save(&bookmark))
+    }
+
     /// Returns how many entries are set aside.
     pub(crate) fn parked_count(&self) -> usize {
         self.lock().parking.len()

@@ -108,6 +108,8 @@ pub struct Worker {
     key: Option<Key>,
     /// The place after the last entry that is done with, unless the consumer has kept it.
     done: Option<Bookmark>,
+    /// Whether the folder has it, too.
+    done_is_kept: bool,
     /// What a process before this one left, until the first entry comes.
     left: Option<Left>,
 }
@@ -150,6 +152,7 @@ impl Worker {
             parked_max: PARKED_MAX,
             key: None,
             done: None,
+            done_is_kept: false,
             left: Some(left),
         })
     }
@@ -215,21 +218,21 @@ impl Worker {
     ) -> Result<Tally, WorkerError> {
         let mut stop = pin!(stop.fuse());
         let mut tally = Tally::default();
-        loop {
-            let Some(next) = before(stop.as_mut(), self.next()).await else {
-                return Ok(tally);
-            };
-            let Some(delivery) = next? else {
-                return Ok(tally);
-            };
+        while let Some(next) = before(stop.as_mut(), self.next()).await {
+            let Some(delivery) = next? else { break };
             let outcome = self.process(&delivery, stop.as_mut(), &mut handler).await?;
             match outcome {
                 Outcome::Handled => tally.handled += 1,
                 Outcome::Skipped => tally.skipped += 1,
                 Outcome::Parked => tally.parked += 1,
-                Outcome::Stopped => return Ok(tally),
+                Outcome::Stopped => break,
             }
         }
+        if let Some(done) = self.done.as_ref().filter(|_| !self.done_is_kept) {
+            self.state.keep(done.clone())?;
+            self.done_is_kept = true;
+        }
+        Ok(tally)
     }
 
     /// Returns the next entry; who follows waits for it, whatever happens meanwhile.
@@ -292,6 +295,7 @@ impl Worker {
                     let done = done.or_else(|| self.consumer.begins_after());
                     self.state
                         .begin(done.unwrap_or_default(), attempt.clone())?;
+                    self.done_is_kept = true;
                     match run(handler, delivery, self.attempt_time).await {
                         Ok(()) => {
                             self.consumer.observer().handled(delivery);
@@ -351,6 +355,7 @@ impl Worker {
             self.done = None;
         } else {
             self.done = Some(delivery.bookmark());
+            self.done_is_kept = false;
         }
         Ok(())
     }

@@ -37,6 +37,9 @@ pub(crate) fn program(name: &str) -> PathBuf {
             "simplefeed",
             "-p",
             "simplefeed-tests",
+            "-p",
+            "simplefeed-client",
+            "--examples",
         ]);
         build.arg("--target-dir").arg(folder.parent().unwrap());
         if folder.ends_with("release") {
@@ -47,6 +50,11 @@ pub(crate) fn program(name: &str) -> PathBuf {
         folder
     });
     folder.join(name)
+}
+
+/// Returns an example of the client, built with the programs.
+pub(crate) fn example(name: &str) -> PathBuf {
+    program("examples").join(name)
 }
 
 /// Looks until there is something; after a minute `complaint` is the failure.

@@ -43,3 +43,4 @@ mod states;
 mod tidy;
 mod upgrades;
 mod visibility;
+mod worker;

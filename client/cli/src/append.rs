@@ -2,8 +2,6 @@
 //!
 //! Shell: stdin. Lines are gathered into batches that close at 1,000 events, 1 MiB or 100 ms of
 //! quiet, so that a pipe of single events is neither slow nor late.
-#![expect(clippy::print_stderr, reason = "this command reports its totals")]
-
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read as _, Write as _},
@@ -20,7 +18,7 @@ use simplefeed_client::{
 use simplefeed_core::scanner::elements;
 use tokio::sync::mpsc;
 
-use crate::{exit, progress::counter, token::TokenArgs};
+use crate::{exit, progress::counter, say, token::TokenArgs};
 
 /// How long a batch waits for more.
 const QUIET: Duration = Duration::from_millis(100);
@@ -191,10 +189,10 @@ impl Report {
 
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
-        eprintln!(
+        say::note(&format!(
             "Appended {} entries, {} were there before.",
             self.appended, self.duplicates
-        );
+        ));
     }
 
     /// Prints what became of a batch: `appended|duplicate TAB position TAB id`.

@@ -1,8 +1,6 @@
 //! `bookmark`: look at the file that remembers a place, put it somewhere else, or forget it.
 //!
 //! Shell: the file, and the feed that a place is looked up in.
-#![expect(clippy::print_stderr, reason = "this command says what it did")]
-
 use std::{
     fs,
     io::{self, Write as _},
@@ -11,9 +9,9 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use simplefeed_client::{BookmarkStore as _, Consumer, ConsumerError, FileBookmark, Since};
+use simplefeed_client::{BookmarkStore as _, ConsumerError, FileBookmark, Since};
 
-use crate::{exit, token::TokenArgs};
+use crate::{exit, say, source::SourceArgs};
 
 /// Look at a bookmark, move it, or forget it
 #[derive(Args, Debug)]
@@ -48,7 +46,7 @@ struct SetArgs {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    token: TokenArgs,
+    source: SourceArgs,
 }
 
 #[derive(Args, Debug)]
@@ -80,7 +78,8 @@ fn show(path: &Path) -> anyhow::Result<u8> {
         ConsumerError::Bookmark { action, source }
     })?;
     if found.is_none() {
-        eprintln!("error: there is no bookmark at {}", path.display());
+        let error = anyhow::anyhow!("there is no bookmark at {}", path.display());
+        say::error(&error, None, exit::NOT_FOUND);
         return Ok(exit::NOT_FOUND);
     }
     // It is sound, so as it is: what is shown can be kept as another bookmark.
@@ -98,15 +97,15 @@ async fn set(args: SetArgs) -> anyhow::Result<u8> {
         None if args.place.newest => Since::Newest,
         None => Since::Oldest,
     };
-    let mut builder = Consumer::builder(args.url).since(since);
-    if let Some(token) = args.token.token()? {
-        builder = builder.bearer_token(token);
-    }
+    let builder = args.source.consumer(&args.url)?.since(since);
     let place = builder.build()?.locate().await?;
     store.save(&place).context("the bookmark cannot be kept")?;
     match &place.entry {
-        Some(entry) => eprintln!("The next entry is the one after {entry} of {}.", place.feed),
-        None => eprintln!("The next entry is the oldest of {}.", place.feed),
+        Some(entry) => say::note(&format!(
+            "The next entry is the one after {entry} of {}.",
+            place.feed
+        )),
+        None => say::note(&format!("The next entry is the oldest of {}.", place.feed)),
     }
     Ok(exit::OK)
 }
@@ -116,7 +115,7 @@ fn clear(path: &Path) -> anyhow::Result<u8> {
         .clear()
         .context("the bookmark cannot be removed")?;
     if !cleared {
-        eprintln!("There was no bookmark at {}.", path.display());
+        say::note(&format!("There was no bookmark at {}.", path.display()));
     }
     Ok(exit::OK)
 }

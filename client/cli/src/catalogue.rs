@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Deserialize;
 use url::Url;
 
-use crate::{exit, token::TokenArgs};
+use crate::{exit, source::SourceArgs};
 
 /// List the feeds of a server
 #[derive(Args, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct CatalogueArgs {
     /// URL of the catalogue
     url: Url,
     #[command(flatten)]
-    token: TokenArgs,
+    source: SourceArgs,
 }
 
 #[derive(Deserialize)]
@@ -34,7 +34,7 @@ struct Feed {
 }
 
 pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
-    let fetcher = args.token.fetcher(&args.url)?;
+    let fetcher = args.source.fetcher(&args.url)?;
     let mut out = io::stdout().lock();
     let mut next = Some(args.url);
     while let Some(url) = next {

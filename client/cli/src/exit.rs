@@ -4,14 +4,20 @@
 
 use std::io;
 
-use simplefeed_client::{ConsumerError, EntryError, PublishError, fetch::FetchError};
+use simplefeed_client::{
+    ConsumerError, EntryError, PublishError, fetch::FetchError, state::StateError,
+    worker::WorkerError,
+};
 use simplefeed_core::replay::WalkError;
 
 /// Everything went well.
 pub(crate) const OK: u8 = 0;
 const OTHER: u8 = 1;
 const USAGE: u8 = 2;
+/// Some entries could not be handled; they are recorded.
+pub(crate) const PARTIAL: u8 = 3;
 pub(crate) const NOT_FOUND: u8 = 10;
+const LOCKED: u8 = 11;
 const UNAUTHORIZED: u8 = 12;
 const GAP: u8 = 13;
 const UNAVAILABLE: u8 = 14;
@@ -40,6 +46,17 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             _ => OTHER,
         };
     }
+    if let Some(error) = error.downcast_ref::<WorkerError>() {
+        return match error {
+            WorkerError::Consumer(error) => code_of_consumer(error),
+            WorkerError::State(error) => code_of_state(error),
+            WorkerError::TooManyParked { .. } => PARTIAL,
+            _ => OTHER,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<StateError>() {
+        return code_of_state(error);
+    }
     if error.downcast_ref::<EntryError>().is_some() {
         return INTEGRITY;
     }
@@ -60,6 +77,14 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
             WalkError::Stale { .. } => UNAVAILABLE,
             _ => OTHER,
         },
+        _ => OTHER,
+    }
+}
+
+fn code_of_state(error: &StateError) -> u8 {
+    match error {
+        StateError::Locked { .. } => LOCKED,
+        StateError::Io { source, .. } => code_of_file(source),
         _ => OTHER,
     }
 }
@@ -87,7 +112,16 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(PublishError::Refused { status: 405, .. }) = error.downcast_ref() {
         return Some("publish to the feed's own URL, which ends in its name.");
     }
-    match error.downcast_ref()? {
+    if let Some(WorkerError::TooManyParked { .. }) = error.downcast_ref() {
+        return Some(
+            "see `simplefeed parked list`; when the cause is mended, `simplefeed parked retry`.",
+        );
+    }
+    let of_worker = match error.downcast_ref() {
+        Some(WorkerError::Consumer(error)) => Some(error),
+        _ => None,
+    };
+    match of_worker.or_else(|| error.downcast_ref())? {
         ConsumerError::Fetch(FetchError::Elsewhere { .. }) => {
             Some("to follow links and redirects there, say so with --allow-origin.")
         }

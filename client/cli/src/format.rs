@@ -13,7 +13,7 @@ mod ndjson;
 mod text;
 
 /// A form of output.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// One JSON object a line, as `append` takes it
     Ndjson,
@@ -39,7 +39,7 @@ impl Format {
 
 /// Returns text for one line of a terminal: no control characters, so that no entry can move the
 /// cursor or pose as another line.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()

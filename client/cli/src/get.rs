@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use clap::Args;
 use url::Url;
 
-use crate::{exit, token::TokenArgs};
+use crate::{exit, source::SourceArgs};
 
 /// Print one document or entry, as it is
 #[derive(Args, Debug)]
@@ -15,11 +15,11 @@ pub(crate) struct GetArgs {
     /// URL of the document
     url: Url,
     #[command(flatten)]
-    token: TokenArgs,
+    source: SourceArgs,
 }
 
 pub(crate) async fn get(args: GetArgs) -> anyhow::Result<u8> {
-    let fetcher = args.token.fetcher(&args.url)?;
+    let fetcher = args.source.fetcher(&args.url)?;
     let bytes = fetcher.bytes(&args.url).await?;
     let mut out = io::stdout().lock();
     out.write_all(&bytes)?;

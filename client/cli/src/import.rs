@@ -2,8 +2,6 @@
 //!
 //! Shell: files and the network. A live feed or archive is walked like `replay` does; files are read like
 //! `append` does. What was imported before is a duplicate, so an import that broke off is begun again.
-#![expect(clippy::print_stderr, reason = "this command reports what it did")]
-
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -18,7 +16,7 @@ use uuid::Uuid;
 
 use crate::{
     append::{Report, publish},
-    exit,
+    exit, say,
     token::TokenArgs,
 };
 
@@ -36,6 +34,9 @@ pub(crate) struct ImportArgs {
     bookmark: Option<PathBuf>,
     #[command(flatten)]
     token: TokenArgs,
+    /// Origin that links and redirects may lead to besides the source's own
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<Url>,
 }
 
 pub(crate) async fn import(args: ImportArgs) -> anyhow::Result<u8> {
@@ -55,7 +56,7 @@ async fn import_all(args: &ImportArgs, import: &mut Import<'_>) -> anyhow::Resul
     let is_url = |source: &String| source.starts_with("http://") || source.starts_with("https://");
     match (&args.sources[..], &args.bookmark) {
         ([source], bookmark) if is_url(source) => {
-            import_feed(source, bookmark.as_ref(), import).await
+            import_feed(source, bookmark.as_ref(), &args.allow_origin, import).await
         }
         (sources, _) if sources.iter().any(is_url) => bail!("import one URL at a time"),
         (_, Some(_)) => bail!("files need no bookmark: what was imported before is not again"),
@@ -74,10 +75,14 @@ async fn import_all(args: &ImportArgs, import: &mut Import<'_>) -> anyhow::Resul
 async fn import_feed(
     url: &str,
     bookmark: Option<&PathBuf>,
+    allowed: &[Url],
     import: &mut Import<'_>,
 ) -> anyhow::Result<()> {
     // What was revised is a conflict to tell, not to pass over.
     let mut builder = Consumer::builder(url).since(Since::Oldest).revisions(true);
+    for origin in allowed {
+        builder = builder.allow_origin(origin.clone());
+    }
     if let Some(path) = bookmark {
         let store = FileBookmark::open(path)
             .with_context(|| format!("cannot use the bookmark {}", path.display()))?;
@@ -180,7 +185,7 @@ impl<'p> Import<'p> {
                     status: 422,
                     detail,
                     ..
-                }) => eprintln!("note: the feed gets an id of its own: {detail}"),
+                }) => say::warning(&format!("the feed gets an id of its own: {detail}")),
                 created => drop(created?),
             }
             self.created = true;
@@ -213,7 +218,7 @@ impl<'p> Import<'p> {
             match publish(self.publisher, [entry], &mut self.report).await {
                 Err(error) if is_conflict(&error) => {
                     self.conflicts += 1;
-                    eprintln!("conflict: {error}");
+                    say::warning(&format!("conflict: {error}"));
                 }
                 published => published?,
             }
@@ -225,10 +230,10 @@ impl<'p> Import<'p> {
     fn finish(self) -> u64 {
         self.report.finish();
         if self.conflicts > 0 {
-            eprintln!(
+            say::note(&format!(
                 "{} entries were there with another content, which stays.",
                 self.conflicts
-            );
+            ));
         }
         self.conflicts
     }

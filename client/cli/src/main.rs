@@ -2,56 +2,127 @@
 //!
 //! Shell: the command line and the terminal. Data goes to stdout, everything else to stderr; each
 //! subcommand and each output format has a file of its own.
-#![expect(clippy::print_stderr, reason = "this file is the terminal")]
 
-use std::{io, process::ExitCode};
+use std::{env, io, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 mod append;
 mod bookmark;
 mod catalogue;
+mod duration;
 mod exit;
 mod format;
 mod get;
+mod handler;
 mod import;
+mod parked;
 mod progress;
 mod replay;
+mod say;
 mod since;
+mod source;
+mod state;
+mod status;
 mod token;
 
+use format::Format;
+use say::Loudness;
+
 /// Publish, replay and follow feeds
-///
-/// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 12 not authorised, 13 gap, 14 unavailable after
-/// retries (or nothing but an old copy), 15 integrity (history changed), 16 another feed,
-/// 130 interrupted.
 #[derive(Debug, Parser)]
-#[command(name = "simplefeed", version)]
+#[command(name = "simplefeed", version, after_help = AFTER_HELP)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,
+    /// Say nothing but errors
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say more
+    #[arg(long, short, global = true)]
+    verbose: bool,
 }
+
+const AFTER_HELP: &str = "\
+Examples:
+  simplefeed append https://example.org/feeds/orders events.ndjson
+  simplefeed replay https://example.org/feeds/orders --since 2026-11-01 | jq .title
+  simplefeed tail https://example.org/feeds/orders --exec ./ship --policy park
+  simplefeed status https://example.org/feeds/orders --warn entries=1000 --crit parked=0
+
+Exit codes:
+  0 ok, 1 other, 2 usage, 3 some entries could not be handled (they are skipped or parked),
+  10 not found, 11 the state is used by another process, 12 not authorised, 13 gap,
+  14 unavailable after retries (or nothing but an old copy), 15 integrity (history changed),
+  16 another feed, 130 interrupted. status has its own.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Publish NDJSON events, or Atom entries, to a feed
+    #[command(after_help = "Examples:\n  \
+        printf '%s\\n' '{\"id\":\"urn:order:1\",\"content\":{\"total\":3}}' | simplefeed append URL\n  \
+        simplefeed replay URL1 | simplefeed append URL2")]
     Append(append::AppendArgs),
     /// Publish a feed from elsewhere, with its ids
+    #[command(
+        after_help = "Example:\n  simplefeed import http://127.0.0.1:8080/feeds/news https://example.com/news.atom"
+    )]
     Import(import::ImportArgs),
-    /// Print a feed's entries, oldest first, up to the newest there is
-    Replay(replay::ReplayArgs),
-    /// Print entries as they come
-    Tail(replay::ReplayArgs),
+    /// Print a feed's entries, oldest first, up to the newest there is, or run a command for each
+    #[command(after_help = "Examples:\n  \
+        simplefeed replay URL --since 7d --format text\n  \
+        simplefeed replay URL --bookmark orders.bookmark | ./load")]
+    Replay(Box<replay::ReplayArgs>),
+    /// Print entries as they come, or run a command for each
+    #[command(after_help = "Examples:\n  \
+        simplefeed tail URL --format id\n  \
+        simplefeed tail URL --exec 'curl -fsS -d @- http://127.0.0.1:9000/orders' --policy park-by-key --key /customer")]
+    Tail(Box<replay::ReplayArgs>),
+    /// List, show, retry or drop the entries that were set aside
+    #[command(after_help = "Examples:\n  \
+        simplefeed parked list --state DIR\n  \
+        simplefeed parked retry --state DIR --exec ./ship\n  \
+        simplefeed parked drop --state DIR urn:order:7 --reason 'a test order'")]
+    Parked(parked::ParkedArgs),
+    /// Tell how far behind a consumer is
+    #[command(
+        after_help = "Example:\n  simplefeed status URL --state DIR --warn seconds=60 --crit seconds=600 --crit parked=0"
+    )]
+    Status(Box<status::StatusArgs>),
     /// Look at a bookmark, move it, or forget it
+    #[command(
+        after_help = "Example:\n  simplefeed bookmark set orders.bookmark --url URL --entry urn:order:7"
+    )]
     Bookmark(bookmark::BookmarkArgs),
     /// List the feeds of a server, given the URL of its catalogue
+    #[command(after_help = "Example:\n  simplefeed ls http://127.0.0.1:8080/feeds")]
     Ls(catalogue::CatalogueArgs),
     /// Print one document or entry, as it is
+    #[command(
+        after_help = "Example:\n  simplefeed get http://127.0.0.1:8080/feeds/orders/entries/0.atom"
+    )]
     Get(get::GetArgs),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Example:\n  simplefeed completions bash > /etc/bash_completion.d/simplefeed"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or that of a command
+    #[command(after_help = "Example:\n  simplefeed man tail | man -l -")]
+    Man {
+        /// The command
+        command: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
+    say::speak(line.voice());
     // Documents are read on one thread while the other hands entries over.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -66,19 +137,39 @@ fn main() -> ExitCode {
         // Whoever read our output has had enough: `replay | head` is no error.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::OK),
         Err(error) => {
-            eprintln!("error: {error}");
-            for cause in error.chain().skip(1) {
-                eprintln!("caused by: {cause}");
-            }
-            if let Some(hint) = exit::hint_of(&error) {
-                eprintln!("hint: {hint}");
-            }
-            ExitCode::from(exit::code_of(&error))
+            let code = exit::code_of(&error);
+            say::error(&error, exit::hint_of(&error), code);
+            ExitCode::from(code)
+        }
+    }
+}
+
+impl CommandLine {
+    /// Returns how to speak to whoever gave this command.
+    fn voice(&self) -> say::Voice {
+        let json = match &self.command {
+            Command::Replay(args) | Command::Tail(args) => args.format == Some(Format::Ndjson),
+            _ => false,
+        };
+        let loudness = match (self.quiet, self.verbose) {
+            (true, _) => Loudness::Quiet,
+            (_, true) => Loudness::Verbose,
+            _ => Loudness::Normal,
+        };
+        say::Voice {
+            loudness,
+            json,
+            plain: env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()),
         }
     }
 }
 
 async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
+    if let Command::Replay(args) | Command::Tail(args) = &command
+        && args.ends_by_itself()
+    {
+        return run(command).await;
+    }
     tokio::select! {
         outcome = run(command) => outcome,
         _ = tokio::signal::ctrl_c() => Ok(exit::INTERRUPTED),
@@ -89,12 +180,42 @@ async fn run(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Append(args) => append::append(args).await,
         Command::Import(args) => import::import(args).await,
-        Command::Replay(args) => replay::replay(args, false).await,
-        Command::Tail(args) => replay::replay(args, true).await,
+        Command::Replay(args) => replay::replay(*args, false).await,
+        Command::Tail(args) => replay::replay(*args, true).await,
+        Command::Parked(args) => parked::parked(args).await,
+        Command::Status(args) => status::status(*args).await,
         Command::Bookmark(args) => bookmark::bookmark(args).await,
         Command::Ls(args) => catalogue::list(args).await,
         Command::Get(args) => get::get(args).await,
+        Command::Completions { shell } => {
+            let mut out = vec![];
+            clap_complete::generate(shell, &mut CommandLine::command(), "simplefeed", &mut out);
+            print(&out)
+        }
+        Command::Man { command } => print(&manual(command.as_deref())?),
     }
+}
+
+/// Returns the manual page of the program, or of one of its commands.
+fn manual(command: Option<&str>) -> anyhow::Result<Vec<u8>> {
+    let mut program = CommandLine::command();
+    program.build();
+    let page = match command {
+        None => Some(program),
+        Some(name) => program.find_subcommand(name).cloned(),
+    };
+    let page =
+        page.with_context(|| format!("there is no command {}", command.unwrap_or_default()))?;
+    let mut out = vec![];
+    clap_mangen::Man::new(page).render(&mut out)?;
+    Ok(out)
+}
+
+fn print(text: &[u8]) -> anyhow::Result<u8> {
+    let mut out = io::stdout().lock();
+    io::Write::write_all(&mut out, text)?;
+    io::Write::flush(&mut out)?;
+    Ok(exit::OK)
 }
 
 /// A pipe to a server may break, too; only our own output is an error of its own here.

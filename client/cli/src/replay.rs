@@ -1,20 +1,25 @@
-//! `replay` and `tail`: a feed's entries on stdout, oldest first.
+//! `replay` and `tail`: a feed's entries on stdout, or to a command, oldest first.
 //!
-//! Shell: stdout. The bookmark moves only past what was written and flushed.
-
-#![expect(clippy::print_stderr, reason = "this command warns")]
+//! Shell: stdout. The bookmark moves only past what was written and flushed, or accepted by the command.
 
 use std::{
-    io::{self, BufWriter, Write as _},
+    io::{self, BufWriter, IsTerminal as _, Write as _},
+    num::NonZeroU32,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use clap::Args;
-use simplefeed_client::{Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since};
+use simplefeed_client::{
+    Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker, worker::Attempt,
+};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{exit, format::Format, progress::counter, since, token::TokenArgs};
+use crate::{
+    exit, format::Format, handler::HandlerArgs, progress::counter, say, since, source::SourceArgs,
+    state::StateArgs,
+};
 
 /// How old the bookmark may get while entries are written.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
@@ -36,47 +41,150 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_parser = since::parse)]
     since: Option<Since>,
     /// File that remembers the last entry printed; the next run begins after it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["state", "exec"])]
     bookmark: Option<PathBuf>,
-    /// How to print an entry
-    #[arg(long, value_enum, default_value_t = Format::Ndjson)]
-    format: Format,
-    /// Stop after this many entries
-    #[arg(long, value_name = "N")]
-    limit: Option<u64>,
     #[command(flatten)]
-    token: TokenArgs,
+    state: StateArgs,
+    /// How to print an entry [default: text on a terminal, else ndjson]
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// Stop after this many entries
+    #[arg(long, value_name = "N", conflicts_with = "exec")]
+    limit: Option<u64>,
+    /// Hand over at most this many entries a second
+    #[arg(long, value_name = "N")]
+    rate: Option<NonZeroU32>,
+    /// Hand over entries of foreign feeds again that come again with a later date
+    #[arg(long)]
+    revisions: bool,
+    #[command(flatten)]
+    handler: HandlerArgs,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+impl ReplayArgs {
+    /// Whether it ends by itself when it is asked to.
+    pub(crate) fn ends_by_itself(&self) -> bool {
+        self.handler.exec.is_some()
+    }
+
+    fn consumer(&self, follow: bool) -> anyhow::Result<simplefeed_client::consumer::Builder> {
+        let default = if follow { Since::Newest } else { Since::Oldest };
+        let builder = self.source.consumer(&self.url)?;
+        Ok(builder
+            .follow(follow)
+            .since(self.since.clone().unwrap_or(default))
+            .revisions(self.revisions)
+            .observer(Warnings::default()))
+    }
 }
 
 pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
-    let default = if follow { Since::Newest } else { Since::Oldest };
-    let mut builder = Consumer::builder(args.url)
-        .follow(follow)
-        .since(args.since.unwrap_or(default));
+    match &args.handler.exec {
+        Some(command) => run_for_each(&args, command, follow).await,
+        None => print(args, follow).await,
+    }
+}
+
+/// Prints entries.
+async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
+    let mut builder = args.consumer(follow)?;
     if let Some(path) = &args.bookmark {
         let store = FileBookmark::open(path)
             .with_context(|| format!("cannot use the bookmark {}", path.display()))?;
         builder = builder.bookmark(store);
-    }
-    if let Some(token) = args.token.token()? {
-        builder = builder.bearer_token(token);
+    } else if args.state.state.is_some() {
+        builder = builder.bookmark(args.state.open(&args.url)?);
     }
     let mut output = Output {
-        consumer: builder.observer(Warnings::default()).build()?,
+        consumer: builder.build()?,
         out: BufWriter::with_capacity(256 * 1024, io::stdout()),
         written: None,
         settled: Instant::now(),
         unsettled: 0,
         bar: counter("entries"),
+        pace: Pace::new(args.rate),
     };
-    let outcome = output.copy(args.format, args.limit, follow).await;
+    let format = args.format.unwrap_or_else(|| {
+        let to_a_person = io::stdout().is_terminal();
+        if to_a_person {
+            Format::Text
+        } else {
+            Format::Ndjson
+        }
+    });
+    let outcome = output.copy(format, args.limit, follow).await;
     output.bar.finish_and_clear();
     outcome.map(|()| exit::OK)
 }
 
+/// Runs a command for each entry.
+async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow::Result<u8> {
+    let state = args.state.open(&args.url)?;
+    say::detail(&format!("the state is in {}", state.path().display()));
+    let worker = Worker::new(args.consumer(follow)?, state)?;
+    let mut worker = args.handler.rules.worker(worker)?;
+    let handler = args
+        .handler
+        .rules
+        .handler(command, args.format.unwrap_or(Format::Ndjson));
+    let (mut interrupted, mut terminated) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
+    let mut ended_by = exit::OK;
+    let stop = async {
+        tokio::select! {
+            _ = interrupted.recv() => ended_by = exit::INTERRUPTED,
+            _ = terminated.recv() => {}
+        }
+    };
+    let mut pace = Pace::new(args.rate);
+    let tally = worker.run_until(stop, async |delivery| {
+        pace.wait().await;
+        handler.handle(delivery).await
+    });
+    let tally = tally.await?;
+    if tally.skipped + tally.parked > 0 {
+        say::note(&format!(
+            "{} entries were handled, {} skipped, {} parked.",
+            tally.handled, tally.skipped, tally.parked
+        ));
+        // Who follows has told of each, and was only asked to end.
+        if !follow && ended_by == exit::OK {
+            return Ok(exit::PARTIAL);
+        }
+    }
+    Ok(ended_by)
+}
+
+/// Spreads entries over time.
+struct Pace {
+    apart: Duration,
+    next: Option<tokio::time::Instant>,
+}
+
+impl Pace {
+    fn new(rate: Option<NonZeroU32>) -> Self {
+        let apart = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate.get());
+        Self { apart, next: None }
+    }
+
+    async fn wait(&mut self) {
+        if self.apart.is_zero() {
+            return;
+        }
+        let now = tokio::time::Instant::now();
+        let due = self.next.map_or(now, |next| next.max(now));
+        tokio::time::sleep_until(due).await;
+        self.next = Some(due + self.apart);
+    }
+}
+
 /// Warns of what the consumer bears; of the same thing once in a while.
 #[derive(Default)]
-struct Warnings {
+pub(crate) struct Warnings {
     told: Option<(String, Instant)>,
 }
 
@@ -85,7 +193,7 @@ impl Warnings {
         let repeats =
             |(last, at): &(String, Instant)| *last == message && at.elapsed() < REPEAT_EVERY;
         if !self.told.as_ref().is_some_and(repeats) {
-            eprintln!("warning: {message}");
+            say::warning(&message);
             self.told = Some((message, Instant::now()));
         }
     }
@@ -93,13 +201,38 @@ impl Warnings {
 
 impl Observer for Warnings {
     fn retrying(&mut self, error: &ConsumerError) {
-        let cause = std::error::Error::source(error);
-        let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
-        self.warn(format!("{error}{cause}; trying again"));
+        self.warn(format!("{}; trying again", say::chain(error)));
     }
 
     fn sees_the_past(&mut self) {
         self.warn(PAST.into());
+    }
+
+    fn behind(&mut self, entries: u64) {
+        say::detail(&format!("{entries} entries to go"));
+    }
+
+    fn caught_up(&mut self) {
+        say::detail("nothing newer");
+    }
+
+    fn failed(&mut self, delivery: &Delivery, attempt: &Attempt) {
+        let why = attempt.error.as_deref().unwrap_or_default();
+        let (id, count) = (delivery.id(), attempt.count);
+        say::warning(&format!("entry {id} failed, attempt {count}: {why}"));
+    }
+
+    fn skipped(&mut self, delivery: &Delivery) {
+        say::warning(&format!("entry {} is skipped", delivery.id()));
+    }
+
+    fn parked(&mut self, delivery: &Delivery, waits: bool) {
+        let why = if waits {
+            ", behind one with the same key"
+        } else {
+            ""
+        };
+        say::warning(&format!("entry {} is parked{why}", delivery.id()));
     }
 }
 
@@ -112,6 +245,7 @@ struct Output {
     /// The entries written since.
     unsettled: u64,
     bar: indicatif::ProgressBar,
+    pace: Pace,
 }
 
 impl Output {
@@ -124,18 +258,20 @@ impl Output {
         let mut left = limit.unwrap_or(u64::MAX);
         while left > 0 {
             // Before anything is waited for, and at least once a second.
-            if self.consumer.ready() == 0 || self.settled.elapsed() >= SETTLE_EVERY {
+            let waits = self.consumer.ready() == 0 || !self.pace.apart.is_zero();
+            if waits || self.settled.elapsed() >= SETTLE_EVERY {
                 self.settle().await?;
             }
             let delivery = match self.consumer.next().await {
                 Ok(Some(delivery)) => delivery,
                 Ok(None) => return self.settle().await,
                 Err(error) if follow && error.is_transient() => {
-                    eprintln!("warning: {error}; trying again");
+                    say::warning(&format!("{error}; trying again"));
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
+            self.pace.wait().await;
             if let Err(error) = format.write(&delivery, &mut self.out) {
                 // What stands before it is printed and need not come again.
                 self.settle().await?;

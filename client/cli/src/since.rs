@@ -2,10 +2,12 @@
 //!
 //! Pure, but for the clock that an age is counted from.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use simplefeed_client::Since;
 use simplefeed_core::{feed::is_absolute_iri, instant::Instant};
+
+use crate::duration;
 
 /// Reads `oldest`, `newest`, an RFC 3339 date-time, a date (its first instant in UTC), an age such
 /// as `90m` or `2d`, or an entry's id (with or without `id:`).
@@ -13,7 +15,7 @@ pub(crate) fn parse(text: &str) -> Result<Since, String> {
     parse_at(text, now())
 }
 
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -30,7 +32,7 @@ fn parse_at(text: &str, now: Instant) -> Result<Since, String> {
     if let Some(instant) = Instant::parse(text).or_else(date) {
         return Ok(Since::Time(instant));
     }
-    if let Some(age) = age(text) {
+    if let Some(age) = duration::read(text) {
         let micros = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         return Ok(Since::Time(Instant::from_micros(
             now.micros().saturating_sub(micros),
@@ -44,21 +46,6 @@ fn parse_at(text: &str, now: Instant) -> Result<Since, String> {
         return Ok(Since::Entry(text.into()));
     }
     Err("neither oldest, newest, a date, an age such as 90m, nor the id of an entry".into())
-}
-
-fn age(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        "w" => 7 * 86_400,
-        _ => return None,
-    };
-    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    let number: u64 = number.parse().ok().filter(|_| digits)?;
-    Some(Duration::from_secs(number.checked_mul(seconds)?))
 }
 
 #[cfg(test)]

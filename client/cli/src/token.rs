@@ -7,12 +7,7 @@ use std::{env, fs, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use simplefeed_client::{
-    Publisher,
-    fetch::Fetcher,
-    transport::{self, Timeouts},
-};
-use url::Url;
+use simplefeed_client::Publisher;
 
 /// The environment variable that holds a token.
 const VARIABLE: &str = "SIMPLEFEED_TOKEN";
@@ -57,17 +52,6 @@ impl TokenArgs {
         Ok(match self.token()? {
             Some(token) => publisher.bearer_token(token),
             None => publisher,
-        })
-    }
-
-    /// Returns a fetcher that sends the token to the origin of `url`.
-    pub(crate) fn fetcher(&self, url: &Url) -> anyhow::Result<Fetcher> {
-        let transport = transport::ready_made(Timeouts::default());
-        let transport = transport.context("there is no way to the network")?;
-        let fetcher = Fetcher::new(transport, url);
-        Ok(match self.token()? {
-            Some(token) => fetcher.bearer_token(token),
-            None => fetcher,
         })
     }
 }

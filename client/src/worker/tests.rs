@@ -398,4 +398,14 @@ async fn a_stop_waits_for_the_handler() {
     assert_eq!(tally.await.unwrap().handled, 2);
     drop(worker);
     assert_eq!(scene.run(Policy::Block).await.begun, [1, 2, 3, 4, 5]);
+
+    // In the middle of a document, too, and during a pause before another attempt.
+    let scene = Scene::new(Fails, &[2], 1);
+    let mut worker = scene.worker(Policy::Block);
+    let stop = time::sleep(Duration::from_millis(500));
+    let tally = worker.run_until(stop, async |delivery| scene.handle(delivery).await);
+    assert_eq!(tally.await.unwrap().handled, 1);
+    assert_eq!(worker.state.attempt().unwrap().unwrap().count, 1);
+    drop(worker);
+    assert_eq!(scene.run(Policy::Block).await.begun, [1, 2, 2, 3, 4, 5]);
 }

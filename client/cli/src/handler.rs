@@ -1,0 +1,199 @@
+//! Handlers on the command line: a command for each entry.
+//!
+//! Shell: processes.
+
+use std::{num::NonZeroU32, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process_group};
+use simplefeed_client::{Delivery, Policy, Worker, worker::HandlerError};
+use simplefeed_core::event::{Category, Event};
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+use crate::{duration, format::Format};
+
+/// What to run for an entry
+#[derive(Args, Debug)]
+pub(crate) struct HandlerArgs {
+    /// Command to run for each entry (by `sh -c`), with the entry on its stdin and `$SIMPLEFEED_ID`,
+    /// `$SIMPLEFEED_UPDATED`, `$SIMPLEFEED_TYPE` and `$SIMPLEFEED_POSITION` set; exit 0 accepts it
+    #[arg(long, value_name = "COMMAND", help_heading = "Handler")]
+    pub(crate) exec: Option<String>,
+    #[command(flatten)]
+    pub(crate) rules: RulesArgs,
+}
+
+/// What becomes of entries that the command fails for
+#[derive(Args, Debug)]
+pub(crate) struct RulesArgs {
+    /// What becomes of an entry that the command fails for: block (try again for ever), skip, park, or
+    /// park-by-key
+    #[arg(long, default_value_t, help_heading = "Handler", requires = "exec")]
+    policy: Policy,
+    /// How often an entry is tried before it is skipped or parked
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Handler",
+        default_value = "4",
+        requires = "exec"
+    )]
+    attempts: NonZeroU32,
+    /// How long the command may take for one entry; then it is killed
+    #[arg(long, value_name = "TIME", help_heading = "Handler", value_parser = duration::parse, default_value = "5m", requires = "exec")]
+    attempt_timeout: Duration,
+    /// Where an entry's key is, for park-by-key: the scheme of a category, or a JSON pointer into the
+    /// content, as /customer/id
+    #[arg(
+        long,
+        value_name = "WHERE",
+        help_heading = "Handler",
+        requires = "exec"
+    )]
+    key: Option<String>,
+}
+
+impl RulesArgs {
+    /// Returns a worker that keeps these rules.
+    pub(crate) fn worker(&self, worker: Worker) -> anyhow::Result<Worker> {
+        let worker = worker
+            .policy(self.policy)
+            .attempts(self.attempts)
+            // The command is killed a little earlier than it is given up.
+            .attempt_time(self.attempt_timeout.saturating_add(Duration::from_secs(10)));
+        Ok(match (&self.key, self.policy) {
+            (Some(place), Policy::ParkByKey) => {
+                let place = place.clone();
+                worker.key(move |delivery| key_of(delivery, &place))
+            }
+            (None, Policy::ParkByKey) => bail!("park-by-key needs --key"),
+            (Some(_), _) => bail!("--key is for --policy park-by-key"),
+            (None, _) => worker,
+        })
+    }
+
+    /// Returns how to run a command.
+    pub(crate) fn handler(&self, command: &str, format: Format) -> Handler {
+        Handler::new(command.into(), format, self.attempt_timeout)
+    }
+}
+
+/// Returns the key of an entry, if it has one.
+fn key_of(delivery: &Delivery, place: &str) -> Option<String> {
+    let event = delivery.event().ok()?;
+    if !place.starts_with('/') {
+        let mut categories = event.categories?.into_iter();
+        return categories.find_map(|category| match category {
+            Category::Full(full) if full.scheme.as_deref() == Some(place) => Some(full.term),
+            _ => None,
+        });
+    }
+    let content: serde_json::Value = serde_json::from_str(event.content?.get()).ok()?;
+    match content.pointer(place)? {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(key) => Some(key.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// Runs a command for each entry.
+#[derive(Debug)]
+pub(crate) struct Handler {
+    command: String,
+    format: Format,
+    timeout: Duration,
+}
+
+impl Handler {
+    /// Returns a handler that runs `command`.
+    pub(crate) fn new(command: String, format: Format, timeout: Duration) -> Self {
+        Self {
+            command,
+            format,
+            timeout,
+        }
+    }
+
+    /// Runs the command for one entry.
+    pub(crate) async fn handle(&self, delivery: &Delivery) -> Result<(), HandlerError> {
+        let event = delivery.event()?;
+        let mut input = vec![];
+        self.format.write(delivery, &mut input)?;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &self.command])
+            .stdin(Stdio::piped())
+            .kill_on_drop(true)
+            // What the command starts ends with it; what is typed at the terminal is for us.
+            .process_group(0);
+        for (name, value) in variables(delivery, &event) {
+            command.env(name, value);
+        }
+        let mut child = command.spawn().context("the command cannot be run")?;
+        let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
+        let stdin = child.stdin.take();
+        let fed = async {
+            if let Some(mut stdin) = stdin {
+                // A command need not read what it is given.
+                drop(stdin.write_all(&input).await);
+            }
+        };
+        let ended = async { tokio::join!(child.wait(), fed).0 };
+        let Ok(status) = tokio::time::timeout(self.timeout, ended).await else {
+            drop(group);
+            return Err(format!("it took longer than {:?} and was killed", self.timeout).into());
+        };
+        let status = status?;
+        group.leave();
+        if status.success() {
+            return Ok(());
+        }
+        Err(status.to_string().into())
+    }
+}
+
+/// A command and what it started; killed when dropped.
+struct Group(Option<Pid>);
+
+impl Group {
+    /// Lets what the command left behind live on.
+    fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // It may have ended meanwhile.
+            let _ended = kill_process_group(leader, Signal::KILL).is_err();
+        }
+    }
+}
+
+fn variables(delivery: &Delivery, event: &Event) -> [(&'static str, String); 4] {
+    let position = delivery.position();
+    [
+        ("SIMPLEFEED_ID", delivery.id().into()),
+        (
+            "SIMPLEFEED_UPDATED",
+            event.updated.clone().unwrap_or_default(),
+        ),
+        ("SIMPLEFEED_TYPE", type_of(event).into()),
+        (
+            "SIMPLEFEED_POSITION",
+            position.map_or(String::new(), |position| position.0.to_string()),
+        ),
+    ]
+}
+
+/// Returns the type of an event's content; nothing if there is none.
+fn type_of(event: &Event) -> &str {
+    match (&event.kind, &event.content) {
+        (Some(kind), _) => kind,
+        (None, Some(content)) if content.get().starts_with('"') => "text",
+        (None, Some(_)) => "application/json",
+        (None, None) => "",
+    }
+}

@@ -1,0 +1,221 @@
+//! `parked`: look at entries that were set aside, hand them to a command again, or give them up.
+//!
+//! Shell: the state folder. Looking needs no lock, so that it can be done while the consumer runs.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use simplefeed_client::{
+    state::parked::{self, Parked},
+    worker,
+};
+
+use crate::{
+    duration, exit,
+    format::{Format, one_line},
+    handler::Handler,
+    replay::Warnings,
+    say, state,
+};
+
+/// List, show, retry or drop the entries that were set aside
+#[derive(Args, Debug)]
+pub(crate) struct ParkedArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print a line for each: number of attempts, time, key, id, and why it failed
+    List {
+        #[command(flatten)]
+        folder: FolderArgs,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the entries as they would be handed over
+    Show {
+        #[command(flatten)]
+        folder: FolderArgs,
+        /// Ids of the entries; all of them if none is given
+        ids: Vec<String>,
+        /// How to print an entry
+        #[arg(long, value_enum, default_value_t = Format::Ndjson)]
+        format: Format,
+    },
+    /// Hand entries to a command again, in their order; those it accepts are parked no more
+    Retry {
+        #[command(flatten)]
+        folder: FolderArgs,
+        /// Ids of the entries; all of them if none is given
+        ids: Vec<String>,
+        /// Command to run for each entry, as with tail
+        #[arg(long, value_name = "COMMAND")]
+        exec: String,
+        /// How long the command may take for one entry; then it is killed
+        #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "5m")]
+        attempt_timeout: Duration,
+        /// How to hand over an entry
+        #[arg(long, value_enum, default_value_t = Format::Ndjson)]
+        format: Format,
+    },
+    /// Give entries up; the record says why
+    Drop {
+        #[command(flatten)]
+        folder: FolderArgs,
+        /// Ids of the entries
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// Why they need not be handled
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+#[derive(Args, Debug)]
+struct FolderArgs {
+    /// Folder that the consumer was given
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+}
+
+impl FolderArgs {
+    /// Returns what is parked, without locking the folder.
+    fn look(&self) -> anyhow::Result<Vec<Parked>> {
+        if !self.state.is_dir() {
+            bail!("there is no folder {}", self.state.display());
+        }
+        Ok(parked::list(&self.state)?)
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    id: &'a str,
+    position: Option<u64>,
+    key: Option<&'a str>,
+    waits: bool,
+    attempts: u32,
+    error: Option<&'a str>,
+    at: &'a str,
+}
+
+pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
+    match args.command {
+        Command::List { folder, json } => list(&folder.look()?, json),
+        Command::Show {
+            folder,
+            ids,
+            format,
+        } => show(&chosen(folder.look()?, &ids)?, format),
+        Command::Retry {
+            folder,
+            ids,
+            exec,
+            attempt_timeout,
+            format,
+        } => {
+            let handler = Handler::new(exec, format, attempt_timeout);
+            retry(&folder, &ids, &handler, attempt_timeout).await
+        }
+        Command::Drop {
+            folder,
+            ids,
+            reason,
+        } => drop_all(&folder, &ids, &reason),
+    }
+}
+
+/// Returns those with these ids, or all; every id must be there.
+fn chosen(mut all: Vec<Parked>, ids: &[String]) -> anyhow::Result<Vec<Parked>> {
+    for id in ids {
+        if !all.iter().any(|parked| parked.delivery().id() == id) {
+            bail!("entry {id} is not parked");
+        }
+    }
+    if !ids.is_empty() {
+        all.retain(|parked| ids.iter().any(|id| parked.delivery().id() == id));
+    }
+    Ok(all)
+}
+
+fn list(all: &[Parked], json: bool) -> anyhow::Result<u8> {
+    let mut out = io::stdout().lock();
+    for parked in all {
+        let delivery = parked.delivery();
+        let line = Line {
+            id: delivery.id(),
+            position: delivery.position().map(|position| position.0),
+            key: parked.key.as_deref(),
+            waits: parked.waits,
+            attempts: parked.attempts,
+            error: parked.error.as_deref(),
+            at: &parked.at,
+        };
+        let text = if json {
+            serde_json::to_string(&line)?
+        } else {
+            let why = if line.waits {
+                "waits"
+            } else {
+                line.error.unwrap_or_default()
+            };
+            let key = line.key.unwrap_or("-");
+            one_line(&format!(
+                "{}  {}  {key}  {}  {why}",
+                line.attempts, line.at, line.id
+            ))
+        };
+        writeln!(out, "{text}")?;
+    }
+    out.flush()?;
+    Ok(exit::OK)
+}
+
+fn show(all: &[Parked], format: Format) -> anyhow::Result<u8> {
+    let mut out = io::stdout().lock();
+    for parked in all {
+        format.write(&parked.delivery(), &mut out)?;
+    }
+    out.flush()?;
+    Ok(exit::OK)
+}
+
+async fn retry(
+    folder: &FolderArgs,
+    ids: &[String],
+    handler: &Handler,
+    timeout: Duration,
+) -> anyhow::Result<u8> {
+    let wanted = chosen(folder.look()?, ids)?;
+    let state = state::open(&folder.state)?;
+    let is_wanted = |parked: &Parked| wanted.iter().any(|one| one.number == parked.number);
+    let time = timeout.saturating_add(Duration::from_secs(10));
+    let mut warnings = Warnings::default();
+    let retried = worker::retry(&state, is_wanted, time, &mut warnings, async |entry| {
+        handler.handle(entry).await
+    });
+    let retried = retried.await?;
+    say::note(&format!(
+        "{} entries were handled, {} failed, {} wait behind one with the same key.",
+        retried.handled, retried.failed, retried.waiting
+    ));
+    let done = retried.failed + retried.waiting == 0;
+    Ok(if done { exit::OK } else { exit::PARTIAL })
+}
+
+fn drop_all(folder: &FolderArgs, ids: &[String], reason: &str) -> anyhow::Result<u8> {
+    let state = state::open(&folder.state)?;
+    for parked in chosen(state.parked()?, ids)? {
+        worker::drop_parked(&state, &parked, reason)?;
+    }
+    Ok(exit::OK)
+}

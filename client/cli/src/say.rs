@@ -1,0 +1,127 @@
+//! What is said beside the data: on stderr, for a person or for a program.
+//!
+//! Shell: stderr. Set up once, from the command line; `NO_COLOR` is heeded.
+#![expect(clippy::print_stderr, reason = "this is stderr")]
+
+use std::{error::Error, io::IsTerminal as _, sync::OnceLock};
+
+use serde::Serialize;
+
+/// How to speak.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Voice {
+    pub(crate) loudness: Loudness,
+    /// One JSON object a line.
+    pub(crate) json: bool,
+    /// Whether `NO_COLOR` is set.
+    pub(crate) plain: bool,
+}
+
+/// How much to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Loudness {
+    /// Errors only.
+    Quiet,
+    #[default]
+    Normal,
+    /// Everything.
+    Verbose,
+}
+
+static VOICE: OnceLock<Voice> = OnceLock::new();
+
+#[derive(Serialize)]
+struct Failure<'a> {
+    error: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    causes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    exit: u8,
+}
+
+/// Says how to speak from here on.
+pub(crate) fn speak(voice: Voice) {
+    // Only main calls this, once.
+    let _spoken_before = VOICE.set(voice).is_err();
+}
+
+fn voice() -> Voice {
+    VOICE.get().copied().unwrap_or_default()
+}
+
+/// Says what an operator should know.
+pub(crate) fn warning(text: &str) {
+    tell("warning", "33", text);
+}
+
+/// Says what came of a command.
+pub(crate) fn note(text: &str) {
+    if voice().json {
+        tell("note", "", text);
+    } else if voice().loudness > Loudness::Quiet {
+        eprintln!("{text}");
+    }
+}
+
+/// Says what only a curious operator wants to know.
+pub(crate) fn detail(text: &str) {
+    if voice().loudness == Loudness::Verbose {
+        tell("note", "2", text);
+    }
+}
+
+/// Says why a command failed.
+pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
+    let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
+    if voice().json {
+        let error = error.to_string();
+        let failure = Failure {
+            error,
+            causes,
+            hint,
+            exit,
+        };
+        eprintln!("{}", serde_json::to_string(&failure).unwrap_or_default());
+        return;
+    }
+    eprintln!("{} {error}", coloured("error:", "31"));
+    for cause in causes {
+        eprintln!("caused by: {cause}");
+    }
+    if let Some(hint) = hint {
+        eprintln!("hint: {hint}");
+    }
+}
+
+/// Returns an error with its causes, on one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn tell(what: &str, colour: &str, text: &str) {
+    if voice().loudness == Loudness::Quiet {
+        return;
+    }
+    if voice().json {
+        let mut line = serde_json::Map::new();
+        line.insert(what.into(), text.into());
+        eprintln!("{}", serde_json::Value::from(line));
+    } else {
+        eprintln!("{} {text}", coloured(&format!("{what}:"), colour));
+    }
+}
+
+/// Returns text in a colour (an ANSI code), where a person may see it.
+fn coloured(text: &str, colour: &str) -> String {
+    if voice().plain || !std::io::stderr().is_terminal() {
+        return text.into();
+    }
+    format!("\x1b[{colour}m{text}\x1b[0m")
+}

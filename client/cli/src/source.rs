@@ -1,0 +1,97 @@
+//! Where a command reads, and what it bears from there.
+//!
+//! Shell: the network is set up here.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use simplefeed_client::{
+    Consumer,
+    consumer::Builder,
+    fetch::Fetcher,
+    transport::{self, Timeouts},
+};
+use url::Url;
+
+use crate::{duration, token::TokenArgs};
+
+/// How to read, and the bounds of what is read
+#[derive(Args, Debug)]
+pub(crate) struct SourceArgs {
+    #[command(flatten)]
+    token: TokenArgs,
+    /// Origin that links and redirects may lead to besides the URL's own, as `https://archive.example.org`
+    #[arg(long, value_name = "ORIGIN", help_heading = "Bounds")]
+    allow_origin: Vec<Url>,
+    /// Largest document, in bytes, unpacked
+    #[arg(
+        long,
+        value_name = "BYTES",
+        help_heading = "Bounds",
+        default_value = "67108864"
+    )]
+    document_bytes: usize,
+    /// Most documents to walk over in one catching-up
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Bounds",
+        default_value = "1000000"
+    )]
+    documents: usize,
+    /// Most redirects for one document
+    #[arg(long, value_name = "N", help_heading = "Bounds", default_value = "5")]
+    redirects: usize,
+    /// Longest wait for a connection
+    #[arg(long, value_name = "TIME", help_heading = "Bounds", value_parser = duration::parse, default_value = "5s")]
+    connect_timeout: Duration,
+    /// Longest wait for more bytes
+    #[arg(long, value_name = "TIME", help_heading = "Bounds", value_parser = duration::parse, default_value = "20s")]
+    read_timeout: Duration,
+    /// Longest time for one answer
+    #[arg(long, value_name = "TIME", help_heading = "Bounds", value_parser = duration::parse, default_value = "2m")]
+    request_timeout: Duration,
+}
+
+impl SourceArgs {
+    /// Begins a consumer of the feed at `url`.
+    pub(crate) fn consumer(&self, url: &str) -> anyhow::Result<Builder> {
+        let mut builder = Consumer::builder(url)
+            .document_bytes_max(self.document_bytes)
+            .documents_max(self.documents)
+            .redirects_max(self.redirects)
+            .timeouts(self.timeouts());
+        for origin in &self.allow_origin {
+            builder = builder.allow_origin(origin.clone());
+        }
+        Ok(match self.token.token()? {
+            Some(token) => builder.bearer_token(token),
+            None => builder,
+        })
+    }
+
+    /// Returns a fetcher that is at home at `url`.
+    pub(crate) fn fetcher(&self, url: &Url) -> anyhow::Result<Fetcher> {
+        let transport = transport::ready_made(self.timeouts());
+        let transport = transport.context("there is no way to the network")?;
+        let mut fetcher = Fetcher::new(transport, url)
+            .document_bytes_max(self.document_bytes)
+            .redirects_max(self.redirects);
+        for origin in &self.allow_origin {
+            fetcher = fetcher.allow_origin(origin);
+        }
+        Ok(match self.token.token()? {
+            Some(token) => fetcher.bearer_token(token),
+            None => fetcher,
+        })
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        Timeouts {
+            connect: self.connect_timeout,
+            read: self.read_timeout,
+            total: self.request_timeout,
+        }
+    }
+}

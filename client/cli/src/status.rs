@@ -1,0 +1,287 @@
+//! `status`: how far behind a consumer is.
+//!
+//! Shell: the feed, and the consumer's state folder, which stays unlocked: the consumer may run meanwhile.
+//! What it would do next is tried without delivering anything, so that every state a consumer can be in
+//! shows here as it would there.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    io::{self, Write as _},
+    path::Path,
+    str::FromStr,
+    time::{Duration, SystemTime},
+};
+
+use clap::Args;
+use serde::Serialize;
+use simplefeed_client::{
+    Bookmark, BookmarkStore as _, Consumer, ConsumerError, Delivery, FileBookmark,
+    fetch::{Fetched, Fetcher},
+    state::parked,
+};
+use simplefeed_core::{
+    feed::Position,
+    instant::Instant,
+    replay::{Validators, WalkError},
+};
+use url::Url;
+
+use crate::{exit, say, since, source::SourceArgs, state::StateArgs};
+
+/// Tell how far behind a consumer is
+///
+/// Exit codes, as monitoring has them: 0 fine, 1 more than --warn allows, 2 more than --crit allows (or a
+/// gap, another feed or a changed history), 3 it cannot be told.
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// URL of the feed, as the consumer was given it
+    url: String,
+    #[command(flatten)]
+    state: StateArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Exit 1 if there is more than this: entries=N, documents=N, seconds=N, idle=N (seconds since the last
+    /// success) or parked=N
+    #[arg(long, value_name = "WHAT=N")]
+    warn: Vec<Threshold>,
+    /// Exit 2 if there is more than this
+    #[arg(long, value_name = "WHAT=N")]
+    crit: Vec<Threshold>,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+/// What a consumer has not got yet, and how it is.
+#[derive(Debug, Serialize)]
+struct Status {
+    url: String,
+    /// Entries not done with.
+    entries: u64,
+    /// Documents that hold them.
+    documents: u64,
+    /// The age of the oldest of them.
+    seconds: u64,
+    parked: u64,
+    /// When the consumer last finished an entry, or had nothing to do.
+    last_success: Option<String>,
+    /// Seconds since then.
+    idle: Option<u64>,
+    /// The last entry done with, and its position.
+    entry: Option<String>,
+    position: Option<u64>,
+}
+
+/// A bound to one of the numbers.
+#[derive(Clone, Debug)]
+struct Threshold {
+    what: &'static str,
+    most: u64,
+}
+
+impl FromStr for Threshold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let kinds = ["entries", "documents", "seconds", "idle", "parked"];
+        let read = || {
+            let (what, most) = text.split_once('=')?;
+            let what = kinds.into_iter().find(|kind| *kind == what)?;
+            let most = most.parse().ok()?;
+            Some(Self { what, most })
+        };
+        read().ok_or_else(|| format!("one of {} with =N behind it", kinds.join(", ")))
+    }
+}
+
+const WARNING: u8 = 1;
+const CRITICAL: u8 = 2;
+const UNKNOWN: u8 = 3;
+
+pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
+    let status = match look(&args).await {
+        Ok(status) => status,
+        Err(error) => {
+            let code = if is_final(&error) { CRITICAL } else { UNKNOWN };
+            say::error(&error, exit::hint_of(&error), code);
+            return Ok(code);
+        }
+    };
+    print(&status, args.json)?;
+    let numbers = status.numbers();
+    let broken = |threshold: &&Threshold| {
+        numbers
+            .get(threshold.what)
+            .is_some_and(|number| *number > threshold.most)
+    };
+    for (thresholds, code) in [(&args.crit, CRITICAL), (&args.warn, WARNING)] {
+        if let Some(threshold) = thresholds.iter().find(broken) {
+            say::warning(&format!("more than {} {}", threshold.most, threshold.what));
+            return Ok(code);
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// Whether the consumer needs a person.
+fn is_final(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(ConsumerError::Walk(
+            WalkError::Gap { .. }
+                | WalkError::Missing { .. }
+                | WalkError::AnotherFeed { .. }
+                | WalkError::HistoryChanged { .. }
+        ))
+    )
+}
+
+impl Status {
+    fn numbers(&self) -> BTreeMap<&'static str, u64> {
+        // Who never succeeded is idle for ever.
+        let idle = self.idle.unwrap_or(u64::MAX);
+        [
+            ("entries", self.entries),
+            ("documents", self.documents),
+            ("seconds", self.seconds),
+            ("idle", idle),
+            ("parked", self.parked),
+        ]
+        .into()
+    }
+}
+
+async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
+    let folder = args.state.folder(&args.url)?;
+    let bookmark = match FileBookmark::open(folder.join("bookmark")) {
+        Ok(mut file) => file.load()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error.into()),
+    };
+    let Some(bookmark) = bookmark else {
+        anyhow::bail!("nothing is remembered in {}", folder.display());
+    };
+    let last = last_success(&folder);
+    let idle = last.and_then(|last| SystemTime::now().duration_since(last).ok());
+    let mut status = Status {
+        url: args.url.clone(),
+        entries: 0,
+        documents: 0,
+        seconds: 0,
+        parked: u64::try_from(parked::list(&folder)?.len())?,
+        last_success: last.map(|last| instant_of(last).to_string()),
+        idle: idle.map(|idle| idle.as_secs()),
+        entry: bookmark.entry.clone(),
+        position: bookmark.position.map(|position| position.0),
+    };
+    let builder = args.source.consumer(&args.url)?.resume(bookmark.clone());
+    let mut consumer = builder.build()?;
+    if let Some(first) = consumer.next().await? {
+        status.seconds = age_of(&first);
+        count(args, &mut status, consumer, &first, &bookmark).await?;
+    }
+    Ok(status)
+}
+
+/// Counts what there is from `first` on: by positions and the archive index, or else by reading it all.
+async fn count(
+    args: &StatusArgs,
+    status: &mut Status,
+    mut consumer: Consumer,
+    first: &Delivery,
+    bookmark: &Bookmark,
+) -> anyhow::Result<()> {
+    let ready = u64::try_from(consumer.ready())?;
+    if let (Some(left), Some(position)) = (consumer.left(), first.position()) {
+        status.entries = 1 + ready + left;
+        let url: Url = args.url.parse()?;
+        let listed = match (left, bookmark.position) {
+            (0, _) | (_, None) => None,
+            _ => documents_from(&args.source.fetcher(&url)?, &url, position).await,
+        };
+        if let Some(documents) = listed.or_else(|| (left == 0).then_some(1)) {
+            status.documents = documents;
+            return Ok(());
+        }
+    }
+    let mut documents: HashSet<Option<Url>> = [first.document().cloned()].into();
+    let mut entries = 1;
+    while let Some(delivery) = consumer.next().await? {
+        entries += 1;
+        documents.insert(delivery.document().cloned());
+    }
+    status.entries = entries;
+    status.documents = u64::try_from(documents.len())?;
+    Ok(())
+}
+
+/// Counts the documents that end behind a position, if the feed has an archive index.
+async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Option<u64> {
+    let fetched = fetcher.document(url, &Validators::default(), false).await;
+    let Ok(Fetched::Document { document, .. }) = fetched else {
+        return None;
+    };
+    let mut documents = u64::from(!document.is_empty());
+    let mut next = document.link("index").cloned();
+    while let Some(url) = next.take() {
+        let (url, block) = fetcher.index(&url).await.ok()?;
+        let behind = |listed: &&_| ends_behind(listed, position);
+        let found = block.documents.iter().filter(behind).count();
+        documents += u64::try_from(found).ok()?;
+        let whole = found > 0 && found == block.documents.len();
+        if whole || block.documents.is_empty() {
+            next = block.prev.and_then(|prev| url.join(&prev).ok());
+        }
+    }
+    Some(documents)
+}
+
+fn ends_behind(listed: &simplefeed_core::index::IndexedDocument, position: Position) -> bool {
+    listed.first.saturating_add(listed.entries) > position.0
+}
+
+/// Returns the age of an entry in seconds.
+fn age_of(delivery: &Delivery) -> u64 {
+    let updated = delivery.event().ok().and_then(|event| event.updated);
+    let updated = updated.and_then(|updated| Instant::parse(&updated));
+    let age = updated.map_or(0, |updated| since::now().micros() - updated.micros());
+    u64::try_from(age / 1_000_000).unwrap_or(0)
+}
+
+/// Returns when the consumer last moved its bookmark or found nothing newer.
+fn last_success(folder: &Path) -> Option<SystemTime> {
+    let times = ["looked", "bookmark"].map(|name| {
+        let found = fs::metadata(folder.join(name)).ok()?;
+        found.modified().ok()
+    });
+    times.into_iter().flatten().max()
+}
+
+fn instant_of(time: SystemTime) -> Instant {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    let micros = since.unwrap_or(Duration::ZERO).as_micros();
+    Instant::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+}
+
+fn print(status: &Status, json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer(&mut out, status)?;
+        writeln!(out)?;
+        return Ok(out.flush()?);
+    }
+    match status.entries {
+        0 => writeln!(out, "lag           caught up")?,
+        entries => writeln!(
+            out,
+            "lag           {entries} entries in {} documents, the oldest {} s old",
+            status.documents, status.seconds
+        )?,
+    }
+    let never = || "never".to_owned();
+    let last = status.last_success.clone().unwrap_or_else(never);
+    writeln!(out, "last success  {last}")?;
+    writeln!(out, "parked        {}", status.parked)?;
+    Ok(out.flush()?)
+}
