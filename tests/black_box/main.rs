@@ -16,6 +16,7 @@
 mod dice;
 mod harness;
 mod http;
+mod site;
 mod nginx;
 
 mod access;
@@ -26,6 +27,7 @@ mod crash;
 mod damage;
 mod faults;
 mod fixtures;
+mod foreign;
 mod frozen;
 mod full_disk;
 mod hostile;

@@ -96,6 +96,8 @@ pub struct Walk {
     seeking: Option<Instant>,
     /// Documents walked back over: the way forward where documents do not link forward.
     way_back: Vec<Url>,
+    /// How many of these, from the newest on, have documents before them that were not walked over.
+    jumped: usize,
     /// The position the document behind (towards the newest) begins at.
     behind: Option<Position>,
     /// The document passed last.
@@ -140,6 +142,7 @@ impl Walk {
             begins_after: None,
             seeking,
             way_back: vec![],
+            jumped: 0,
             behind: None,
             passed: None,
             looked_between: None,
@@ -441,6 +444,7 @@ impl Walk {
             .filter(at_home);
         match (named, previous) {
             (Some(url), back) => {
+                self.jumped = self.way_back.len();
                 self.go(State::Resuming { url, back });
                 Ok(())
             }
@@ -459,6 +463,7 @@ impl Walk {
         }
         self.looked_again = true;
         self.way_back.clear();
+        self.jumped = 0;
         self.visited.clear();
         self.behind = None;
         self.go(State::Looking);
@@ -636,11 +641,17 @@ impl Walk {
         {
             self.way_back.pop();
         }
-        let ends_here = looking || (next.is_none() && self.way_back.is_empty());
+        // Documents that were jumped over need not lead to the recent one, but may: under its own URL.
+        let only_jumped = self.way_back.len() <= self.jumped;
+        let newest = document.entry(0).map(|entry| entry.id);
+        let is_pinned = newest.is_some() && newest == self.pin.as_ref().map(|pin| &*pin.entry);
+        let may_be_recent = only_jumped && is_pinned && !is_closed(&document);
+        let at_the_end = next.is_none() && (self.way_back.is_empty() || may_be_recent);
+        let ends_here = looking || at_the_end;
         let pinned = self.pin_index(&document, ends_here);
         let complete = looking || next.is_some() || pinned.is_some();
         let numbered = self.pin_position().is_some() && document.history.is_some();
-        let archives_are_marked = self.meets_closed && !self.way_back.is_empty();
+        let archives_are_marked = self.meets_closed && !only_jumped;
         if !complete && self.again && (numbered || archives_are_marked && !is_closed(&document)) {
             // There are entries behind this one, and no copy leads to them.
             return Err(WalkError::Stale { url: url.clone() });
@@ -671,7 +682,10 @@ impl Walk {
         if looking || pinned.is_some() || self.pin_is_passed() {
             self.go(State::Done);
         } else if let Some(next) = next {
-            self.way_back.pop();
+            // Under whatever URL: it is the one that was walked over.
+            if self.way_back.len() > self.jumped || self.way_back.last() == Some(&next) {
+                self.way_back.pop();
+            }
             self.go(State::Forward { url: next });
         } else if !(self.again || document.archived && !self.way_back.is_empty()) {
             // The copy may be older than the look at the recent document; one look past all caches
@@ -815,6 +829,9 @@ impl Walk {
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
         self.visit(url.clone())?;
+        if matches!(self.state, State::Resuming { .. }) {
+            self.jumped = 0;
+        }
         let instead = None;
         self.go(State::Back { url, instead });
         Ok(())

@@ -237,6 +237,34 @@ fn documents_may_overlap() {
     assert_eq!(replay_looks(&looks, true), again);
 }
 
+/// FH-9: the newest archive need not lead on to the recent document, and no archive need lead forward at all.
+#[test]
+fn a_way_forward_that_ends_before_the_recent_document() {
+    let pages: [Page; 4] = [
+        (RECENT, RECENT, "prev='3';", &[8, 7]),
+        ("3", "3", "archive!prev='2';", &[6, 5]),
+        ("2", "2", "archive!prev='1';next='3';", &[4, 3]),
+        ("1", "1", "archive!next='2';", &[2, 1]),
+    ];
+    check(&pages, Start::Oldest, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    for last in 1..8 {
+        let document = ["1", "2", "3", RECENT][(last - 1) / 2];
+        let rest: Vec<usize> = (last + 1..=8).collect();
+        check(&pages, after(last, document), &rest);
+    }
+    let backwards_only: [Page; 4] = [
+        (RECENT, RECENT, "prev='3';", &[8, 7]),
+        ("3", "3", "archive!prev='2';", &[6, 5]),
+        ("2", "2", "archive!prev='1';", &[4, 3]),
+        ("1", "1", "archive!", &[2, 1]),
+    ];
+    for last in 1..8 {
+        let document = ["1", "2", "3", RECENT][(last - 1) / 2];
+        let rest: Vec<usize> = (last + 1..=8).collect();
+        check(&backwards_only, after(last, document), &rest);
+    }
+}
+
 /// RFC 4287, 4.2.7.2: `via` leads to where a feed's information comes from.
 #[test]
 fn via_is_another_thing_in_foreign_feeds() {

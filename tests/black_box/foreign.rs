@@ -1,0 +1,113 @@
+//! Feeds that others publish: every dialect in `fixtures/foreign` is replayed in its true order.
+//!
+//! Each folder is the root of a web server; `order` is what `replay --format id` must print.
+
+use std::{fs, path::Path};
+
+use crate::{
+    harness::{simplefeed, workspace},
+    site::Site,
+};
+
+/// The dialects, and where each begins.
+const DIALECTS: [(&str, &str); 7] = [
+    // RFC 5005 as it stands: the newest archive leads nowhere forward (FH-9).
+    ("rfc5005", "/feed.atom"),
+    // Oldest entry first, another feed id in each document, CDATA under a +xml type (SPECS 4.9).
+    ("ict4h", "/recent.atom"),
+    // next-archive leads to what is older.
+    ("atom-hopper", "/events.atom"),
+    // The recent document repeats archived entries, one of them revised (FH-10, FH-13).
+    ("overlap", "/feed.atom"),
+    // Links relative to a base, and to a base within it.
+    ("xml-base", "/feed.atom"),
+    // Links in header fields (RFC 8288).
+    ("link-header", "/feed.atom"),
+    // ISO-8859-1, told by the XML declaration and by the media type.
+    ("latin-1", "/feed.atom"),
+];
+
+fn folder(dialect: &str) -> std::path::PathBuf {
+    workspace().join("fixtures/foreign").join(dialect)
+}
+
+fn order(folder: &Path, name: &str) -> String {
+    fs::read_to_string(folder.join(name)).unwrap()
+}
+
+#[test]
+fn every_dialect_is_replayed_in_its_true_order() {
+    let listed = fs::read_dir(workspace().join("fixtures/foreign")).unwrap();
+    assert_eq!(listed.count(), DIALECTS.len(), "a dialect without a test");
+    for (dialect, begin) in DIALECTS {
+        let site = Site::of_folder(&folder(dialect));
+        let replayed = simplefeed(&["replay", &site.url(begin), "--format", "id"], b"");
+        assert_eq!(replayed, order(&folder(dialect), "order"), "{dialect}");
+    }
+}
+
+/// Wherever a consumer was interrupted, the next one goes on with the next entry.
+#[test]
+fn every_dialect_is_resumed_anywhere() {
+    for (dialect, begin) in DIALECTS {
+        let site = Site::of_folder(&folder(dialect));
+        let url = site.url(begin);
+        let whole = order(&folder(dialect), "order");
+        for seen in 1..whole.lines().count() {
+            let state = tempfile::tempdir().unwrap();
+            let bookmark = state.path().join("bookmark");
+            let bookmark = bookmark.to_str().unwrap();
+            let limit = seen.to_string();
+            let args = ["replay", &url, "--format", "id", "--bookmark", bookmark];
+            let first = simplefeed(&[&args[..], &["--limit", &limit]].concat(), b"");
+            let rest = simplefeed(&args, b"");
+            // Across a restart only the documents read since tell what was revised.
+            let rest: String = rest
+                .lines()
+                .filter(|line| !first.lines().any(|before| before == *line))
+                .fold(String::new(), |text, line| text + line + "\n");
+            assert_eq!(first + &rest, whole, "{dialect}, {seen}");
+            assert_eq!(simplefeed(&args, b""), "", "{dialect}, {seen}");
+        }
+    }
+}
+
+#[test]
+fn revisions_are_handed_over_if_they_are_wanted() {
+    let site = Site::of_folder(&folder("overlap"));
+    let url = site.url("/feed.atom");
+    let replayed = simplefeed(&["replay", &url, "--revisions", "--format", "id"], b"");
+    assert_eq!(replayed, order(&folder("overlap"), "order-with-revisions"));
+}
+
+/// What is in an entry comes through, however its feed writes it.
+#[test]
+fn the_content_of_every_dialect_is_understood() {
+    let content = |dialect: &str, begin: &str| {
+        let site = Site::of_folder(&folder(dialect));
+        let replayed = simplefeed(
+            &[
+                "replay",
+                &site.url(begin),
+                "--limit",
+                "1",
+                "--format",
+                "ndjson",
+            ],
+            b"",
+        );
+        let event: serde_json::Value = serde_json::from_str(&replayed).unwrap();
+        (
+            event["type"].clone(),
+            event["content"].clone(),
+            event["author"].clone(),
+        )
+    };
+    let (kind, reference, author) = content("ict4h", "/recent.atom");
+    // It says XML and is none; as text it can be published elsewhere.
+    assert_eq!(kind, "text");
+    assert_eq!(reference, "/openmrs/ws/rest/v1/patient/1");
+    assert_eq!(author, "Publisher");
+    let (_, text, _) = content("latin-1", "/feed.atom");
+    assert_eq!(text, "urn:e:café:1");
+}
