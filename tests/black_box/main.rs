@@ -33,6 +33,7 @@ mod full_disk;
 mod hostile;
 mod import;
 mod independent;
+mod misbehaving;
 mod packaging;
 mod power_cut;
 mod proxy;

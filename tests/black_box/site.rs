@@ -7,7 +7,10 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// A server on loopback; it lives as long as the test program.
@@ -15,6 +18,7 @@ pub(crate) struct Site {
     /// Where it listens.
     pub(crate) address: String,
     asked: Arc<Mutex<Vec<String>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 /// What was asked for.
@@ -27,12 +31,23 @@ pub(crate) struct Asked {
 impl Site {
     /// Answers each request by what `answer` writes to the connection.
     pub(crate) fn new(answer: impl Fn(&Asked, &mut TcpStream) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at("127.0.0.1:0", answer)
+    }
+
+    /// The same at an address of your choice.
+    pub(crate) fn at(
+        address: &str,
+        answer: impl Fn(&Asked, &mut TcpStream) + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let asked = Arc::<Mutex<Vec<String>>>::default();
+        let connections = Arc::<AtomicUsize>::default();
         let (answer, noted) = (Arc::new(answer), Arc::clone(&asked));
+        let counted = Arc::clone(&connections);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
+                counted.fetch_add(1, Ordering::SeqCst);
                 let (answer, noted) = (Arc::clone(&answer), Arc::clone(&noted));
                 let mut stream = stream.unwrap();
                 std::thread::spawn(move || {
@@ -42,7 +57,11 @@ impl Site {
                 });
             }
         });
-        Self { address, asked }
+        Self {
+            address,
+            asked,
+            connections,
+        }
     }
 
     /// Serves the files of a folder, as Atom unless they say otherwise: a file's header fields may stand in
@@ -57,6 +76,11 @@ impl Site {
 
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
+    }
+
+    /// How often somebody has connected.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
     }
 
     /// The paths asked for so far, in order.

@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn links_are_read_as_rfc_8288_has_them() {
-        check("<1.atom>; rel=prev-archive", &[("1.atom", "prev-archive")]);
+        check("<1>; rel=prev-archive", &[("1", "prev-archive")]);
         check(
             "<a>; title=\"x, <y>; rel=z\"; REL=\"Current  via\" , <b>;rel=next-archive;type=t",
             &[("a", "current"), ("a", "via"), ("b", "next-archive")],
