@@ -20,8 +20,8 @@ use crate::transport::{Answer, Method, Request, Transport, TransportError};
 mod answer;
 mod links;
 
-pub use answer::Freshness;
-use answer::{charset, check_type, is_immutable, last_modified, redirect, successful};
+pub use answer::{Freshness, successful};
+use answer::{charset, check_type, is_immutable, last_modified, redirect};
 pub(crate) use answer::{problem_detail, retry_after};
 
 const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
@@ -344,7 +344,7 @@ impl Fetcher {
         if again {
             headers.push(("cache-control", "no-cache".into()));
         }
-        let (url, answer) = self.get(url, headers).await?;
+        let (url, answer) = self.answer(url, headers).await?;
         let freshness = Freshness::of(&answer);
         if answer.status == 304 && *known != Validators::default() {
             return Ok(Fetched::NotModified { freshness });
@@ -355,16 +355,10 @@ impl Fetcher {
             etag: answer.header("etag").map(Into::into),
             last_modified: last_modified(&answer),
         };
-        let body = to_utf8(answer.body.clone(), charset(&answer));
-        let mut document = match Document::read(body, &url) {
+        let document = match document_of(&url, &answer) {
             Ok(document) => document,
             Err(source) => return Err(FetchError::Malformed { url, source }),
         };
-        for (target, rel) in answer.all("link").flat_map(links::links) {
-            if let Ok(target) = url.join(&target) {
-                document.add_link(&rel, target);
-            }
-        }
         // Where a document tells positions, its history says more.
         let is_frozen = document.history.is_none() && is_immutable(&answer);
         let frozen = is_frozen.then(|| Digest::of(&answer.body));
@@ -383,7 +377,9 @@ impl Fetcher {
     ///
     /// See [`FetchError`].
     pub async fn index(&self, url: &Url) -> Result<(Url, IndexBlock), FetchError> {
-        let (url, answer) = self.get(url, vec![("accept", INDEX_TYPE.into())]).await?;
+        let (url, answer) = self
+            .answer(url, vec![("accept", INDEX_TYPE.into())])
+            .await?;
         let answer = successful(&url, answer)?;
         match IndexBlock::read(&answer.body) {
             Ok(block) => Ok((url, block)),
@@ -397,12 +393,26 @@ impl Fetcher {
     ///
     /// See [`FetchError`].
     pub async fn bytes(&self, url: &Url) -> Result<Bytes, FetchError> {
-        let (url, answer) = self.get(url, vec![]).await?;
+        let (url, answer) = self.answer(url, vec![]).await?;
         Ok(successful(&url, answer)?.body)
     }
 
-    /// Asks, and follows redirects. Returns where the answer came from, too.
-    async fn get(
+    /// Asks, follows redirects, and returns where the answer came from and the answer, whatever it is.
+    ///
+    /// # Errors
+    ///
+    /// See [`FetchError`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(fetcher: simplefeed_client::fetch::Fetcher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let url = "https://example.org/feeds/orders".parse()?;
+    /// let (from, answer) = fetcher.answer(&url, vec![("accept-encoding", "identity".into())]).await?;
+    /// println!("{from}: {} {:?}", answer.status, answer.all("link").collect::<Vec<_>>());
+    /// # Ok(()) }
+    /// ```
+    pub async fn answer(
         &self,
         url: &Url,
         headers: Vec<(&'static str, String)>,
@@ -442,6 +452,36 @@ impl Fetcher {
             answer_bytes_max: self.document_bytes_max,
         }
     }
+}
+
+/// Reads the document in an answer from `url`: its body, in the encoding that its media type names, and the
+/// links in its header fields (RFC 8288).
+///
+/// # Errors
+///
+/// See [`ReadError`].
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::{fetch::document_of, transport::Answer};
+///
+/// let body = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id></feed>".into();
+/// let headers = vec![("link".into(), "<1>; rel=prev-archive".into())];
+/// let url = "https://example.org/news/recent".parse()?;
+/// let document = document_of(&url, &Answer { status: 200, headers, body })?;
+/// assert_eq!(document.link("prev-archive").unwrap().as_str(), "https://example.org/news/1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
+    let body = to_utf8(answer.body.clone(), charset(answer));
+    let mut document = Document::read(body, url)?;
+    for (target, rel) in answer.all("link").flat_map(links::links) {
+        if let Ok(target) = url.join(&target) {
+            document.add_link(&rel, target);
+        }
+    }
+    Ok(document)
 }
 
 #[cfg(test)]

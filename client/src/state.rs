@@ -157,8 +157,8 @@ impl StateFolder {
     }
 
     /// Remembers that everything up to `bookmark` is done with, and nothing is begun.
-    pub(crate) fn keep(&self, bookmark: Bookmark) -> Result<(), StateError> {
-        self.with(|shared| shared.bookmark.save(&bookmark))
+    pub(crate) fn keep(&self, bookmark: &Bookmark) -> Result<(), StateError> {
+        self.with(|shared| shared.bookmark.save(bookmark))
     }
 
     /// Returns how many entries are set aside.

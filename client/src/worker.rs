@@ -229,7 +229,7 @@ impl Worker {
             }
         }
         if let Some(done) = self.done.as_ref().filter(|_| !self.done_is_kept) {
-            self.state.keep(done.clone())?;
+            self.state.keep(done)?;
             self.done_is_kept = true;
         }
         Ok(tally)

@@ -88,6 +88,7 @@ pub struct Document {
     inherited: Vec<(&'static str, String)>,
     /// Its authors, who are those of entries that name none (RFC 4287, 4.1.2).
     authors: Vec<Range<usize>>,
+    oldest_first: bool,
 }
 
 /// A feed-level link.
@@ -206,9 +207,11 @@ impl Document {
             scope,
             inherited,
             authors,
+            oldest_first: false,
         };
         if document.lists_oldest_first() {
             document.entries.reverse();
+            document.oldest_first = true;
         }
         Ok(document)
     }
@@ -222,6 +225,11 @@ impl Document {
         }
         let dates: Option<Vec<Instant>> = (0..self.len()).map(|at| self.updated_of(at)).collect();
         dates.is_some_and(|dates| dates.is_sorted() && dates.first() < dates.last())
+    }
+
+    /// Returns whether the oldest entry stands first in the document's bytes.
+    pub fn is_oldest_first(&self) -> bool {
+        self.oldest_first
     }
 
     /// Returns the `updated` of an entry, counted from the top, where the newest is.

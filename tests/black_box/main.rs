@@ -33,6 +33,8 @@ mod full_disk;
 mod hostile;
 mod import;
 mod independent;
+mod lint;
+mod mirror;
 mod misbehaving;
 mod packaging;
 mod power_cut;

@@ -91,7 +91,7 @@ fn replay(url: &str, more: &[&str]) -> Run {
     let code = output.status.code().unwrap();
     let printed = text(&output.stdout);
     assert!(
-        code == 0 || printed.is_empty() == !bookmark.exists(),
+        code == 0 || printed.is_empty() != bookmark.exists(),
         "{url}: {said}"
     );
     Run {

@@ -2,16 +2,20 @@
 
 use std::{
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
 use crate::{
-    harness::{Server, copy_folder, events, pause, program, run, simplefeed, text},
+    harness::{
+        Server, copy_folder, events, pause, program, run, signal, simplefeed, text, wait_for,
+    },
     http::Request,
     nginx::{Nginx, replace},
     proxy::stubborn,
+    site::{Site, answer},
 };
 
 const SIZE: [&str; 2] = ["--document-entries", "3"];
@@ -386,4 +390,140 @@ fn a_waiting_tail_has_settled() {
     tail.kill().unwrap();
     tail.wait().unwrap();
     assert!(settled, "{:?}", fs::read_to_string(&bookmark));
+}
+
+/// A consumer that is left alone with a server that is down when it begins, comes, goes, and comes again.
+#[test]
+fn a_tail_outlives_its_server() {
+    let scene = Scene::new();
+    let address = scene.server.address.clone();
+    let feed = scene.server.url("/feeds/a");
+    let (data, seen) = (scene.path("data"), scene.path("seen"));
+    let Scene { folder, server } = scene;
+    server.stop();
+    let exec = format!("echo $SIMPLEFEED_ID >> {}", seen.display());
+    let mut tail = Command::new(program("simplefeed"))
+        .args(["tail", &feed, "--since", "oldest", "--exec", &exec])
+        .arg("--state")
+        .arg(folder.path().join("state"))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    pause(Duration::from_millis(500));
+    let seen = || fs::read_to_string(&seen).unwrap_or_default();
+    let wait = |count: usize| {
+        wait_for(&format!("not {count} entries: {}", seen()), || {
+            (seen().lines().count() >= count).then_some(())
+        });
+    };
+    let server = Server::start_at(&address, &data, &SIZE);
+    wait(10);
+    server.kill();
+    let server = Server::start_at(&address, &data, &SIZE);
+    server.publish_ids("a", (10..20).map(|n| n.to_string()));
+    wait(20);
+    signal("TERM", tail.id());
+    assert_eq!(tail.wait().unwrap().code(), Some(0));
+    let all: String = (0..20).fold(String::new(), |all, n| all + &format!("urn:t:{n}\n"));
+    assert_eq!(seen(), all);
+}
+
+/// A feed that has moved for good: at the same origin it is followed, elsewhere only if that is allowed.
+#[test]
+fn a_moved_feed_is_followed_where_that_is_allowed() {
+    let scene = Scene::new();
+    scene.read(4);
+    let new = scene.server.url("/feeds/a/recent.atom");
+    let moved = Site::new(move |_, stream| {
+        let moved = format!("Location: {new}\r\n");
+        let _gone = stream
+            .write_all(&answer("301 Moved Permanently", &moved, b""))
+            .is_err();
+    });
+    let old = moved.url("/feeds/a");
+    check(scene.resume(&old), 1, "", "at another origin");
+    let bookmark = scene.bookmark();
+    let args = ["replay", &old, "--bookmark", &bookmark, "--format", "id"];
+    let refused = run("simplefeed", &args, b"");
+    assert!(text(&refused.stderr).contains("hint: to follow links and redirects there"));
+    let origin = scene.server.url("");
+    let allowed = [&args[..], &["--allow-origin", &origin]].concat();
+    let rest: String = (4..10).fold(String::new(), |rest, n| rest + &format!("urn:t:{n}\n"));
+    assert_eq!(simplefeed(&allowed, b""), rest);
+    assert_eq!(simplefeed(&allowed, b""), "");
+
+    // At its own origin nobody need say so: /feeds/a redirects to where the feed is.
+    let scene = Scene::new();
+    scene.read(4);
+    check(scene.resume(&scene.server.url("/feeds/a")), 0, &rest, "");
+}
+
+/// What monitoring is told of each state.
+#[test]
+fn status_tells_each_state() {
+    let scene = Scene::new();
+    let state = scene.path("state");
+    let state = state.to_str().unwrap();
+    let feed = scene.server.url("/feeds/a");
+    let status = |url: &str, more: &[&str]| {
+        let args = [&["status", url, "--state", state], more].concat();
+        let output = run("simplefeed", &args, b"");
+        (
+            output.status.code().unwrap(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let (code, _, said) = status(&feed, &[]);
+    assert_eq!(
+        (code, said.contains("nothing is remembered")),
+        (3, true),
+        "{said}"
+    );
+    simplefeed(&["replay", &feed, "--state", state, "--limit", "2"], b"");
+    let (code, printed, _) = status(&feed, &["--json"]);
+    let found: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(
+        (code, &found["entries"], &found["documents"]),
+        (0, &8.into(), &4.into()),
+        "{printed}"
+    );
+    assert_eq!(
+        (&found["position"], &found["parked"]),
+        (&1.into(), &0.into())
+    );
+    for (limits, code) in [
+        (&["--warn", "entries=8", "--crit", "entries=20"][..], 0),
+        (&["--warn", "entries=7", "--crit", "entries=20"], 1),
+        (&["--warn", "entries=1", "--crit", "entries=7"], 2),
+        (&["--crit", "documents=3"], 2),
+        (
+            &[
+                "--warn",
+                "parked=0",
+                "--warn",
+                "seconds=86400",
+                "--crit",
+                "idle=3600",
+            ],
+            0,
+        ),
+    ] {
+        assert_eq!(status(&feed, limits).0, code, "{limits:?}");
+    }
+    assert_eq!(status(&feed, &["--warn", "sheep=3"]).0, 2);
+    simplefeed(&["replay", &feed, "--state", state], b"");
+    let (code, printed, _) = status(&feed, &["--warn", "entries=0"]);
+    assert_eq!(
+        (code, printed.starts_with("lag           caught up\n")),
+        (0, true),
+        "{printed}"
+    );
+
+    // Another feed, a server that is away.
+    let (another, other_feed) = other(&scene.path("another"));
+    another.publish_ids("a", ["x".to_owned()]);
+    assert_eq!(status(&other_feed, &[]).0, 2);
+    another.stop();
+    assert_eq!(status(&other_feed, &[]).0, 3);
 }

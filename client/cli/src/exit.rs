@@ -12,7 +12,8 @@ use simplefeed_core::replay::WalkError;
 
 /// Everything went well.
 pub(crate) const OK: u8 = 0;
-const OTHER: u8 = 1;
+/// Anything else went wrong.
+pub(crate) const OTHER: u8 = 1;
 const USAGE: u8 = 2;
 /// Some entries could not be handled; they are recorded.
 pub(crate) const PARTIAL: u8 = 3;

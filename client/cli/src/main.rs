@@ -18,6 +18,8 @@ mod format;
 mod get;
 mod handler;
 mod import;
+mod lint;
+mod mirror;
 mod parked;
 mod progress;
 mod replay;
@@ -91,6 +93,14 @@ enum Command {
         after_help = "Example:\n  simplefeed status URL --state DIR --warn seconds=60 --crit seconds=600 --crit parked=0"
     )]
     Status(Box<status::StatusArgs>),
+    /// Check anybody's feed and its archive
+    #[command(after_help = "Example:\n  simplefeed lint https://example.com/news.atom")]
+    Lint(Box<lint::LintArgs>),
+    /// Keep a static copy of a feed, byte for byte
+    #[command(
+        after_help = "Example, from cron:\n  simplefeed mirror https://example.org/feeds/orders /srv/www/orders"
+    )]
+    Mirror(Box<mirror::MirrorArgs>),
     /// Look at a bookmark, move it, or forget it
     #[command(
         after_help = "Example:\n  simplefeed bookmark set orders.bookmark --url URL --entry urn:order:7"
@@ -184,6 +194,8 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Tail(args) => replay::replay(*args, true).await,
         Command::Parked(args) => parked::parked(args).await,
         Command::Status(args) => status::status(*args).await,
+        Command::Lint(args) => lint::lint(*args).await,
+        Command::Mirror(args) => mirror::mirror(*args).await,
         Command::Bookmark(args) => bookmark::bookmark(args).await,
         Command::Ls(args) => catalogue::list(args).await,
         Command::Get(args) => get::get(args).await,

@@ -87,6 +87,11 @@ impl SourceArgs {
         })
     }
 
+    /// Returns the most documents to walk over.
+    pub(crate) fn documents_max(&self) -> usize {
+        self.documents
+    }
+
     fn timeouts(&self) -> Timeouts {
         Timeouts {
             connect: self.connect_timeout,

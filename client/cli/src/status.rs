@@ -22,6 +22,7 @@ use simplefeed_client::{
 };
 use simplefeed_core::{
     feed::Position,
+    index::IndexedDocument,
     instant::Instant,
     replay::{Validators, WalkError},
 };
@@ -223,22 +224,28 @@ async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Opt
         return None;
     };
     let mut documents = u64::from(!document.is_empty());
+    let (Position(mut end), _) = document.history?;
     let mut next = document.link("index").cloned();
     while let Some(url) = next.take() {
         let (url, block) = fetcher.index(&url).await.ok()?;
-        let behind = |listed: &&_| ends_behind(listed, position);
+        // The index may lag behind.
+        if block.documents.last().map(end_of) != Some(end) {
+            return None;
+        }
+        end = block.documents.first().map_or(end, |first| first.first);
+        let behind = |listed: &&IndexedDocument| end_of(listed) > position.0;
         let found = block.documents.iter().filter(behind).count();
         documents += u64::try_from(found).ok()?;
         let whole = found > 0 && found == block.documents.len();
-        if whole || block.documents.is_empty() {
+        if whole {
             next = block.prev.and_then(|prev| url.join(&prev).ok());
         }
     }
     Some(documents)
 }
 
-fn ends_behind(listed: &simplefeed_core::index::IndexedDocument, position: Position) -> bool {
-    listed.first.saturating_add(listed.entries) > position.0
+fn end_of(listed: &IndexedDocument) -> u64 {
+    listed.first.saturating_add(listed.entries)
 }
 
 /// Returns the age of an entry in seconds.

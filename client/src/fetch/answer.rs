@@ -120,7 +120,23 @@ pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
     from.join(answer.header("location")?).ok()
 }
 
-pub(super) fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError> {
+/// Returns an answer with status 200, or the error that any other status is.
+///
+/// # Errors
+///
+/// [`FetchError::Missing`], [`FetchError::Unauthorized`] or [`FetchError::Status`].
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::{fetch::{FetchError, successful}, transport::Answer};
+///
+/// let url = "https://example.org/gone".parse()?;
+/// let answer = Answer { status: 410, headers: vec![], body: "".into() };
+/// assert!(matches!(successful(&url, answer), Err(FetchError::Missing { status: 410, .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError> {
     let (url, status) = (url.clone(), answer.status);
     match status {
         200 => Ok(answer),

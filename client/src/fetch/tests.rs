@@ -110,7 +110,7 @@ async fn nothing_is_asked_elsewhere() {
     }
     // A link counts like a redirect.
     let web = Arc::new(Web::default());
-    let fetched = fetcher(&web).index(&url("https://evil/index.json")).await;
+    let fetched = fetcher(&web).index(&url("https://evil/index")).await;
     assert!(
         matches!(fetched, Err(FetchError::Elsewhere { .. })),
         "{fetched:?}"

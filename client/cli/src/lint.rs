@@ -1,0 +1,218 @@
+//! `lint`: what is wrong with anybody's feed.
+//!
+//! Shell: the network and stdout. The chain is walked from the recent document back to the oldest, as far as
+//! it leads, whatever is wrong with it on the way; then every archive is asked for once more. What is
+//! checked stands in `lint/rules.rs`.
+
+use std::{
+    collections::HashSet,
+    io::{self, Write as _},
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use simplefeed_client::fetch::{Fetcher, document_of, successful};
+use simplefeed_core::digest::Digest;
+use url::Url;
+
+use crate::{exit, format::one_line, say, source::SourceArgs};
+
+mod rules;
+
+use rules::{Page, Rules, Severity};
+
+/// Check anybody's feed and its archive
+///
+/// Exit codes: 0 nothing but notes, 1 something is wrong, or the feed cannot be read.
+#[derive(Args, Debug)]
+pub(crate) struct LintArgs {
+    /// URL of the feed, or of any of its documents
+    url: Url,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
+    let mut lint = Lint {
+        fetcher: args.source.fetcher(&args.url)?,
+        documents_max: args.source.documents_max(),
+        rules: Rules::default(),
+        archives: vec![],
+        visited: HashSet::new(),
+        inverted: false,
+    };
+    lint.walk(&args.url).await?;
+    lint.look_again().await;
+    let Rules {
+        findings,
+        documents,
+        entries,
+        ..
+    } = lint.rules;
+    let mut out = io::stdout().lock();
+    for finding in &findings {
+        let line = if args.json {
+            serde_json::to_string(finding)?
+        } else {
+            let (severity, rule) = (finding.severity, finding.rule);
+            one_line(&format!(
+                "{severity}  {rule}  {}  {}",
+                finding.url, finding.detail
+            ))
+        };
+        writeln!(out, "{line}")?;
+    }
+    out.flush()?;
+    let count = |severity| {
+        findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count()
+    };
+    say::note(&format!(
+        "{documents} documents, {entries} entries: {} errors, {} warnings, {} notes.",
+        count(Severity::Error),
+        count(Severity::Warning),
+        count(Severity::Note),
+    ));
+    let wrong = findings
+        .iter()
+        .any(|finding| finding.severity > Severity::Note);
+    Ok(if wrong { exit::OTHER } else { exit::OK })
+}
+
+struct Lint {
+    fetcher: Fetcher,
+    documents_max: usize,
+    rules: Rules,
+    /// The archives read, and what they were.
+    archives: Vec<(Url, Digest)>,
+    visited: HashSet<Url>,
+    /// Whether the archive links lead the wrong way round.
+    inverted: bool,
+}
+
+impl Lint {
+    /// Walks from the recent document, which `url` is or leads to, back to the oldest.
+    async fn walk(&mut self, url: &Url) -> anyhow::Result<()> {
+        let mut page = self.page(url).await?;
+        let current = page
+            .document
+            .link("current")
+            .filter(|current| **current != page.url);
+        if let Some(current) = current.filter(|_| page.document.link("via").is_none()) {
+            page = self.page(&current.clone()).await?;
+        }
+        self.visited.insert(page.url.clone());
+        let leads = |rel| page.document.link(rel).is_some();
+        self.inverted = leads("next-archive") && !leads("prev-archive") && !page.document.archived;
+        if self.inverted {
+            let detail = "next-archive leads to older documents, prev-archive to newer ones";
+            self.rules.add(Severity::Error, "FH-5", &page.url, detail);
+        }
+        self.rules.page(&page);
+        self.revalidate(&page).await;
+        while let Some(previous) = self.previous(&page) {
+            if self.visited.len() >= self.documents_max {
+                let detail = format!("there are more than {} documents", self.documents_max);
+                self.rules
+                    .add(Severity::Warning, "FH-16", &page.url, detail);
+                break;
+            }
+            if !self.visited.insert(previous.clone()) {
+                let detail = format!("the archive links lead to {previous} twice");
+                self.rules.add(Severity::Error, "FH-16", &page.url, detail);
+                break;
+            }
+            page = match self.page(&previous).await {
+                Ok(page) => page,
+                Err(error) => {
+                    let detail =
+                        format!("what it leads to cannot be read: {}", say::chain(&*error));
+                    self.rules.add(Severity::Error, "FH-5", &page.url, detail);
+                    break;
+                }
+            };
+            self.archives.push((page.url.clone(), page.digest));
+            if !self.inverted {
+                self.next(&page).await;
+            }
+            self.rules.page(&page);
+        }
+        Ok(())
+    }
+
+    fn previous(&self, page: &Page) -> Option<Url> {
+        let rel = if self.inverted {
+            "next-archive"
+        } else {
+            "prev-archive"
+        };
+        page.document.link(rel).cloned()
+    }
+
+    /// Checks that an archive leads on to the document behind it, under whatever URL.
+    async fn next(&mut self, page: &Page) {
+        let Some(next) = self.rules.wrong_next(page) else {
+            return;
+        };
+        let behind = self.rules.behind().cloned();
+        let led = self.page(&next).await;
+        if led
+            .as_ref()
+            .is_ok_and(|led| Some(&led.url) == behind.as_ref())
+        {
+            return;
+        }
+        let why = match led {
+            Ok(_) => format!("next-archive leads to {next}, and not to the document behind it"),
+            Err(error) => format!("next-archive leads nowhere: {}", say::chain(&*error)),
+        };
+        self.rules.add(Severity::Error, "FH-6", &page.url, why);
+    }
+
+    /// Checks that the recent document is not transferred again while it is the same.
+    async fn revalidate(&mut self, page: &Page) {
+        let Some(tag) = page.answer.header("etag") else {
+            return;
+        };
+        let headers = vec![("if-none-match", tag.to_owned())];
+        let Ok((_, answer)) = self.fetcher.answer(&page.url, headers).await else {
+            return;
+        };
+        let same = answer.header("etag") == Some(tag);
+        if answer.status != 304 && same {
+            let detail = "a conditional request is answered with the whole document";
+            self.rules.add(Severity::Warning, "H-7", &page.url, detail);
+        }
+    }
+
+    /// Checks that archives are what they were a moment ago.
+    async fn look_again(&mut self) {
+        for (url, digest) in std::mem::take(&mut self.archives) {
+            let detail = match self.page(&url).await {
+                Ok(page) if page.digest == digest => continue,
+                Ok(_) => "an archive that is another one at the second look".into(),
+                Err(error) => format!("an archive that is gone at the second look: {error}"),
+            };
+            self.rules.add(Severity::Error, "FH-4", &url, detail);
+        }
+    }
+
+    async fn page(&self, url: &Url) -> anyhow::Result<Page> {
+        let (url, answer) = self.fetcher.answer(url, vec![]).await?;
+        let answer = successful(&url, answer)?;
+        let digest = Digest::of(&answer.body);
+        let document = document_of(&url, &answer);
+        let document = document.with_context(|| format!("{url} is not a feed document"))?;
+        Ok(Page {
+            url,
+            document,
+            answer,
+            digest,
+        })
+    }
+}

@@ -1,0 +1,407 @@
+//! What is checked of each document, and between neighbours.
+//!
+//! Pure. Rules are named as in `docs/protocol.md`: FH- is RFC 5005, A- RFC 4287, H- HTTP, SF- Simplefeed.
+
+use std::{collections::HashMap, fmt};
+
+use serde::Serialize;
+use simplefeed_client::transport::Answer;
+use simplefeed_core::{
+    digest::Digest,
+    event::Event,
+    history::HistoryHash,
+    instant::Instant,
+    reader::Document,
+    scanner::{elements, is_json_type},
+    xml::ATOM,
+};
+use url::Url;
+
+/// The shortest time that an archive is worth being cached for, in seconds.
+const ARCHIVE_SECONDS_MIN: u64 = 86_400;
+
+/// The longest time that the recent document should be cached for, in seconds.
+const RECENT_SECONDS_MAX: u64 = 3_600;
+
+/// How much is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    /// It is so, and harms nobody who knows.
+    Note,
+    /// Consumers or caches do worse than they could.
+    Warning,
+    /// Consumers may miss entries, or cannot read them.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) severity: Severity,
+    pub(super) rule: &'static str,
+    pub(super) url: String,
+    pub(super) detail: String,
+}
+
+/// A document as it was answered.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) url: Url,
+    pub(super) document: Document,
+    pub(super) answer: Answer,
+    pub(super) digest: Digest,
+}
+
+/// What one document tells those before it.
+#[derive(Debug)]
+struct Behind {
+    url: Url,
+    /// Other URLs of the same document.
+    also: Vec<Url>,
+    first: Option<(u64, HistoryHash)>,
+}
+
+/// Checks one document after the other, from the newest to the oldest.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    pub(super) findings: Vec<Finding>,
+    pub(super) documents: usize,
+    pub(super) entries: usize,
+    feed: Option<String>,
+    behind: Option<Behind>,
+    seen: HashMap<Digest, Seen>,
+    tells_json: bool,
+}
+
+/// An entry met before, in a newer document or further up.
+#[derive(Debug)]
+struct Seen {
+    content: Digest,
+    updated: Option<Instant>,
+    url: Url,
+}
+
+impl Rules {
+    pub(super) fn add(
+        &mut self,
+        severity: Severity,
+        rule: &'static str,
+        url: &Url,
+        detail: impl Into<String>,
+    ) {
+        self.findings.push(Finding {
+            severity,
+            rule,
+            url: url.to_string(),
+            detail: detail.into(),
+        });
+    }
+
+    fn error(&mut self, rule: &'static str, url: &Url, detail: impl Into<String>) {
+        self.add(Severity::Error, rule, url, detail);
+    }
+
+    fn warn(&mut self, rule: &'static str, url: &Url, detail: impl Into<String>) {
+        self.add(Severity::Warning, rule, url, detail);
+    }
+
+    /// Checks a document; the first one is the recent document.
+    pub(super) fn page(&mut self, page: &Page) {
+        let is_recent = self.documents == 0;
+        self.documents += 1;
+        self.media_type(page);
+        self.head(page, is_recent);
+        self.caching(page, is_recent);
+        self.entries(page);
+        self.order(page);
+        self.history(page);
+        let relations = ["via", "self"];
+        self.behind = Some(Behind {
+            url: page.url.clone(),
+            also: relations
+                .iter()
+                .filter_map(|rel| page.document.link(rel).cloned())
+                .collect(),
+            first: page
+                .document
+                .history
+                .map(|(first, before)| (first.0, before)),
+        });
+    }
+
+    fn media_type(&mut self, page: &Page) {
+        let kind = page.answer.header("content-type").unwrap_or("nothing");
+        let essence = kind.split(';').next().unwrap_or_default().trim();
+        if !essence.eq_ignore_ascii_case("application/atom+xml") {
+            self.warn(
+                "A-1",
+                &page.url,
+                format!("its media type is {kind}, not application/atom+xml"),
+            );
+        }
+    }
+
+    fn head(&mut self, page: &Page, is_recent: bool) {
+        let (url, document) = (&page.url, &page.document);
+        match self.feed.clone() {
+            None => self.feed = Some(document.feed.clone()),
+            Some(feed) if feed != document.feed => {
+                let found = &document.feed;
+                self.error("SF-9", url, format!("its feed id is {found}, not {feed}"));
+            }
+            Some(_) => {}
+        }
+        if document.updated.is_none() {
+            self.error(
+                "A-2",
+                url,
+                "the feed's updated is missing or no RFC 3339 date",
+            );
+        }
+        if is_recent {
+            if document.archived {
+                self.error("FH-8", url, "the recent document is marked as an archive");
+            }
+            return;
+        }
+        if document.link("current").is_none() {
+            self.warn(
+                "FH-7",
+                url,
+                "an archive without a link to the recent document (current)",
+            );
+        }
+        if !document.archived {
+            self.warn(
+                "FH-8",
+                url,
+                "an archive without the mark of one (fh:archive)",
+            );
+        }
+    }
+
+    /// Checks that an archive leads on to the document behind it. Returns where it leads instead.
+    pub(super) fn wrong_next(&mut self, page: &Page) -> Option<Url> {
+        let behind = self.behind.as_ref()?;
+        let Some(next) = page.document.link("next-archive").cloned() else {
+            // The newest archive need not (FH-9).
+            if self.documents > 1 {
+                self.warn(
+                    "FH-6",
+                    &page.url,
+                    "an archive without a link to the next one (next-archive)",
+                );
+            }
+            return None;
+        };
+        let leads_there = next == behind.url || behind.also.contains(&next);
+        (!leads_there).then_some(next)
+    }
+
+    /// Returns the document behind the one looked at.
+    pub(super) fn behind(&self) -> Option<&Url> {
+        self.behind.as_ref().map(|behind| &behind.url)
+    }
+
+    fn caching(&mut self, page: &Page, is_recent: bool) {
+        let (url, answer) = (&page.url, &page.answer);
+        let policy = answer
+            .header("cache-control")
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        let max_age = policy.split(',').find_map(|directive| {
+            directive
+                .trim()
+                .strip_prefix("max-age=")?
+                .parse::<u64>()
+                .ok()
+        });
+        let immutable = policy.contains("immutable");
+        if is_recent {
+            if answer
+                .header("etag")
+                .or(answer.header("last-modified"))
+                .is_none()
+            {
+                self.warn(
+                    "SF-12",
+                    url,
+                    "neither ETag nor Last-Modified: every look transfers it whole",
+                );
+            }
+            if max_age.is_some_and(|age| age > RECENT_SECONDS_MAX) || immutable {
+                self.error(
+                    "SF-12",
+                    url,
+                    format!("caches keep the recent document too long: {policy}"),
+                );
+            }
+            if policy.is_empty() {
+                self.warn(
+                    "H-21",
+                    url,
+                    "no Cache-Control: caches guess how long they may keep it",
+                );
+            }
+        } else if max_age.is_none_or(|age| age < ARCHIVE_SECONDS_MIN) {
+            let said = if policy.is_empty() {
+                "nothing"
+            } else {
+                &policy
+            };
+            self.warn(
+                "SF-11",
+                url,
+                format!("an archive that caches may not keep: its Cache-Control says {said}"),
+            );
+        }
+        let splits = answer.all("vary").flat_map(|vary| vary.split(','));
+        let other: Vec<&str> = splits
+            .map(str::trim)
+            .filter(|field| !field.eq_ignore_ascii_case("accept-encoding") && !field.is_empty())
+            .collect();
+        if !other.is_empty() {
+            self.warn(
+                "H-15",
+                url,
+                format!("caches keep a copy for each {}", other.join(", ")),
+            );
+        }
+    }
+
+    fn entries(&mut self, page: &Page) {
+        let (url, document) = (&page.url, &page.document);
+        self.entries += document.len();
+        for index in 0..document.len() {
+            let Some(entry) = document.entry(index) else {
+                continue;
+            };
+            let id = entry.id.to_owned();
+            self.entry(page, index, &id);
+            let updated = document.updated_of(index);
+            let content = Digest::of(entry.fragment);
+            let key = Digest::of(id.as_bytes());
+            if let Some(seen) = self.seen.get(&key) {
+                let other = seen.url.clone();
+                let (same, revised) = (seen.content == content, seen.updated > updated);
+                match (same, revised) {
+                    (true, _) => {
+                        self.warn("FH-13", url, format!("entry {id} stands in {other}, too"));
+                    }
+                    (false, true) => {
+                        self.warn("FH-10", url, format!("entry {id} was revised in {other}"));
+                    }
+                    (false, false) => self.error(
+                        "SF-2",
+                        url,
+                        format!("entry {id} has another content in {other}, and no later date"),
+                    ),
+                }
+                continue;
+            }
+            let url = url.clone();
+            self.seen.insert(
+                key,
+                Seen {
+                    content,
+                    updated,
+                    url,
+                },
+            );
+        }
+    }
+
+    /// Checks one entry by itself.
+    fn entry(&mut self, page: &Page, index: usize, id: &str) {
+        let Some(element) = page.document.stand_alone(index) else {
+            return;
+        };
+        let element = String::from_utf8_lossy(&element).into_owned();
+        let base = page
+            .url
+            .as_str()
+            .replace('&', "&amp;")
+            .replace('\'', "&#39;");
+        let based = format!("<feed xmlns='{ATOM}' xml:base='{base}'>{element}</feed>");
+        if let Err(refusal) = elements(&based) {
+            self.error(
+                "A-1",
+                &page.url,
+                format!("entry {id}: {}", in_place(&refusal)),
+            );
+        }
+        let Ok(event) = Event::from_entry(&element) else {
+            return;
+        };
+        for (name, missing) in [
+            ("title", event.title.is_none()),
+            ("updated", event.updated.is_none()),
+            ("author", event.author.is_none()),
+        ] {
+            if missing {
+                let rule = if name == "author" { "A-7" } else { "A-1" };
+                self.error(rule, &page.url, format!("entry {id} has no {name}"));
+            }
+        }
+        let is_json = event.kind.as_deref().is_some_and(is_json_type);
+        if is_json && !self.tells_json {
+            self.tells_json = true;
+            let detail = "JSON content stands as text, not as Base64 (RFC 4287, 4.1.3.3)";
+            self.add(Severity::Note, "A-11", &page.url, detail);
+        }
+    }
+
+    fn order(&mut self, page: &Page) {
+        if page.document.is_oldest_first() {
+            self.error("SF-1", &page.url, "its oldest entry stands first");
+        }
+    }
+
+    /// Where documents tell positions, they continue each other exactly.
+    fn history(&mut self, page: &Page) {
+        let Some((first, before)) = page.document.history else {
+            return;
+        };
+        let Some((next, expected)) = self.behind.as_ref().and_then(|behind| behind.first) else {
+            return;
+        };
+        let entries = (0..page.document.len()).rev();
+        let hash = entries
+            .filter_map(|index| page.document.entry(index))
+            .fold(before, |hash, entry| hash.extend(entry.fragment));
+        let end =
+            u64::try_from(page.document.len()).map_or(u64::MAX, |len| first.0.saturating_add(len));
+        if end != next {
+            self.error(
+                "SF-2",
+                &page.url,
+                format!("it ends at position {end}, the next one begins at {next}"),
+            );
+        } else if hash != expected {
+            self.error(
+                "SF-2",
+                &page.url,
+                "its entries are not those that the next document follows",
+            );
+        }
+    }
+}
+
+/// What a refusal says, without a line that is not the document's.
+fn in_place(refusal: &simplefeed_core::refusal::Refusal) -> String {
+    match refusal.rule {
+        Some(rule) => format!("{} ({rule})", refusal.detail),
+        None => refusal.detail.clone(),
+    }
+}

@@ -1,0 +1,372 @@
+//! `mirror`: a static copy of a feed, byte for byte, that any web server can publish.
+//!
+//! Shell: the network and a folder. What is in the folder is whole at every instant: a file appears when it
+//! is complete and checked, the open document before those that lead to it, newer archives before older
+//! ones, and the recent document last. So a consumer of the copy, or the next run after a crash, always
+//! finds a feed as it once was. What was copied before is checked and not fetched again.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Component, Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use simplefeed_client::{
+    fetch::{FetchError, Fetcher, document_of, successful},
+    transport::Answer,
+};
+use simplefeed_core::{
+    digest::Digest, feed::Position, history::HistoryHash, index::IndexBlock, reader::Document,
+    replay::WalkError,
+};
+use url::Url;
+
+use crate::{exit, say, source::SourceArgs};
+
+/// What is remembered about the copy.
+const MEMORY: &str = ".mirror.json";
+
+/// How often the newest documents are looked at again because they changed meanwhile.
+const LOOKS: u32 = 5;
+
+/// Keep a static copy of a feed, byte for byte
+#[derive(Args, Debug)]
+pub(crate) struct MirrorArgs {
+    /// URL of the feed, or of any of its documents
+    url: Url,
+    /// Folder of the copy; it is made if it is not there
+    folder: PathBuf,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
+    fs::create_dir_all(&args.folder)
+        .with_context(|| format!("cannot use {}", args.folder.display()))?;
+    let mut mirror = Mirror {
+        fetcher: args.source.fetcher(&args.url)?,
+        folder: args.folder,
+        documents_max: args.source.documents_max(),
+        base: None,
+        written: 0,
+    };
+    mirror.sync(&args.url).await?;
+    say::note(&format!("{} files are new.", mirror.written));
+    Ok(exit::OK)
+}
+
+/// What is remembered between runs.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Memory {
+    /// The feed's id.
+    feed: String,
+    /// The newest archive behind which everything is here.
+    complete: Option<Url>,
+}
+
+/// A file as the server gave it.
+struct Fetched {
+    url: Url,
+    answer: Answer,
+}
+
+struct Mirror {
+    fetcher: Fetcher,
+    folder: PathBuf,
+    documents_max: usize,
+    /// Where the folder's files are on the server.
+    base: Option<Url>,
+    written: u64,
+}
+
+impl Mirror {
+    async fn sync(&mut self, url: &Url) -> anyhow::Result<()> {
+        for _ in 0..LOOKS {
+            let (recent, document) = self.recent(url).await?;
+            self.base = Some(recent.url.join(".")?);
+            self.check_against_copy(&recent, &document)?;
+            if let Some(open) = self.open_document(&document).await? {
+                self.keep(&open)?;
+            } else if document.link("via").is_some() && document.history.is_some() {
+                continue;
+            }
+            let newest = self.archives(&document).await?;
+            self.index(&document).await?;
+            self.keep(&recent)?;
+            let memory = Memory {
+                feed: document.feed,
+                complete: newest,
+            };
+            return self.write(&self.folder.join(MEMORY), &serde_json::to_vec(&memory)?);
+        }
+        bail!("the feed grows faster than it can be copied");
+    }
+
+    /// Fetches the recent document.
+    async fn recent(&self, url: &Url) -> anyhow::Result<(Fetched, Document)> {
+        let fetched = self.fetch(url).await?;
+        let document = read(&fetched)?;
+        let current = document
+            .link("current")
+            .filter(|current| **current != fetched.url);
+        match current.filter(|_| document.link("via").is_none()) {
+            Some(current) => {
+                let fetched = self.fetch(&current.clone()).await?;
+                let document = read(&fetched)?;
+                Ok((fetched, document))
+            }
+            None => Ok((fetched, document)),
+        }
+    }
+
+    /// A copy is of one feed, and never becomes older.
+    fn check_against_copy(&self, recent: &Fetched, document: &Document) -> anyhow::Result<()> {
+        if let Some(memory) = self.memory()?
+            && memory.feed != document.feed
+        {
+            return Err(walk(WalkError::AnotherFeed {
+                url: recent.url.clone(),
+                expected: memory.feed,
+                found: document.feed.clone(),
+            }));
+        }
+        let path = self.path(&recent.url)?;
+        let Some(before) = copied(&path, &recent.url)? else {
+            return Ok(());
+        };
+        let (now, before) = (end_of(document), end_of(&before));
+        match now.zip(before) {
+            Some((now, before)) if now < before => {
+                let url = recent.url.clone();
+                Err(walk(WalkError::Stale { url }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fetches the open document at its permanent URL; `None` if it is not what the recent document showed,
+    /// because the feed has grown.
+    async fn open_document(&self, recent: &Document) -> anyhow::Result<Option<Fetched>> {
+        let permanent = recent.link("via").filter(|_| recent.history.is_some());
+        let Some(permanent) = permanent else {
+            return Ok(None);
+        };
+        let fetched = self.fetch(permanent).await?;
+        let document = read(&fetched)?;
+        let same = document.link("next-archive").is_none() && end_of(&document) == end_of(recent);
+        Ok(same.then_some(fetched))
+    }
+
+    /// Copies the archives, newest first, down to those that are here. Returns the newest.
+    async fn archives(&mut self, recent: &Document) -> anyhow::Result<Option<Url>> {
+        let complete = self.memory()?.and_then(|memory| memory.complete);
+        let mut behind = recent.clone();
+        let newest = recent.link("prev-archive").cloned();
+        let mut next = newest.clone();
+        let mut left = self.documents_max;
+        while let Some(url) = next {
+            left = left.checked_sub(1).ok_or_else(|| {
+                let max = self.documents_max;
+                walk(WalkError::TooMany { max })
+            })?;
+            let is_complete = complete.as_ref() == Some(&url);
+            behind = self.archive(&url, &behind).await?;
+            next = behind.link("prev-archive").cloned();
+            next = next.filter(|_| !is_complete);
+        }
+        Ok(newest)
+    }
+
+    /// Returns an archive that is here, or copies it; either way it must continue to the one behind it.
+    async fn archive(&mut self, url: &Url, behind: &Document) -> anyhow::Result<Document> {
+        let path = self.path(url)?;
+        let here = copied(&path, url)?.filter(is_archived);
+        let was_archived = here.is_some();
+        if let Some(here) = here
+            && here.history.is_some()
+            && continues(&here, behind)
+        {
+            return Ok(here);
+        }
+        let fetched = self.fetch(url).await?;
+        let document = read(&fetched)?;
+        if !continues(&document, behind) {
+            let position = behind.history.map_or(Position(0), |(first, _)| first);
+            let url = fetched.url;
+            return Err(walk(WalkError::HistoryChanged { url, position }));
+        }
+        if was_archived && fs::read(&path).is_ok_and(|here| here != fetched.answer.body) {
+            return Err(FetchError::Changed { url: fetched.url }.into());
+        }
+        self.keep(&fetched)?;
+        if fetched.url != *url {
+            // The name that links have for it, too.
+            self.write(&path, &fetched.answer.body)?;
+        }
+        Ok(document)
+    }
+
+    /// Copies the archive index, which must list the archives as they are here.
+    async fn index(&mut self, recent: &Document) -> anyhow::Result<()> {
+        let mut next = recent.link("index").cloned();
+        let mut blocks = vec![];
+        while let Some(url) = next.take() {
+            let fetched = self.fetch(&url).await?;
+            let block = IndexBlock::read(&fetched.answer.body);
+            let block = block.map_err(|source| FetchError::NotAnIndex { url, source })?;
+            for listed in &block.documents {
+                let url = fetched.url.join(&listed.href)?;
+                let bytes = fs::read(self.path(&url)?);
+                let bytes = bytes.with_context(|| format!("{url} is listed and not copied"))?;
+                if Digest::of(&bytes) != listed.sha256 {
+                    return Err(FetchError::Changed { url }.into());
+                }
+            }
+            let previous = block.prev.map(|prev| fetched.url.join(&prev)).transpose()?;
+            // A closed block that is here was checked when it was copied, and so were those before it.
+            let here = |url: &Url| self.path(url).is_ok_and(|path| path.is_file());
+            next = previous.filter(|previous| !here(previous));
+            blocks.push(fetched);
+        }
+        for block in blocks.iter().rev() {
+            self.keep(block)?;
+        }
+        Ok(())
+    }
+
+    /// Fetches a file as it is stored, without a content coding, and checks it by its digest if it has one.
+    async fn fetch(&self, url: &Url) -> anyhow::Result<Fetched> {
+        let headers = vec![("accept-encoding", "identity".to_owned())];
+        let (url, answer) = self.fetcher.answer(url, headers).await?;
+        let answer = successful(&url, answer)?;
+        if let Some(told) = answer.header("repr-digest").and_then(sha256_of)
+            && told != Digest::of(&answer.body).0
+        {
+            bail!("{url} arrived damaged: its digest is another one");
+        }
+        Ok(Fetched { url, answer })
+    }
+
+    /// Keeps a file, unless it is here already.
+    fn keep(&mut self, fetched: &Fetched) -> anyhow::Result<()> {
+        let path = self.path(&fetched.url)?;
+        if fs::read(&path).is_ok_and(|here| here == fetched.answer.body) {
+            return Ok(());
+        }
+        self.write(&path, &fetched.answer.body)?;
+        self.written += 1;
+        // Static servers make their validators of it.
+        let changed = fetched.answer.header("last-modified");
+        if let Some(changed) = changed.and_then(|changed| httpdate::parse_http_date(changed).ok()) {
+            File::options()
+                .append(true)
+                .open(&path)?
+                .set_modified(changed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file as a whole.
+    fn write(&self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+        let written = || -> io::Result<()> {
+            let folder = path.parent().unwrap_or(&self.folder);
+            fs::create_dir_all(folder)?;
+            let temporary = folder.join(".mirror.new");
+            let mut file = File::create(&temporary)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&temporary, path)?;
+            File::open(folder)?.sync_all()
+        };
+        written().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn memory(&self) -> anyhow::Result<Option<Memory>> {
+        let path = self.folder.join(MEMORY);
+        match fs::read(&path) {
+            Ok(text) => {
+                let memory = serde_json::from_slice(&text);
+                Ok(Some(memory.with_context(|| {
+                    format!("cannot read {}", path.display())
+                })?))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Returns where the file of a URL is: in the folder, as the URL is below that of the recent document.
+    fn path(&self, url: &Url) -> anyhow::Result<PathBuf> {
+        let base = self
+            .base
+            .as_ref()
+            .context("the recent document comes first")?;
+        let below = url.as_str().strip_prefix(base.as_str());
+        let below = below.filter(|below| !below.contains(['?', '#', '%', '\\']));
+        let path = below.map(Path::new).filter(|path| {
+            let mut parts = path.components();
+            path.components().next().is_some()
+                && parts.all(|part| matches!(part, Component::Normal(_)))
+        });
+        let hidden = below.is_some_and(|below| below.split('/').any(|part| part.starts_with('.')));
+        match path.filter(|_| !hidden) {
+            Some(path) => Ok(self.folder.join(path)),
+            None => bail!("{url} cannot be a file beside the recent document"),
+        }
+    }
+}
+
+/// Returns the document at a path, if there is one.
+fn copied(path: &Path, url: &Url) -> anyhow::Result<Option<Document>> {
+    match fs::read(path) {
+        Ok(bytes) => {
+            // What cannot be read is fetched again.
+            Ok(Document::read(bytes.into(), url).ok())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn read(fetched: &Fetched) -> anyhow::Result<Document> {
+    let document = document_of(&fetched.url, &fetched.answer);
+    let url = fetched.url.clone();
+    Ok(document.map_err(|source| FetchError::Malformed { url, source })?)
+}
+
+fn walk(error: WalkError) -> anyhow::Error {
+    simplefeed_client::ConsumerError::from(error).into()
+}
+
+fn is_archived(document: &Document) -> bool {
+    document.archived || document.link("next-archive").is_some()
+}
+
+/// Returns the position after a document's newest entry, and the history hash there.
+fn end_of(document: &Document) -> Option<u64> {
+    let (first, _) = document.history?;
+    first.0.checked_add(u64::try_from(document.len()).ok()?)
+}
+
+/// Whether `behind` goes on where `document` ends. Of foreign feeds nobody knows, but that they are one.
+fn continues(document: &Document, behind: &Document) -> bool {
+    let (Some((_, before)), Some((first, expected))) = (document.history, behind.history) else {
+        return document.feed == behind.feed;
+    };
+    let entries = (0..document.len())
+        .rev()
+        .filter_map(|index| document.entry(index));
+    let hash: HistoryHash = entries.fold(before, |hash, entry| hash.extend(entry.fragment));
+    document.feed == behind.feed && end_of(document) == Some(first.0) && hash == expected
+}
+
+/// Reads the SHA-256 in a `Repr-Digest` (RFC 9530).
+fn sha256_of(field: &str) -> Option<[u8; 32]> {
+    let mut members = field.split(',');
+    let value = members.find_map(|member| member.trim().strip_prefix("sha-256=:"))?;
+    let bytes = data_encoding::BASE64.decode(value.strip_suffix(':')?.as_bytes());
+    bytes.ok()?.try_into().ok()
+}
