@@ -113,6 +113,15 @@ pub(crate) struct Place {
 
 /// How often the handler of an entry was begun. It is counted on the disk before the handler runs, so that
 /// one that takes the whole process with it is counted, too.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::worker::Attempt;
+///
+/// let attempt = Attempt { entry: "urn:order:7".into(), position: None, count: 2, error: None };
+/// assert!(attempt.error.is_none(), "the process ended during it");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The entry's id.

@@ -110,6 +110,7 @@ pub enum Since {
 ///     if feed.ready() == 0 {
 ///         store(&batch).await?;
 ///         feed.accept(&batch[batch.len() - 1]).await?; // covers all before it
+///         println!("{:?} entries to go", feed.left());
 ///         batch.clear();
 ///     }
 /// }

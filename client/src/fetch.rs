@@ -219,6 +219,7 @@ pub enum Fetched {
 /// let transport = transport::ready_made(Timeouts::default())?;
 /// let fetcher = Fetcher::new(transport, &url)
 ///     .allow_origin(&"https://archive.example.org".parse()?)
+///     .redirects_max(2)
 ///     .document_bytes_max(1024 * 1024);
 /// let bytes = fetcher.bytes(&url).await?;
 /// # Ok(()) }
@@ -464,12 +465,13 @@ impl Fetcher {
 /// # Examples
 ///
 /// ```
-/// use simplefeed_client::{fetch::document_of, transport::Answer};
+/// use simplefeed_client::transport::Answer;
 ///
 /// let body = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id></feed>".into();
 /// let headers = vec![("link".into(), "<1>; rel=prev-archive".into())];
 /// let url = "https://example.org/news/recent".parse()?;
-/// let document = document_of(&url, &Answer { status: 200, headers, body })?;
+/// let answer = Answer { status: 200, headers, body };
+/// let document = simplefeed_client::fetch::document_of(&url, &answer)?;
 /// assert_eq!(document.link("prev-archive").unwrap().as_str(), "https://example.org/news/1");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -13,9 +13,10 @@ use crate::patience::back_off;
 /// # Examples
 ///
 /// ```
-/// use simplefeed_client::Policy;
+/// use simplefeed_client::{Policy, policy::UnknownPolicy};
 ///
 /// assert_eq!("park-by-key".parse(), Ok(Policy::ParkByKey));
+/// assert_eq!("sheep".parse::<Policy>(), Err(UnknownPolicy));
 /// assert_eq!(Policy::default().to_string(), "block");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -98,6 +98,41 @@ pub struct Tally {
 ///     .await?;
 /// # Ok(()) }
 /// ```
+///
+/// With its own patience, until Ctrl-C, and a look at what it came to:
+///
+/// ```no_run
+/// use std::{num::NonZeroU32, time::Duration};
+/// use simplefeed_client::{
+///     Consumer, Delivery, Policy, StateFolder, Worker,
+///     worker::{self, HandlerError, Tally, WorkerError},
+/// };
+///
+/// async fn ship(delivery: &Delivery) -> Result<(), HandlerError> {
+///     println!("{}", delivery.id());
+///     Ok(())
+/// }
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let state = StateFolder::open("orders")?;
+/// let orders = Consumer::builder("https://example.org/feeds/orders");
+/// let mut worker = Worker::new(orders, state.clone())?
+///     .policy(Policy::Park)
+///     .attempts(NonZeroU32::MIN)
+///     .attempt_time(Duration::from_secs(10))
+///     .parked_max(100);
+/// let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
+/// match worker.run_until(stop, ship).await {
+///     Ok(Tally { parked: 0, .. }) => println!("all is well"),
+///     Ok(_) | Err(WorkerError::TooManyParked { .. }) => {
+///         for parked in state.parked()? {
+///             worker::drop_parked(&state, &parked, "nobody wants them")?;
+///         }
+///     }
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Worker {
     consumer: Consumer,
     state: StateFolder,
@@ -454,7 +489,7 @@ pub struct Retried {
 /// let all = |_: &simplefeed_client::state::parked::Parked| true;
 /// let time = Duration::from_mins(1);
 /// let retried = worker::retry(&state, all, time, &mut Quiet, async |_| Ok(())).await?;
-/// assert_eq!(retried.failed, 0);
+/// assert_eq!(retried, worker::Retried::default());
 /// # Ok(()) }
 /// ```
 pub async fn retry(

@@ -462,3 +462,76 @@ fn the_readme_is_true() {
         "the README shows how to publish and how to consume"
     );
 }
+
+/// What a terminal and a script get: completions, a manual, examples, and errors that programs can read.
+#[test]
+fn the_command_speaks_to_people_and_programs() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = simplefeed(&["completions", shell], b"");
+        assert!(
+            script.contains("simplefeed") && script.contains("parked"),
+            "{shell}"
+        );
+    }
+    assert!(simplefeed(&["man"], b"").contains(".TH simplefeed"));
+    assert!(simplefeed(&["man", "tail"], b"").contains("park\\-by\\-key"));
+    check(
+        "simplefeed",
+        &["man", "sheep"],
+        1,
+        "there is no command sheep",
+    );
+    for command in [
+        "append",
+        "import",
+        "replay",
+        "tail",
+        "parked",
+        "status",
+        "lint",
+        "mirror",
+        "bookmark",
+        "ls",
+        "get",
+        "completions",
+        "man",
+    ] {
+        let help = simplefeed(&[command, "--help"], b"");
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+    assert!(simplefeed(&["--help"], b"").contains("11 the state is used by another process"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let (feed, none) = (server.url("/feeds/a"), server.url("/feeds/none"));
+    simplefeed(&["append", &feed], events(2).as_bytes());
+    let output = run("simplefeed", &["replay", &none, "--format", "ndjson"], b"");
+    let said: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), &said["exit"]),
+        (Some(10), &10.into()),
+        "{said}"
+    );
+    assert!(
+        said["error"]
+            .as_str()
+            .unwrap()
+            .contains("there is nothing at")
+    );
+    let output = run("simplefeed", &["replay", &none], b"");
+    assert!(text(&output.stderr).starts_with("error: there is nothing at"));
+    // No colours where nobody looks.
+    assert!(!output.stderr.contains(&0x1b));
+    let quiet = run(
+        "simplefeed",
+        &["append", &feed, "--quiet"],
+        events(2).as_bytes(),
+    );
+    assert_eq!(text(&quiet.stderr), "");
+    let verbose = run("simplefeed", &["replay", &feed, "--verbose"], b"");
+    assert!(
+        text(&verbose.stderr).contains("note: nothing newer"),
+        "{}",
+        text(&verbose.stderr)
+    );
+}

@@ -43,6 +43,15 @@ pub(crate) struct RulesArgs {
     /// How long the command may take for one entry; then it is killed
     #[arg(long, value_name = "TIME", help_heading = "Handler", value_parser = duration::parse, default_value = "5m", requires = "exec")]
     attempt_timeout: Duration,
+    /// How many entries may be parked; one more stops the consumer
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Handler",
+        default_value = "10000",
+        requires = "exec"
+    )]
+    parked_max: usize,
     /// Where an entry's key is, for park-by-key: the scheme of a category, or a JSON pointer into the
     /// content, as /customer/id
     #[arg(
@@ -60,6 +69,7 @@ impl RulesArgs {
         let worker = worker
             .policy(self.policy)
             .attempts(self.attempts)
+            .parked_max(self.parked_max)
             // The command is killed a little earlier than it is given up.
             .attempt_time(self.attempt_timeout.saturating_add(Duration::from_secs(10)));
         Ok(match (&self.key, self.policy) {

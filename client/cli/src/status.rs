@@ -229,7 +229,11 @@ async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Opt
     while let Some(url) = next.take() {
         let (url, block) = fetcher.index(&url).await.ok()?;
         // The index may lag behind.
-        if block.documents.last().map(end_of) != Some(end) {
+        if block
+            .documents
+            .last()
+            .is_some_and(|last| end_of(last) != end)
+        {
             return None;
         }
         end = block.documents.first().map_or(end, |first| first.first);
@@ -237,11 +241,12 @@ async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Opt
         let found = block.documents.iter().filter(behind).count();
         documents += u64::try_from(found).ok()?;
         let whole = found > 0 && found == block.documents.len();
-        if whole {
+        if whole || block.documents.is_empty() {
             next = block.prev.and_then(|prev| url.join(&prev).ok());
         }
     }
-    Some(documents)
+    // What is not listed is not counted.
+    (end <= position.0 || end == 0).then_some(documents)
 }
 
 fn end_of(listed: &IndexedDocument) -> u64 {

@@ -28,7 +28,10 @@ impl Observer for Nobody {}
 /// # Examples
 ///
 /// ```no_run
-/// use simplefeed_client::{Consumer, FileBookmark, Since, consumer::Builder};
+/// use std::time::Duration;
+/// use simplefeed_client::{
+///     Consumer, FileBookmark, Since, consumer::Builder, transport::Timeouts,
+/// };
 ///
 /// # fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let orders: Builder = Consumer::builder("https://example.org/feeds/orders")
@@ -37,7 +40,10 @@ impl Observer for Nobody {}
 ///     .follow(true)
 ///     .bearer_token(std::env::var("ORDERS_TOKEN")?)
 ///     .document_bytes_max(8 * 1024 * 1024)
-///     .documents_max(10_000);
+///     .documents_max(10_000)
+///     .redirects_max(2)
+///     .timeouts(Timeouts { total: Duration::from_secs(30), ..Timeouts::default() })
+///     .revisions(true);
 /// let feed = orders.build()?;
 /// # Ok(()) }
 /// ```

@@ -129,11 +129,12 @@ pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
 /// # Examples
 ///
 /// ```
-/// use simplefeed_client::{fetch::{FetchError, successful}, transport::Answer};
+/// use simplefeed_client::{fetch::{self, FetchError}, transport::Answer};
 ///
 /// let url = "https://example.org/gone".parse()?;
 /// let answer = Answer { status: 410, headers: vec![], body: "".into() };
-/// assert!(matches!(successful(&url, answer), Err(FetchError::Missing { status: 410, .. })));
+/// let error = fetch::successful(&url, answer).unwrap_err();
+/// assert!(matches!(error, FetchError::Missing { status: 410, .. }));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError> {
