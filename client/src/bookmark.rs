@@ -58,13 +58,7 @@ pub trait BookmarkStore: Send {
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()>;
 
     /// Takes the news that there was nothing newer at the last look. It need not be kept.
-    ///
-    /// # Errors
-    ///
-    /// Returns why it cannot be written, if it should be.
-    fn caught_up(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    fn caught_up(&mut self) {}
 }
 
 /// A bookmark in a file, as JSON.
@@ -81,6 +75,7 @@ pub trait BookmarkStore: Send {
 /// let bookmark = Bookmark { feed: "urn:f".into(), ..Bookmark::default() };
 /// file.save(&bookmark)?;
 /// assert_eq!(FileBookmark::open(&path)?.load()?, Some(bookmark));
+/// assert_eq!(file.attempt()?, None);
 /// assert!(file.clear()?);
 /// assert_eq!(file.load()?, None);
 /// # Ok::<(), std::io::Error>(())
@@ -153,6 +148,15 @@ impl FileBookmark {
             ));
         }
         Ok(bookmark)
+    }
+
+    /// Returns what a [`Worker`](crate::Worker) is trying behind the bookmark, if it is one's.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be read.
+    pub fn attempt(&self) -> io::Result<Option<Attempt>> {
+        Ok(self.load_place()?.and_then(|place| place.attempt))
     }
 
     /// Removes the file, durably. Returns whether there was one.

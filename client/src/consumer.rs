@@ -458,7 +458,10 @@ impl Consumer {
             return Ok(self.replay.missing()?);
         }
         if !passes || (tried_enough && !(self.follow && waits_for(&error))) {
-            self.failures = 0;
+            // Who follows, and asks once more all the same, waits longer.
+            if !(passes && self.follow) {
+                self.failures = 0;
+            }
             return Err(error);
         }
         self.observer.retrying(&error);
@@ -471,7 +474,10 @@ impl Consumer {
     /// delivered and not accepted.
     fn end_round(&mut self) -> Result<(), ConsumerError> {
         self.ahead.clear();
-        self.observer.caught_up();
+        let past = self.sees_the_past();
+        if !past {
+            self.observer.caught_up();
+        }
         let pause = jittered(self.freshness.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
         let place = self.replay.next_round();
@@ -479,14 +485,10 @@ impl Consumer {
         if let Some(place) = place.filter(|place| self.kept.as_ref() != Some(place)) {
             self.keep(place)?;
         }
-        let noted = self
-            .store
-            .as_mut()
-            .map_or(Ok(()), |store| store.caught_up());
-        noted.map_err(|source| ConsumerError::Bookmark {
-            action: "kept",
-            source,
-        })
+        if let Some(store) = self.store.as_mut().filter(|_| !past) {
+            store.caught_up();
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::Path,
     time::SystemTime,
 };
@@ -24,17 +24,28 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder_of(path)
 }
 
-/// Adds bytes to the end of a file, durably.
-pub(crate) fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Adds a line to the end of a file, durably. What a crash has left of a line before it stays apart from it.
+pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     end::may_write()?;
-    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-    file.write_all(bytes)?;
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).append(true).read(true).open(path)?;
+    if file.metadata()?.len() > 0 {
+        let mut last = [0];
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+        if last != *b"\n" {
+            file.write_all(b"\n")?;
+        }
+    }
+    file.write_all(line)?;
     file.sync_all()
 }
 
 /// Removes a file, durably. Returns whether there was one.
 pub(crate) fn remove(path: &Path) -> io::Result<bool> {
+    #[cfg(test)]
+    end::may_write()?;
     match fs::remove_file(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

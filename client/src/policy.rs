@@ -41,11 +41,12 @@ impl Policy {
         (Self::ParkByKey, "park-by-key"),
     ];
 
-    /// Decides what to do with an entry that was tried so many times, always in vain.
-    pub(crate) fn after(self, tried: u32, attempts: NonZeroU32) -> Decision {
-        let pause = match tried {
-            0 => Duration::ZERO,
-            tried => back_off(tried - 1, None),
+    /// Decides what to do with an entry that was tried so many times, always in vain; `here` of them by this
+    /// process. A new process begins with short pauses again: somebody may have mended what was wrong.
+    pub(crate) fn after(self, tried: u32, here: u32, attempts: NonZeroU32) -> Decision {
+        let pause = match (tried, here) {
+            (0, _) => Duration::ZERO,
+            (_, here) => back_off(here.saturating_sub(1), None),
         };
         match self {
             _ if tried < attempts.get() => Decision::Try(pause),
@@ -103,10 +104,12 @@ mod tests {
             (Policy::Park, [seconds(0), seconds(2), Decision::Park]),
             (Policy::ParkByKey, [seconds(0), seconds(2), Decision::Park]),
         ] {
-            let found = [0, 2, 3].map(|tried| policy.after(tried, three));
+            let found = [0, 2, 3].map(|tried| policy.after(tried, tried, three));
             assert_eq!(found, want, "{policy}");
         }
-        let never_ends = Policy::Block.after(u32::MAX, three);
+        let never_ends = Policy::Block.after(u32::MAX, u32::MAX, three);
         assert_eq!(never_ends, Decision::Try(Duration::from_mins(1)));
+        assert_eq!(Policy::Block.after(100, 0, three), seconds(1));
+        assert_eq!(Policy::Park.after(100, 0, three), Decision::Park);
     }
 }

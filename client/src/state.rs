@@ -7,8 +7,8 @@
 //! | `lock` | held while the folder is used; says by which process |
 //! | `bookmark` | the last entry that is done with, as [`FileBookmark`] has it, and how often the one behind it was begun |
 //! | `parked/` | entries set aside, one a file |
-//! | `record.ndjson` | what was skipped, parked, retried and dropped, one line each |
-//! | `looked` | empty; its time is when the consumer last found that it had everything |
+//! | `record.ndjson` | what was skipped, parked, retried and dropped, one line each; at 16 MiB it becomes `record.old.ndjson`, in place of the one before |
+//! | `succeeded` | empty; its time is when the consumer last finished an entry, or found nothing newer |
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -21,7 +21,7 @@ use std::{
 use serde::Serialize;
 use simplefeed_core::{
     feed::Position,
-    limits::{LOOKED_SECONDS, RECORD_BYTES_MAX},
+    limits::{RECORD_BYTES_MAX, SUCCESS_SECONDS},
     replay::Bookmark,
 };
 
@@ -86,7 +86,7 @@ pub struct StateFolder {
 struct Shared {
     bookmark: FileBookmark,
     parking: Parking,
-    looked: Option<SystemTime>,
+    succeeded: Option<SystemTime>,
     /// Holds the lock as long as it is open.
     _lock: File,
 }
@@ -145,8 +145,7 @@ impl StateFolder {
 
     /// Returns how often the entry behind the bookmark was begun, if it was.
     pub(crate) fn attempt(&self) -> Result<Option<Attempt>, StateError> {
-        let place = self.with(|shared| shared.bookmark.load_place())?;
-        Ok(place.and_then(|place| place.attempt))
+        self.with(|shared| shared.bookmark.attempt())
     }
 
     /// Counts, durably, that an entry is begun; everything up to `bookmark` is done with.
@@ -154,6 +153,27 @@ impl StateFolder {
         let attempt = Some(attempt);
         let place = Place { bookmark, attempt };
         self.with(|shared| shared.bookmark.save_place(place))
+    }
+
+    /// Notes that all goes well, at most once in some seconds.
+    fn note_success(&self) -> io::Result<()> {
+        let mut shared = self.lock();
+        let now = SystemTime::now();
+        let age = shared
+            .succeeded
+            .and_then(|last| now.duration_since(last).ok());
+        if age.is_some_and(|age| age.as_secs() < SUCCESS_SECONDS) {
+            return Ok(());
+        }
+        shared.succeeded = Some(now);
+        let path = self.folder.join("succeeded");
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        file.set_modified(now)
+    }
+
+    /// Notes that an entry was handled.
+    pub(crate) fn handled(&self) -> Result<(), StateError> {
+        self.note_success().map_err(|source| self.failed(source))
     }
 
     /// Remembers that everything up to `bookmark` is done with, and nothing is begun.
@@ -184,8 +204,19 @@ impl StateFolder {
         } else {
             What::Parked
         };
-        self.with(|shared| shared.parking.add(parked))?;
-        self.record(what, parked.delivery, parked.attempts, parked.error)
+        // First the record: what is set aside twice after a crash stands in it twice, and never not at all.
+        self.record(what, parked.delivery, parked.attempts, parked.error)?;
+        self.with(|shared| shared.parking.add(parked))
+    }
+
+    /// Returns the numbers of the entries set aside, in their order.
+    pub(crate) fn parked_numbers(&self) -> Vec<u64> {
+        self.lock().parking.numbers()
+    }
+
+    /// Returns an entry set aside, if it still is.
+    pub(crate) fn read_parked(&self, number: u64) -> Result<Option<Parked>, StateError> {
+        self.with(|shared| shared.parking.read(number))
     }
 
     /// Notes, durably, what became of an entry.
@@ -236,12 +267,26 @@ impl Shared {
         }
         lock.set_len(0)?;
         writeln!(lock, "process {}", std::process::id())?;
-        Ok(Some(Self {
+        let mut shared = Self {
             bookmark: FileBookmark::open(folder.join("bookmark"))?,
             parking: Parking::open(folder)?,
-            looked: None,
+            succeeded: None,
             _lock: lock,
-        }))
+        };
+        shared.settle()?;
+        Ok(Some(shared))
+    }
+
+    /// Finishes what a process has begun that ended between setting an entry aside and remembering that it is
+    /// done with: else the entry would come again after it was retried or dropped.
+    fn settle(&mut self) -> io::Result<()> {
+        let (Some(attempt), Some(last)) = (self.bookmark.attempt()?, self.parking.last()?) else {
+            return Ok(());
+        };
+        match last.place_if_given_up(&attempt) {
+            Some(place) => self.bookmark.save(place),
+            None => Ok(()),
+        }
     }
 }
 
@@ -251,23 +296,13 @@ impl BookmarkStore for StateFolder {
     }
 
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
-        self.lock().bookmark.save(bookmark)
+        self.lock().bookmark.save(bookmark)?;
+        self.note_success()
     }
 
-    /// Notes the time, at most once in some seconds.
-    fn caught_up(&mut self) -> io::Result<()> {
-        let path = self.folder.join("looked");
-        let mut shared = self.lock();
-        let now = SystemTime::now();
-        let age = shared
-            .looked
-            .and_then(|looked| now.duration_since(looked).ok());
-        if age.is_some_and(|age| age.as_secs() < LOOKED_SECONDS) {
-            return Ok(());
-        }
-        shared.looked = Some(now);
-        let file = OpenOptions::new().create(true).append(true).open(&path)?;
-        file.set_modified(now)
+    fn caught_up(&mut self) {
+        // A disk that takes no files will say so when something must be kept.
+        let _noted = self.note_success().is_ok();
     }
 }
 
@@ -307,5 +342,5 @@ fn append_line(folder: &Path, line: &Line<'_>) -> io::Result<()> {
     }
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
-    files::append(&path, &text)
+    files::append_line(&path, &text)
 }

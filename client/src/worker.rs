@@ -12,7 +12,7 @@ use std::{
     collections::HashSet,
     error::Error,
     num::NonZeroU32,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     time::Duration,
 };
@@ -147,6 +147,8 @@ pub struct Worker {
     done_is_kept: bool,
     /// What a process before this one left, until the first entry comes.
     left: Option<Left>,
+    /// The entry that is not done with, and how often it was begun.
+    in_hand: Option<(Delivery, Attempt)>,
 }
 
 /// What a process left behind when it ended.
@@ -189,6 +191,7 @@ impl Worker {
             done: None,
             done_is_kept: false,
             left: Some(left),
+            in_hand: None,
         })
     }
 
@@ -272,6 +275,9 @@ impl Worker {
 
     /// Returns the next entry; who follows waits for it, whatever happens meanwhile.
     async fn next(&mut self) -> Result<Option<Delivery>, WorkerError> {
+        if let Some((delivery, _)) = &self.in_hand {
+            return Ok(Some(delivery.clone()));
+        }
         loop {
             match self.consumer.next().await {
                 Err(error) if self.consumer.follows() && error.is_transient() => {
@@ -289,25 +295,40 @@ impl Worker {
         stop: Pin<&mut impl FusedFuture<Output = ()>>,
         handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
     ) -> Result<Outcome, WorkerError> {
-        let key = self.key.as_ref().and_then(|key| key(delivery));
-        let key = key.as_deref().filter(|_| self.policy == Policy::ParkByKey);
-        let left = self.left.take();
+        let key = self.key_of(delivery);
+        let key = key.as_deref();
+        let first = self.left.is_some();
+        let attempt = match self.in_hand.take() {
+            Some((_, attempt)) => attempt,
+            None => tried(delivery, self.left.take()),
+        };
+        // Whatever happens next, it is not forgotten.
+        self.in_hand = Some((delivery.clone(), attempt.clone()));
         // It was set aside, and then the process ended before that was remembered as done.
-        let aside = left.is_some() && self.state.was_parked_last(delivery)?;
+        let aside = first && self.state.was_parked_last(delivery)?;
         let outcome = if aside {
             Outcome::Parked
-        } else if key.is_some_and(|key| self.state.holds_key(key)) {
+        } else if attempt.count == 0 && key.is_some_and(|key| self.state.holds_key(key)) {
             self.park(delivery, key, None)?;
             Outcome::Parked
         } else {
-            let attempt = tried(delivery, left);
             self.try_until(delivery, attempt, key, stop, handler)
                 .await?
         };
         if !matches!(outcome, Outcome::Stopped) {
             self.done_with(delivery, &outcome).await?;
+            self.in_hand = None;
         }
         Ok(outcome)
+    }
+
+    /// Returns the key that an entry waits for and others wait for; one whose key cannot be told has none.
+    fn key_of(&self, delivery: &Delivery) -> Option<String> {
+        let key = self
+            .key
+            .as_ref()
+            .filter(|_| self.policy == Policy::ParkByKey)?;
+        catch_unwind(AssertUnwindSafe(|| key(delivery))).unwrap_or_default()
     }
 
     /// Tries an entry until it succeeds or the policy gives up on it.
@@ -319,8 +340,10 @@ impl Worker {
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
         handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
     ) -> Result<Outcome, WorkerError> {
+        let before_us = attempt.count;
         loop {
-            match self.policy.after(attempt.count, self.attempts) {
+            let here = attempt.count.saturating_sub(before_us);
+            match self.policy.after(attempt.count, here, self.attempts) {
                 Decision::Try(pause) => {
                     if before(stop.as_mut(), time::sleep(pause)).await.is_none() {
                         return Ok(Outcome::Stopped);
@@ -328,16 +351,21 @@ impl Worker {
                     attempt.count = attempt.count.saturating_add(1);
                     let done = self.done.clone();
                     let done = done.or_else(|| self.consumer.begins_after());
+                    // Why it failed before is not why it may fail now.
+                    attempt.error = None;
+                    self.in_hand = Some((delivery.clone(), attempt.clone()));
                     self.state
                         .begin(done.unwrap_or_default(), attempt.clone())?;
                     self.done_is_kept = true;
                     match run(handler, delivery, self.attempt_time).await {
                         Ok(()) => {
+                            self.state.handled()?;
                             self.consumer.observer().handled(delivery);
                             return Ok(Outcome::Handled);
                         }
                         Err(error) => attempt.error = Some(error),
                     }
+                    self.in_hand = Some((delivery.clone(), attempt.clone()));
                     self.consumer.observer().failed(delivery, &attempt);
                 }
                 Decision::Skip => {
@@ -501,8 +529,10 @@ pub async fn retry(
 ) -> Result<Retried, StateError> {
     let mut retried = Retried::default();
     let mut held: HashSet<String> = HashSet::new();
-    let all = state.parked().map_err(|source| state.failed(source))?;
-    for mut parked in all {
+    for number in state.parked_numbers() {
+        let Some(mut parked) = state.read_parked(number)? else {
+            continue;
+        };
         let waits = parked.key.as_ref().is_some_and(|key| held.contains(key));
         let wanted = wanted(&parked);
         if wanted

@@ -92,6 +92,9 @@ pub const AHEAD_URL_BYTES_MAX: usize = 2_000;
 /// The most links a consumer reads from the head of one document.
 pub const DOCUMENT_LINKS_MAX: usize = 1_000;
 
+/// The most bytes that each entry of a foreign document gets from its feed: declarations, base, authors.
+pub const INHERITED_BYTES_MAX: usize = 16 * 1024;
+
 /// The longest link a consumer follows, in bytes.
 pub const LINK_BYTES_MAX: usize = 2_048;
 
@@ -107,8 +110,8 @@ pub const PARKED_MAX: usize = 10_000;
 /// The length at which a worker's record is put aside, in bytes.
 pub const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// How often a worker notes that it has everything, in seconds.
-pub const LOOKED_SECONDS: u64 = 5;
+/// How often a worker notes that all goes well, in seconds.
+pub const SUCCESS_SECONDS: u64 = 5;
 
 /// How often an entry is tried before a worker gives up on it. Configurable.
 pub const ATTEMPTS_DEFAULT: u32 = 4;

@@ -5,8 +5,8 @@
 //! document. What stands inside the entries is only passed over, so that one odd entry cannot stop
 //! a replay; who needs more parses the slice.
 //!
-//! Feeds of others differ in what Simplefeed fixes: their encoding is made UTF-8, and entries that they
-//! list oldest first are counted from the other end.
+//! Feeds of others differ in what Simplefeed fixes: their encoding is made UTF-8, and what shows that they
+//! list their oldest entry first is noted.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -22,7 +22,7 @@ use crate::{
     feed::{Epoch, Position},
     history::HistoryHash,
     instant::Instant,
-    limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX, LINK_BYTES_MAX},
+    limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX, INHERITED_BYTES_MAX, LINK_BYTES_MAX},
     xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, is_prefix, line_of, resolve_reference},
 };
 
@@ -88,7 +88,17 @@ pub struct Document {
     inherited: Vec<(&'static str, String)>,
     /// Its authors, who are those of entries that name none (RFC 4287, 4.1.2).
     authors: Vec<Range<usize>>,
+    listing: Option<Listing>,
     oldest_first: bool,
+}
+
+/// In which order a document lists its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// As Simplefeed has them (SF-1).
+    NewestFirst,
+    /// The other way round, as ICT4H's feeds.
+    OldestFirst,
 }
 
 /// A feed-level link.
@@ -113,6 +123,8 @@ impl Link {
 #[derive(Clone, Debug)]
 struct Slice {
     id: String,
+    /// Read where the document tells no positions, and needs it.
+    updated: Option<Instant>,
     range: Range<usize>,
 }
 
@@ -207,35 +219,68 @@ impl Document {
             scope,
             inherited,
             authors,
+            listing: None,
             oldest_first: false,
         };
-        if document.lists_oldest_first() {
-            document.entries.reverse();
-            document.oldest_first = true;
-        }
+        document.listing = document.listing();
         Ok(document)
     }
 
-    /// Whether the entries stand the other way round than Simplefeed has them (SF-1), as in ICT4H's
-    /// feeds: their dates never fall from top to bottom, and rise. Where they go up and down, they say
-    /// nothing; where the document tells positions, it follows Simplefeed.
-    fn lists_oldest_first(&self) -> bool {
-        if self.history.is_some() || self.len() < 2 {
-            return false;
+    /// Finds out in which order the entries stand, where the document shows it beyond doubt: it tells
+    /// positions, its entries are ICT4H's, or at least three dates rise, or fall, all the way.
+    fn listing(&self) -> Option<Listing> {
+        if self.history.is_some() {
+            return Some(Listing::NewestFirst);
         }
-        let dates: Option<Vec<Instant>> = (0..self.len()).map(|at| self.updated_of(at)).collect();
-        dates.is_some_and(|dates| dates.is_sorted() && dates.first() < dates.last())
+        let ids = self.entries.iter().map(|slice| slice.id.as_str());
+        if ids
+            .clone()
+            .next()
+            .is_some_and(|id| id.starts_with(ICT4H_ID))
+        {
+            return Some(Listing::OldestFirst);
+        }
+        let dates: Option<Vec<Instant>> = self.entries.iter().map(|slice| slice.updated).collect();
+        let dates = dates.filter(|dates| dates.len() >= 3)?;
+        let all = |follows: fn(&Instant, &Instant) -> bool| {
+            dates
+                .windows(2)
+                .all(|pair| matches!(pair, [a, b] if follows(a, b)))
+        };
+        if all(|above, below| above < below) {
+            return Some(Listing::OldestFirst);
+        }
+        all(|above, below| above > below).then_some(Listing::NewestFirst)
     }
 
-    /// Returns whether the oldest entry stands first in the document's bytes.
-    pub fn is_oldest_first(&self) -> bool {
+    /// Returns the order of the entries in the document's bytes, where the document shows it. It is the feed's:
+    /// documents that do not show it have the same.
+    pub fn shown_listing(&self) -> Option<Listing> {
+        self.listing
+    }
+
+    /// Takes the entries for what they are in a feed that lists the oldest first: the first one is the oldest
+    /// from here on, and counted last.
+    pub(crate) fn list_newest_first(&mut self) {
+        if !self.oldest_first {
+            self.entries.reverse();
+            self.oldest_first = true;
+        }
+    }
+
+    /// Returns whether the entries are counted the other way round than they stand in the document's bytes.
+    pub(crate) fn is_turned(&self) -> bool {
         self.oldest_first
     }
 
     /// Returns the `updated` of an entry, counted from the top, where the newest is.
     pub fn updated_of(&self, index: usize) -> Option<Instant> {
-        let element = self.stand_alone(index)?;
-        let event = crate::event::Event::from_entry(std::str::from_utf8(&element).ok()?).ok()?;
+        let slice = self.entries.get(index)?;
+        if self.history.is_none() {
+            return slice.updated;
+        }
+        let text = self.body.get(slice.range.clone())?;
+        let event = crate::event::Event::from_entry(std::str::from_utf8(text).ok()?).ok()?;
         Instant::parse(&event.updated?)
     }
 
@@ -317,6 +362,9 @@ struct Head {
 /// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
 type Scope = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
+/// How the ids of ICT4H's entries begin.
+const ICT4H_ID: &str = "tag:atomfeed.ict4h.org:";
+
 /// What entries in our documents declare.
 const OWN_DECLARATION: &[u8] = b"xmlns=\"http://www.w3.org/2005/Atom\"";
 
@@ -373,6 +421,7 @@ impl<'a> Reading<'a> {
         if !empty {
             self.children(&feed, &base)?;
         }
+        self.check_inherited()?;
         loop {
             match self.event()? {
                 Event::Eof => return Ok(()),
@@ -381,6 +430,21 @@ impl<'a> Reading<'a> {
                 _ => return Err(self.malformed("something after the root element")),
             }
         }
+    }
+
+    /// What entries get from their feed is written onto each of them.
+    fn check_inherited(&self) -> Result<(), ReadError> {
+        let declarations = self
+            .scope
+            .iter()
+            .map(|(prefix, uri)| prefix.len() + uri.len());
+        let attributes = self.inherited.iter().map(|(_, value)| value.len());
+        let authors = self.authors.iter().map(ExactSizeIterator::len);
+        let bytes: usize = declarations.chain(attributes).chain(authors).sum();
+        if self.head.history.is_none() && bytes > INHERITED_BYTES_MAX {
+            return Err(self.malformed("what its entries inherit from the feed is too long"));
+        }
+        Ok(())
     }
 
     fn children(&mut self, feed: &Scope, base: &Url) -> Result<(), ReadError> {
@@ -472,8 +536,21 @@ impl<'a> Reading<'a> {
             return Err(no_id(self.text));
         }
         let mut id: Option<String> = None;
+        let mut updated = None;
+        let foreign = self.head.history.is_none();
         loop {
             match self.event()? {
+                Event::Start(tag) if foreign && tag.local_name().as_ref() == b"updated" => {
+                    let own = self.declarations(&tag)?;
+                    let inner = entry.iter().cloned().chain(own).collect();
+                    if Self::is(&tag, &inner, feed, ATOM, b"updated") {
+                        updated = self
+                            .simple_content()?
+                            .and_then(|text| Instant::parse(&text));
+                    } else {
+                        self.skip(3)?;
+                    }
+                }
                 Event::Start(tag) if id.is_none() && tag.local_name().as_ref() == b"id" => {
                     let own = self.declarations(&tag)?;
                     // Innermost first: the id's own, the entry's, the feed's.
@@ -494,6 +571,7 @@ impl<'a> Reading<'a> {
             .ok_or_else(|| no_id(self.text))?;
         self.entries.push(Slice {
             id,
+            updated,
             range: start..self.position(),
         });
         Ok(())
@@ -528,6 +606,25 @@ impl<'a> Reading<'a> {
                     content.push(c.ok_or_else(|| self.unknown_entity(&name))?);
                 }
                 Event::Start(_) => return Err(self.malformed("an element where text belongs")),
+                Event::End(_) => return Ok(content),
+                event => self.passed_over(&event)?,
+            }
+        }
+    }
+
+    /// Returns the text of the current element, reading to its end; nothing if there are elements in it.
+    fn simple_content(&mut self) -> Result<Option<String>, ReadError> {
+        let mut content = Some(String::new());
+        loop {
+            match self.event()? {
+                Event::Text(text) => {
+                    let text = String::from_utf8_lossy(&text);
+                    content = content.map(|content| content + &text);
+                }
+                Event::Start(_) => {
+                    self.skip(4)?;
+                    content = None;
+                }
                 Event::End(_) => return Ok(content),
                 event => self.passed_over(&event)?,
             }

@@ -28,7 +28,7 @@ mod walk;
 pub use bookmark::{Bookmark, Start, Validators};
 pub use error::WalkError;
 pub use rounds::Replay;
-pub use walk::Walk;
+pub use walk::{Walk, is_same_feed};
 
 /// Something that a walk wants to have.
 #[derive(Clone, Debug, PartialEq, Eq)]

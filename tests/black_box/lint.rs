@@ -52,12 +52,12 @@ impl Chain {
         };
         let two = archive(
             &(link("prev-archive", "1") + &link("next-archive", "recent")),
-            &[4, 3],
+            &[5, 4, 3],
         );
         let one = archive(&link("next-archive", "2"), &[2, 1]);
         let recent = feed(
             &(link("self", "recent") + &link("prev-archive", "2")),
-            &[6, 5],
+            &[7, 6],
         );
         Self {
             documents: vec![
@@ -211,7 +211,11 @@ fn each_fault_is_named() {
         ),
         (
             "oldest first",
-            spoilt(1, &(entry(4) + &entry(3)), &(entry(3) + &entry(4))),
+            spoilt(
+                1,
+                &(entry(5) + &entry(4) + &entry(3)),
+                &(entry(3) + &entry(4) + &entry(5)),
+            ),
             &["error SF-1 /2"],
         ),
         (

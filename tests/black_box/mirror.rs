@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     dice::Dice,
-    harness::{Server, pause, program, run, simplefeed, text},
+    harness::{Server, pause, program, run, simplefeed, text, workspace},
     site::Site,
 };
 
@@ -128,12 +128,18 @@ fn a_mirror_goes_on_after_kills() {
         child.wait().unwrap();
     };
     // Until the first copy is there, there is nothing; some of it is kept from kill to kill.
-    for _ in 0..10 {
+    let kept = || fs::read_dir(scene.copy()).map_or(0, Iterator::count);
+    for _ in 0..200 {
         kill(30);
+        if kept() > 20 {
+            break;
+        }
     }
-    let kept = fs::read_dir(scene.copy()).map_or(0, Iterator::count);
-    println!("{kept} files are there after ten kills");
-    scene.mirror();
+    let kept = kept();
+    assert!(kept > 20, "no run has copied anything before it was killed");
+    let said = scene.mirror();
+    let new: usize = said.split(' ').next().unwrap().parse().unwrap();
+    assert!(new < FILES - 10, "{kept} were there, and {said}");
     assert_eq!(scene.check(), FILES);
     let mut end = 1_095;
     for _ in 0..10 {
@@ -171,11 +177,23 @@ fn a_mirror_goes_on_after_kills() {
 fn a_mirror_is_checked() {
     let scene = Scene::new();
     scene.mirror();
-    // A damaged archive among those that are known to be complete is noticed where the index lists it.
-    let archive = scene.copy().join("109.atom");
-    fs::write(&archive, "<feed").unwrap();
-    scene.mirror();
+    // Archives among those that are known to be complete are lost and damaged.
+    fs::write(scene.copy().join("109.atom"), "<feed").unwrap();
+    let damaged = scene.copy().join("57.atom");
+    let sound = fs::read_to_string(&damaged).unwrap();
+    fs::write(&damaged, sound + " ").unwrap();
+    fs::remove_file(scene.copy().join("3.atom")).unwrap();
+    assert_eq!(scene.mirror(), "3 files are new.\n");
     assert_eq!(scene.check(), FILES);
+
+    // One at a time.
+    let lock = fs::File::open(scene.copy().join(".mirror.lock")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(
+        run("simplefeed", &scene.args(), b"").status.code(),
+        Some(11)
+    );
+    drop(lock);
 
     let another = Server::start(
         &scene.folder.path().join("other"),
@@ -192,6 +210,53 @@ fn a_mirror_is_checked() {
     assert_eq!(output.status.code(), Some(16), "{}", text(&output.stderr));
     assert_eq!(fs::read(scene.copy().join("recent.atom")).unwrap(), before);
     scene.check();
+}
+
+/// Feeds of others, too, but for those that a folder cannot hold.
+#[test]
+fn a_mirror_of_another_dialect_is_the_same_feed() {
+    for (dialect, begin, kept) in [
+        ("rfc5005", "feed.atom", true),
+        ("ict4h", "recent.atom", true),
+        ("atom-hopper", "events.atom", true),
+        ("overlap", "feed.atom", true),
+        ("xml-base", "feed.atom", true),
+        ("link-header", "feed.atom", false),
+        ("latin-1", "feed.atom", false),
+    ] {
+        let original = workspace().join("fixtures/foreign").join(dialect);
+        let site = Site::of_folder(&original);
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("copy");
+        let args = [
+            "mirror",
+            &site.url(&format!("/{begin}")),
+            copy.to_str().unwrap(),
+        ];
+        let output = run("simplefeed", &args, b"");
+        assert_eq!(
+            output.status.success(),
+            kept,
+            "{dialect}: {}",
+            text(&output.stderr)
+        );
+        if kept {
+            let copied = Site::of_folder(&copy).url(&format!("/{begin}"));
+            let replayed = simplefeed(&["replay", &copied, "--format", "id"], b"");
+            assert_eq!(
+                replayed,
+                fs::read_to_string(original.join("order")).unwrap(),
+                "{dialect}"
+            );
+        } else {
+            assert!(
+                text(&output.stderr).contains("header fields"),
+                "{}",
+                text(&output.stderr)
+            );
+            assert!(!copy.join(begin).exists());
+        }
+    }
 }
 
 /// Nothing leads out of the folder.
@@ -234,7 +299,10 @@ fn a_mirror_stays_in_its_folder() {
             "{evil}: {}",
             text(&output.stderr)
         );
-        let written = fs::read_dir(&copy).unwrap().count();
+        let files = fs::read_dir(&copy)
+            .unwrap()
+            .map(|file| file.unwrap().path());
+        let written = files.filter(|path| name_of(path) != ".mirror.lock").count();
         assert_eq!(written, 0, "{evil}");
     }
 }

@@ -7,6 +7,7 @@
 //! | a chain without an end | stopped at `--documents` (1) |
 //! | a body of 10 GB, with its length, in chunks | stopped at `--document-bytes` (1) |
 //! | a small gzip body that unpacks to 10 GB | stopped at `--document-bytes` (1) |
+//! | authors of a megabyte that 5,000 entries inherit | not read (14) |
 //! | a head, or a body, a byte at a time | given up at `--request-timeout` (14) |
 //! | no answer at all | given up at `--read-timeout` (14) |
 //! | redirects to another scheme, host, port, or a private address | not followed, says where to (1) |
@@ -233,6 +234,25 @@ fn a_bomb_is_not_unpacked() {
     let headers = format!("{ATOM}Content-Encoding: gzip\r\n");
     let site = always(answer("200 OK", &headers, &packed));
     check(&site.url("/feed"), &[], 1, "longer than 2000000 bytes");
+}
+
+/// What entries inherit is written onto each of them: a little of it, or a small answer would fill the memory.
+#[test]
+fn a_feed_that_blows_up_its_entries_is_left() {
+    let author = format!("<author><name>{}</name></author>", "a".repeat(1_000_000));
+    let ids: Vec<u32> = (0..5_000).collect();
+    let mut packed = GzEncoder::new(vec![], Compression::best());
+    packed.write_all(&feed(&author, &ids)).unwrap();
+    let packed = packed.finish().unwrap();
+    assert!(packed.len() < 50_000);
+    let headers = format!("{ATOM}Content-Encoding: gzip\r\n");
+    let site = always(answer("200 OK", &headers, &packed));
+    check(
+        &site.url("/feed"),
+        &[],
+        14,
+        "what its entries inherit from the feed is too long",
+    );
 }
 
 #[test]

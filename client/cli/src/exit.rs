@@ -27,8 +27,16 @@ const ANOTHER_FEED: u8 = 16;
 /// Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
+/// A command line that clap takes and we do not.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
 /// Returns the exit code of an error.
 pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
+    if error.downcast_ref::<Usage>().is_some() {
+        return USAGE;
+    }
     if let Some(error) = error.downcast_ref::<ConsumerError>() {
         return code_of_consumer(error);
     }
@@ -66,7 +74,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
 
 fn code_of_consumer(error: &ConsumerError) -> u8 {
     match error {
-        ConsumerError::Url { .. } => USAGE,
+        ConsumerError::Url { .. } | ConsumerError::Scheme { .. } => USAGE,
         ConsumerError::Fetch(error) => code_of_fetch(error),
         ConsumerError::Bookmark { source, .. } => code_of_file(source),
         ConsumerError::Walk(error) => match error {

@@ -4,14 +4,17 @@
 
 use std::{num::NonZeroU32, process::Stdio, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
 use simplefeed_client::{Delivery, Policy, Worker, worker::HandlerError};
-use simplefeed_core::event::{Category, Event};
+use simplefeed_core::{
+    event::{Category, Event},
+    feed::is_absolute_iri,
+};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use crate::{duration, format::Format};
+use crate::{duration, exit::Usage, format::Format};
 
 /// What to run for an entry
 #[derive(Args, Debug)]
@@ -65,22 +68,33 @@ pub(crate) struct RulesArgs {
 
 impl RulesArgs {
     /// Returns a worker that keeps these rules.
-    pub(crate) fn worker(&self, worker: Worker) -> anyhow::Result<Worker> {
+    pub(crate) fn worker(&self, worker: Worker) -> Worker {
         let worker = worker
             .policy(self.policy)
             .attempts(self.attempts)
             .parked_max(self.parked_max)
             // The command is killed a little earlier than it is given up.
             .attempt_time(self.attempt_timeout.saturating_add(Duration::from_secs(10)));
-        Ok(match (&self.key, self.policy) {
-            (Some(place), Policy::ParkByKey) => {
-                let place = place.clone();
-                worker.key(move |delivery| key_of(delivery, &place))
+        match self.key.clone() {
+            Some(place) => worker.key(move |delivery| key_of(delivery, &place)),
+            None => worker,
+        }
+    }
+
+    /// Checks what clap cannot.
+    pub(crate) fn check(&self) -> Result<(), Usage> {
+        match (&self.key, self.policy) {
+            (None, Policy::ParkByKey) => Err(Usage("park-by-key needs --key".into())),
+            (Some(_), policy) if policy != Policy::ParkByKey => {
+                Err(Usage("--key is for --policy park-by-key".into()))
             }
-            (None, Policy::ParkByKey) => bail!("park-by-key needs --key"),
-            (Some(_), _) => bail!("--key is for --policy park-by-key"),
-            (None, _) => worker,
-        })
+            (Some(place), _) if !place.starts_with('/') && !is_absolute_iri(place) => {
+                Err(Usage(format!(
+                    "--key {place} is neither a JSON pointer, as /customer/id, nor the scheme of a category, which is a URI"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns how to run a command.
@@ -149,7 +163,13 @@ impl Handler {
                 drop(stdin.write_all(&input).await);
             }
         };
-        let ended = async { tokio::join!(child.wait(), fed).0 };
+        let ended = async {
+            tokio::pin!(fed);
+            tokio::select! {
+                status = child.wait() => status,
+                () = &mut fed => child.wait().await,
+            }
+        };
         let Ok(status) = tokio::time::timeout(self.timeout, ended).await else {
             drop(group);
             return Err(format!("it took longer than {:?} and was killed", self.timeout).into());

@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::fetch::{Fetcher, document_of, successful};
-use simplefeed_core::digest::Digest;
+use simplefeed_core::{digest::Digest, reader::Document};
 use url::Url;
 
 use crate::{exit, format::one_line, say, source::SourceArgs};
@@ -22,15 +22,13 @@ mod rules;
 use rules::{Page, Rules, Severity};
 
 /// Check anybody's feed and its archive
-///
-/// Exit codes: 0 nothing but notes, 1 something is wrong, or the feed cannot be read.
 #[derive(Args, Debug)]
 pub(crate) struct LintArgs {
     /// URL of the feed, or of any of its documents
     url: Url,
     /// Print one JSON object a line
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
     source: SourceArgs,
 }
@@ -84,6 +82,12 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
     Ok(if wrong { exit::OTHER } else { exit::OK })
 }
 
+/// Whether a recent document's archive links lead the wrong way round, as Atom Hopper's.
+pub(crate) fn leads_the_wrong_way(recent: &Document) -> bool {
+    let leads = |rel| recent.link(rel).is_some();
+    leads("next-archive") && !leads("prev-archive") && !recent.archived
+}
+
 struct Lint {
     fetcher: Fetcher,
     documents_max: usize,
@@ -107,8 +111,7 @@ impl Lint {
             page = self.page(&current.clone()).await?;
         }
         self.visited.insert(page.url.clone());
-        let leads = |rel| page.document.link(rel).is_some();
-        self.inverted = leads("next-archive") && !leads("prev-archive") && !page.document.archived;
+        self.inverted = leads_the_wrong_way(&page.document);
         if self.inverted {
             let detail = "next-archive leads to older documents, prev-archive to newer ones";
             self.rules.add(Severity::Error, "FH-5", &page.url, detail);

@@ -80,7 +80,9 @@ enum Command {
     /// Print entries as they come, or run a command for each
     #[command(after_help = "Examples:\n  \
         simplefeed tail URL --format id\n  \
-        simplefeed tail URL --exec 'curl -fsS -d @- http://127.0.0.1:9000/orders' --policy park-by-key --key /customer")]
+        simplefeed tail URL --exec 'curl -fsS -d @- http://127.0.0.1:9000/orders' --policy park-by-key --key /customer\n\n\
+        It ends with 0 when it is terminated and 130 when it is interrupted, whatever was skipped or parked;\n\
+        replay, which comes to an end, with 3 then.")]
     Tail(Box<replay::ReplayArgs>),
     /// List, show, retry or drop the entries that were set aside
     #[command(after_help = "Examples:\n  \
@@ -90,11 +92,18 @@ enum Command {
     Parked(parked::ParkedArgs),
     /// Tell how far behind a consumer is
     #[command(
-        after_help = "Example:\n  simplefeed status URL --state DIR --warn seconds=60 --crit seconds=600 --crit parked=0"
+        after_help = "Example:\n  simplefeed status URL --state DIR --warn seconds=60 --crit seconds=600 --crit parked=0\n\n\
+        Exit codes, as monitoring has them:\n  \
+        0 fine, 1 more than --warn, 2 more than --crit (or a gap, another feed, a changed history),\n  \
+        3 it cannot be told"
     )]
     Status(Box<status::StatusArgs>),
     /// Check anybody's feed and its archive
-    #[command(after_help = "Example:\n  simplefeed lint https://example.com/news.atom")]
+    #[command(
+        after_help = "Example:\n  simplefeed lint https://example.com/news.atom\n\n\
+        Exit codes:\n  \
+        0 nothing but notes, 1 something is wrong; others if the feed cannot be read"
+    )]
     Lint(Box<lint::LintArgs>),
     /// Keep a static copy of a feed, byte for byte
     #[command(
@@ -159,6 +168,8 @@ impl CommandLine {
     fn voice(&self) -> say::Voice {
         let json = match &self.command {
             Command::Replay(args) | Command::Tail(args) => args.format == Some(Format::Ndjson),
+            Command::Status(args) => args.json,
+            Command::Lint(args) => args.json,
             _ => false,
         };
         let loudness = match (self.quiet, self.verbose) {

@@ -6,7 +6,8 @@
 //! finds a feed as it once was. What was copied before is checked and not fetched again.
 
 use std::{
-    fs::{self, File},
+    collections::HashSet,
+    fs::{self, File, TryLockError},
     io::{self, Write as _},
     path::{Component, Path, PathBuf},
 };
@@ -16,15 +17,20 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use simplefeed_client::{
     fetch::{FetchError, Fetcher, document_of, successful},
+    state::StateError,
     transport::Answer,
 };
 use simplefeed_core::{
-    digest::Digest, feed::Position, history::HistoryHash, index::IndexBlock, reader::Document,
-    replay::WalkError,
+    digest::Digest,
+    feed::Position,
+    history::HistoryHash,
+    index::IndexBlock,
+    reader::Document,
+    replay::{WalkError, is_same_feed},
 };
 use url::Url;
 
-use crate::{exit, say, source::SourceArgs};
+use crate::{exit, lint::leads_the_wrong_way, say, source::SourceArgs};
 
 /// What is remembered about the copy.
 const MEMORY: &str = ".mirror.json";
@@ -46,11 +52,13 @@ pub(crate) struct MirrorArgs {
 pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
     fs::create_dir_all(&args.folder)
         .with_context(|| format!("cannot use {}", args.folder.display()))?;
+    let _lock = lock(&args.folder)?;
     let mut mirror = Mirror {
         fetcher: args.source.fetcher(&args.url)?,
         folder: args.folder,
         documents_max: args.source.documents_max(),
         base: None,
+        older: "prev-archive",
         written: 0,
     };
     mirror.sync(&args.url).await?;
@@ -79,6 +87,8 @@ struct Mirror {
     documents_max: usize,
     /// Where the folder's files are on the server.
     base: Option<Url>,
+    /// The relation of the links to older documents.
+    older: &'static str,
     written: u64,
 }
 
@@ -87,6 +97,9 @@ impl Mirror {
         for _ in 0..LOOKS {
             let (recent, document) = self.recent(url).await?;
             self.base = Some(recent.url.join(".")?);
+            if leads_the_wrong_way(&document) {
+                self.older = "next-archive";
+            }
             self.check_against_copy(&recent, &document)?;
             if let Some(open) = self.open_document(&document).await? {
                 self.keep(&open)?;
@@ -125,7 +138,7 @@ impl Mirror {
     /// A copy is of one feed, and never becomes older.
     fn check_against_copy(&self, recent: &Fetched, document: &Document) -> anyhow::Result<()> {
         if let Some(memory) = self.memory()?
-            && memory.feed != document.feed
+            && !is_same_feed(&memory.feed, document)
         {
             return Err(walk(WalkError::AnotherFeed {
                 url: recent.url.clone(),
@@ -150,21 +163,33 @@ impl Mirror {
     /// Fetches the open document at its permanent URL; `None` if it is not what the recent document showed,
     /// because the feed has grown.
     async fn open_document(&self, recent: &Document) -> anyhow::Result<Option<Fetched>> {
-        let permanent = recent.link("via").filter(|_| recent.history.is_some());
-        let Some(permanent) = permanent else {
+        let Some(permanent) = recent.link("via") else {
             return Ok(None);
         };
+        if recent.history.is_none() {
+            return Ok(self.foreign_open_document(permanent, recent).await);
+        }
         let fetched = self.fetch(permanent).await?;
         let document = read(&fetched)?;
         let same = document.link("next-archive").is_none() && end_of(&document) == end_of(recent);
         Ok(same.then_some(fetched))
     }
 
+    /// In a foreign feed `via` may lead anywhere; if it leads to the same entries, archives may lead there.
+    async fn foreign_open_document(&self, permanent: &Url, recent: &Document) -> Option<Fetched> {
+        self.path(permanent).ok()?;
+        let fetched = self.fetch(permanent).await.ok()?;
+        let document = read(&fetched).ok()?;
+        let newest = |document: &Document| Some(document.entry(0)?.id.to_owned());
+        let same = document.len() == recent.len() && newest(&document) == newest(recent);
+        same.then_some(fetched)
+    }
+
     /// Copies the archives, newest first, down to those that are here. Returns the newest.
     async fn archives(&mut self, recent: &Document) -> anyhow::Result<Option<Url>> {
         let complete = self.memory()?.and_then(|memory| memory.complete);
         let mut behind = recent.clone();
-        let newest = recent.link("prev-archive").cloned();
+        let newest = recent.link(self.older).cloned();
         let mut next = newest.clone();
         let mut left = self.documents_max;
         while let Some(url) = next {
@@ -174,7 +199,7 @@ impl Mirror {
             })?;
             let is_complete = complete.as_ref() == Some(&url);
             behind = self.archive(&url, &behind).await?;
-            next = behind.link("prev-archive").cloned();
+            next = behind.link(self.older).cloned();
             next = next.filter(|_| !is_complete);
         }
         Ok(newest)
@@ -213,22 +238,26 @@ impl Mirror {
     async fn index(&mut self, recent: &Document) -> anyhow::Result<()> {
         let mut next = recent.link("index").cloned();
         let mut blocks = vec![];
-        while let Some(url) = next.take() {
+        let mut seen = HashSet::new();
+        while let Some(url) = next.take().filter(|url| seen.insert(url.clone())) {
             let fetched = self.fetch(&url).await?;
             let block = IndexBlock::read(&fetched.answer.body);
             let block = block.map_err(|source| FetchError::NotAnIndex { url, source })?;
             for listed in &block.documents {
                 let url = fetched.url.join(&listed.href)?;
-                let bytes = fs::read(self.path(&url)?);
-                let bytes = bytes.with_context(|| format!("{url} is listed and not copied"))?;
-                if Digest::of(&bytes) != listed.sha256 {
+                let here = fs::read(self.path(&url)?);
+                if here.is_ok_and(|here| Digest::of(&here) == listed.sha256) {
+                    continue;
+                }
+                // It was lost or damaged here since it was copied.
+                let again = self.fetch(&url).await?;
+                if Digest::of(&again.answer.body) != listed.sha256 {
                     return Err(FetchError::Changed { url }.into());
                 }
+                self.keep(&again)?;
             }
             let previous = block.prev.map(|prev| fetched.url.join(&prev)).transpose()?;
-            // A closed block that is here was checked when it was copied, and so were those before it.
-            let here = |url: &Url| self.path(url).is_ok_and(|path| path.is_file());
-            next = previous.filter(|previous| !here(previous));
+            next = previous;
             blocks.push(fetched);
         }
         for block in blocks.iter().rev() {
@@ -331,10 +360,36 @@ fn copied(path: &Path, url: &Url) -> anyhow::Result<Option<Document>> {
     }
 }
 
+/// Locks a folder until what is returned is dropped.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let path = folder.join(".mirror.lock");
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("cannot use {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let (folder, holder) = (folder.to_path_buf(), "another mirror".into());
+            Err(StateError::Locked { folder, holder }.into())
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+/// Reads a document, which must say in a folder what it says on the server.
 fn read(fetched: &Fetched) -> anyhow::Result<Document> {
-    let document = document_of(&fetched.url, &fetched.answer);
-    let url = fetched.url.clone();
-    Ok(document.map_err(|source| FetchError::Malformed { url, source })?)
+    let url = &fetched.url;
+    let document = document_of(url, &fetched.answer);
+    let document = document.map_err(|source| FetchError::Malformed {
+        url: url.clone(),
+        source,
+    })?;
+    let alone = Document::read(fetched.answer.body.clone(), url);
+    if !alone.is_ok_and(|alone| alone.links == document.links) {
+        bail!("{url} cannot be understood without its header fields, which a folder cannot keep");
+    }
+    Ok(document)
 }
 
 fn walk(error: WalkError) -> anyhow::Error {
@@ -354,7 +409,7 @@ fn end_of(document: &Document) -> Option<u64> {
 /// Whether `behind` goes on where `document` ends. Of foreign feeds nobody knows, but that they are one.
 fn continues(document: &Document, behind: &Document) -> bool {
     let (Some((_, before)), Some((first, expected))) = (document.history, behind.history) else {
-        return document.feed == behind.feed;
+        return is_same_feed(&behind.feed, document);
     };
     let entries = (0..document.len())
         .rev()

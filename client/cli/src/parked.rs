@@ -3,6 +3,7 @@
 //! Shell: the state folder. Looking needs no lock, so that it can be done while the consumer runs.
 
 use std::{
+    collections::HashSet,
     io::{self, Write as _},
     path::PathBuf,
     time::Duration,
@@ -21,7 +22,8 @@ use crate::{
     format::{Format, one_line},
     handler::Handler,
     replay::Warnings,
-    say, state,
+    say,
+    state::{self, StateArgs},
 };
 
 /// List, show, retry or drop the entries that were set aside
@@ -81,19 +83,31 @@ enum Command {
 }
 
 #[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
 struct FolderArgs {
     /// Folder that the consumer was given
     #[arg(long, value_name = "DIR")]
-    state: PathBuf,
+    state: Option<PathBuf>,
+    /// URL that the consumer was given, if it was given no folder
+    #[arg(long)]
+    url: Option<String>,
 }
 
 impl FolderArgs {
-    /// Returns what is parked, without locking the folder.
-    fn look(&self) -> anyhow::Result<Vec<Parked>> {
-        if !self.state.is_dir() {
-            bail!("there is no folder {}", self.state.display());
+    fn path(&self) -> anyhow::Result<PathBuf> {
+        let args = StateArgs {
+            state: self.state.clone(),
+        };
+        let folder = args.folder(self.url.as_deref().unwrap_or_default())?;
+        if !folder.is_dir() {
+            bail!("there is no folder {}", folder.display());
         }
-        Ok(parked::list(&self.state)?)
+        Ok(folder)
+    }
+
+    /// Returns what is parked, without locking the folder.
+    fn look(&self) -> anyhow::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
+        Ok(parked::iter(&self.path()?)?)
     }
 }
 
@@ -110,12 +124,12 @@ struct Line<'a> {
 
 pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
     match args.command {
-        Command::List { folder, json } => list(&folder.look()?, json),
+        Command::List { folder, json } => list(folder.look()?, json),
         Command::Show {
             folder,
             ids,
             format,
-        } => show(&chosen(folder.look()?, &ids)?, format),
+        } => show(folder.look()?, &ids, format),
         Command::Retry {
             folder,
             ids,
@@ -134,22 +148,34 @@ pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
     }
 }
 
-/// Returns those with these ids, or all; every id must be there.
-fn chosen(mut all: Vec<Parked>, ids: &[String]) -> anyhow::Result<Vec<Parked>> {
-    for id in ids {
-        if !all.iter().any(|parked| parked.delivery().id() == id) {
-            bail!("entry {id} is not parked");
+/// Does something with those that have these ids, or with all; every id must be there.
+fn each(
+    all: impl Iterator<Item = io::Result<Parked>>,
+    ids: &[String],
+    mut work: impl FnMut(Parked) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut missing: HashSet<&str> = ids.iter().map(String::as_str).collect();
+    for parked in all {
+        let parked = parked?;
+        let wanted = {
+            let delivery = parked.delivery();
+            missing.remove(delivery.id());
+            ids.is_empty() || ids.iter().any(|id| id == delivery.id())
+        };
+        if wanted {
+            work(parked)?;
         }
     }
-    if !ids.is_empty() {
-        all.retain(|parked| ids.iter().any(|id| parked.delivery().id() == id));
+    match missing.into_iter().min() {
+        Some(id) => bail!("entry {id} is not parked"),
+        None => Ok(()),
     }
-    Ok(all)
 }
 
-fn list(all: &[Parked], json: bool) -> anyhow::Result<u8> {
+fn list(all: impl Iterator<Item = io::Result<Parked>>, json: bool) -> anyhow::Result<u8> {
     let mut out = io::stdout().lock();
     for parked in all {
+        let parked = parked?;
         let delivery = parked.delivery();
         let line = Line {
             id: delivery.id(),
@@ -180,11 +206,15 @@ fn list(all: &[Parked], json: bool) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-fn show(all: &[Parked], format: Format) -> anyhow::Result<u8> {
+fn show(
+    all: impl Iterator<Item = io::Result<Parked>>,
+    ids: &[String],
+    format: Format,
+) -> anyhow::Result<u8> {
     let mut out = io::stdout().lock();
-    for parked in all {
-        format.write(&parked.delivery(), &mut out)?;
-    }
+    each(all, ids, |parked| {
+        format.write(&parked.delivery(), &mut out)
+    })?;
     out.flush()?;
     Ok(exit::OK)
 }
@@ -195,9 +225,13 @@ async fn retry(
     handler: &Handler,
     timeout: Duration,
 ) -> anyhow::Result<u8> {
-    let wanted = chosen(folder.look()?, ids)?;
-    let state = state::open(&folder.state)?;
-    let is_wanted = |parked: &Parked| wanted.iter().any(|one| one.number == parked.number);
+    let mut wanted = HashSet::new();
+    each(folder.look()?, ids, |parked| {
+        wanted.insert(parked.number);
+        Ok(())
+    })?;
+    let state = state::open(&folder.path()?)?;
+    let is_wanted = |parked: &Parked| wanted.contains(&parked.number);
     let time = timeout.saturating_add(Duration::from_secs(10));
     let mut warnings = Warnings::default();
     let retried = worker::retry(&state, is_wanted, time, &mut warnings, async |entry| {
@@ -213,9 +247,9 @@ async fn retry(
 }
 
 fn drop_all(folder: &FolderArgs, ids: &[String], reason: &str) -> anyhow::Result<u8> {
-    let state = state::open(&folder.state)?;
-    for parked in chosen(state.parked()?, ids)? {
-        worker::drop_parked(&state, &parked, reason)?;
-    }
+    let state = state::open(&folder.path()?)?;
+    each(folder.look()?, ids, |parked| {
+        Ok(worker::drop_parked(&state, &parked, reason)?)
+    })?;
     Ok(exit::OK)
 }

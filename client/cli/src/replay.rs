@@ -14,7 +14,10 @@ use clap::Args;
 use simplefeed_client::{
     Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker, worker::Attempt,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+};
 
 use crate::{
     exit, format::Format, handler::HandlerArgs, progress::counter, say, since, source::SourceArgs,
@@ -121,10 +124,11 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
 
 /// Runs a command for each entry.
 async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow::Result<u8> {
+    args.handler.rules.check()?;
     let state = args.state.open(&args.url)?;
     say::detail(&format!("the state is in {}", state.path().display()));
     let worker = Worker::new(args.consumer(follow)?, state)?;
-    let mut worker = args.handler.rules.worker(worker)?;
+    let mut worker = args.handler.rules.worker(worker);
     let handler = args
         .handler
         .rules
@@ -133,19 +137,33 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
-    let mut ended_by = exit::OK;
+    let (told, stop) = oneshot::channel::<()>();
     let stop = async {
-        tokio::select! {
-            _ = interrupted.recv() => ended_by = exit::INTERRUPTED,
-            _ = terminated.recv() => {}
-        }
+        // It is told by being dropped.
+        let _told = stop.await.is_err();
     };
     let mut pace = Pace::new(args.rate);
     let tally = worker.run_until(stop, async |delivery| {
         pace.wait().await;
         handler.handle(delivery).await
     });
-    let tally = tally.await?;
+    tokio::pin!(tally);
+    let mut told = Some(told);
+    let mut ended_by = exit::OK;
+    let tally = loop {
+        let code = tokio::select! {
+            tally = &mut tally => break tally?,
+            _ = interrupted.recv() => exit::INTERRUPTED,
+            _ = terminated.recv() => exit::OK,
+        };
+        ended_by = code;
+        let Some(told) = told.take() else {
+            // What it began counts as an attempt.
+            return Ok(code);
+        };
+        say::note("The command may come to its end; once more, and it is killed.");
+        drop(told);
+    };
     if tally.skipped + tally.parked > 0 {
         say::note(&format!(
             "{} entries were handled, {} skipped, {} parked.",

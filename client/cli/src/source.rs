@@ -14,7 +14,7 @@ use simplefeed_client::{
 };
 use url::Url;
 
-use crate::{duration, token::TokenArgs};
+use crate::{duration, exit::Usage, token::TokenArgs};
 
 /// How to read, and the bounds of what is read
 #[derive(Args, Debug)]
@@ -73,6 +73,9 @@ impl SourceArgs {
 
     /// Returns a fetcher that is at home at `url`.
     pub(crate) fn fetcher(&self, url: &Url) -> anyhow::Result<Fetcher> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Usage(format!("{url} begins with neither http nor https")).into());
+        }
         let transport = transport::ready_made(self.timeouts());
         let transport = transport.context("there is no way to the network")?;
         let mut fetcher = Fetcher::new(transport, url)

@@ -13,12 +13,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
 use simplefeed_client::{
     Bookmark, BookmarkStore as _, Consumer, ConsumerError, Delivery, FileBookmark,
     fetch::{Fetched, Fetcher},
     state::parked,
+    worker::Attempt,
 };
 use simplefeed_core::{
     feed::Position,
@@ -28,12 +30,9 @@ use simplefeed_core::{
 };
 use url::Url;
 
-use crate::{exit, say, since, source::SourceArgs, state::StateArgs};
+use crate::{exit, format::one_line, say, since, source::SourceArgs, state::StateArgs};
 
 /// Tell how far behind a consumer is
-///
-/// Exit codes, as monitoring has them: 0 fine, 1 more than --warn allows, 2 more than --crit allows (or a
-/// gap, another feed or a changed history), 3 it cannot be told.
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
     /// URL of the feed, as the consumer was given it
@@ -42,7 +41,7 @@ pub(crate) struct StatusArgs {
     state: StateArgs,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Exit 1 if there is more than this: entries=N, documents=N, seconds=N, idle=N (seconds since the last
     /// success) or parked=N
     #[arg(long, value_name = "WHAT=N")]
@@ -72,6 +71,8 @@ struct Status {
     /// The last entry done with, and its position.
     entry: Option<String>,
     position: Option<u64>,
+    /// What is being tried.
+    attempt: Option<Attempt>,
 }
 
 /// A bound to one of the numbers.
@@ -155,14 +156,13 @@ impl Status {
 
 async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
     let folder = args.state.folder(&args.url)?;
-    let bookmark = match FileBookmark::open(folder.join("bookmark")) {
-        Ok(mut file) => file.load()?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+    let nothing = || format!("nothing is remembered in {}", folder.display());
+    let mut file = match FileBookmark::open(folder.join("bookmark")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(nothing()),
         Err(error) => return Err(error.into()),
     };
-    let Some(bookmark) = bookmark else {
-        anyhow::bail!("nothing is remembered in {}", folder.display());
-    };
+    let bookmark = file.load()?.with_context(nothing)?;
     let last = last_success(&folder);
     let idle = last.and_then(|last| SystemTime::now().duration_since(last).ok());
     let mut status = Status {
@@ -170,11 +170,12 @@ async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
         entries: 0,
         documents: 0,
         seconds: 0,
-        parked: u64::try_from(parked::list(&folder)?.len())?,
+        parked: u64::try_from(parked::iter(&folder)?.count())?,
         last_success: last.map(|last| instant_of(last).to_string()),
         idle: idle.map(|idle| idle.as_secs()),
         entry: bookmark.entry.clone(),
         position: bookmark.position.map(|position| position.0),
+        attempt: file.attempt()?,
     };
     let builder = args.source.consumer(&args.url)?.resume(bookmark.clone());
     let mut consumer = builder.build()?;
@@ -226,7 +227,8 @@ async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Opt
     let mut documents = u64::from(!document.is_empty());
     let (Position(mut end), _) = document.history?;
     let mut next = document.link("index").cloned();
-    while let Some(url) = next.take() {
+    let mut seen = HashSet::new();
+    while let Some(url) = next.take().filter(|url| seen.insert(url.clone())) {
         let (url, block) = fetcher.index(&url).await.ok()?;
         // The index may lag behind.
         if block
@@ -261,13 +263,9 @@ fn age_of(delivery: &Delivery) -> u64 {
     u64::try_from(age / 1_000_000).unwrap_or(0)
 }
 
-/// Returns when the consumer last moved its bookmark or found nothing newer.
+/// Returns when the consumer last finished an entry or found nothing newer.
 fn last_success(folder: &Path) -> Option<SystemTime> {
-    let times = ["looked", "bookmark"].map(|name| {
-        let found = fs::metadata(folder.join(name)).ok()?;
-        found.modified().ok()
-    });
-    times.into_iter().flatten().max()
+    fs::metadata(folder.join("succeeded")).ok()?.modified().ok()
 }
 
 fn instant_of(time: SystemTime) -> Instant {
@@ -295,5 +293,21 @@ fn print(status: &Status, json: bool) -> anyhow::Result<()> {
     let last = status.last_success.clone().unwrap_or_else(never);
     writeln!(out, "last success  {last}")?;
     writeln!(out, "parked        {}", status.parked)?;
+    if let Some(Attempt {
+        entry,
+        count,
+        error,
+        ..
+    }) = &status.attempt
+    {
+        let why = error
+            .as_ref()
+            .map_or(String::new(), |error| format!(", last time: {error}"));
+        writeln!(
+            out,
+            "trying        {}",
+            one_line(&format!("{entry}, begun {count} times{why}"))
+        )?;
+    }
     Ok(out.flush()?)
 }

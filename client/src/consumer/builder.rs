@@ -222,6 +222,9 @@ impl Builder {
             source,
         })?;
         let url = without_password(given.clone());
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(ConsumerError::Scheme { url });
+        }
         let kept = match &mut self.store {
             Some(store) => store.load().map_err(|source| ConsumerError::Bookmark {
                 action: "read",
@@ -245,6 +248,8 @@ impl Builder {
             let password = given.password().unwrap_or_default();
             fetcher = fetcher.password(given.username(), password);
         }
+        // What the store has counts only where the caller has nothing.
+        let kept = kept.filter(|_| self.resume.is_none());
         let start = match (self.resume.or_else(|| kept.clone()), self.since) {
             (Some(bookmark), _) => Start::Bookmark(bookmark),
             (None, since) => since.into(),

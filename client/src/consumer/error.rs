@@ -5,6 +5,7 @@
 use std::io;
 
 use simplefeed_core::replay::WalkError;
+use url::Url;
 
 use crate::{fetch::FetchError, transport::TransportError};
 
@@ -42,6 +43,12 @@ pub enum ConsumerError {
         /// What is wrong with it.
         source: url::ParseError,
     },
+    /// The feed's URL is not one of HTTP.
+    #[error("{url} begins with neither http nor https")]
+    Scheme {
+        /// What was given.
+        url: Url,
+    },
     /// The transport cannot be set up.
     #[error("there is no way to the network")]
     Transport(#[source] TransportError),
@@ -67,7 +74,9 @@ impl ConsumerError {
         match self {
             Self::Fetch(error) => error.is_transient(),
             Self::Walk(error) => matches!(error, WalkError::Stale { .. }),
-            Self::Url { .. } | Self::Transport(_) | Self::Bookmark { .. } => false,
+            Self::Url { .. } | Self::Scheme { .. } | Self::Transport(_) | Self::Bookmark { .. } => {
+                false
+            }
         }
     }
 }

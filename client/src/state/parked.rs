@@ -12,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use simplefeed_core::replay::Bookmark;
 
-use crate::{delivery::Delivery, files};
+use crate::{bookmark::Attempt, delivery::Delivery, files};
 
 /// The version of the files' form.
 const VERSION: u32 = 1;
@@ -27,9 +27,11 @@ const VERSION: u32 = 1;
 /// use simplefeed_client::state::parked;
 ///
 /// let folder = tempfile::tempdir()?;
-/// for parked in parked::list(folder.path())? {
+/// for parked in parked::iter(folder.path())? {
+///     let parked = parked?;
 ///     println!("{} {}: {:?}", parked.number, parked.delivery().id(), parked.error);
 /// }
+/// assert_eq!(parked::list(folder.path())?.len(), 0);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,10 +71,30 @@ impl Parked {
         Delivery::kept(self.entry.clone().into(), self.place.clone())
     }
 
+    /// Returns the place after it, if it is what became of this attempt.
+    pub(super) fn place_if_given_up(&self, attempt: &Attempt) -> Option<&Bookmark> {
+        let same = self.place.entry.as_ref() == Some(&attempt.entry)
+            && self.place.position == attempt.position
+            && self.attempts == attempt.count;
+        same.then_some(&self.place)
+    }
+
     /// Whether it is this entry.
     pub(super) fn is_of(&self, delivery: &Delivery) -> bool {
         self.entry.as_bytes() == &delivery.raw()[..] && self.place.position == delivery.position()
     }
+}
+
+/// Returns the entries set aside in a state folder, oldest first, one after the other: there may be more than
+/// fit into memory.
+///
+/// # Errors
+///
+/// Returns why they cannot be read.
+pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
+    let folder = folder.to_path_buf();
+    let numbers = numbers(&folder)?.into_iter();
+    Ok(numbers.filter_map(move |number| read(&path_of(&folder, number)).transpose()))
 }
 
 /// Returns the entries set aside in a state folder, oldest first.
@@ -81,6 +103,11 @@ impl Parked {
 ///
 /// Returns why they cannot be read.
 pub fn list(folder: &Path) -> io::Result<Vec<Parked>> {
+    iter(folder)?.collect()
+}
+
+/// Returns the numbers of the entries set aside, in their order.
+fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let parked = folder.join("parked");
     let found = match fs::read_dir(&parked) {
         Ok(found) => found,
@@ -94,11 +121,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<Parked>> {
         numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
     }
     numbers.sort_unstable();
-    let mut entries = vec![];
-    for number in numbers {
-        entries.extend(read(&path_of(folder, number))?);
-    }
-    Ok(entries)
+    Ok(numbers)
 }
 
 /// Reads one; `None` if it is not there any more.
@@ -132,15 +155,23 @@ pub(super) struct Parking {
 
 impl Parking {
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
-        let entries = list(folder)?.into_iter();
+        let keys = iter(folder)?.map(|parked| parked.map(|one| (one.number, one.key)));
         Ok(Self {
             folder: folder.into(),
-            keys: entries.map(|one| (one.number, one.key)).collect(),
+            keys: keys.collect::<io::Result<_>>()?,
         })
     }
 
     pub(super) fn list(&self) -> io::Result<Vec<Parked>> {
         list(&self.folder)
+    }
+
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.keys.keys().copied().collect()
+    }
+
+    pub(super) fn read(&self, number: u64) -> io::Result<Option<Parked>> {
+        read(&path_of(&self.folder, number))
     }
 
     pub(super) fn len(&self) -> usize {

@@ -349,6 +349,12 @@ async fn an_end_at_any_write_loses_nothing() {
             );
             // Only the one in hand when it ended may be begun once more.
             let again = found.begun.get(before).copied();
+            // What became of each stands in the record.
+            let parked = found.parked.iter().map(|(number, ..)| number);
+            for number in parked {
+                let recorded = found.record.iter().any(|(_, id, _)| id == number);
+                assert!(recorded, "{policy}, {writes}: {found:?}");
+            }
             for number in [1, 4, 5] {
                 let begun = found.begun.iter().filter(|begun| **begun == number).count();
                 let most = 1 + usize::from(ended && again == Some(number));
@@ -356,6 +362,143 @@ async fn an_end_at_any_write_loses_nothing() {
             }
         }
     }
+}
+
+/// Goal: the same for what is taken up again: nothing that is parked is lost, and nothing that the handler took
+/// comes again but the last.
+#[tokio::test(start_paused = true)]
+async fn an_end_while_retrying_loses_nothing() {
+    for writes in 0..12 {
+        let scene = Scene::new(Fails, &[1], usize::MAX);
+        scene.run(Policy::ParkByKey).await;
+        let state = StateFolder::open(scene.folder.path()).unwrap();
+        let (mut tried, mut quiet) = (vec![], Quiet);
+        end::after(Some(writes));
+        let time = Duration::from_secs(1);
+        let ended = retry(
+            &state,
+            |_| true,
+            time,
+            &mut quiet,
+            async |delivery| {
+                tried.push(number(delivery));
+                Ok(())
+            },
+        );
+        let ended = ended.await.is_err();
+        end::after(None);
+        drop(state);
+        let state = StateFolder::open(scene.folder.path()).unwrap();
+        let (again, _) = try_all(&state, &|_| false).await;
+        let last = tried.last().copied().filter(|_| ended);
+        let twice: Vec<u32> = again
+            .iter()
+            .copied()
+            .filter(|n| tried.contains(n))
+            .collect();
+        assert!(
+            twice.is_empty() || twice == [last.unwrap()],
+            "{writes}: {tried:?} {again:?}"
+        );
+        tried.extend(again.iter().filter(|number| !twice.contains(number)));
+        assert_eq!(tried, [1, 3, 5], "{writes}");
+        assert!(scene.found().parked.is_empty());
+    }
+}
+
+/// What was set aside right before the process ended does not come again once it is dropped.
+#[tokio::test(start_paused = true)]
+async fn what_was_given_up_is_done_with() {
+    let scene = Scene::new(Fails, &[2], usize::MAX);
+    let mut worker = scene.worker(Policy::Park);
+    // The bookmark before each of two entries and before the second attempt, the record, the parked entry.
+    end::after(Some(5));
+    let ended = worker.run(async |delivery| scene.handle(delivery).await);
+    assert!(ended.await.is_err());
+    end::after(None);
+    drop(worker);
+    assert_eq!(scene.found().parked, [(2, false, 2)]);
+    let state = StateFolder::open(scene.folder.path()).unwrap();
+    let parked = &state.parked().unwrap()[0];
+    drop_parked(&state, parked, "a test").unwrap();
+    drop(state);
+    let found = scene.run(Policy::Park).await;
+    assert_eq!(
+        (found.begun, found.parked),
+        (vec![1, 2, 2, 3, 4, 5], vec![])
+    );
+}
+
+/// A worker may be run again: what it had in hand when it stopped, or failed to write, comes first.
+#[tokio::test(start_paused = true)]
+async fn a_worker_can_be_run_again() {
+    let scene = Scene::new(Fails, &[2], 2);
+    let mut worker = scene.worker(Policy::Block);
+    let stop = time::sleep(Duration::from_millis(500));
+    let tally = worker.run_until(stop, async |delivery| scene.handle(delivery).await);
+    assert_eq!(tally.await.unwrap().handled, 1);
+    for writes in [0, 1, 2] {
+        end::after(Some(writes));
+        let ended = worker.run(async |delivery| scene.handle(delivery).await);
+        assert!(ended.await.is_err());
+        end::after(None);
+    }
+    let tally = worker.run(async |delivery| scene.handle(delivery).await);
+    tally.await.unwrap();
+    let mut begun = scene.found().begun;
+    begun.dedup();
+    assert_eq!(begun, [1, 2, 3, 4, 5]);
+}
+
+/// The record tells how the last attempt ended, not the one before it.
+#[tokio::test(start_paused = true)]
+async fn a_kill_after_a_failure_is_told_as_a_kill() {
+    let scene = Scene::new(Kill, &[2], usize::MAX);
+    let mut first = true;
+    let mut worker = scene.worker(Policy::Skip);
+    let killed = pin!(scene.killed.notified().fuse());
+    let run = worker.run(async |delivery| {
+        if number(delivery) == 2 && std::mem::take(&mut first) {
+            return Err("it is broken".into());
+        }
+        scene.handle(delivery).await
+    });
+    assert!(before(killed, run).await.is_none());
+    drop(worker);
+    scene.run(Policy::Skip).await;
+    assert_eq!(record(scene.folder.path())[0]["why"], CUT_SHORT);
+}
+
+/// What a crash has left of a line does not spoil the next one.
+#[tokio::test(start_paused = true)]
+async fn a_torn_line_stays_alone() {
+    let scene = Scene::new(Fails, &[2], usize::MAX);
+    let path = scene.folder.path().join("record.ndjson");
+    fs::write(&path, "{\"at\":\"2026").unwrap();
+    scene
+        .worker(Policy::Skip)
+        .run(async |delivery| scene.handle(delivery).await)
+        .await
+        .unwrap();
+    let text = fs::read_to_string(path).unwrap();
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["id"], "urn:2");
+}
+
+/// A key that cannot be told is none.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_panics_stops_nobody() {
+    let scene = Scene::new(Fails, &[2], usize::MAX);
+    let worker = scene.worker(Policy::ParkByKey);
+    let mut worker = worker.key(|delivery| {
+        assert_ne!(number(delivery), 2, "no key");
+        Some(parity(delivery))
+    });
+    worker
+        .run(async |delivery| scene.handle(delivery).await)
+        .await
+        .unwrap();
+    assert_eq!(scene.found().parked, [(2, false, 2)]);
 }
 
 /// A second worker does not get the folder.

@@ -32,7 +32,13 @@ pub fn to_utf8(body: Bytes, charset: Option<&str>) -> Bytes {
     let declared = || declared(&body).and_then(Encoding::for_label);
     let encoding = marked.or_else(told).or_else(declared).unwrap_or(UTF_8);
     if encoding == UTF_8 {
-        return body;
+        // Or the declaration would be believed, the next time.
+        let doubted = marked.is_none() && declared().is_some_and(|declared| declared != UTF_8);
+        return if doubted {
+            [UTF_8_MARK, &body[..]].concat().into()
+        } else {
+            body
+        };
     }
     let (text, _) = encoding.decode_with_bom_removal(&body);
     [UTF_8_MARK, text.as_bytes()].concat().into()
@@ -88,6 +94,13 @@ mod tests {
     fn what_was_converted_stays() {
         let body = b"<?xml version='1.0' encoding='latin1'?>\xe9".to_vec();
         let once = to_utf8(body.into(), None);
+        assert_eq!(to_utf8(once.clone(), None), once);
+        // Nor is what the media type says is UTF-8, whatever it declares.
+        let body = "<?xml version='1.0' encoding='latin1'?>é"
+            .as_bytes()
+            .to_vec();
+        let once = to_utf8(body.into(), Some("utf-8"));
+        assert!(once.ends_with("é".as_bytes()));
         assert_eq!(to_utf8(once.clone(), None), once);
     }
 }

@@ -27,6 +27,9 @@ pub struct Bookmark {
     /// The epoch of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Epoch::is_first")]
     pub epoch: Epoch,
+    /// Whether the feed lists its oldest entry first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oldest_first: bool,
     /// The permanent URL of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Url>,

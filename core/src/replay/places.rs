@@ -16,6 +16,7 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
         position: entry.place.map(|(position, _)| position),
         history: entry.place.map(|(_, history)| history),
         epoch: document.epoch,
+        oldest_first: document.is_turned(),
         document: Some(url.clone()),
         ..Bookmark::default()
     })

@@ -5,7 +5,12 @@
 use url::Url;
 
 use super::{Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError, seen::Seen};
-use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, reader::Document};
+use crate::{
+    index::IndexBlock,
+    instant::Instant,
+    limits::WALK_DOCUMENTS_MAX,
+    reader::{Document, Listing},
+};
 
 /// A feed replayed, and then followed: all that a consumer decides, without network and time.
 ///
@@ -48,6 +53,8 @@ pub struct Replay {
     led_on: bool,
     documents_max: usize,
     seen: Seen,
+    /// In which order the feed lists entries, once it showed.
+    listing: Option<Listing>,
     /// Whether foreign entries that were revised are handed over again.
     revisions: bool,
 }
@@ -82,6 +89,7 @@ impl Replay {
             led_on: false,
             documents_max: WALK_DOCUMENTS_MAX,
             seen: Seen::default(),
+            listing: None,
             revisions: false,
         }
     }
@@ -220,6 +228,7 @@ impl Replay {
             return None;
         };
         self.seeking = walk.seeking();
+        self.listing = walk.listing();
         let mut last = walk.bookmark()?.clone();
         self.known = match self.newest.take() {
             Some((newest, validators)) if last.entry.as_ref() == Some(&newest) => validators,
@@ -235,6 +244,7 @@ impl Replay {
     fn new_walk(&self) -> Walk {
         Walk::new(self.recent.clone(), self.start.clone())
             .seek(self.seeking)
+            .listed(self.listing)
             .documents_max(self.documents_max)
     }
 

@@ -16,14 +16,15 @@ use crate::{
     index::IndexBlock,
     instant::Instant,
     limits::{WALK_DOCUMENTS_MAX, WALK_URL_BYTES_MAX},
-    reader::Document,
+    reader::{Document, Listing},
 };
 
 mod foreign;
 
 use foreign::{Direction, Passed, permanent_url};
 
-pub(super) use foreign::{is_closed, is_same_feed};
+pub(super) use foreign::is_closed;
+pub use foreign::is_same_feed;
 
 /// Where the walk stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +116,8 @@ pub struct Walk {
     /// The feed's id, once a document told it.
     feed: Option<String>,
     direction: Direction,
+    /// In which order the feed lists entries, once it showed.
+    listing: Option<Listing>,
     visited: HashSet<Url>,
     /// The bytes of the URLs visited.
     visited_bytes: usize,
@@ -131,6 +134,10 @@ impl Walk {
             Start::Time(instant) => Some(*instant),
             _ => None,
         };
+        let listing = last
+            .as_ref()
+            .filter(|last| last.oldest_first)
+            .map(|_| Listing::OldestFirst);
         Self {
             recent,
             start,
@@ -152,6 +159,7 @@ impl Walk {
             epoch: (Epoch::FIRST, Position(0)),
             feed: None,
             direction: Direction::default(),
+            listing,
             visited: HashSet::new(),
             visited_bytes: 0,
         }
@@ -164,6 +172,20 @@ impl Walk {
             seeking: self.seeking.or(time),
             ..self
         }
+    }
+
+    /// Says in which order the feed lists entries, if it has shown.
+    #[must_use]
+    pub(super) fn listed(self, listing: Option<Listing>) -> Self {
+        Self {
+            listing: self.listing.or(listing),
+            ..self
+        }
+    }
+
+    /// Returns in which order the feed lists entries, if it has shown.
+    pub(super) fn listing(&self) -> Option<Listing> {
+        self.listing
     }
 
     /// Returns the instant that no entry at or after was met yet, if the walk looks for one.
@@ -269,6 +291,7 @@ impl Walk {
     /// after which the same document may be asked for again later.
     pub fn take(&mut self, mut document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         self.right_links(&mut document, url)?;
+        self.right_order(&mut document);
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
         self.meets_closed |= is_closed(&document);
@@ -464,7 +487,7 @@ impl Walk {
         self.looked_again = true;
         self.way_back.clear();
         self.jumped = 0;
-        self.visited.clear();
+        self.forget_visited();
         self.behind = None;
         self.go(State::Looking);
         self.again = true;
@@ -674,7 +697,7 @@ impl Walk {
         let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
         if turned {
             // From here on the way leads forward; meeting a document twice is a loop again.
-            self.visited.clear();
+            self.forget_visited();
             self.visited.insert(url.clone());
         }
         let entries = self.pass(&document, url, after, pinned);
@@ -835,6 +858,11 @@ impl Walk {
         let instead = None;
         self.go(State::Back { url, instead });
         Ok(())
+    }
+
+    fn forget_visited(&mut self) {
+        self.visited.clear();
+        self.visited_bytes = 0;
     }
 
     fn visit(&mut self, url: Url) -> Result<(), WalkError> {

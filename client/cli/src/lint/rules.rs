@@ -11,7 +11,7 @@ use simplefeed_core::{
     event::Event,
     history::HistoryHash,
     instant::Instant,
-    reader::Document,
+    reader::{Document, Listing},
     scanner::{elements, is_json_type},
     xml::ATOM,
 };
@@ -363,7 +363,7 @@ impl Rules {
     }
 
     fn order(&mut self, page: &Page) {
-        if page.document.is_oldest_first() {
+        if page.document.shown_listing() == Some(Listing::OldestFirst) {
             self.error("SF-1", &page.url, "its oldest entry stands first");
         }
     }

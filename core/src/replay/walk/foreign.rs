@@ -6,7 +6,10 @@
 use url::Url;
 
 use super::{Run, Start, State, Walk, WalkError};
-use crate::{instant::Instant, reader::Document};
+use crate::{
+    instant::Instant,
+    reader::{Document, Listing},
+};
 
 /// How often entries are looked for behind the same entry, walking back again, before it is a loop.
 const LOOKS_BETWEEN_MAX: u32 = 8;
@@ -65,6 +68,15 @@ impl Walk {
         Ok(())
     }
 
+    /// Takes the entries of a document in their true order. It is the feed's, so what one document has shown
+    /// holds for all.
+    pub(super) fn right_order(&mut self, document: &mut Document) {
+        self.listing = self.listing.or(document.shown_listing());
+        if self.listing == Some(Listing::OldestFirst) {
+            document.list_newest_first();
+        }
+    }
+
     /// Whether the bookmarked entry, found by its id alone, may have come again: it was read in another
     /// document, which is asked first.
     pub(super) fn may_be_a_revision(&self, document: &Document, url: &Url) -> bool {
@@ -110,15 +122,15 @@ impl Walk {
         }
         self.looked_between = Some((last.entry.clone(), times));
         self.start = Start::Bookmark(last);
-        self.visited.clear();
+        self.forget_visited();
         self.way_back.push(self.asked(url));
         self.go_back(previous).map(|()| None)
     }
 }
 
-/// Whether a document belongs to the feed with this id. Documents of ICT4H's feeds have an id each, which
-/// differ by a number at their end.
-pub(in crate::replay) fn is_same_feed(known: &str, document: &Document) -> bool {
+/// Returns whether a document belongs to the feed with this id. Documents of ICT4H's feeds have an id each,
+/// which differ by a number at their end.
+pub fn is_same_feed(known: &str, document: &Document) -> bool {
     let stem = |id: &str| id.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let (ours, theirs) = (known, document.feed.as_str());
     let numbered = stem(ours) < ours.len() && stem(theirs) < theirs.len();
