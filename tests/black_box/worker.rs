@@ -111,12 +111,12 @@ impl Scene {
 /// Each kind of failure at entry 2, and what it is called.
 const FAULTS: [(&str, &str); 4] = [
     ("exit 3", "exit status: 3"),
-    ("sleep 600", "took longer than 1s"),
+    ("sleep 600", "took longer than 3s"),
     ("kill -SEGV $$", "SIGSEGV"),
     ("kill -KILL $PPID; sleep 1", "the process ended during it"),
 ];
 
-const PATIENCE: [&str; 4] = ["--attempts", "2", "--attempt-timeout", "1s"];
+const PATIENCE: [&str; 4] = ["--attempts", "2", "--attempt-timeout", "3s"];
 
 fn failing(fault: &str) -> String {
     format!("test $n != 2 || {{ {fault}; }}")
@@ -232,7 +232,7 @@ fn what_fails_blocks() {
             "test $n != 2 || test -e {0} || {{ touch {0}; {fault}; }}",
             tried.display()
         );
-        let output = scene.run(&handler, &["--attempt-timeout", "1s"]);
+        let output = scene.run(&handler, &["--attempt-timeout", "3s"]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         assert_eq!(scene.begun(), "1 2 2 3 4 5 6", "{fault}");
         assert_eq!(

@@ -17,7 +17,7 @@ use simplefeed_core::digest::Digest;
 pub(crate) struct StateArgs {
     /// Folder that remembers how far the feed is read, and what is parked
     /// [default: one for the URL in `$STATE_DIRECTORY`, `$XDG_STATE_HOME/simplefeed` or
-    /// `~/.local/state/simplefeed`]
+    /// `~/.local/state/simplefeed`; replay and tail have a default with --exec only]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }
