@@ -27,9 +27,11 @@ use crate::{
 };
 
 mod encoding;
+mod listing;
 mod stand_alone;
 
 pub use encoding::to_utf8;
+pub use listing::Listing;
 
 /// An entry document as deep as the gate admits is one level deeper in a feed document; foreign
 /// feeds get some more.
@@ -90,15 +92,6 @@ pub struct Document {
     authors: Vec<Range<usize>>,
     listing: Option<Listing>,
     oldest_first: bool,
-}
-
-/// In which order a document lists its entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listing {
-    /// As Simplefeed has them (SF-1).
-    NewestFirst,
-    /// The other way round, as ICT4H's feeds.
-    OldestFirst,
 }
 
 /// A feed-level link.
@@ -226,53 +219,6 @@ impl Document {
         Ok(document)
     }
 
-    /// Finds out in which order the entries stand, where the document shows it beyond doubt: it tells
-    /// positions, its entries are ICT4H's, or at least three dates rise, or fall, all the way.
-    fn listing(&self) -> Option<Listing> {
-        if self.history.is_some() {
-            return Some(Listing::NewestFirst);
-        }
-        let ids = self.entries.iter().map(|slice| slice.id.as_str());
-        if ids
-            .clone()
-            .next()
-            .is_some_and(|id| id.starts_with(ICT4H_ID))
-        {
-            return Some(Listing::OldestFirst);
-        }
-        let dates: Option<Vec<Instant>> = self.entries.iter().map(|slice| slice.updated).collect();
-        let dates = dates.filter(|dates| dates.len() >= 3)?;
-        let all = |follows: fn(&Instant, &Instant) -> bool| {
-            dates
-                .windows(2)
-                .all(|pair| matches!(pair, [a, b] if follows(a, b)))
-        };
-        if all(|above, below| above < below) {
-            return Some(Listing::OldestFirst);
-        }
-        all(|above, below| above > below).then_some(Listing::NewestFirst)
-    }
-
-    /// Returns the order of the entries in the document's bytes, where the document shows it. It is the feed's:
-    /// documents that do not show it have the same.
-    pub fn shown_listing(&self) -> Option<Listing> {
-        self.listing
-    }
-
-    /// Takes the entries for what they are in a feed that lists the oldest first: the first one is the oldest
-    /// from here on, and counted last.
-    pub(crate) fn list_newest_first(&mut self) {
-        if !self.oldest_first {
-            self.entries.reverse();
-            self.oldest_first = true;
-        }
-    }
-
-    /// Returns whether the entries are counted the other way round than they stand in the document's bytes.
-    pub(crate) fn is_turned(&self) -> bool {
-        self.oldest_first
-    }
-
     /// Returns the `updated` of an entry, counted from the top, where the newest is.
     pub fn updated_of(&self, index: usize) -> Option<Instant> {
         let slice = self.entries.get(index)?;
@@ -361,9 +307,6 @@ struct Head {
 
 /// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
 type Scope = Vec<(Cow<'static, str>, Cow<'static, str>)>;
-
-/// How the ids of ICT4H's entries begin.
-const ICT4H_ID: &str = "tag:atomfeed.ict4h.org:";
 
 /// What entries in our documents declare.
 const OWN_DECLARATION: &[u8] = b"xmlns=\"http://www.w3.org/2005/Atom\"";
@@ -736,186 +679,4 @@ impl<'a> Reading<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<Document, ReadError> {
-        let url = "https://example.org/feeds/a/2.atom".parse().unwrap();
-        Document::read(text.as_bytes().to_vec().into(), &url)
-    }
-
-    #[test]
-    fn a_foreign_entry_takes_with_it_what_its_feed_says() {
-        let feed = read(
-            "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='../b/' xml:lang='de'><id>urn:f</id>\
-             <author><name>Alice</name></author><entry><id>urn:1</id></entry>\
-             <entry xml:lang='fr' xml:base='/'><id>urn:2</id><author><name>Bob</name></author></entry></feed>",
-        );
-        let feed = feed.unwrap();
-        let alone = |index| String::from_utf8(feed.stand_alone(index).unwrap().to_vec()).unwrap();
-        let (first, second) = (alone(0), alone(1));
-        assert!(
-            first.contains("xml:base=\"https://example.org/feeds/b/\""),
-            "{first}"
-        );
-        assert!(first.contains("xml:lang=\"de\""), "{first}");
-        assert!(
-            first.contains("<author><name>Alice</name></author><id>urn:1</id>"),
-            "{first}"
-        );
-        let own = second.contains("xml:lang='fr'") && second.contains("Bob");
-        assert!(
-            own && !second.contains("de") && !second.contains("Alice"),
-            "{second}"
-        );
-    }
-
-    const GOOD: &str = "<?xml version='1.0'?>\n<feed xmlns='http://www.w3.org/2005/Atom'>\
-        <id>urn:f</id><updated>2026-11-20T08:00:00Z</updated>\
-        <link href='recent.atom' rel='http://www.iana.org/assignments/relation/current'/>\
-        <fh:archive xmlns:fh='http://purl.org/syndication/history/1.0'/>\
-        <history xmlns='urn:simplefeed:1' first='7' before='0000000000000000000000000000000000000000000000000000000000000000'/>\
-        <entry xmlns='http://www.w3.org/2005/Atom'><id>urn:b&amp;<![CDATA[c]]></id><x><id>no</id></x></entry>\n\
-        <entry><source><id>no</id></source><id>urn:a</id></entry></feed>\n";
-
-    #[test]
-    fn entries_are_the_bytes_of_the_document() {
-        let document = read(GOOD).unwrap();
-        assert_eq!(document.len(), 2);
-        let newest = document.entry(0).unwrap();
-        assert_eq!(newest.id, "urn:b&c");
-        assert!(
-            newest.fragment.starts_with(b"<entry xmlns") && newest.fragment.ends_with(b"</entry>")
-        );
-        assert_eq!(document.entry(1).unwrap().id, "urn:a");
-        assert_eq!(document.find("urn:a"), Some(1));
-    }
-
-    #[test]
-    fn the_head_is_read() {
-        let document = read(GOOD).unwrap();
-        assert_eq!(document.feed, "urn:f");
-        assert_eq!(
-            document.link("current").unwrap().as_str(),
-            "https://example.org/feeds/a/recent.atom"
-        );
-        assert!(document.archived);
-        assert_eq!(document.history.unwrap().0, Position(7));
-        assert_eq!(document.updated, Instant::parse("2026-11-20T08:00:00Z"));
-    }
-
-    /// Goal: a body cut anywhere is never taken for a shorter document.
-    /// Method: every prefix of a document is tried.
-    #[test]
-    fn a_truncated_document_is_an_error() {
-        let complete = GOOD.trim_end();
-        for end in 0..complete.len() {
-            if complete.is_char_boundary(end) {
-                assert!(read(&complete[..end]).is_err(), "cut at {end}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_byte_order_mark_moves_no_slice() {
-        let document = read(&format!("\u{feff}{GOOD}")).unwrap();
-        assert!(
-            document
-                .entry(0)
-                .unwrap()
-                .fragment
-                .starts_with(b"<entry xmlns")
-        );
-        assert!(document.entry(1).unwrap().fragment.ends_with(b"</entry>"));
-    }
-
-    #[test]
-    fn positions_that_overflow_are_not_believed() {
-        let text = GOOD.replace("first='7'", "first='18446744073709551614'");
-        assert_eq!(read(&text).unwrap().history, None);
-    }
-
-    #[test]
-    fn xml_base_moves_links() {
-        let document = read(
-            "<feed xmlns='http://www.w3.org/2005/Atom' xml:base='/x/'><id>urn:f</id>\
-             <link rel='a' href='1'/><link rel='b' xml:base='y/' href='1'/></feed>",
-        )
-        .unwrap();
-        assert_eq!(document.link("a").unwrap().path(), "/x/1");
-        assert_eq!(document.link("b").unwrap().path(), "/x/y/1");
-    }
-
-    #[test]
-    fn prefixed_atom_is_atom() {
-        let document = read(
-            "<a:feed xmlns:a='http://www.w3.org/2005/Atom'><a:id>urn:f</a:id><id>no</id>\
-             <b:entry xmlns:b='http://www.w3.org/2005/Atom'><id>no</id><b:id>urn:e</b:id></b:entry></a:feed>",
-        )
-        .unwrap();
-        assert_eq!(document.feed, "urn:f");
-        assert_eq!(document.entry(0).unwrap().id, "urn:e");
-    }
-
-    #[test]
-    fn entries_of_foreign_feeds_can_stand_alone() {
-        let document = read(
-            "<feed xmlns='http://www.w3.org/2005/Atom' xmlns:x='urn:x'><id>urn:f</id>\
-             <entry xmlns:x='urn:y'><id>urn:e</id><title>T</title><x:z/></entry></feed>",
-        )
-        .unwrap();
-        let element = document.stand_alone(0).unwrap();
-        let text = std::str::from_utf8(&element).unwrap();
-        assert!(
-            text.starts_with("<entry xmlns=\"http://www.w3.org/2005/Atom\" xmlns:x='urn:y'>"),
-            "{text}"
-        );
-        let event = crate::event::Event::from_entry(text).unwrap();
-        assert_eq!(event.title.as_deref(), Some("T"));
-    }
-
-    #[test]
-    fn what_is_no_feed_is_an_error() {
-        for (text, why) in [
-            ("", "no document"),
-            ("<html><body>Log in</body></html>", "not an Atom feed"),
-            ("<feed><id>urn:f</id></feed>", "not an Atom feed"),
-            (
-                "<feed xmlns='http://www.w3.org/2005/Atom'/>",
-                "feed has no id",
-            ),
-            (
-                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id><entry/></feed>",
-                "entry has no id",
-            ),
-            (
-                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id><entry><id/></entry></feed>",
-                "entry has no id",
-            ),
-            (
-                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id></feed>x",
-                "after the root",
-            ),
-            (
-                "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id></feed><feed/>",
-                "after the root",
-            ),
-            (
-                "<!DOCTYPE x><feed xmlns='http://www.w3.org/2005/Atom'><id>f</id></feed>",
-                "DOCTYPE",
-            ),
-            (
-                "<feed xmlns='http://www.w3.org/2005/Atom'><id>&x;</id></feed>",
-                "&x;",
-            ),
-        ] {
-            let error = read(text).expect_err(text).to_string();
-            assert!(error.contains(why), "{text}: {error}");
-        }
-        let deep = format!(
-            "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id>{}",
-            "<a>".repeat(140)
-        );
-        assert!(read(&deep).expect_err("deep").to_string().contains("deep"));
-    }
-}
+mod tests;

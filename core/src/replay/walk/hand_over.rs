@@ -1,0 +1,216 @@
+//! What is handed over from a document, and where the walk goes from there.
+//!
+//! Pure.
+
+use url::Url;
+
+use super::{
+    Bookmark, Passed, Run, RunEntry, State, Walk, WalkError, bookmark, count, hash_entries,
+    is_closed,
+};
+use crate::{feed::Position, reader::Document};
+
+impl Walk {
+    /// Hands over all but the `after` oldest entries, and decides where to go from here.
+    pub(super) fn hand_over(
+        &mut self,
+        document: Document,
+        url: &Url,
+        after: usize,
+    ) -> Result<Run, WalkError> {
+        self.handed_over += 1;
+        if self.handed_over > self.documents_max {
+            return Err(WalkError::TooMany {
+                max: self.documents_max,
+            });
+        }
+        let next = document.link("next-archive").cloned();
+        let looking = self.state == State::Looking;
+        if self
+            .way_back
+            .last()
+            .is_some_and(|last| last == url || *last == self.asked(url))
+        {
+            self.way_back.pop();
+        }
+        // Documents that were jumped over need not lead to the recent one, but may: under its own URL.
+        let only_jumped = self.way_back.len() <= self.jumped;
+        let newest = document.entry(0).map(|entry| entry.id);
+        let is_pinned = newest.is_some() && newest == self.pin.as_ref().map(|pin| &*pin.entry);
+        let may_be_recent = only_jumped && is_pinned && !is_closed(&document);
+        let at_the_end = next.is_none() && (self.way_back.is_empty() || may_be_recent);
+        let ends_here = looking || at_the_end;
+        let pinned = self.pin_index(&document, ends_here);
+        let complete = looking || next.is_some() || pinned.is_some();
+        let numbered = self.pin_position().is_some() && document.history.is_some();
+        let archives_are_marked = self.meets_closed && !only_jumped;
+        if !complete && self.again && (numbered || archives_are_marked && !is_closed(&document)) {
+            // There are entries behind this one, and no copy leads to them.
+            return Err(WalkError::Stale { url: url.clone() });
+        }
+        // A document that is asked for again comes from where it was found, not by its link.
+        let by_link = self.asked(url);
+        let before = self.passed.as_ref().filter(|passed| passed.url == *url);
+        let asked = match before {
+            Some(passed) if by_link == *url => passed.asked.clone(),
+            _ => by_link,
+        };
+        let read_again = |passed: &Passed| passed.closed && passed.url == *url && self.again;
+        let closed = is_closed(&document) || self.passed.as_ref().is_some_and(read_again);
+        self.passed = Some(Passed {
+            asked,
+            url: url.clone(),
+            closed,
+            empty: document.is_empty(),
+        });
+        let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
+        if turned {
+            // From here on the way leads forward; meeting a document twice is a loop again.
+            self.forget_visited();
+            self.visited.insert(url.clone());
+        }
+        let entries = self.pass(&document, url, after, pinned);
+        self.check_pin(url)?;
+        if looking || pinned.is_some() || self.pin_is_passed() {
+            self.go(State::Done);
+        } else if let Some(next) = next {
+            // Under whatever URL: it is the one that was walked over.
+            if self.way_back.len() > self.jumped || self.way_back.last() == Some(&next) {
+                self.way_back.pop();
+            }
+            self.go(State::Forward { url: next });
+        } else if !(self.again || document.archived && !self.way_back.is_empty()) {
+            // The copy may be older than the look at the recent document; one look past all caches
+            // settles it.
+            self.go(State::Forward { url: url.clone() });
+            self.again = true;
+        } else if let Some(next) = self.way_back.pop() {
+            self.go(State::Forward { url: next });
+        } else {
+            self.go(State::Done);
+        }
+        Ok(Run {
+            document,
+            url: url.clone(),
+            older: after,
+            entries,
+        })
+    }
+
+    /// Passes the entries behind the `after` oldest, up to the pin. Returns those to hand over.
+    fn pass(
+        &mut self,
+        document: &Document,
+        url: &Url,
+        after: usize,
+        pinned: Option<usize>,
+    ) -> Vec<RunEntry> {
+        let pinned = pinned.unwrap_or(0);
+        let newer = document.len().saturating_sub(after);
+        let mut place = document.history.map(|(first, before)| {
+            (
+                first.0 + count(after),
+                hash_entries(document, before, after),
+            )
+        });
+        if after > 0 && self.last.is_none() {
+            let place = place.map(|(next, history)| (Position(next - 1), history));
+            self.last = bookmark(
+                document,
+                url,
+                &RunEntry {
+                    index: newer,
+                    place,
+                },
+            );
+        }
+        let mut entries = Vec::with_capacity(newer);
+        let mut passed = None;
+        for index in (pinned..newer).rev() {
+            let Some(entry) = document.entry(index) else {
+                break;
+            };
+            place = place.map(|(next, history)| (next + 1, history.extend(entry.fragment)));
+            let place = place.map(|(next, history)| (Position(next - 1), history));
+            let entry = RunEntry { index, place };
+            if !self.still_seeking(document, index) {
+                if self.begins_after.is_none() {
+                    self.begins_after = Some(self.place_after(document, url, passed.as_ref()));
+                }
+                entries.push(entry);
+            }
+            passed = Some(entry);
+        }
+        if let Some(passed) = passed {
+            self.last = bookmark(document, url, &passed);
+        }
+        entries
+    }
+
+    /// Returns the place after an entry just passed, or where there was none, after all before it.
+    fn place_after(&self, document: &Document, url: &Url, passed: Option<&RunEntry>) -> Bookmark {
+        passed
+            .and_then(|passed| bookmark(document, url, passed))
+            .or_else(|| self.last.clone())
+            .unwrap_or_else(|| Bookmark {
+                feed: document.feed.clone(),
+                ..Bookmark::default()
+            })
+    }
+
+    /// The end must be reached with the history that the recent document promised for it.
+    fn check_pin(&self, url: &Url) -> Result<(), WalkError> {
+        let promised = self.pin.as_ref().and_then(|pin| pin.place);
+        let reached = self
+            .last
+            .as_ref()
+            .and_then(|last| last.position.zip(last.history));
+        match (promised, reached) {
+            (Some((at, promised)), Some((last, reached))) if at == last && promised != reached => {
+                Err(WalkError::HistoryChanged {
+                    url: url.clone(),
+                    position: at,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an entry lies before the time to begin at.
+    fn still_seeking(&mut self, document: &Document, index: usize) -> bool {
+        let Some(time) = self.seeking else {
+            return false;
+        };
+        let updated = document.updated_of(index);
+        if updated.is_some_and(|updated| updated >= time) {
+            self.seeking = None;
+        }
+        self.seeking.is_some()
+    }
+
+    pub(super) fn pin_position(&self) -> Option<Position> {
+        let (position, _) = self.pin.as_ref()?.place?;
+        Some(position)
+    }
+
+    /// Returns the index of the pinned entry in a document. Positions tell it; without them its id
+    /// does, but only where the feed ends: an id may come again in a foreign feed.
+    fn pin_index(&self, document: &Document, ends_here: bool) -> Option<usize> {
+        let pin = self.pin.as_ref()?;
+        match (pin.place, document.history) {
+            (Some((position, _)), Some((first, _))) => {
+                let offset = usize::try_from(position.0.checked_sub(first.0)?).ok()?;
+                document.len().checked_sub(offset + 1)
+            }
+            _ if ends_here => document.find(&pin.entry),
+            _ => None,
+        }
+    }
+
+    fn pin_is_passed(&self) -> bool {
+        let last = self.last.as_ref().and_then(|last| last.position);
+        self.pin_position()
+            .zip(last)
+            .is_some_and(|(pin, last)| last >= pin)
+    }
+}
