@@ -57,6 +57,8 @@ fn head() -> String {
         id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").expect("an id"),
         choices: Choices::default(),
         defaults: Defaults::new("https://example.org"),
+        sup_id: None,
+        was_closed: false,
     };
     let opening = Opening {
         name,

@@ -3,6 +3,8 @@
 //! Pure. The encoding is for ever: every log carries hashes of it. It depends on nothing but the
 //! commit's meaning, so that two kinds of log that hold the same commits have the same chain.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use crate::{
@@ -89,6 +91,47 @@ impl Change {
             | Self::Entry { feed, .. }
             | Self::Lost { feed, .. } => Some(*feed),
             Self::Epoch { .. } => None,
+        }
+    }
+}
+
+/// A commit without what it holds: which feeds it changed, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Its number.
+    pub number: CommitNumber,
+    /// When it was made.
+    pub instant: Instant,
+    /// The feeds it changed, each once, in the order of their first change.
+    pub feeds: Vec<FeedKey>,
+    /// The epoch that began with it, if one did.
+    pub epoch: Option<Epoch>,
+}
+
+impl Outline {
+    /// Returns the outline of a commit.
+    pub fn of(commit: &Commit) -> Self {
+        let epochs = commit.changes.iter().filter_map(|change| match change {
+            Change::Epoch { epoch } => Some(*epoch),
+            _ => None,
+        });
+        let feeds = commit.changes.iter().filter_map(Change::feed);
+        Self::new(commit.number, commit.instant, feeds, epochs.last())
+    }
+
+    /// Returns an outline; `feeds` may name a feed more than once.
+    pub fn new(
+        number: CommitNumber,
+        instant: Instant,
+        feeds: impl Iterator<Item = FeedKey>,
+        epoch: Option<Epoch>,
+    ) -> Self {
+        let mut seen = HashSet::new();
+        Self {
+            number,
+            instant,
+            feeds: feeds.filter(|feed| seen.insert(*feed)).collect(),
+            epoch,
         }
     }
 }

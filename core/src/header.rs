@@ -12,6 +12,7 @@
 //! next-archive        –             –               yes
 //! fh:archive          –             –               yes
 //! index, history      yes           yes             yes
+//! SUP-ID              yes           –               –
 //! ```
 //!
 //! Prefixes are declared where they are used and not on the feed element, so that an entry sees
@@ -23,6 +24,7 @@ use crate::{
     instant::Instant,
     plan::Opening,
     settings::Settings,
+    sup::{SUP_REL, SUP_TYPE},
     xml::{ATOM, HISTORY, SIMPLEFEED},
 };
 
@@ -107,6 +109,11 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
         Some("application/json"),
         &mut out,
     );
+    if form == Form::Recent
+        && let Some(address) = settings.sup_address()
+    {
+        push_link(SUP_REL, &address, Some(SUP_TYPE), &mut out);
+    }
     if matches!(form, Form::Archived { .. }) {
         out.push_str("<fh:archive");
         push_attribute("xmlns:fh", HISTORY, &mut out);
@@ -142,6 +149,7 @@ fn push_link(rel: &str, href: &str, kind: Option<&str>, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sup::SupId;
     use crate::{
         feed::{DocumentNumber, FeedId, FeedName, Position, Revision},
         history::HistoryHash,
@@ -165,6 +173,8 @@ mod tests {
             },
             defaults: Defaults::new("https://example.org/sub"),
             id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap(),
+            sup_id: SupId::parse("4496672d"),
+            was_closed: false,
         }
     }
 
@@ -248,6 +258,9 @@ mod tests {
         let open = head(Form::Open, false);
         assert!(open.contains(r#"rel="self" href="https://example.org/sub/feeds/orders/2.atom""#));
         assert!(!open.contains("via"));
+        // SUP-A1, SUP-A2.
+        let sup = r#"<link rel="http://api.friendfeed.com/2008/03#sup" href="https://example.org/sub/sup.json#4496672d" type="application/json"/>"#;
+        assert!(recent.contains(sup) && !open.contains("sup.json"));
         for growing in [recent, open] {
             assert!(!growing.contains("next-archive") && !growing.contains("fh:archive"));
         }

@@ -143,6 +143,40 @@ pub const REQUEST_SECONDS: u64 = 120;
 /// The documents whose bytes a consumer knows again, because they were marked immutable.
 pub const FROZEN_REMEMBERED_MAX: usize = 10_000;
 
+/// The longest id of a feed or an update in a SUP document, in bytes (rule SUP-F6).
+pub const SUP_ID_BYTES_MAX: usize = 128;
+
+/// The most updates of a SUP document that a consumer accepts.
+pub const SUP_UPDATES_MAX: usize = 2_000_000;
+
+/// The periods for which a server offers SUP documents, in seconds; the first one where nobody asks.
+/// Configurable.
+pub const SUP_PERIODS_DEFAULT: [u32; 4] = [60, 300, 600, 3_600];
+
+/// The longest period of a SUP document, in seconds.
+pub const SUP_PERIOD_SECONDS_MAX: u32 = 86_400;
+
+/// By how much the window of a SUP document is longer than its period, in seconds (rule SUP-F2).
+pub const SUP_OVERLAP_SECONDS: i64 = 10;
+
+/// The longest time between the first and the last update of an archived SUP document, in seconds.
+pub const SUP_ARCHIVE_SECONDS: i64 = 3_600;
+
+/// The feeds of an archived SUP document after which it ends with the second.
+pub const SUP_ARCHIVE_FEEDS: usize = 10_000;
+
+/// The feeds that one watcher follows.
+pub const WATCHED_FEEDS_MAX: usize = 1_000_000;
+
+/// The feeds that a watcher reads at the same time.
+pub const WATCHED_TOGETHER_MAX: usize = 16;
+
+/// How often a watcher looks at a feed that nothing tells about, in seconds. Configurable.
+pub const WATCH_SECONDS_DEFAULT: u64 = 1_800;
+
+/// The archived SUP documents that a watcher walks back over to find out what it has missed.
+pub const SUP_WALK_MAX: usize = 50_000;
+
 /// The most redirects a consumer follows for one request. Configurable.
 pub const REDIRECTS_MAX: usize = 5;
 

@@ -23,6 +23,7 @@ use crate::{
     history::HistoryHash,
     instant::Instant,
     limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX, INHERITED_BYTES_MAX, LINK_BYTES_MAX},
+    sup::{SUP_DRAFT_REL, SUP_REL, SupAddress},
     xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, is_prefix, line_of, resolve_reference},
 };
 
@@ -83,6 +84,8 @@ pub struct Document {
     pub since: Position,
     /// Whether it carries RFC 5005's mark of an archive.
     pub archived: bool,
+    /// Where its updates are told, if it says so (rules SUP-A2, SUP-A3).
+    pub sup: Option<SupAddress>,
     entries: Vec<Slice>,
     /// The namespaces that the feed element declares.
     scope: Scope,
@@ -187,6 +190,7 @@ impl Document {
             epoch,
             since,
             archived,
+            sup,
         } = head;
         let feed = feed.ok_or(ReadError::NoId {
             element: "feed",
@@ -208,6 +212,7 @@ impl Document {
             epoch,
             since,
             archived,
+            sup,
             entries,
             scope,
             inherited,
@@ -303,6 +308,7 @@ struct Head {
     epoch: Epoch,
     since: Position,
     archived: bool,
+    sup: Option<SupAddress>,
 }
 
 /// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
@@ -454,7 +460,12 @@ impl<'a> Reading<'a> {
     fn link(&mut self, tag: &BytesStart<'a>, base: &Url) {
         let rel = Self::attribute(tag, "rel").unwrap_or("alternate".into());
         let base = Self::base(base, tag);
-        let url = Self::attribute(tag, "href").and_then(|href| base.join(href.trim()).ok());
+        let href = Self::attribute(tag, "href");
+        if rel == SUP_REL || (rel == SUP_DRAFT_REL && self.head.sup.is_none()) {
+            let found = SupAddress::parse(href.as_deref().unwrap_or_default(), &base);
+            self.head.sup = found.or_else(|| self.head.sup.take());
+        }
+        let url = href.and_then(|href| base.join(href.trim()).ok());
         // A link that leads nowhere is as good as none; the walk says what it misses.
         if self.head.links.len() < DOCUMENT_LINKS_MAX {
             self.head

@@ -15,6 +15,7 @@ use crate::{
         TITLE_BYTES_MAX,
     },
     refusal::Refusal,
+    sup::{SUP, SUP_APART, SupId},
     xml,
 };
 
@@ -36,6 +37,18 @@ pub struct Defaults {
     pub document_period: Period,
     /// Whether links are absolute URLs.
     pub absolute_links: bool,
+    /// Whether SUP documents tell when feeds change.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub sup: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_yes(sup: &bool) -> bool {
+    *sup
 }
 
 impl Defaults {
@@ -48,6 +61,7 @@ impl Defaults {
             document_bytes: DOCUMENT_BYTES_DEFAULT,
             document_period: Period::None,
             absolute_links: false,
+            sup: true,
         }
     }
 }
@@ -166,6 +180,13 @@ pub struct Settings {
     pub choices: Choices,
     /// What the server proposed.
     pub defaults: Defaults,
+    /// What stands for the feed in SUP documents, given at its creation; none in feeds of before there
+    /// were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sup_id: Option<SupId>,
+    /// Whether the feed was closed once, and is shown to everybody now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_closed: bool,
 }
 
 impl Settings {
@@ -189,6 +210,32 @@ impl Settings {
             .unwrap_or(self.defaults.absolute_links)
     }
 
+    /// Returns what stands for the feed in SUP documents.
+    pub fn sup_id(&self) -> SupId {
+        self.sup_id.unwrap_or_else(|| SupId::of_feed(self.id.key()))
+    }
+
+    /// Returns whether the feed is among those whose updates are told apart, each to who may see it: it is
+    /// closed, or was. That never changes, so that what was told stays where it is.
+    pub fn is_told_apart(&self) -> bool {
+        self.is_closed() || self.was_closed
+    }
+
+    /// Returns what the feed announces (rule SUP-A1): the URL of its SUP document, `#` and its id; `None`
+    /// where there are no SUP documents.
+    pub fn sup_address(&self) -> Option<String> {
+        let defaults = &self.defaults;
+        defaults
+            .sup
+            .then(|| self.sup_address_at(&defaults.public_url))
+    }
+
+    /// Returns what the feed announces on a server at `public_url`.
+    pub fn sup_address_at(&self, public_url: &str) -> String {
+        let name = if self.is_told_apart() { SUP_APART } else { SUP };
+        format!("{public_url}/{name}.json#{}", self.sup_id())
+    }
+
     /// Returns whether the feed is shown only to who may read it.
     pub fn is_closed(&self) -> bool {
         self.choices.closed == Some(true)
@@ -208,6 +255,7 @@ impl Settings {
         }
         let choices = choices.over(&self.choices);
         Ok((choices != self.choices).then(|| Self {
+            was_closed: self.was_closed || (self.is_closed() && choices.closed == Some(false)),
             choices,
             ..self.clone()
         }))
@@ -261,6 +309,7 @@ impl Settings {
             && self.absolute_links() == other.absolute_links()
             && self.cut_policy() == other.cut_policy()
             && self.base_url() == other.base_url()
+            && self.defaults.sup == other.defaults.sup
     }
 }
 
@@ -274,6 +323,8 @@ mod tests {
             id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap(),
             choices: Choices::default(),
             defaults: Defaults::new("http://h/sub/"),
+            sup_id: SupId::parse("4496672d"),
+            was_closed: false,
         }
     }
 
@@ -334,6 +385,12 @@ mod tests {
         assert_eq!(closed.with(choose(true)), Ok(None));
         let opened = closed.with(choose(false)).unwrap().unwrap();
         assert!(closed.is_closed() && !opened.is_closed());
+        let told = opened.sup_address().unwrap();
+        assert_eq!(told, "http://h/sub/sup-closed.json#4496672d");
+        assert_eq!(closed.sup_address(), Some(told));
+        let public = settings().with(choose(false)).unwrap().unwrap();
+        let told = public.sup_address().unwrap();
+        assert_eq!(told, "http://h/sub/sup.json#4496672d");
         for public in [opened, settings()] {
             let refused = public.with(choose(true)).unwrap_err();
             assert_eq!(refused.element.as_deref(), Some("closed"));

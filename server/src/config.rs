@@ -18,6 +18,7 @@ use simplefeed_core::{
     cut::Period,
     limits::{
         CONNECTIONS_MAX, DOCUMENT_BYTES_DEFAULT, DOCUMENT_ENTRIES_DEFAULT, PUBLIC_URL_BYTES_MAX,
+        SUP_PERIOD_SECONDS_MAX, SUP_PERIODS_DEFAULT,
     },
     settings::{Defaults, check_bytes, check_entries},
 };
@@ -58,6 +59,10 @@ pub struct ServeArgs {
     /// How old a cached recent document may be [default: 1]
     #[arg(long, env = "SIMPLEFEED_RECENT_MAX_AGE", value_name = "SECONDS")]
     pub recent_max_age: Option<u32>,
+    /// Periods for which /sup.json tells which feeds changed, the usual one first, or none for no such
+    /// documents [default: 60,300,600,3600]
+    #[arg(long, env = "SIMPLEFEED_SUP_PERIODS", value_name = "SECONDS,…", value_parser = parse_periods)]
+    pub sup_periods: Option<SupPeriods>,
     /// File of tokens: who may publish, and see closed feeds; SIGHUP reads it again
     #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
     pub tokens: Option<PathBuf>,
@@ -148,6 +153,21 @@ fn parse_period(text: &str) -> Result<Period, String> {
     }
 }
 
+/// Periods for which updates are told, in seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SupPeriods(Vec<u32>);
+
+fn parse_periods(text: &str) -> Result<SupPeriods, String> {
+    if text == "none" {
+        return Ok(SupPeriods(vec![]));
+    }
+    let periods = text.split(',').map(|period| period.trim().parse());
+    let periods: Result<Vec<u32>, _> = periods.collect();
+    periods
+        .map(SupPeriods)
+        .map_err(|_| "periods are seconds with commas between them, or none".into())
+}
+
 /// The same, in a file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,6 +180,7 @@ struct ConfigFile {
     document_bytes: Option<u64>,
     document_period: Option<Period>,
     recent_max_age: Option<u32>,
+    sup_periods: Option<Vec<u32>>,
     tokens: Option<PathBuf>,
     publish_listen: Option<Door>,
     metrics_listen: Option<SocketAddr>,
@@ -189,6 +210,8 @@ pub struct Config {
     pub document_period: Period,
     /// How old a cached recent document may be, in seconds.
     pub recent_max_age: u32,
+    /// The periods for which updates are told, in seconds, the usual one first; none if they are not told.
+    pub sup_periods: Vec<u32>,
     /// The file of tokens.
     pub tokens: Option<PathBuf>,
     /// Where to publish, if not where everything else is.
@@ -263,6 +286,11 @@ impl Config {
                 .or(file.document_period)
                 .unwrap_or_default(),
             recent_max_age: args.recent_max_age.or(file.recent_max_age).unwrap_or(1),
+            sup_periods: args
+                .sup_periods
+                .map(|SupPeriods(periods)| periods)
+                .or(file.sup_periods)
+                .unwrap_or_else(|| SUP_PERIODS_DEFAULT.into()),
             tokens: args.tokens.or(file.tokens),
             publish_listen: args.publish_listen.or(file.publish_listen),
             metrics_listen: args.metrics_listen.or(file.metrics_listen),
@@ -285,6 +313,16 @@ impl Config {
         }
         if let Err(refusal) = check_bytes(self.document_bytes) {
             problems.push(refusal.detail);
+        }
+        let possible = 1..=SUP_PERIOD_SECONDS_MAX;
+        if !self
+            .sup_periods
+            .iter()
+            .all(|period| possible.contains(period))
+        {
+            problems.push(format!(
+                "sup_periods are between 1 and {SUP_PERIOD_SECONDS_MAX} seconds"
+            ));
         }
         let Limits {
             connections,
@@ -388,6 +426,7 @@ impl Config {
             ("document_bytes", Some(self.document_bytes.to_string())),
             ("document_period", Some(text(period.into()))),
             ("recent_max_age", Some(self.recent_max_age.to_string())),
+            ("sup_periods", Some(format!("{:?}", self.sup_periods))),
             ("tokens", self.tokens.as_ref().map(path)),
             ("publish_listen", self.publish_listen.as_ref().map(door)),
             (
@@ -412,6 +451,7 @@ impl Config {
             document_entries: self.document_entries,
             document_bytes: self.document_bytes,
             document_period: self.document_period,
+            sup: !self.sup_periods.is_empty(),
             ..Defaults::new(public_url.as_str())
         }
     }

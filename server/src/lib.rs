@@ -6,6 +6,7 @@
 //! - [`log`]: the entry log, its contract and its two kinds.
 //! - [`publish`]: the single writer, with group commit.
 //! - [`views`]: documents, archive files and the archive index, computed from commits.
+//! - [`sup`]: which feeds changed, as told to whoever asks, up to what [`watermark`] says.
 //! - [`access`]: who may do what.
 //! - [`metrics`]: what the server tells about itself.
 //! - [`http`]: routes, conditional requests, codings, problems, and the shell around them.
@@ -21,7 +22,9 @@
 
 pub mod log;
 pub mod views;
+pub mod watermark;
 pub mod publish;
+pub mod sup;
 pub mod access;
 pub mod metrics;
 pub mod http;

@@ -7,7 +7,7 @@
 use std::{io, ops::Range, path::PathBuf};
 
 use simplefeed_core::{
-    commit::Commit,
+    commit::{Commit, Outline},
     entry::Entry,
     feed::{
         CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position,
@@ -145,6 +145,16 @@ pub trait EntryLog: Send + Sync {
     ///
     /// See [`LogError`].
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError>;
+
+    /// Returns which feeds at most `max` commits from number `from` on changed, without reading what they
+    /// added.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn outlines(&self, from: CommitNumber, max: usize) -> Result<Vec<Outline>, LogError> {
+        Ok(self.commits(from, max)?.iter().map(Outline::of).collect())
+    }
 
     /// Returns the chain hash after a commit.
     ///

@@ -29,6 +29,7 @@ use simplefeed_core::{
     plan::{self, FeedHead, FeedState, Known, Moment, Outcome, Plan},
     refusal::Refusal,
     settings::{Choices, Defaults, Settings},
+    sup::SupId,
 };
 use tokio::sync::oneshot;
 use tracing::{debug, error, info};
@@ -38,6 +39,7 @@ use crate::{
     log::{EntryLog, LogError, LogHead, settings_of, space::is_full},
     metrics::Metrics,
     views::documents::HeadTag,
+    watermark::Watermark,
 };
 
 /// How long the queue is empty before work that can wait is done.
@@ -185,11 +187,13 @@ pub type OnCommit = Box<dyn FnMut(&Arc<Commit>) + Send>;
 
 /// Starts the writer.
 ///
-/// `clock` tells the time; commits are made later than the one before them even if it does not.
+/// `clock` tells the time; commits are made later than the one before them, and than what `watermark` has
+/// published, even if it does not.
 pub fn start(
     log: Arc<dyn EntryLog>,
     defaults: Defaults,
     clock: impl Fn() -> Instant + Send + 'static,
+    watermark: Arc<Watermark>,
     on_commit: OnCommit,
     metrics: Arc<Metrics>,
 ) -> (Publisher, JoinHandle<()>) {
@@ -198,6 +202,7 @@ pub fn start(
         log,
         defaults,
         clock: Box::new(clock),
+        watermark,
         on_commit,
         metrics,
         requests,
@@ -222,6 +227,7 @@ struct Writer {
     log: Arc<dyn EntryLog>,
     defaults: Defaults,
     clock: Box<dyn Fn() -> Instant + Send>,
+    watermark: Arc<Watermark>,
     on_commit: OnCommit,
     metrics: Arc<Metrics>,
     requests: Receiver<Request>,
@@ -284,7 +290,7 @@ impl Writer {
     /// Commits a group that begins with `first`. Returns a request that did not fit into it.
     fn serve(&mut self, first: Request) -> Option<Request> {
         let head = self.log.head();
-        let instant = (self.clock)().max(head.last.plus_micros(1));
+        let instant = self.watermark.stamp((self.clock)(), head.last);
         let mut group = Group::new(&*self.log, &self.defaults, &self.kept, head, instant);
         let mut next = Some(first);
         while let Some(request) = next.take() {
@@ -303,6 +309,7 @@ impl Writer {
         } = group;
         let (began, is_stored) = (std::time::Instant::now(), !changes.is_empty());
         let committed = self.commit(head, instant, changes);
+        self.watermark.settled();
         if committed.is_ok() {
             if is_stored {
                 self.metrics.committed(answers.len(), began.elapsed());
@@ -597,6 +604,8 @@ impl<'w> Group<'w> {
             id,
             choices,
             defaults,
+            sup_id: Some(SupId::of_bits(Uuid::new_v4().as_u128())),
+            was_closed: false,
         };
         Ok(plan::plan_creation(settings, self.moment))
     }

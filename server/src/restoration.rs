@@ -120,6 +120,8 @@ mod tests {
                 id: FeedId::of_uuid(Uuid::from_u128(feed)),
                 choices: Choices::default(),
                 defaults: Defaults::new("http://h"),
+                sup_id: None,
+                was_closed: false,
             };
             let (feed, revision) = (settings.id.key(), Revision::FIRST);
             changes.push(Change::Settings {

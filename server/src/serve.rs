@@ -28,7 +28,15 @@ use crate::{
     publish::{self, Publisher},
     restoration::{RestorationError, begin_epoch},
     socket,
-    views::{CommitQueue, archive_files::Archive, documents::Documents, watch::watch},
+    sup::Sup,
+    views::{
+        CommitQueue,
+        archive_files::{Archive, ArchiveError},
+        documents::Documents,
+        sup_files::SupFiles,
+        watch::watch,
+    },
+    watermark::Watermark,
 };
 
 /// How long work that was cut off may go on before the server ends without it.
@@ -55,6 +63,9 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
+    /// What was told of updates cannot be read.
+    #[error("the records of updates cannot be read")]
+    Sup(#[from] ArchiveError),
     /// A thread panicked. Nothing is lost.
     #[error("a thread failed, so the log is not closed; nothing is lost")]
     Failed,
@@ -77,6 +88,7 @@ pub struct Server {
     queue: Arc<CommitQueue>,
     archivist: JoinHandle<()>,
     watchman: JoinHandle<()>,
+    teller: Option<JoinHandle<()>>,
     keeper: Option<JoinHandle<()>>,
     log: Arc<SledLog>,
     folder: DataFolder,
@@ -127,6 +139,8 @@ impl Server {
             watch(&watched, &**log, queue);
         })?;
         let keeper = spawn_keeper(&folder, &shared, &queue, kept)?;
+        let files = SupFiles::new(&config.data, config.www.as_deref());
+        let (watermark, sup) = tell_updates(config, &shared, files, &public_url)?;
         let (shown, followers) = (Arc::clone(&documents), Arc::clone(&queue));
         let on_commit = Box::new(move |commit: &Arc<_>| {
             shown.committed(commit);
@@ -135,13 +149,23 @@ impl Server {
         let metrics = Metrics::new(Arc::clone(&shared), followed_by, config.data.clone());
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
-            shared,
+            Arc::clone(&shared),
             config.defaults(&public_url),
             now,
+            watermark,
             on_commit,
             Arc::clone(&metrics),
         );
         let max_age = config.recent_max_age;
+        let teller = match &sup {
+            Some(sup) => {
+                let sup = Arc::clone(sup);
+                Some(spawn("sup", &shared, &queue, move |_, queue| {
+                    sup.follow(queue)
+                })?)
+            }
+            None => None,
+        };
         let handler = Arc::new(Handler::new(
             documents,
             publisher.clone(),
@@ -149,6 +173,7 @@ impl Server {
             &public_url,
             config.limits,
             Arc::clone(&metrics),
+            sup,
             now,
         ));
         Ok(Self {
@@ -163,6 +188,7 @@ impl Server {
             queue,
             archivist,
             watchman,
+            teller,
             keeper,
             log,
             folder,
@@ -202,6 +228,7 @@ impl Server {
             queue,
             archivist,
             watchman,
+            teller,
             keeper,
             log,
             folder,
@@ -214,10 +241,11 @@ impl Server {
         let writer = writer.join();
         queue.close();
         let (archivist, watchman) = (archivist.join(), watchman.join());
+        let teller = teller.map_or(Ok(()), JoinHandle::join);
         log.end_reading();
         let keeper = keeper.map_or(Ok(()), JoinHandle::join);
         let _removed = std::fs::remove_file(folder.control_socket());
-        if [writer, archivist, watchman, keeper]
+        if [writer, archivist, watchman, teller, keeper]
             .iter()
             .any(Result::is_err)
         {
@@ -231,6 +259,30 @@ impl Server {
         info!("stopped");
         Ok(())
     }
+}
+
+/// Returns what the writer takes the time from, and what tells of updates, if anything is to.
+fn tell_updates(
+    config: &Config,
+    log: &Arc<dyn EntryLog>,
+    files: SupFiles,
+    public_url: &Url,
+) -> Result<(Arc<Watermark>, Option<Arc<Sup>>), ServeError> {
+    if config.sup_periods.is_empty() {
+        return Ok((Arc::new(Watermark::in_memory()), None));
+    }
+    let watermark = Watermark::open(&files.watermark()).map_err(ServeError::Start)?;
+    let watermark = Arc::new(watermark);
+    let public_url = public_url.as_str().trim_end_matches('/');
+    let told_by = Arc::clone(&watermark);
+    let sup = Sup::new(
+        Arc::clone(log),
+        told_by,
+        files,
+        &config.sup_periods,
+        public_url,
+    )?;
+    Ok((watermark, Some(Arc::new(sup))))
 }
 
 /// Starts a thread beside the writer, which ends when the queue is closed.

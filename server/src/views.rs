@@ -21,6 +21,8 @@ pub mod sidecar;
 pub mod archive_files;
 pub mod index;
 pub mod watch;
+pub mod sup;
+pub mod sup_files;
 
 /// A deterministic function of commits.
 pub trait View {

@@ -47,6 +47,8 @@ impl Feed {
                 ..Choices::default()
             },
             defaults: Defaults::new("http://h"),
+            sup_id: None,
+            was_closed: false,
         };
         let instant = Instant::from_micros(1_000_000);
         let plan = plan_creation(settings, moment(instant, Epoch::FIRST));

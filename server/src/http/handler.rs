@@ -11,13 +11,15 @@ use hyper::{
     body::{Body as _, Incoming},
     header::{
         ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName,
-        HeaderValue, LOCATION, VARY,
+        HeaderValue, LINK, LOCATION, VARY,
     },
 };
 use simplefeed_core::{
-    feed::{DocumentName, FeedName},
+    feed::{DocumentName, FeedKey, FeedName, Numbered},
     instant::Instant,
     limits::BODY_BYTES_MAX,
+    settings::Settings,
+    sup::SUP_HEADER,
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::{Level, debug, enabled, error};
@@ -40,12 +42,14 @@ use super::{
 use crate::{
     access::{Access, Right},
     config::Limits,
-    log::{Closed, LogError},
+    log::{Closed, EntryLog, LogError, settings_of},
     metrics::{DOCUMENT, Fate, METRICS_TYPE, Metrics},
     publish::{Append, Configure, Publisher},
+    sup::Sup,
     views::{
         archive_files::ArchiveError,
         documents::{Address, Body, Coding, Documents, Resource, growing_listing},
+        sup::Circle,
     },
 };
 
@@ -71,7 +75,16 @@ pub struct Handler {
     /// Room for the bodies of requests, in KiB.
     bodies: Semaphore,
     metrics: Arc<Metrics>,
+    /// What is told of updates, if anything is.
+    sup: Option<Arc<Sup>>,
     clock: fn() -> Instant,
+}
+
+/// To whom an answer about a feed is given, and what it says of the feed beside.
+#[derive(Clone, Debug)]
+struct Shown {
+    audience: Audience,
+    sup: Option<HeaderValue>,
 }
 
 impl Handler {
@@ -83,6 +96,7 @@ impl Handler {
         public_url: &url::Url,
         limits: Limits,
         metrics: Arc<Metrics>,
+        sup: Option<Arc<Sup>>,
         clock: fn() -> Instant,
     ) -> Self {
         Self {
@@ -95,6 +109,7 @@ impl Handler {
             limits,
             bodies: Semaphore::new(BODIES_KIB_MAX),
             metrics,
+            sup,
             clock,
         }
     }
@@ -153,12 +168,14 @@ impl Handler {
         let headers = request.headers();
         match (route, request.method()) {
             (Route::Resource(feed, address), _) if reading => {
-                let audience = self.audience(&feed, headers, access).await?;
-                self.read(path, headers, feed, address, audience).await
+                let shown = self.shown(&feed, headers, access).await?;
+                self.read(path, headers, feed, address, shown).await
             }
             (Route::Feed(feed), _) if reading => {
-                self.audience(&feed, headers, access).await?;
-                Ok(redirect(&feed))
+                let shown = self.shown(&feed, headers, access).await?;
+                let mut answer = redirect(&feed);
+                announce(&mut answer, shown.sup);
+                Ok(answer)
             }
             (Route::Feed(feed), &Method::POST) => {
                 match access.check(headers, Right::Publish, &feed) {
@@ -174,6 +191,11 @@ impl Handler {
                 let query = request.uri().query().unwrap_or_default();
                 self.catalogue(path, query, headers, access).await
             }
+            (Route::Sup(circle, window), _) if reading => {
+                let query = request.uri().query().unwrap_or_default();
+                self.updates(path, query, headers, circle, window, access)
+                    .await
+            }
             (Route::Health, _) if reading => Ok(plain(StatusCode::OK, "ok\n")),
             (Route::Ready, _) if reading => self.ready().await,
             (route, _) => {
@@ -186,23 +208,34 @@ impl Handler {
         }
     }
 
-    /// Returns who may see a feed. To all others it is as if there were none.
-    async fn audience(
+    /// Returns who may see a feed, and where its updates are told. To all others it is as if there were none.
+    async fn shown(
         &self,
         feed: &FeedName,
         headers: &HeaderMap,
         access: &Access,
-    ) -> Result<Audience, Problem> {
+    ) -> Result<Shown, Problem> {
         let mut state = self.documents.current(feed);
         if state.is_none() {
             let (documents, name) = (Arc::clone(&self.documents), feed.clone());
             state = off_thread(move || documents.snapshot(&name)).await?;
         }
-        match state {
-            Some(state) if !state.settings.is_closed() => Ok(Audience::Everybody),
-            Some(_) if access.shows(headers, feed) => Ok(Audience::Entitled),
-            _ => Err(absent(feed)),
-        }
+        let state = state.ok_or_else(|| absent(feed))?;
+        let audience = if !state.settings.is_closed() {
+            Audience::Everybody
+        } else if access.shows(headers, feed) {
+            Audience::Entitled
+        } else {
+            return Err(absent(feed));
+        };
+        let sup = self.announcement(&state.settings);
+        Ok(Shown { audience, sup })
+    }
+
+    /// Returns what answers about a feed tell of its SUP-ID (rules SUP-A1, SUP-A4).
+    fn announcement(&self, settings: &Settings) -> Option<HeaderValue> {
+        self.sup.as_ref()?;
+        Some(header_value(&settings.sup_address_at(&self.public_url)))
     }
 
     async fn read(
@@ -211,16 +244,16 @@ impl Handler {
         headers: &HeaderMap,
         feed: FeedName,
         address: Address,
-        audience: Audience,
+        shown: Shown,
     ) -> Result<Answer, Problem> {
         if let Some(resource) = self.documents.at_once(&feed, &address) {
-            return self.send(path, headers, resource, audience).await;
+            return self.show(path, headers, resource, shown).await;
         }
         let documents = Arc::clone(&self.documents);
         let wanted = (feed.clone(), address.clone());
         let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
         match (found, address) {
-            (Some(resource), _) => self.send(path, headers, resource, audience).await,
+            (Some(resource), _) => self.show(path, headers, resource, shown).await,
             (None, Address::Document(name)) => self.renamed(feed, name).await,
             (None, _) => Err(absent(&feed)),
         }
@@ -240,17 +273,35 @@ impl Handler {
         Ok(answer)
     }
 
-    /// Answers with a resource found at `path`.
+    /// Answers with a resource of a feed.
+    async fn show(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        resource: Resource,
+        shown: Shown,
+    ) -> Result<Answer, Problem> {
+        let policy = self.lifetimes.of(&resource, shown.audience);
+        let sup = shown
+            .sup
+            .map(|sup| (HeaderName::from_static(SUP_HEADER), sup));
+        let more = sup.into_iter().collect();
+        self.send(path, headers, resource, shown.audience, policy, more)
+            .await
+    }
+
+    /// Answers with a resource found at `path`, which may be kept as `policy` says.
     async fn send(
         &self,
         path: &str,
         headers: &HeaderMap,
         resource: Resource,
         audience: Audience,
+        policy: HeaderValue,
+        more: Vec<(HeaderName, HeaderValue)>,
     ) -> Result<Answer, Problem> {
         let coding = negotiate(headers).ok_or_else(Problem::not_acceptable)?;
-        let policy = self.lifetimes.of(&resource, audience);
-        let mut reply = Reply::new(&resource, coding, policy, (self.clock)());
+        let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)());
         let verdict = reply.verdict(headers);
         let body = match verdict {
             Verdict::Send => {
@@ -330,6 +381,7 @@ impl Handler {
         let duplicates = appended.results.iter().filter(|one| one.duplicate).count();
         self.metrics.published(Fate::Duplicate, duplicates);
         self.metrics.published(Fate::Appended, offered - duplicates);
+        let sup = self.announcement(&appended.settings);
         let new = appended.results.iter().any(|outcome| !outcome.duplicate);
         let status = if new {
             StatusCode::CREATED
@@ -342,6 +394,7 @@ impl Handler {
                 .headers_mut()
                 .insert(LOCATION, header_value(&location));
         }
+        announce(&mut answer, sup);
         Ok(answer)
     }
 
@@ -378,11 +431,10 @@ impl Handler {
                 } else {
                     StatusCode::OK
                 };
-                Ok(json(
-                    status,
-                    publishing::settings_answer(&configured),
-                    &configured.tag,
-                ))
+                let body = publishing::settings_answer(&configured);
+                let mut answer = json(status, body, &configured.tag);
+                announce(&mut answer, self.announcement(&configured.settings));
+                Ok(answer)
             }
             Err(error) => Ok(publish_error(&error)),
         }
@@ -409,11 +461,73 @@ impl Handler {
             let body = catalogue::list(&**documents.log(), after, &public_url, shows)?;
             Ok(growing_listing(body))
         });
-        let mut answer = self.send(path, headers, listing.await?, audience).await?;
+        let listing = listing.await?;
+        let policy = self.lifetimes.of(&listing, audience);
+        let sent = self.send(path, headers, listing, audience, policy, vec![]);
+        let mut answer = sent.await?;
         // The same URL shows others other feeds.
         let depends = HeaderValue::from_static("accept-encoding, authorization");
         answer.headers_mut().insert(VARY, depends);
         Ok(answer)
+    }
+
+    /// Answers with what is told of updates.
+    async fn updates(
+        &self,
+        path: &str,
+        query: &str,
+        headers: &HeaderMap,
+        circle: Circle,
+        window: Option<Numbered>,
+        access: &Access,
+    ) -> Result<Answer, Problem> {
+        let nothing = || Problem::not_found(format!("there is nothing at {path}"));
+        let sup = self.sup.as_ref().ok_or_else(nothing)?;
+        let period = period_of(query, sup.periods())?;
+        let at_once = match (circle, window) {
+            (Circle::Public, None) => sup.public_at_once(period),
+            _ => None,
+        };
+        let told = match at_once {
+            Some(told) => told,
+            None => {
+                let (sup, clock, log) = (
+                    Arc::clone(sup),
+                    (self.clock)(),
+                    Arc::clone(self.documents.log()),
+                );
+                let (asking, rules) = (headers.clone(), access.clone());
+                let told = off_thread(move || {
+                    let tells = |feed| may_be_told(&*log, feed, &rules, &asking);
+                    match (circle, window) {
+                        (_, Some(name)) => sup.archived(circle, name, &tells),
+                        (Circle::Public, None) => Ok(sup.public(period, clock)),
+                        (Circle::Apart, None) => Ok(sup.apart(period, clock, &tells)?),
+                    }
+                });
+                let starting = "what happened before the start is being read";
+                told.await?.ok_or_else(|| match window {
+                    Some(_) => nothing(),
+                    None => Problem::unavailable(starting),
+                })?
+            }
+        };
+        let audience = match circle {
+            Circle::Public => Audience::Everybody,
+            Circle::Apart => Audience::Entitled,
+        };
+        let policy = if told.resource.frozen {
+            self.lifetimes.of(&told.resource, audience)
+        } else {
+            Lifetimes::of_sup(period, audience)
+        };
+        let previous = told.previous.map(|previous| {
+            let link = format!("<{previous}>; rel=\"prev-archive\"");
+            (LINK, header_value(&link))
+        });
+        let more = previous.into_iter().collect();
+        self.send(path, headers, told.resource, audience, policy, more)
+            .await
     }
 
     /// Counts a request that made us fail, and answers it.
@@ -441,6 +555,42 @@ impl Handler {
         })
         .await
     }
+}
+
+/// Has an answer about a feed tell where its updates are told.
+fn announce(answer: &mut Answer, sup: Option<HeaderValue>) {
+    let field = sup.map(|sup| (HeaderName::from_static(SUP_HEADER), sup));
+    answer.headers_mut().extend(field);
+}
+
+/// Returns the period that a query asks for (rule SUP-P4).
+fn period_of(query: &str, periods: &[u32]) -> Result<u32, Problem> {
+    let offered = |period: &&u32| query == format!("seconds={period}");
+    let wanted = match query {
+        "" => periods.first(),
+        _ => periods.iter().find(offered),
+    };
+    wanted.copied().ok_or_else(|| {
+        let all: Vec<String> = periods.iter().map(u32::to_string).collect();
+        Problem::malformed(format!(
+            "the only query is seconds= with one of {}",
+            all.join(", ")
+        ))
+    })
+}
+
+/// Whether who asks may be told of a feed.
+fn may_be_told(
+    log: &dyn EntryLog,
+    feed: FeedKey,
+    access: &Access,
+    headers: &HeaderMap,
+) -> Result<bool, LogError> {
+    let Some(head) = log.feed(feed)? else {
+        return Ok(false);
+    };
+    let settings = settings_of(log, feed, head.revision)?;
+    Ok(!settings.is_closed() || access.shows(headers, &settings.name))
 }
 
 /// Answers a request to the listener for metrics.

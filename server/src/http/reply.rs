@@ -50,6 +50,17 @@ impl Lifetimes {
         }
     }
 
+    /// Returns the policy for a document that is made anew every so often and asked for every `period`
+    /// seconds (rule SUP-P2).
+    pub fn of_sup(period: u32, audience: Audience) -> HeaderValue {
+        let caches = match audience {
+            Audience::Everybody => "public",
+            Audience::Entitled => "private",
+        };
+        let policy = format!("{caches}, max-age={}", period / 10);
+        HeaderValue::from_str(&policy).expect("a policy is plain text")
+    }
+
     /// Returns the policy for a resource.
     pub fn of(&self, resource: &Resource, audience: Audience) -> HeaderValue {
         match (resource.frozen, audience) {
@@ -73,11 +84,17 @@ pub struct Reply {
 
 impl Reply {
     /// Prepares an answer that may be kept as `policy` says. `now` is the time on our clock.
-    pub fn new(resource: &Resource, coding: Coding, policy: HeaderValue, now: Instant) -> Self {
+    pub fn new(
+        resource: &Resource,
+        coding: Coding,
+        policy: HeaderValue,
+        more: Vec<(HeaderName, HeaderValue)>,
+        now: Instant,
+    ) -> Self {
         let tag = EntityTag::strong(&resource.tag(coding));
         let modified = told_modification(resource.modified, resource.frozen, now);
 
-        let mut headers = HeaderMap::with_capacity(10);
+        let mut headers = HeaderMap::with_capacity(12);
         headers.insert(CACHE_CONTROL, policy);
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
         let told = HeaderValue::from_str(&tag.to_string());
@@ -85,6 +102,7 @@ impl Reply {
         if let Some(date) = modified.and_then(http_date) {
             headers.insert(LAST_MODIFIED, date);
         }
+        headers.extend(more);
         let not_modified = headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(resource.media_type));
         headers.insert(

@@ -10,7 +10,7 @@ use simplefeed_core::{
 
 use crate::{
     metrics::DOCUMENT,
-    views::{documents::Address, index::block_of_name},
+    views::{documents::Address, index::block_of_name, sup::Circle},
 };
 
 /// What a path names.
@@ -22,6 +22,8 @@ pub enum Route {
     Feed(FeedName),
     /// Something below `/feeds/{feed}/`.
     Resource(FeedName, Address),
+    /// `/sup.json` or `/sup-closed.json`, or an archived document below `/sup/` or `/sup-closed/`.
+    Sup(Circle, Option<Numbered>),
     /// `/healthz`.
     Health,
     /// `/readyz`.
@@ -49,6 +51,10 @@ impl Route {
             ("healthz", None, ..) => Self::Health,
             ("readyz", None, ..) => Self::Ready,
             ("feeds", None, ..) => Self::Catalogue,
+            ("sup.json", None, ..) => Self::Sup(Circle::Public, None),
+            ("sup-closed.json", None, ..) => Self::Sup(Circle::Apart, None),
+            ("sup", Some(file), None, _) => Self::Sup(Circle::Public, Some(window(file)?)),
+            ("sup-closed", Some(file), None, _) => Self::Sup(Circle::Apart, Some(window(file)?)),
             ("feeds", Some(feed), None, _) => Self::Feed(FeedName::parse(feed)?),
             ("feeds", Some(feed), Some(file), None) => {
                 Self::Resource(FeedName::parse(feed)?, address(file)?)
@@ -70,6 +76,7 @@ impl Route {
             Self::Resource(_, Address::Recent | Address::Document(_)) => DOCUMENT,
             Self::Resource(_, Address::Entry(_)) => "entry",
             Self::Resource(_, Address::Index | Address::IndexBlock(_)) => "index",
+            Self::Sup(..) => "sup",
             Self::Health | Self::Ready => "health",
         }
     }
@@ -81,6 +88,11 @@ impl Route {
             _ => "GET, HEAD",
         }
     }
+}
+
+fn window(file: &str) -> Option<Numbered> {
+    let numbered = Numbered::parse(file.strip_suffix(".json")?)?;
+    (numbered.number > 0).then_some(numbered)
 }
 
 fn address(file: &str) -> Option<Address> {
@@ -126,6 +138,10 @@ mod tests {
         check("/feeds/a/entries/0.atom", Some("a Entry"));
         check("/feeds/a/index.json", Some("a Index"));
         check("/feeds/a/index-1.json", Some("a IndexBlock"));
+        check("/sup.json", Some("Sup"));
+        check("/sub/sup-closed.json", Some("Sup"));
+        check("/sup/1.json", Some("Sup"));
+        check("/sup-closed/7-2.json", Some("Sup"));
     }
 
     #[test]
@@ -154,6 +170,13 @@ mod tests {
             "/feeds/a/entries/1",
             "/feeds/a/entries/1.atom/x",
             "/feeds/a/index-0.json",
+            "/sup",
+            "/sup/",
+            "/sup/0.json",
+            "/sup/01.json",
+            "/sup/1",
+            "/sup/1.json/x",
+            "/sup.json/1.json",
             "/feeds/a/18446744073709551616.atom",
             "/sub",
             "/subfeeds",

@@ -35,6 +35,8 @@ pub(super) fn settings(feed: u128) -> Settings {
         id: FeedId::of_uuid(Uuid::from_u128(feed)),
         choices: Choices::default(),
         defaults: Defaults::new("http://h"),
+        sup_id: None,
+        was_closed: false,
     }
 }
 
@@ -139,6 +141,7 @@ fn dump(log: &dyn EntryLog) -> String {
     }
     seen += &format!("{:?}\n", log.commits(CommitNumber(1), 100).unwrap());
     seen += &format!("{:?}\n", log.commits(CommitNumber(3), 2).unwrap());
+    seen += &format!("{:?}\n", log.outlines(CommitNumber(2), 3).unwrap());
     seen += &format!("{:?}\n", log.feeds(None, 10).unwrap());
     seen += &format!(
         "{:?}\n",

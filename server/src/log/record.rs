@@ -19,6 +19,7 @@
 
 use bytes::Bytes;
 use simplefeed_core::{
+    commit::Outline,
     digest::Digest,
     entry::Entry,
     feed::{
@@ -480,6 +481,21 @@ pub(super) enum ChangeFacts {
 }
 
 impl CommitFacts {
+    pub(super) fn outline(&self, number: CommitNumber) -> Outline {
+        let epochs = self.changes.iter().filter_map(|change| match change {
+            ChangeFacts::Epoch { epoch } => Some(*epoch),
+            _ => None,
+        });
+        let feeds = self.changes.iter().filter_map(|change| match change {
+            ChangeFacts::Settings { feed, .. }
+            | ChangeFacts::Opened { feed, .. }
+            | ChangeFacts::Entries { feed, .. }
+            | ChangeFacts::Lost { feed, .. } => Some(*feed),
+            ChangeFacts::Epoch { .. } => None,
+        });
+        Outline::new(number, self.instant, feeds, epochs.last())
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         out.instant(self.instant);

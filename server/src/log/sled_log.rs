@@ -21,7 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use simplefeed_core::{
-    commit::{Change, Commit},
+    commit::{Change, Commit, Outline},
     digest::Digest,
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
@@ -420,6 +420,18 @@ impl EntryLog for SledLog {
             number = number.next();
         }
         Ok(commits)
+    }
+
+    fn outlines(&self, from: CommitNumber, max: usize) -> Result<Vec<Outline>, LogError> {
+        let mut outlines = vec![];
+        let mut number = from.max(CommitNumber(1));
+        while outlines.len() < max
+            && let Some(facts) = self.facts(number)?
+        {
+            outlines.push(facts.outline(number));
+            number = number.next();
+        }
+        Ok(outlines)
     }
 
     fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {

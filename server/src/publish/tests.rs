@@ -161,6 +161,7 @@ fn a_group_is_answered_behind_its_barrier() {
             shared,
             Defaults::new("http://h"),
             || Instant::from_micros(1),
+            Arc::new(Watermark::in_memory()),
             Box::new(move |commit| seen.lock().unwrap().push(commit.entries())),
             metrics,
         );

@@ -9,7 +9,7 @@
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -107,6 +107,38 @@ enum Content {
     },
     /// Bytes at hand.
     Bytes(Bytes),
+    /// Bytes at hand that are sent more than once.
+    Made(Arc<Made>),
+}
+
+/// Bytes in both codings; the compressed ones are there once they are wanted.
+#[derive(Debug)]
+struct Made {
+    identity: (Bytes, Digest),
+    gzip: OnceLock<(Bytes, Digest)>,
+}
+
+impl Made {
+    fn at_once(&self, coding: Coding) -> Option<&(Bytes, Digest)> {
+        match coding {
+            Coding::Identity => Some(&self.identity),
+            Coding::Gzip => self.gzip.get(),
+        }
+    }
+
+    fn coded(&self, coding: Coding) -> &(Bytes, Digest) {
+        match coding {
+            Coding::Identity => &self.identity,
+            Coding::Gzip => self
+                .gzip
+                .get_or_init(|| digested(gzip(&self.identity.0, Compression::default()).into())),
+        }
+    }
+}
+
+fn digested(bytes: Bytes) -> (Bytes, Digest) {
+    let digest = Digest::of(&bytes);
+    (bytes, digest)
 }
 
 /// The bytes of a resource in one coding.
@@ -131,25 +163,53 @@ impl Resource {
             }
             Content::Growing { tag, .. } => format!("{tag}{}", coding.letter()),
             Content::Bytes(bytes) => tag_of(&Digest::of(bytes), coding),
+            Content::Made(made) => tag_of(&made.identity.1, coding),
         }
     }
 }
 
 impl Resource {
+    /// Returns something that was made to be sent more than once, with its compressed form if that is at
+    /// hand. `closed` is when it became final and durable, if it is.
+    pub fn made(
+        media_type: &'static str,
+        closed: Option<Instant>,
+        bytes: Bytes,
+        twin: Option<Bytes>,
+    ) -> Self {
+        let made = Made {
+            identity: digested(bytes),
+            gzip: twin
+                .map(digested)
+                .map_or_else(OnceLock::new, OnceLock::from),
+        };
+        Self {
+            media_type,
+            frozen: closed.is_some(),
+            modified: closed,
+            content: Content::Made(Arc::new(made)),
+        }
+    }
+
     /// Whether it is known later whether it has changed.
     pub fn lasts(&self) -> bool {
-        !matches!(self.content, Content::Bytes(_))
+        match self.content {
+            Content::File { .. } | Content::Growing { .. } => true,
+            Content::Bytes(_) => false,
+            Content::Made(_) => self.frozen,
+        }
     }
 
     /// Returns the digest of the bytes in a coding, where it is recorded.
     fn digest(&self, coding: Coding) -> Option<Digest> {
-        let Content::File { archived, .. } = &self.content else {
-            return None;
-        };
-        Some(match coding {
-            Coding::Identity => archived.identity.digest,
-            Coding::Gzip => archived.gzip.digest,
-        })
+        match (&self.content, coding) {
+            (Content::File { archived, .. }, Coding::Identity) => Some(archived.identity.digest),
+            (Content::File { archived, .. }, Coding::Gzip) => Some(archived.gzip.digest),
+            (Content::Made(made), _) if self.frozen => {
+                made.at_once(coding).map(|(_, digest)| *digest)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -371,6 +431,7 @@ impl Documents {
             Content::File { .. } => true,
             Content::Growing { state, .. } => self.is_current(state),
             Content::Bytes(_) => false,
+            Content::Made(_) => resource.frozen,
         }
     }
 
@@ -507,7 +568,10 @@ impl Documents {
 
     /// Returns the bytes of a resource if they are in memory.
     pub fn body_at_once(&self, resource: &Resource, coding: Coding) -> Option<Body> {
-        let bytes = self.bodies.get(&resource.tag(coding))?;
+        let bytes = match &resource.content {
+            Content::Made(made) => made.at_once(coding)?.0.clone(),
+            _ => self.bodies.get(&resource.tag(coding))?,
+        };
         Some(Body {
             bytes,
             digest: resource.digest(coding),
@@ -526,6 +590,7 @@ impl Documents {
         let bytes = match (&resource.content, coding) {
             (Content::File { feed, archived }, _) => self.file_bytes(feed, archived, coding)?,
             (Content::Bytes(bytes), Coding::Identity) => bytes.clone(),
+            (Content::Made(made), _) => made.coded(coding).0.clone(),
             (Content::Growing { state, form, .. }, Coding::Identity) => {
                 self.render(state, *form)?
             }

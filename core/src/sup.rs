@@ -1,0 +1,265 @@
+//! SUP, the Simple Update Protocol: one small document tells which of many feeds changed.
+//!
+//! Pure, and for ever: SUP-IDs stand in settings, and archived SUP documents are frozen bytes. Rules
+//! SUP-F, SUP-A.
+//!
+//! A feed announces a [`SupAddress`]: where its publisher's SUP document is, and the id that stands for the
+//! feed there. The document ([`SupDocument`]) lists pairs: that id, and one for the update.
+
+use std::{fmt, str};
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::{
+    digest::Digest,
+    feed::FeedKey,
+    instant::Instant,
+    limits::{LINK_BYTES_MAX, SUP_ID_BYTES_MAX},
+};
+
+mod document;
+pub mod rules;
+
+pub use document::{Heading, InvalidSup, SupDocument};
+
+/// The header field that tells a feed's SUP-ID (rule SUP-A1), in lower case.
+pub const SUP_HEADER: &str = "x-sup-id";
+/// The relation of the link that does (rule SUP-A2).
+pub const SUP_REL: &str = "http://api.friendfeed.com/2008/03#sup";
+/// The relation that the Internet-Draft has for it instead (rule SUP-A3).
+pub const SUP_DRAFT_REL: &str = "updates";
+/// The name of the document about the feeds that everybody may see, without its extension; archived ones are
+/// in a folder of that name.
+pub const SUP: &str = "sup";
+/// The same about the feeds that are closed, or were: each reader is told of those it may see.
+pub const SUP_APART: &str = "sup-closed";
+/// The media type of a SUP document.
+pub const SUP_TYPE: &str = "application/json";
+
+const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// The seconds after which update ids come again: 36⁵, a year and eleven months.
+const UPDATE_IDS: i64 = 36 * 36 * 36 * 36 * 36;
+
+/// What stands for one of our feeds in SUP documents: 8 characters of `[a-z0-9]`, which tell nothing about
+/// it. Two feeds may have the same (rule SUP-F6): whoever watches one looks once too often then.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SupId([u8; 8]);
+
+/// Why a text is not a SUP-ID of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a SUP-ID is 8 characters of a-z and 0-9")]
+pub struct InvalidSupId;
+
+impl SupId {
+    /// Returns the id that random bits stand for.
+    pub fn of_bits(mut bits: u128) -> Self {
+        Self([0; 8].map(|_: u8| {
+            let digit = usize::try_from(bits % 36).expect("a remainder is small");
+            bits /= 36;
+            *ALPHABET.get(digit).expect("there are 36 digits")
+        }))
+    }
+
+    /// Returns the id of a feed that was created before feeds had one: it follows from the feed's key, and
+    /// does not lead back to it.
+    pub fn of_feed(feed: FeedKey) -> Self {
+        let digest = Digest::of_parts(&[b"simplefeed sup\n", feed.0.as_bytes()]);
+        Self::of_bits(u128::from_be_bytes(digest.half()))
+    }
+
+    /// Returns the id that a text is, or `None`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let id: [u8; 8] = text.as_bytes().try_into().ok()?;
+        id.iter()
+            .all(|byte| ALPHABET.contains(byte))
+            .then_some(Self(id))
+    }
+
+    /// Returns the id as text.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).expect("digits and letters are text")
+    }
+}
+
+impl fmt::Display for SupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for SupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SupId({self})")
+    }
+}
+
+impl TryFrom<String> for SupId {
+    type Error = InvalidSupId;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or(InvalidSupId)
+    }
+}
+
+impl From<SupId> for String {
+    fn from(id: SupId) -> Self {
+        id.as_str().into()
+    }
+}
+
+/// Returns the id of the updates of a feed in one second (counted from 1970): 5 characters, the second
+/// itself in base 36, without what goes beyond that.
+///
+/// That it is the same for all updates of that second hides none of them, because no document is
+/// published that ends within a second: whoever has seen the pair knows of all of them.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::sup::update_id;
+///
+/// assert_eq!(update_id(1_231_204_605), "m0zf9");
+/// assert!(update_id(1_231_204_605) < update_id(1_231_204_606));
+/// ```
+pub fn update_id(second: i64) -> String {
+    String::from_utf8_lossy(&update_digits(second)).into_owned()
+}
+
+fn update_digits(second: i64) -> [u8; 5] {
+    let mut rest = second.rem_euclid(UPDATE_IDS);
+    let mut digits = [b'0'; 5];
+    for digit in digits.iter_mut().rev() {
+        let value = usize::try_from(rest % 36).expect("a remainder is small");
+        *digit = *ALPHABET.get(value).expect("there are 36 digits");
+        rest /= 36;
+    }
+    digits
+}
+
+/// Returns whether `text` can stand for a feed or an update in anybody's SUP document (rule SUP-F6).
+pub fn is_token(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=SUP_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal)
+}
+
+/// Where the updates of a feed are told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SupAddress {
+    /// The SUP document; without a fragment.
+    pub document: Url,
+    /// What stands for the feed there.
+    pub id: Box<str>,
+}
+
+impl SupAddress {
+    /// Reads what a feed that was retrieved from `base` announces: a URL, `#` and an id (rule SUP-A1).
+    /// Returns `None` for anything else.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::sup::SupAddress;
+    ///
+    /// let base = "http://mysite.com/feed".parse()?;
+    /// let address = SupAddress::parse("http://mysite.com/sup.json#276b6c46", &base).unwrap();
+    /// assert_eq!(address.document.as_str(), "http://mysite.com/sup.json");
+    /// assert_eq!(&*address.id, "276b6c46");
+    /// assert_eq!(SupAddress::parse("http://mysite.com/sup.json", &base), None);
+    /// # Ok::<(), url::ParseError>(())
+    /// ```
+    pub fn parse(text: &str, base: &Url) -> Option<Self> {
+        let (document, id) = text.trim().split_once('#')?;
+        let document = base.join(document).ok()?;
+        let fits = matches!(document.scheme(), "http" | "https")
+            && document.as_str().len() <= LINK_BYTES_MAX
+            && is_token(id);
+        fits.then(|| Self {
+            document,
+            id: id.into(),
+        })
+    }
+}
+
+/// Returns a whole second as RFC 3339 text without a fraction, as SUP documents have it.
+fn second_text(second: i64) -> String {
+    let micros = second.saturating_mul(1_000_000);
+    let text = Instant::from_micros(micros).to_string();
+    let whole = text.split_once('.').map_or(&*text, |(whole, _)| whole);
+    format!("{whole}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn an_id_is_8_characters_and_comes_back() {
+        for bits in [0, 1, 35, 36, u128::MAX, 0x1234_5678_9abc_def0] {
+            let id = SupId::of_bits(bits);
+            assert_eq!(SupId::parse(id.as_str()), Some(id));
+            assert!(is_token(id.as_str()));
+        }
+        for bad in [
+            "",
+            "abcdefg",
+            "abcdefghi",
+            "ABCDEFGH",
+            "abc-efgh",
+            "abcdefgé",
+        ] {
+            assert_eq!(SupId::parse(bad), None, "{bad}");
+        }
+    }
+
+    /// Golden: consumers remember these ids, and frozen documents hold them.
+    #[test]
+    fn the_id_of_a_feed_that_has_none_is_for_ever() {
+        let feed = FeedKey(Uuid::from_u128(0xff31_a040_75bc_11e2_bcfd_0800_200c_9a66));
+        assert_eq!(SupId::of_feed(feed).as_str(), "119scx0k");
+        assert_ne!(SupId::of_feed(FeedKey(Uuid::nil())), SupId::of_feed(feed));
+    }
+
+    #[test]
+    fn update_ids_have_a_fixed_width_and_increase() {
+        assert_eq!(update_id(0), "00000");
+        assert_eq!(update_id(35), "0000z");
+        assert_eq!(update_id(UPDATE_IDS - 1), "zzzzz");
+        assert_eq!(update_id(UPDATE_IDS), "00000");
+        assert_eq!(update_id(-1), "zzzzz");
+        let ids: Vec<String> = (1_700_000_000..1_700_001_000).map(update_id).collect();
+        assert!(ids.is_sorted() && ids.iter().all(|id| id.len() == 5));
+    }
+
+    /// SUP-A1 and SUP-F6.
+    #[test]
+    fn an_address_is_split_at_the_first_hash() {
+        let base: Url = "https://example.org/feeds/a/recent.atom".parse().unwrap();
+        let parse = |text| SupAddress::parse(text, &base);
+        let address = parse(" ../../sup.json?seconds=60#ab-1 ").unwrap();
+        assert_eq!(
+            address.document.as_str(),
+            "https://example.org/sup.json?seconds=60"
+        );
+        assert_eq!(&*address.id, "ab-1");
+        for bad in [
+            "",
+            "#",
+            "https://example.org/sup.json",
+            "https://example.org/sup.json#",
+            "https://example.org/sup.json#a#b",
+            "https://example.org/sup.json#a%20b",
+            "ftp://example.org/sup.json#a",
+            "mailto:a@b#c",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        let [longest, longer] = [128, 129].map(|length| format!("/s#{}", "a".repeat(length)));
+        assert_eq!(parse(&longer), None);
+        assert!(parse(&longest).is_some());
+    }
+}

@@ -1,0 +1,320 @@
+//! SUP documents: written exactly as the reference has them, read more leniently.
+//!
+//! Pure. Rules SUP-F1 to SUP-F10, and what SUP-C10 bounds.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Visitor},
+};
+
+use super::{SupId, is_token, second_text, update_digits};
+use crate::{instant::Instant, limits::SUP_UPDATES_MAX};
+
+/// What stands before the updates of a document that is written.
+#[derive(Clone, Debug)]
+pub struct Heading<'a> {
+    /// The last second of which every update is in it, counted from 1970.
+    pub updated: i64,
+    /// The first one.
+    pub since: i64,
+    /// How long the window is, without its overlap, in seconds (rule SUP-F1).
+    pub period: i64,
+    /// The windows that are offered, and where.
+    pub periods: &'a [(u32, String)],
+    /// The archived document that ends where this one begins, relative to this one; `None` if there was
+    /// nothing before this one.
+    pub prev_archive: Option<&'a str>,
+}
+
+impl Heading<'_> {
+    /// Returns a document with these updates: feeds, and the second of their last update, in the order
+    /// given.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::sup::{Heading, SupDocument, SupId};
+    ///
+    /// let heading = Heading {
+    ///     updated: 1_231_204_605,
+    ///     since: 1_231_204_475,
+    ///     period: 60,
+    ///     periods: &[(60, "http://example.com/sup.json?seconds=60".into())],
+    ///     prev_archive: None,
+    /// };
+    /// let feed = SupId::parse("4496672d").unwrap();
+    /// let text = "{\"updated_time\":\"2009-01-06T01:16:45Z\",\"since_time\":\"2009-01-06T01:14:35Z\",\
+    ///     \"period\":60,\"available_periods\":{\"60\":\"http://example.com/sup.json?seconds=60\"},\
+    ///     \"prev_archive\":null,\"updates\":[[\"4496672d\",\"m0zf9\"]]}";
+    /// assert_eq!(String::from_utf8(heading.document(&[(feed, 1_231_204_605)]))?, text);
+    /// assert_eq!(&*SupDocument::read(text.as_bytes())?.updates[0].0, "4496672d");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn document(&self, updates: &[(SupId, i64)]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512 + updates.len() * 21);
+        let (updated, since) = (second_text(self.updated), second_text(self.since));
+        let times = format!(r#"{{"updated_time":"{updated}","since_time":"{since}","#);
+        out.extend_from_slice(times.as_bytes());
+        out.extend_from_slice(format!(r#""period":{}"#, self.period).as_bytes());
+        if !self.periods.is_empty() {
+            out.extend_from_slice(br#","available_periods":{"#);
+            for (index, (seconds, url)) in self.periods.iter().enumerate() {
+                let comma = if index > 0 { "," } else { "" };
+                let url = serde_json::to_string(url).expect("a URL has a JSON form");
+                out.extend_from_slice(format!(r#"{comma}"{seconds}":{url}"#).as_bytes());
+            }
+            out.push(b'}');
+        }
+        let previous = self
+            .prev_archive
+            .map_or("null".into(), |name| format!("\"{name}\""));
+        out.extend_from_slice(format!(r#","prev_archive":{previous}"#).as_bytes());
+        out.extend_from_slice(br#","updates":["#);
+        for (index, (feed, second)) in updates.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(b"[\"");
+            out.extend_from_slice(feed.as_str().as_bytes());
+            out.extend_from_slice(b"\",\"");
+            out.extend_from_slice(&update_digits(*second));
+            out.extend_from_slice(b"\"]");
+        }
+        out.extend_from_slice(b"]}");
+        out
+    }
+}
+
+/// Anybody's SUP document, as far as a consumer needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SupDocument {
+    /// The end of the time of which every update is in it.
+    pub updated: Instant,
+    /// The beginning.
+    pub since: Instant,
+    /// How long that is, without overlap, in seconds; at least 1.
+    pub period: u64,
+    /// Other windows: their period in seconds, and where they are.
+    pub periods: BTreeMap<u64, String>,
+    /// Whether its publisher archives what it tells, so that nothing is ever missed.
+    pub is_archived: bool,
+    /// The archived document that ends where this one begins, relative to this one; `None` if there is none,
+    /// or was nothing before.
+    pub prev_archive: Option<String>,
+    /// Feeds and updates.
+    pub updates: Vec<(Box<str>, Box<str>)>,
+}
+
+/// Why a SUP document cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidSup(String);
+
+impl SupDocument {
+    /// Reads a document. Members that are not known are passed over (rule SUP-F5); numbers are taken for
+    /// text and text for numbers, and `update_time` for `updated_time` (rule SUP-F8), as publishers there
+    /// were had them.
+    ///
+    /// # Errors
+    ///
+    /// Says what is missing or wrong.
+    pub fn read(body: &[u8]) -> Result<Self, InvalidSup> {
+        let raw: Raw =
+            serde_json::from_slice(body).map_err(|error| InvalidSup(error.to_string()))?;
+        let instant = |name: &str, text: Option<String>| {
+            let text = text.ok_or_else(|| InvalidSup(format!("there is no {name}")))?;
+            Instant::parse(&text).ok_or_else(|| InvalidSup(format!("{name} is no time")))
+        };
+        let updated = instant("updated_time", raw.updated_time.or(raw.update_time))?;
+        let since = instant("since_time", raw.since_time)?;
+        if since > updated {
+            return Err(InvalidSup("it ends before it begins".into()));
+        }
+        let periods = raw.available_periods.unwrap_or_default();
+        let offered = periods.into_iter().filter_map(|(seconds, url)| {
+            let seconds = seconds.trim().parse().ok().filter(|seconds| *seconds > 0)?;
+            Some((seconds, url))
+        });
+        Ok(Self {
+            updated,
+            since,
+            period: raw.period.0.max(1),
+            periods: offered.collect(),
+            is_archived: raw.prev_archive.is_some(),
+            prev_archive: raw.prev_archive.flatten(),
+            updates: raw.updates.0,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    updated_time: Option<String>,
+    update_time: Option<String>,
+    since_time: Option<String>,
+    period: Period,
+    available_periods: Option<BTreeMap<String, String>>,
+    /// The outer one is whether there is such a member.
+    #[serde(default, deserialize_with = "present")]
+    prev_archive: Option<Option<String>>,
+    updates: Updates,
+}
+
+#[expect(
+    clippy::option_option,
+    reason = "null is something else than no member"
+)]
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+struct Period(u64);
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let token = Token::deserialize(deserializer)?;
+        let period = token.0.parse().map(Self);
+        period.map_err(|_| de::Error::custom("the period is no number"))
+    }
+}
+
+/// Text, or a number, which is taken for text.
+struct Token(Box<str>);
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TokenVisitor;
+        impl Visitor<'_> for TokenVisitor {
+            type Value = Token;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a number")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Token, E> {
+                Ok(Token(text.into()))
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Token, E> {
+                Ok(Token(number.to_string().into()))
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Token, E> {
+                Ok(Token(number.to_string().into()))
+            }
+        }
+        deserializer.deserialize_any(TokenVisitor)
+    }
+}
+
+struct Updates(Vec<(Box<str>, Box<str>)>);
+
+impl<'de> Deserialize<'de> for Updates {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct UpdatesVisitor;
+        impl<'de> Visitor<'de> for UpdatesVisitor {
+            type Value = Updates;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of pairs")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Updates, A::Error> {
+                let mut updates = vec![];
+                while let Some((feed, update)) = items.next_element::<(Token, Token)>()? {
+                    if updates.len() == SUP_UPDATES_MAX {
+                        return Err(de::Error::custom("there are too many updates"));
+                    }
+                    // What no feed can announce is nobody's.
+                    if is_token(&feed.0) && is_token(&update.0) {
+                        updates.push((feed.0, update.0));
+                    }
+                }
+                Ok(Updates(updates))
+            }
+        }
+        deserializer.deserialize_seq(UpdatesVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<SupDocument, InvalidSup> {
+        SupDocument::read(text.as_bytes())
+    }
+
+    /// SUP-F5, SUP-F8, SUP-F10, and numbers as StatusNet wrote them.
+    #[test]
+    fn what_publishers_wrote_is_read() {
+        let text = r#"{"update_time":"2009-01-06T02:16:45+01:00","since_time":"2009-01-06T01:14:35Z",
+            "period":"60","extra":{"a":[1]},"available_periods":{"60":"http://e/60","x":"y","0":"z"},
+            "updates":[["a","1"],["a","2"],[17,18],["b",-3],["no good","1"]]}"#;
+        let document = read(text).unwrap();
+        assert_eq!(document.updated.to_string(), "2009-01-06T01:16:45.000000Z");
+        assert_eq!((document.period, document.is_archived), (60, false));
+        let archived = text.replace("\"extra\"", "\"prev_archive\":null,\"extra\"");
+        let archived = read(&archived).unwrap();
+        assert_eq!((archived.is_archived, archived.prev_archive), (true, None));
+        assert_eq!(
+            document.periods,
+            BTreeMap::from([(60, "http://e/60".into())])
+        );
+        let pairs: Vec<_> = document.updates.iter().map(|(a, b)| (&**a, &**b)).collect();
+        assert_eq!(pairs, [("a", "1"), ("a", "2"), ("17", "18"), ("b", "-3")]);
+    }
+
+    #[test]
+    fn what_says_too_little_is_refused() {
+        let good = r#"{"updated_time":"2009-01-06T01:16:45Z","since_time":"2009-01-06T01:14:35Z","period":60,"updates":[]}"#;
+        assert!(read(good).is_ok());
+        for (from, to) in [
+            ("updated_time", "x"),
+            ("since_time", "x"),
+            ("\"period\":60", "\"x\":1"),
+            ("60", "\"x\""),
+            ("60", "[]"),
+            ("\"updates\":[]", "\"x\":1"),
+            ("[]", "{}"),
+            ("[]", "[[\"a\"]]"),
+            ("[]", "[[\"a\",\"b\",\"c\"]]"),
+            ("01:16:45Z", "01:16:45"),
+            ("01:16:45Z", "01:14:34Z"),
+            ("]}", "]"),
+        ] {
+            assert!(read(&good.replacen(from, to, 1)).is_err(), "{from} -> {to}");
+        }
+    }
+
+    /// SUP-P6: 21 bytes an update, and what is written is read.
+    #[test]
+    fn an_update_is_21_bytes() {
+        let heading = Heading {
+            updated: 1_800_000_070,
+            since: 1_800_000_000,
+            period: 60,
+            periods: &[
+                (60, "https://e/sup.json?seconds=60".into()),
+                (300, "https://e/\"".into()),
+            ],
+            prev_archive: Some("sup/7-2.json"),
+        };
+        let updates: Vec<_> = (0..1_000)
+            .map(|n| {
+                (
+                    SupId::of_bits(n),
+                    1_800_000_000 + i64::try_from(n % 70).unwrap(),
+                )
+            })
+            .collect();
+        let (none, all) = (heading.document(&[]), heading.document(&updates));
+        assert_eq!(all.len(), none.len() + 21 * 1_000 - 1);
+        let read = SupDocument::read(&all).unwrap();
+        assert_eq!(read.updates.len(), 1_000);
+        assert_eq!(read.prev_archive.as_deref(), Some("sup/7-2.json"));
+        assert_eq!(read.periods.get(&300).unwrap(), "https://e/\"");
+        assert_eq!(
+            (read.updated.second(), read.since.second()),
+            (1_800_000_070, 1_800_000_000)
+        );
+    }
+}

@@ -1,0 +1,469 @@
+//! The SUP documents of a watch: which one is asked for, and what follows from it.
+//!
+//! Pure.
+
+use std::{cmp::Reverse, collections::HashMap, hash::BuildHasher as _, time::Duration};
+
+use url::Url;
+
+use super::{Condition, FeedNumber, Heard, SourceNumber, Turn, Watch, Why};
+use crate::{
+    instant::Instant,
+    limits::{BACK_OFF_SECONDS_MAX, SUP_WALK_MAX},
+    sup::SupDocument,
+};
+
+/// How often an archived document is asked for before there must be another way.
+const ARCHIVE_TRIES: u32 = 3;
+/// The shortest and the longest time between two looks at a SUP document.
+const EVERY_MIN: Duration = Duration::from_secs(1);
+const EVERY_MAX: Duration = Duration::from_hours(1);
+/// How long a document may stand still beside two periods before it is taken for broken.
+const STILL_SLACK: Duration = Duration::from_secs(10);
+/// How long a pair is known again, in microseconds, beside the longest window.
+const SEEN_SLACK: i64 = 60_000_000;
+
+#[derive(Debug)]
+pub(super) struct Source {
+    /// As announced.
+    pub(super) announced: Url,
+    /// Where the window is that suits us.
+    url: Url,
+    feeds: HashMap<Box<str>, Vec<FeedNumber>>,
+    pub(super) condition: Condition,
+    pub(super) is_archived: bool,
+    pub(super) period: Duration,
+    pub(super) due: Option<Duration>,
+    asking: Asking,
+    pub(super) is_asked: bool,
+    /// Every update up to here is known.
+    pub(super) updated: Option<Instant>,
+    /// When that last moved.
+    moved_at: Duration,
+    /// The end of the document that was heard last.
+    glimpsed: Option<Instant>,
+    /// The pairs that are known, and the end of the last document that had them.
+    seen: HashMap<u64, Instant>,
+    failures: u32,
+    /// The feeds that are owed a look.
+    pub(super) owing: usize,
+    /// What `updated` was when none was.
+    pub(super) settled: Option<Instant>,
+}
+
+/// What is asked for next.
+#[derive(Clone, Debug)]
+pub(super) enum Asking {
+    Current,
+    Archived(Chase),
+    /// A longer window, after which everything up to `until` is known.
+    Longer {
+        url: Url,
+        until: Instant,
+    },
+}
+
+/// A walk back over archived documents.
+#[derive(Clone, Debug)]
+pub(super) struct Chase {
+    /// The next one.
+    url: Url,
+    /// When the last of them is heard, everything up to here is known.
+    until: Instant,
+    walked: usize,
+    /// How often this one was asked for in vain.
+    tries: u32,
+    /// The window that reaches back as far, if there is one.
+    longer: Option<Url>,
+}
+
+impl Source {
+    fn new(document: &Url, now: Duration) -> Self {
+        Self {
+            announced: document.clone(),
+            url: document.clone(),
+            feeds: HashMap::new(),
+            condition: Condition::New,
+            is_archived: false,
+            period: Duration::from_mins(1),
+            due: None,
+            asking: Asking::Current,
+            is_asked: false,
+            updated: None,
+            moved_at: now,
+            glimpsed: None,
+            seen: HashMap::new(),
+            failures: 0,
+            owing: 0,
+            settled: None,
+        }
+    }
+
+    /// Returns what to ask for.
+    pub(super) fn wanted(&self) -> Url {
+        match &self.asking {
+            Asking::Current => self.url.clone(),
+            Asking::Archived(chase) => chase.url.clone(),
+            Asking::Longer { url, .. } => url.clone(),
+        }
+    }
+
+    pub(super) fn add(&mut self, id: Box<str>, feed: FeedNumber) {
+        self.feeds.entry(id).or_default().push(feed);
+    }
+
+    pub(super) fn remove(&mut self, id: &str, feed: FeedNumber) {
+        if let Some(together) = self.feeds.get_mut(id) {
+            together.retain(|other| *other != feed);
+            if together.is_empty() {
+                self.feeds.remove(id);
+            }
+        }
+    }
+
+    fn all_feeds(&self) -> Vec<FeedNumber> {
+        self.feeds.values().flatten().copied().collect()
+    }
+}
+
+/// Returns how often to look at a document of a period: a little faster than that (rule SUP-C3).
+fn every(period: Duration) -> Duration {
+    (period * 4 / 5).clamp(EVERY_MIN, EVERY_MAX)
+}
+
+impl Watch {
+    pub(super) fn source_at(&mut self, document: &Url, now: Duration) -> SourceNumber {
+        if let Some(source) = self.by_url.get(document) {
+            return *source;
+        }
+        let count = u32::try_from(self.sources.len()).expect("there are fewer than feeds");
+        let number = SourceNumber(count);
+        self.sources.push(Source::new(document, now));
+        self.by_url.insert(document.clone(), number);
+        self.ask_at(number, now);
+        number
+    }
+
+    /// Takes what came of asking for a SUP document.
+    pub fn heard(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
+        let source = self.source_mut(number);
+        source.is_asked = false;
+        let asked = std::mem::replace(&mut source.asking, Asking::Current);
+        match (asked, heard) {
+            (Asking::Current, Heard::Document(document)) => self.current(number, now, &document),
+            (Asking::Current, Heard::Same) => {
+                source.failures = 0;
+                self.stands_still(number, now, None);
+                self.ask_later(number, now);
+            }
+            (Asking::Current, Heard::Nothing) => self.unheard(number, now),
+            (Asking::Archived(chase), Heard::Document(document)) => {
+                self.archived(number, now, &document, chase);
+            }
+            (Asking::Archived(chase), _) => self.archive_unheard(number, now, chase),
+            (Asking::Longer { until, .. }, Heard::Document(document)) => {
+                let last = source.updated;
+                self.take_pairs(number, now, &document);
+                if last.is_some_and(|last| document.since > last) {
+                    self.sweep(number, now);
+                }
+                self.know(number, now, until.max(document.updated));
+                self.ask_later(number, now);
+            }
+            (Asking::Longer { until, .. }, _) => {
+                self.sweep(number, now);
+                self.know(number, now, until);
+                self.ask_later(number, now);
+            }
+        }
+    }
+
+    /// Takes the newest document.
+    fn current(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
+        if self.turns_to_another_window(number, now, document) {
+            return;
+        }
+        let source = self.source_mut(number);
+        source.failures = 0;
+        source.period = Duration::from_secs(document.period).clamp(EVERY_MIN, 2 * EVERY_MAX);
+        let relies_more = document.is_archived && !source.is_archived;
+        source.is_archived = document.is_archived;
+        let (last, glimpsed) = (source.updated, source.glimpsed.replace(document.updated));
+        if relies_more && source.condition == Condition::Working {
+            self.relax(number, now);
+        }
+        self.take_pairs(number, now, document);
+        match last {
+            Some(last) if document.updated <= last => {
+                self.stands_still(
+                    number,
+                    now,
+                    glimpsed.filter(|before| document.updated > *before),
+                );
+                self.ask_later(number, now);
+            }
+            Some(last) if document.since > last => self.gap(number, now, document, last),
+            _ => {
+                self.know(number, now, document.updated);
+                self.ask_later(number, now);
+            }
+        }
+    }
+
+    /// Chooses a window that need not be heard more often than is wanted (rule SUP-C6). Returns whether
+    /// another one is asked for now.
+    fn turns_to_another_window(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        document: &SupDocument,
+    ) -> bool {
+        let wanted = self.pace.sup_interval;
+        let suits = |seconds: u64| every(Duration::from_secs(seconds)) >= wanted;
+        let source = self.source_mut(number);
+        if suits(document.period) || source.url != source.announced {
+            return false;
+        }
+        let longer = document
+            .periods
+            .iter()
+            .find(|(seconds, _)| suits(**seconds));
+        let longer = longer.or(document.periods.iter().next_back());
+        let url = longer.and_then(|(_, url)| source.announced.join(url).ok());
+        let Some(url) = url.filter(|url| *url != source.url) else {
+            return false;
+        };
+        source.url = url;
+        self.ask_at(number, now);
+        true
+    }
+
+    /// Finds out what was missed (rule SUP-C5).
+    fn gap(&mut self, number: SourceNumber, now: Duration, document: &SupDocument, last: Instant) {
+        let until = document.updated;
+        if document.is_archived && document.prev_archive.is_none() {
+            // There was nothing before it.
+            self.know(number, now, until);
+            return self.ask_later(number, now);
+        }
+        self.tally.gaps += 1;
+        let source = self.source_mut(number);
+        let missed = until.second().saturating_sub(last.second());
+        let reaches = |seconds: u64| i64::try_from(seconds).is_ok_and(|seconds| seconds >= missed);
+        let mut periods = document.periods.iter();
+        let longer = periods.find(|(seconds, _)| reaches(**seconds));
+        let longer = longer.and_then(|(_, url)| source.announced.join(url).ok());
+        let longer = longer.filter(|url| *url != source.url);
+        let previous = document.prev_archive.as_deref();
+        match previous.and_then(|previous| source.url.join(previous).ok()) {
+            Some(url) => {
+                source.asking = Asking::Archived(Chase {
+                    url,
+                    until,
+                    walked: 1,
+                    tries: 0,
+                    longer,
+                });
+                self.ask_at(number, now);
+            }
+            None => self.another_way(number, now, until, longer),
+        }
+    }
+
+    /// Takes an archived document, and goes on to the one before if need be.
+    fn archived(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        document: &SupDocument,
+        chase: Chase,
+    ) {
+        self.take_pairs(number, now, document);
+        let last = self.source(number).updated;
+        let reaches = last.is_none_or(|last| document.since <= last);
+        if reaches || (document.is_archived && document.prev_archive.is_none()) {
+            self.know(number, now, chase.until);
+            return self.ask_later(number, now);
+        }
+        let previous = document.prev_archive.as_deref();
+        let previous = previous.and_then(|previous| chase.url.join(previous).ok());
+        match previous.filter(|url| *url != chase.url && chase.walked < SUP_WALK_MAX) {
+            Some(url) => {
+                self.source_mut(number).asking = Asking::Archived(Chase {
+                    url,
+                    walked: chase.walked + 1,
+                    tries: 0,
+                    ..chase
+                });
+                self.ask_at(number, now);
+            }
+            None => self.another_way(number, now, chase.until, chase.longer),
+        }
+    }
+
+    fn archive_unheard(&mut self, number: SourceNumber, now: Duration, chase: Chase) {
+        let tries = chase.tries + 1;
+        if tries == ARCHIVE_TRIES {
+            return self.another_way(number, now, chase.until, chase.longer);
+        }
+        self.source_mut(number).asking = Asking::Archived(Chase { tries, ..chase });
+        self.ask_at(number, now + Duration::from_secs(1 << tries));
+    }
+
+    /// Closes a gap from a longer window, or by looking at every feed.
+    fn another_way(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        until: Instant,
+        longer: Option<Url>,
+    ) {
+        if let Some(url) = longer {
+            self.source_mut(number).asking = Asking::Longer { url, until };
+            return self.ask_at(number, now);
+        }
+        self.sweep(number, now);
+        self.know(number, now, until);
+        self.ask_later(number, now);
+    }
+
+    /// Takes it that every update up to `until` is known.
+    fn know(&mut self, number: SourceNumber, now: Duration, until: Instant) {
+        let source = self.source_mut(number);
+        source.updated = Some(until);
+        source.moved_at = now;
+        let had = std::mem::replace(&mut source.condition, Condition::Working);
+        if had != Condition::Working {
+            self.relax(number, now);
+        }
+        self.settle(number);
+    }
+
+    /// Notes how far everything is known and handled.
+    pub(super) fn settle(&mut self, number: SourceNumber) {
+        let source = self.source_mut(number);
+        // A walk that is not over may yet tell of more.
+        let is_chasing = !matches!(source.asking, Asking::Current);
+        if source.owing == 0 && !is_chasing {
+            source.settled = source.updated.or(source.settled);
+        }
+    }
+
+    /// Bears a document that ends no later than what is known: an old copy from some cache, for a while.
+    /// `revived` is there if it has moved all the same since it was heard before.
+    fn stands_still(&mut self, number: SourceNumber, now: Duration, revived: Option<Instant>) {
+        let source = self.source_mut(number);
+        if now < source.moved_at + 2 * source.period.max(self.pace.sup_interval) + STILL_SLACK {
+            return;
+        }
+        match revived.and(self.source(number).glimpsed) {
+            Some(ends) => {
+                // Its clock was set back. What was told by the old one is not known.
+                self.sweep(number, now);
+                self.know(number, now, ends);
+            }
+            None => self.break_off(number, now),
+        }
+    }
+
+    /// Bears that there is no document (rule SUP-C8).
+    fn unheard(&mut self, number: SourceNumber, now: Duration) {
+        let source = self.source_mut(number);
+        let pause = Duration::from_secs(1 << source.failures.min(6));
+        let pause = pause.min(Duration::from_secs(BACK_OFF_SECONDS_MAX));
+        source.failures = source.failures.saturating_add(1);
+        if source.url != source.announced && source.failures > 2 {
+            // That window may be offered no more.
+            source.url = source.announced.clone();
+        }
+        self.break_off(number, now);
+        let jitter = self.spread(pause / 4);
+        self.ask_at(number, now + pause + jitter);
+    }
+
+    /// Relies on a document no more, until it works again.
+    fn break_off(&mut self, number: SourceNumber, now: Duration) {
+        let source = self.source_mut(number);
+        let had = std::mem::replace(&mut source.condition, Condition::Broken);
+        if had != Condition::Broken {
+            for feed in self.source(number).all_feeds() {
+                let pause = self.spread(self.pace.interval);
+                self.call(feed, now + pause, Why::Background);
+            }
+        }
+    }
+
+    /// Lets all feeds rest that are not owed a look.
+    fn relax(&mut self, number: SourceNumber, now: Duration) {
+        for feed in self.source(number).all_feeds() {
+            let state = self.feed(feed);
+            if state.why == Why::Background && !state.looking && !state.owed {
+                self.rest(feed, now);
+                if self.feed(feed).due.is_some() {
+                    // Not all at once.
+                    let pause = self.spread(self.pace.interval * super::SAFETY_NET);
+                    self.call(feed, now + pause, Why::Background);
+                }
+            }
+        }
+    }
+
+    /// Has every feed looked at once, over the usual interval.
+    fn sweep(&mut self, number: SourceNumber, now: Duration) {
+        self.tally.sweeps += 1;
+        for feed in self.source(number).all_feeds() {
+            self.owe(feed);
+            let pause = self.spread(self.pace.interval);
+            self.call(feed, now + pause, Why::Background);
+        }
+    }
+
+    /// Looks at the feeds of the pairs that are new (rule SUP-C4).
+    fn take_pairs(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
+        let mut pinged = vec![];
+        let hashing = self.hashing.clone();
+        let source = self.source_mut(number);
+        for (id, update) in &document.updates {
+            let Some(feeds) = source.feeds.get(id) else {
+                continue;
+            };
+            let pair = hashing.hash_one((id, update));
+            if source.seen.insert(pair, document.updated).is_none() {
+                pinged.extend_from_slice(feeds);
+            }
+        }
+        // As long as a cache may show an old copy of the longest window there is.
+        let longest = document.periods.keys().next_back().copied().unwrap_or(0);
+        let longest = i64::try_from(longest.max(document.period)).unwrap_or(i64::MAX);
+        let window = document.updated.micros() - document.since.micros();
+        let known = window
+            .max(longest.saturating_mul(1_000_000))
+            .saturating_add(SEEN_SLACK);
+        let oldest = document.updated.micros().saturating_sub(known);
+        source.seen.retain(|_, last| last.micros() >= oldest);
+        for feed in pinged {
+            self.feed_mut(feed).vain = 0;
+            self.owe(feed);
+            self.call(feed, now, Why::Ping);
+        }
+    }
+
+    /// Notes that a feed is owed a look.
+    fn owe(&mut self, number: FeedNumber) {
+        let feed = self.feed_mut(number);
+        if let Some(source) = feed.source.filter(|_| !feed.owed) {
+            feed.owed = true;
+            self.source_mut(source).owing += 1;
+        }
+    }
+
+    fn ask_later(&mut self, number: SourceNumber, now: Duration) {
+        let pause = every(self.source(number).period).max(self.pace.sup_interval);
+        self.ask_at(number, now + pause);
+    }
+
+    fn ask_at(&mut self, number: SourceNumber, at: Duration) {
+        self.source_mut(number).due = Some(at);
+        self.turns.push(Reverse((at, Turn::Source(number))));
+    }
+}

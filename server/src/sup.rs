@@ -1,0 +1,343 @@
+//! SUP documents, for whoever asks.
+//!
+//! Shell: a thread that follows the log, the files of what is archived, and documents kept in memory. What
+//! is told is decided by [`SupWindows`], up to when by the [`Watermark`].
+//!
+//! A document ends with a second that is over: every commit of it is seen by readers and taken into account
+//! here, and no later commit will ever be of it (rule SUP-P5).
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant as Moment},
+};
+
+use simplefeed_core::{
+    feed::{CommitNumber, FeedKey, Numbered},
+    instant::Instant,
+    limits::SUP_OVERLAP_SECONDS,
+    sup::{Heading, SUP_TYPE, SupId},
+};
+use tracing::{error, info};
+
+use crate::{
+    log::{EntryLog, LogError},
+    views::{
+        CommitQueue, View as _,
+        archive_files::{ArchiveError, Remade},
+        documents::Resource,
+        sup::{Circle, Current, SupWindows, Window, file_name},
+        sup_files::SupFiles,
+    },
+    watermark::Watermark,
+};
+
+/// Commits read together by a view that is behind.
+const COMMITS_TOGETHER: usize = 1_000;
+/// The pause after something could not be read or written.
+const RETRY: Duration = Duration::from_secs(1);
+/// The shortest time between two documents of a window, and the part of its period that it is otherwise.
+const FRESH_MIN: Duration = Duration::from_secs(1);
+const FRESH_PART: u32 = 60;
+
+/// Whether a reader may be told of a feed.
+pub type Tells<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
+
+/// A document for a reader.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// It.
+    pub resource: Resource,
+    /// The archived document before it, relative to this one.
+    pub previous: Option<String>,
+}
+
+/// What the server tells of its feeds.
+pub struct Sup {
+    log: Arc<dyn EntryLog>,
+    watermark: Arc<Watermark>,
+    files: SupFiles,
+    /// The periods offered, in seconds; the first one where nobody asks.
+    periods: Vec<u32>,
+    public_url: String,
+    state: Mutex<State>,
+    /// What was told last of the public series, by its period.
+    told: Mutex<HashMap<u32, (Moment, Told)>>,
+}
+
+#[derive(Debug)]
+struct State {
+    windows: SupWindows,
+    /// The last commit when this began: nothing is told before it is reached.
+    reaches: CommitNumber,
+    /// Windows whose documents are to be written.
+    over: VecDeque<(Circle, Window)>,
+}
+
+impl std::fmt::Debug for Sup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sup").finish_non_exhaustive()
+    }
+}
+
+impl Sup {
+    /// Begins where the records of archived documents end; what lies between is read by
+    /// [`follow`](Self::follow). `periods` are those to offer, in seconds, the one where nobody asks first.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the records cannot be read.
+    pub fn new(
+        log: Arc<dyn EntryLog>,
+        watermark: Arc<Watermark>,
+        files: SupFiles,
+        periods: &[u32],
+        public_url: &str,
+    ) -> Result<Self, ArchiveError> {
+        let longest = periods.iter().copied().max().unwrap_or(0);
+        let head = log.head();
+        let oldest = head.last.second() - i64::from(longest) - SUP_OVERLAP_SECONDS - 1;
+        let [public, apart] =
+            Circle::ALL.map(|circle| files.beginning(circle, oldest, head.number));
+        Ok(Self {
+            watermark,
+            files,
+            periods: periods.to_vec(),
+            public_url: public_url.into(),
+            state: Mutex::new(State {
+                windows: SupWindows::new(public?, apart?, longest),
+                reaches: head.number,
+                over: VecDeque::new(),
+            }),
+            told: Mutex::default(),
+            log,
+        })
+    }
+
+    /// Returns the periods offered, in seconds.
+    pub fn periods(&self) -> &[u32] {
+        &self.periods
+    }
+
+    /// Follows the log until the queue is closed.
+    pub fn follow(&self, queue: &CommitQueue) {
+        let mut not_before = Moment::now();
+        loop {
+            match self.follow_on(queue) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    error!(error, "updates cannot be told; it will be tried again");
+                    if queue.is_closed_within(RETRY) {
+                        return;
+                    }
+                }
+            }
+            // What is told does not wait for it: it reaches back as far as need be.
+            if not_before <= Moment::now()
+                && let Err(error) = self.archive()
+            {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                error!(error, "updates cannot be archived; it will be tried again");
+                not_before = Moment::now() + RETRY;
+            }
+        }
+    }
+
+    /// Takes the next commits into account, waiting for one. Returns whether there will be more.
+    fn follow_on(&self, queue: &CommitQueue) -> Result<bool, LogError> {
+        let log = &*self.log;
+        let next = self.state().windows.applied().next();
+        let behind = log.head().number.0.saturating_sub(next.0);
+        if usize::try_from(behind).is_ok_and(|behind| behind < COMMITS_TOGETHER) {
+            let Some(commit) = queue.wait_for(next, log)? else {
+                return Ok(false);
+            };
+            let mut state = self.state();
+            let over = state.windows.apply(&commit, log)?;
+            state.over.extend(over);
+        } else {
+            for outline in log.outlines(next, COMMITS_TOGETHER)? {
+                let mut state = self.state();
+                let over = state.windows.take(&outline, log)?;
+                state.over.extend(over);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes what is over.
+    fn archive(&self) -> Result<(), ArchiveError> {
+        loop {
+            let Some((circle, window)) = self.state().over.front().cloned() else {
+                return Ok(());
+            };
+            if self.files.write(circle, &window)? == Remade::New {
+                info!(window = %window.name, series = circle.name(), "updates archived");
+            }
+            let mut state = self.state();
+            state.windows.archived(circle, &window);
+            state.over.pop_front();
+        }
+    }
+
+    /// Returns the document of a period that is told to everybody, or `None` as long as what happened before
+    /// the start is being read.
+    pub fn public(&self, period: u32, clock: Instant) -> Option<Told> {
+        if let Some(told) = self.public_at_once(period) {
+            return Some(told);
+        }
+        // Whoever comes while it is made waits for it.
+        let mut kept = self.told();
+        if let Some(told) = fresh(&kept, period) {
+            return Some(told);
+        }
+        let current = self.current(Circle::Public, period, clock)?;
+        let updates: Vec<(SupId, i64)> = current
+            .updates
+            .iter()
+            .map(|(_, id, second)| (*id, *second))
+            .collect();
+        let told = self.told_of(Circle::Public, period, &current, &updates);
+        kept.insert(period, (Moment::now(), told.clone()));
+        Some(told)
+    }
+
+    /// Returns that document if it need not be made.
+    pub fn public_at_once(&self, period: u32) -> Option<Told> {
+        let kept = self.told.try_lock().ok()?;
+        fresh(&kept, period)
+    }
+
+    /// Returns the document of a period that is told to a reader, of the feeds that are told apart; `None`
+    /// as [`public`](Self::public).
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    pub fn apart(
+        &self,
+        period: u32,
+        clock: Instant,
+        tells: Tells<'_>,
+    ) -> Result<Option<Told>, LogError> {
+        let Some(current) = self.current(Circle::Apart, period, clock) else {
+            return Ok(None);
+        };
+        let mut updates = vec![];
+        for (feed, id, second) in &current.updates {
+            if tells(*feed)? {
+                updates.push((*id, *second));
+            }
+        }
+        Ok(Some(self.told_of(
+            Circle::Apart,
+            period,
+            &current,
+            &updates,
+        )))
+    }
+
+    fn told_of(
+        &self,
+        circle: Circle,
+        period: u32,
+        current: &Current,
+        updates: &[(SupId, i64)],
+    ) -> Told {
+        let name = circle.name();
+        let periods = self.periods.iter().map(|seconds| {
+            let url = format!("{}/{name}.json?seconds={seconds}", self.public_url);
+            (*seconds, url)
+        });
+        let periods: Vec<(u32, String)> = periods.collect();
+        let previous = current
+            .previous
+            .map(|window| format!("{name}/{}", file_name(window)));
+        let heading = Heading {
+            updated: current.until,
+            since: current.since,
+            period: i64::from(period),
+            periods: &periods,
+            prev_archive: previous.as_deref(),
+        };
+        let resource = Resource::made(SUP_TYPE, None, heading.document(updates).into(), None);
+        Told { resource, previous }
+    }
+
+    /// Returns what there is to tell now.
+    fn current(&self, circle: Circle, period: u32, clock: Instant) -> Option<Current> {
+        // Nothing is taken into account meanwhile.
+        let state = self.state();
+        let windows = &state.windows;
+        if windows.applied() < state.reaches {
+            return None;
+        }
+        let published = self.watermark.publish(clock, self.log.head().last);
+        // Read after that: whatever is committed later belongs to a later second.
+        let until = if self.log.head().number == windows.applied() {
+            published
+        } else {
+            published.min(windows.newest() - 1)
+        };
+        Some(windows.current(circle, period, until))
+    }
+
+    /// Returns an archived document, if there is one of that name; `tells` says of which feeds that are told
+    /// apart.
+    ///
+    /// # Errors
+    ///
+    /// See [`ArchiveError`].
+    pub fn archived(
+        &self,
+        circle: Circle,
+        name: Numbered,
+        tells: Tells<'_>,
+    ) -> Result<Option<Told>, ArchiveError> {
+        let record = self.files.record(circle, name.number)?;
+        let Some(record) = record.filter(|record| record.name == name) else {
+            return Ok(None);
+        };
+        let modified = Instant::from_micros(record.until * 1_000_000);
+        let before = match name.number.checked_sub(1) {
+            Some(before) => self.files.record(circle, before)?,
+            None => None,
+        };
+        let previous = before.map(|before| file_name(before.name));
+        let resource = match circle {
+            Circle::Public => {
+                let (bytes, twin) = self.files.document(&record)?;
+                Resource::made(SUP_TYPE, Some(modified), bytes, Some(twin))
+            }
+            Circle::Apart => {
+                let mut window = self.files.window(&record)?;
+                let mut told = vec![];
+                for update in window.updates {
+                    if tells(update.0)? {
+                        told.push(update);
+                    }
+                }
+                window.updates = told;
+                Resource::made(SUP_TYPE, None, window.document(|_| true).into(), None)
+            }
+        };
+        Ok(Some(Told { resource, previous }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn told(&self) -> MutexGuard<'_, HashMap<u32, (Moment, Told)>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns what was told of a period, as long as it is fresh.
+fn fresh(kept: &HashMap<u32, (Moment, Told)>, period: u32) -> Option<Told> {
+    let (made, told) = kept.get(&period)?;
+    let lasts = Duration::from_secs(u64::from(period / FRESH_PART)).max(FRESH_MIN);
+    (made.elapsed() < lasts).then(|| told.clone())
+}

@@ -1,0 +1,411 @@
+//! Archived SUP documents as files, and the record of which are durable.
+//!
+//! Shell: files. The documents that everybody may see are below `www`, where any web server can serve them
+//! for ever; of the others the updates are kept, from which each reader's document is made. A window is
+//! linked to once its record is on the disk.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use simplefeed_core::{
+    feed::{CommitNumber, Epoch, FeedKey, Numbered},
+    instant::Instant,
+    sup::SupId,
+};
+use uuid::Uuid;
+
+use super::{
+    View as _,
+    archive_files::{ArchiveError, Remade},
+    frozen_files::{FrozenFiles, create_folder, failed, gunzip, twin_of},
+    manifest::Coded,
+    sup::{Beginning, Circle, SupWindows, Update, Window, file_name},
+};
+use crate::log::barrier::sync_folder;
+
+const RECORD_BYTES: usize = 88;
+const RECORD_LENGTH: u64 = 88;
+const UPDATE_BYTES: usize = 32;
+
+/// What is recorded of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its name.
+    pub name: Numbered,
+    /// Its first second.
+    pub since: i64,
+    /// Its last second.
+    pub until: i64,
+    /// The last commit before its last second.
+    pub commit: CommitNumber,
+    /// The bytes of its file.
+    pub file: Coded,
+}
+
+impl Record {
+    fn of(window: &Window, file: Coded) -> Self {
+        Self {
+            name: window.name,
+            since: window.since,
+            until: window.until,
+            commit: window.commit,
+            file,
+        }
+    }
+
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut out = Vec::with_capacity(RECORD_BYTES);
+        out.extend_from_slice(&self.name.number.to_be_bytes());
+        out.extend_from_slice(&u64::from(self.name.epoch.0).to_be_bytes());
+        out.extend_from_slice(&self.since.to_be_bytes());
+        out.extend_from_slice(&self.until.to_be_bytes());
+        out.extend_from_slice(&self.commit.0.to_be_bytes());
+        out.extend_from_slice(&self.file.bytes.to_be_bytes());
+        out.extend_from_slice(&self.file.digest.0);
+        let checksum = crc32fast::hash(&out);
+        out.extend_from_slice(&u64::from(checksum).to_be_bytes());
+        out.try_into().expect("a record has its size")
+    }
+
+    fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let mut rest: &[u8] = record;
+        let mut long = || {
+            let (chunk, after) = rest.split_first_chunk::<8>()?;
+            rest = after;
+            Some(u64::from_be_bytes(*chunk))
+        };
+        let number = long()?;
+        let epoch = Epoch(u32::try_from(long()?).ok()?);
+        let [since, until] = [long()?, long()?].map(u64::cast_signed);
+        let (commit, bytes) = (CommitNumber(long()?), long()?);
+        let digest = simplefeed_core::digest::Digest(*rest.first_chunk::<32>()?);
+        let found = Self {
+            name: Numbered { number, epoch },
+            since,
+            until,
+            commit,
+            file: Coded { bytes, digest },
+        };
+        (found.encode() == *record).then_some(found)
+    }
+}
+
+/// The folders of the archived SUP documents.
+#[derive(Clone, Debug)]
+pub struct SupFiles {
+    www: PathBuf,
+    closed: PathBuf,
+    views: PathBuf,
+}
+
+impl SupFiles {
+    /// Returns those of the data folder `data`, with what everybody may see below `www` if given, else
+    /// below `<data>/www`.
+    pub fn new(data: &Path, www: Option<&Path>) -> Self {
+        Self {
+            www: www.map_or_else(|| data.join("www"), Path::to_path_buf),
+            closed: data.join("closed"),
+            views: data.join("views").join(SupWindows::NAME),
+        }
+    }
+
+    /// Returns the file that remembers up to where updates were told.
+    pub fn watermark(&self) -> PathBuf {
+        self.views.join("watermark")
+    }
+
+    fn path(&self, circle: Circle, name: Numbered) -> PathBuf {
+        match circle {
+            Circle::Public => self.www.join(circle.name()).join(file_name(name)),
+            Circle::Apart => self
+                .closed
+                .join(circle.name())
+                .join(format!("{name}.updates")),
+        }
+    }
+
+    fn records_path(&self, circle: Circle) -> PathBuf {
+        self.views.join(format!("{}.windows", circle.name()))
+    }
+
+    /// Returns the record of window `number`, if it is durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the records cannot be read.
+    pub fn record(&self, circle: Circle, number: u64) -> Result<Option<Record>, ArchiveError> {
+        let path = self.records_path(circle);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("open", &path)(error)),
+        };
+        let offset = number
+            .checked_sub(1)
+            .and_then(|before| before.checked_mul(RECORD_LENGTH));
+        let mut record = [0; RECORD_BYTES];
+        let read = offset.map(|offset| file.read_exact_at(&mut record, offset));
+        // A record that is damaged, or torn by a power cut, is as good as none: it is made again.
+        let found = read
+            .and_then(Result::ok)
+            .and_then(|()| Record::decode(&record));
+        Ok(found.filter(|found| found.name.number == number))
+    }
+
+    /// Returns how many windows are durable.
+    fn count(&self, circle: Circle) -> Result<u64, ArchiveError> {
+        let path = self.records_path(circle);
+        let length = match fs::metadata(&path) {
+            Ok(file) => file.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(failed("measure", &path)(error)),
+        };
+        Ok(length / RECORD_LENGTH)
+    }
+
+    /// Returns where a series goes on so that everything from second `oldest` on is known: behind the
+    /// newest window that ends before it. `newest` is the last commit of the log; records of later ones are
+    /// of another log.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the records cannot be read.
+    pub fn beginning(
+        &self,
+        circle: Circle,
+        oldest: i64,
+        newest: CommitNumber,
+    ) -> Result<Beginning, ArchiveError> {
+        for number in (1..=self.count(circle)?).rev() {
+            let record = self.record(circle, number)?;
+            let fits = record.filter(|record| record.until < oldest && record.commit < newest);
+            if let Some(record) = fits {
+                return Ok(Beginning {
+                    cut: Some((record.name, record.until)),
+                    commit: record.commit,
+                });
+            }
+        }
+        Ok(Beginning::default())
+    }
+
+    /// Makes a window durable. What is there and right is left alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub fn write(&self, circle: Circle, window: &Window) -> Result<Remade, ArchiveError> {
+        let path = self.path(circle, window.name);
+        let folder = path.parent().unwrap_or(&path);
+        create_folder(folder).map_err(failed("create", folder))?;
+        let bytes = match circle {
+            Circle::Public => window.document(|_| true),
+            Circle::Apart => encode_updates(window),
+        };
+        let modified = Instant::from_micros(window.until * 1_000_000);
+        let mut files = FrozenFiles::default();
+        let mut remade = Remade::Identical;
+        if circle == Circle::Public {
+            let (_, twin) = files.write_twin(&path, &bytes, modified, None)?;
+            remade = remade.max(twin);
+        }
+        remade = remade.max(files.write(&path, &bytes, modified)?);
+        let record = Record::of(window, Coded::of(&bytes));
+        if remade == Remade::Identical && self.record(circle, window.name.number)? == Some(record) {
+            return Ok(remade);
+        }
+        files.put_in_place()?;
+        self.note(circle, &record)?;
+        Ok(remade)
+    }
+
+    /// Notes, durably, that a window is durable.
+    fn note(&self, circle: Circle, record: &Record) -> Result<(), ArchiveError> {
+        create_folder(&self.views).map_err(failed("create", &self.views))?;
+        let path = self.records_path(circle);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).write(true).truncate(false).open(&path);
+        let offset = (record.name.number - 1) * RECORD_LENGTH;
+        file.and_then(|file| {
+            file.write_all_at(&record.encode(), offset)?;
+            file.sync_data()?;
+            sync_folder(&self.views)
+        })
+        .map_err(failed("write", &path))
+    }
+
+    /// Returns the bytes of a window that everybody may see, as they are or compressed.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    pub fn document(&self, record: &Record) -> Result<(Bytes, Bytes), ArchiveError> {
+        let path = self.path(Circle::Public, record.name);
+        let bytes = fs::read(&path).map_err(failed("read", &path))?;
+        let twin_path = twin_of(&path);
+        let twin = fs::read(&twin_path).map_err(failed("read", &twin_path))?;
+        let is_right = |bytes: &[u8]| Coded::of(bytes) == record.file;
+        if is_right(&bytes) && gunzip(&twin).is_ok_and(|bytes| is_right(&bytes)) {
+            return Ok((bytes.into(), twin.into()));
+        }
+        Err(ArchiveError::Damaged { path })
+    }
+
+    /// Returns a window whose updates are told apart.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    pub fn window(&self, record: &Record) -> Result<Window, ArchiveError> {
+        let path = self.path(Circle::Apart, record.name);
+        let bytes = fs::read(&path).map_err(failed("read", &path))?;
+        if Coded::of(&bytes) != record.file {
+            return Err(ArchiveError::Damaged { path });
+        }
+        let before = record
+            .name
+            .number
+            .checked_sub(1)
+            .filter(|before| *before > 0);
+        let previous = match before {
+            Some(number) => self.record(Circle::Apart, number)?,
+            None => None,
+        };
+        Ok(Window {
+            name: record.name,
+            previous: previous.map(|previous| previous.name),
+            since: record.since,
+            until: record.until,
+            commit: record.commit,
+            updates: decode_updates(&bytes),
+        })
+    }
+}
+
+/// Each update as the feed's key (16 bytes), what stands for it (8) and the second (8).
+fn encode_updates(window: &Window) -> Vec<u8> {
+    let mut out = Vec::with_capacity(window.updates.len() * UPDATE_BYTES);
+    for (feed, id, second) in &window.updates {
+        out.extend_from_slice(feed.0.as_bytes());
+        out.extend_from_slice(id.as_str().as_bytes());
+        out.extend_from_slice(&second.to_be_bytes());
+    }
+    out
+}
+
+fn decode_updates(bytes: &[u8]) -> Vec<Update> {
+    let (updates, _) = bytes.as_chunks::<UPDATE_BYTES>();
+    let decode = |update: &[u8; UPDATE_BYTES]| {
+        let (feed, rest) = update.split_first_chunk::<16>()?;
+        let (id, second) = rest.split_first_chunk::<8>()?;
+        let id = SupId::parse(std::str::from_utf8(id).ok()?)?;
+        let second = i64::from_be_bytes(*second.first_chunk::<8>()?);
+        Some((FeedKey(Uuid::from_bytes(*feed)), id, second))
+    };
+    updates.iter().filter_map(decode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(number: u64) -> Window {
+        let name = |number| Numbered {
+            number,
+            epoch: Epoch(if number > 2 { 1_800_000_000 } else { 1 }),
+        };
+        let since = i64::try_from(number).unwrap() * 100;
+        Window {
+            name: name(number),
+            previous: (number > 1).then(|| name(number - 1)),
+            since,
+            until: since + 100,
+            commit: CommitNumber(number * 10),
+            updates: (0..50)
+                .map(|n| (FeedKey(Uuid::from_u128(n)), SupId::of_bits(n), since + 1))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_window_is_written_once_and_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = SupFiles::new(folder.path(), None);
+        for number in 1..=4 {
+            for circle in Circle::ALL {
+                let window = window(number);
+                assert_eq!(files.record(circle, number).unwrap(), None);
+                assert_eq!(files.write(circle, &window).unwrap(), Remade::New);
+                assert_eq!(files.write(circle, &window).unwrap(), Remade::Identical);
+            }
+        }
+        let record = files.record(Circle::Public, 3).unwrap().unwrap();
+        let (bytes, twin) = files.document(&record).unwrap();
+        assert_eq!(bytes, window(3).document(|_| true));
+        assert_eq!(gunzip(&twin).unwrap(), bytes);
+        assert!(folder.path().join("www/sup/3-1800000000.json.gz").exists());
+        let record = files.record(Circle::Apart, 3).unwrap().unwrap();
+        assert_eq!(files.window(&record).unwrap(), window(3));
+        assert!(!folder.path().join("www/sup-closed").exists());
+    }
+
+    /// Goal: a restart knows everything from some second on, and nothing of another log.
+    #[test]
+    fn a_series_goes_on_behind_a_window_that_is_old_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = SupFiles::new(folder.path(), None);
+        let circle = Circle::Public;
+        let begins = |oldest, newest| {
+            let beginning = files
+                .beginning(circle, oldest, CommitNumber(newest))
+                .unwrap();
+            beginning.commit.0
+        };
+        assert_eq!(begins(1_000, 100), 0);
+        for number in 1..=4 {
+            files.write(circle, &window(number)).unwrap();
+        }
+        assert_eq!(begins(1_000, 100), 40);
+        assert_eq!(
+            begins(500, 100),
+            30,
+            "one that ends at 500 may have more in that second"
+        );
+        assert_eq!(begins(401, 100), 30);
+        assert_eq!(begins(1_000, 25), 20);
+        assert_eq!(begins(0, 100), 0);
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = SupFiles::new(folder.path(), None);
+        files.write(Circle::Public, &window(1)).unwrap();
+        let path = folder.path().join("www/sup/1.json");
+        let record = files.record(Circle::Public, 1).unwrap().unwrap();
+        fs::write(&path, b"{}").unwrap();
+        assert!(matches!(
+            files.document(&record),
+            Err(ArchiveError::Damaged { .. })
+        ));
+        assert_eq!(
+            files.write(Circle::Public, &window(1)).unwrap(),
+            Remade::Different
+        );
+        files.document(&record).unwrap();
+
+        let records = files.records_path(Circle::Public);
+        let mut bytes = fs::read(&records).unwrap();
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            fs::write(&records, &bytes).unwrap();
+            assert_eq!(files.record(Circle::Public, 1).unwrap(), None, "byte {at}");
+            bytes[at] ^= 1;
+        }
+    }
+}

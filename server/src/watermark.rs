@@ -1,0 +1,189 @@
+//! Up to which second everything is told.
+//!
+//! Shell: one small file. Whoever publishes that nothing new will be heard of before the end of a second
+//! must be able to rely on it. So the writer takes the time of each commit from here: it is later than every
+//! second that was published, whatever the clock does. The file makes that true across restarts.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use simplefeed_core::instant::Instant;
+use tracing::warn;
+
+/// Seconds published, and the commit that is on its way.
+#[derive(Debug)]
+pub struct Watermark(Mutex<Marks>);
+
+#[derive(Debug)]
+struct Marks {
+    /// The last second that was published.
+    published: i64,
+    /// The instant of the commit that readers do not see yet.
+    stamped: Option<Instant>,
+    file: Option<File>,
+}
+
+impl Watermark {
+    /// Returns the watermark that is kept in the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be used.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        let mut record = [0; 16];
+        // A new file, or one that was cut short, says nothing.
+        let is_read = file.read_exact_at(&mut record, 0).is_ok();
+        let published = is_read.then(|| published_in(record)).flatten();
+        Ok(Self(Mutex::new(Marks {
+            published: published.unwrap_or(i64::MIN),
+            stamped: None,
+            file: Some(file),
+        })))
+    }
+
+    /// Returns a watermark that lasts as long as the program.
+    pub fn in_memory() -> Self {
+        Self(Mutex::new(Marks {
+            published: i64::MIN,
+            stamped: None,
+            file: None,
+        }))
+    }
+
+    /// Returns the instant of the next commit: the time on the clock, but later than the last commit and
+    /// than every second published. It counts as on its way until it is [`settled`](Self::settled).
+    pub fn stamp(&self, clock: Instant, last: Instant) -> Instant {
+        let mut marks = self.marks();
+        let after = marks.published.saturating_add(1).saturating_mul(1_000_000);
+        let instant = clock
+            .max(last.plus_micros(1))
+            .max(Instant::from_micros(after));
+        marks.stamped = Some(instant);
+        instant
+    }
+
+    /// Takes the news that readers see the commit that was stamped, or never will.
+    pub fn settled(&self) {
+        self.marks().stamped = None;
+    }
+
+    /// Publishes as much as can be: returns the last second of which readers see every commit there will
+    /// ever be. `newest` is the instant of the newest commit they see, or of an older one.
+    ///
+    /// That is the second before the one on the clock, so that commits need not be stamped with a time to
+    /// come; of a clock that is behind the log, the newest commit's.
+    pub fn publish(&self, clock: Instant, newest: Instant) -> i64 {
+        let mut marks = self.marks();
+        let wanted = if newest.second() > clock.second() {
+            newest.second()
+        } else {
+            clock.second() - 1
+        };
+        let possible = marks
+            .stamped
+            .map_or(wanted, |stamped| wanted.min(stamped.second() - 1));
+        if possible > marks.published {
+            marks.published = possible;
+            marks.save();
+        }
+        marks.published
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        // It is whole even if somebody panicked meanwhile.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Marks {
+    /// Keeps what was published. It need not be synced: a kill loses nothing of it, and a power cut matters
+    /// only if the clock is set back meanwhile.
+    fn save(&self) {
+        let Some(file) = &self.file else { return };
+        let second = self.published.to_be_bytes();
+        let record = [second, (!self.published).to_be_bytes()];
+        if let Err(error) = file.write_all_at(record.as_flattened(), 0) {
+            warn!(%error, "up to where updates were told cannot be kept");
+        }
+    }
+}
+
+/// Returns what a record says, if it is whole.
+fn published_in(record: [u8; 16]) -> Option<i64> {
+    let (second, rest) = record.split_first_chunk::<8>()?;
+    let (check, _) = rest.split_first_chunk::<8>()?;
+    let second = i64::from_be_bytes(*second);
+    (second == !i64::from_be_bytes(*check)).then_some(second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Instant {
+        Instant::from_micros(millis * 1_000)
+    }
+
+    #[test]
+    fn only_seconds_that_are_over_are_published() {
+        let mark = Watermark::in_memory();
+        assert_eq!(mark.publish(at(10_999), at(10_500)), 9);
+        assert_eq!(
+            mark.stamp(at(10_999), at(10_500)),
+            at(10_999),
+            "no commit is delayed"
+        );
+        mark.settled();
+        assert_eq!(mark.publish(at(11_000), at(10_999)), 10);
+    }
+
+    /// SUP-P5: what is on its way when a second is published belongs to a later one.
+    #[test]
+    fn a_commit_on_its_way_holds_its_second_back() {
+        let mark = Watermark::in_memory();
+        mark.stamp(at(10_900), at(0));
+        assert_eq!(mark.publish(at(12_000), at(5_000)), 9);
+        mark.settled();
+        assert_eq!(mark.publish(at(12_000), at(10_900)), 11);
+    }
+
+    /// SUP-P5: a clock that was set back makes nothing visible below what was published, and what is
+    /// committed by it is told all the same.
+    #[test]
+    fn a_clock_that_is_set_back_hides_nothing() {
+        let mark = Watermark::in_memory();
+        assert_eq!(mark.publish(at(100_000), at(90_000)), 99);
+        let late = mark.stamp(at(50_000), at(90_000));
+        assert_eq!(late, at(100_000));
+        mark.settled();
+        assert_eq!(mark.publish(at(50_000), late), 100);
+        assert!(mark.stamp(at(50_000), late) >= at(101_000));
+    }
+
+    #[test]
+    fn what_was_published_holds_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sup/watermark");
+        Watermark::open(&path).unwrap().publish(at(100_000), at(0));
+        let mark = Watermark::open(&path).unwrap();
+        assert_eq!(mark.stamp(at(7), at(0)), at(100_000));
+        fs::write(&path, b"torn").unwrap();
+        let mark = Watermark::open(&path).unwrap();
+        assert_eq!(mark.stamp(at(7), at(0)), at(7));
+    }
+}
