@@ -30,6 +30,7 @@ use simplefeed_core::{
     instant::Instant,
     limits::FROZEN_REMEMBERED_MAX,
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
+    sup::Announcement,
 };
 use tokio::time;
 use url::Url;
@@ -142,6 +143,12 @@ pub struct Consumer {
     /// What the last answer about the recent document said of its freshness.
     freshness: Freshness,
     frozen: Frozen,
+    /// Where updates are told, as the last answer about the recent document said.
+    announced: Announcement,
+    /// How often something is tried in a row.
+    attempts: u32,
+    /// Whether no cache may answer a question for the recent document from its own stock.
+    fresh: bool,
 }
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
@@ -203,7 +210,34 @@ impl Consumer {
             failures: 0,
             freshness: Freshness::default(),
             frozen: Frozen::default(),
+            announced: Announcement::Untold,
+            attempts: ATTEMPTS,
+            fresh: false,
         }
+    }
+
+    /// Looks once: nothing is tried again, and if `fresh`, no cache is asked either.
+    pub(crate) fn looking_once(self, fresh: bool) -> Self {
+        Self {
+            attempts: 1,
+            fresh,
+            ..self
+        }
+    }
+
+    /// Returns where updates are told.
+    pub(crate) fn announced(&self) -> Announcement {
+        self.announced.clone()
+    }
+
+    /// Returns where the feed is at home.
+    pub(crate) fn origin(&self) -> url::Origin {
+        self.fetcher.home()
+    }
+
+    /// Returns the place that is kept.
+    pub(crate) fn place(&self) -> Option<&Bookmark> {
+        self.kept.as_ref()
     }
 
     /// Returns the next entry, or `None` when everything that was there at the first look has been
@@ -357,7 +391,8 @@ impl Consumer {
         }
         let flight = self.ahead.take(ask);
         let request = self.on_the_way.get_or_insert_with(|| {
-            let (fetcher, ask) = (self.fetcher.clone(), ask.clone());
+            let (fetcher, mut ask) = (self.fetcher.clone(), ask.clone());
+            ask.again |= self.fresh && ask.kind == AskKind::Recent;
             Box::pin(async move {
                 match flight {
                     Some(flight) => match flight.await {
@@ -394,10 +429,16 @@ impl Consumer {
             Got::Document(fetched) => fetched,
         };
         let freshness = match &fetched {
-            Fetched::NotModified { freshness } => self.freshness.renewed(*freshness),
+            Fetched::NotModified { freshness, .. } => self.freshness.renewed(*freshness),
             Fetched::Document { freshness, .. } => *freshness,
         };
         if ask.kind == AskKind::Recent {
+            self.announced = match &fetched {
+                Fetched::NotModified { sup: None, .. } => Announcement::Untold,
+                Fetched::NotModified { sup, .. } | Fetched::Document { sup, .. } => {
+                    sup.clone().into()
+                }
+            };
             if freshness.is_past() && !self.freshness.is_past() {
                 self.observer.sees_the_past();
             }
@@ -443,7 +484,7 @@ impl Consumer {
     fn bear(&mut self, ask: &Ask, failure: Failure) -> Result<(), ConsumerError> {
         let Failure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
-        let tried_enough = self.failures + 1 >= ATTEMPTS || asks_too_much(asked);
+        let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
         let passes = error.is_transient();
         if passes {
             self.ahead.recall();

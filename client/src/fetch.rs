@@ -12,6 +12,7 @@ use simplefeed_core::{
     limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX},
     reader::{Document, ReadError, to_utf8},
     replay::Validators,
+    sup::{InvalidSup, SUP_DRAFT_REL, SUP_HEADER, SUP_REL, SUP_TYPE, SupAddress, SupDocument},
 };
 use url::{Origin, Url};
 
@@ -108,6 +109,14 @@ pub enum FetchError {
         /// The bound.
         max: usize,
     },
+    /// The answer is no SUP document.
+    #[error("{url} is not a SUP document")]
+    NotSup {
+        /// Where it came from.
+        url: Url,
+        /// What is wrong with it.
+        source: InvalidSup,
+    },
     /// It is at an origin that this consumer may not go to; nothing was asked there.
     #[error("{url} is at another origin than the feed")]
     Elsewhere {
@@ -138,6 +147,7 @@ impl FetchError {
             Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
             // A body cut short looks like this, too; a page for people does not.
             Self::Malformed { source, .. } => !matches!(source, ReadError::NotAFeed { .. }),
+            Self::NotSup { .. } => true,
             Self::Missing { .. }
             | Self::Unauthorized { .. }
             | Self::NotAnIndex { .. }
@@ -188,6 +198,8 @@ pub enum Fetched {
     NotModified {
         /// How long what is known stays fresh.
         freshness: Freshness,
+        /// Where updates are told, if the answer says so again.
+        sup: Option<SupAddress>,
     },
     /// A document.
     Document {
@@ -199,6 +211,8 @@ pub enum Fetched {
         validators: Validators,
         /// How long it stays fresh.
         freshness: Freshness,
+        /// Where updates are told, if anywhere.
+        sup: Option<SupAddress>,
         /// The digest of a foreign document that is marked immutable.
         frozen: Option<Digest>,
     },
@@ -310,6 +324,10 @@ impl Fetcher {
     }
 
     /// Whether something may be asked of a server.
+    pub(crate) fn home(&self) -> Origin {
+        self.home.clone()
+    }
+
     fn may_ask(&self, url: &Url) -> bool {
         let origin = url.origin();
         let is_allowed = |allowed: &Origin| {
@@ -348,7 +366,8 @@ impl Fetcher {
         let (url, answer) = self.answer(url, headers).await?;
         let freshness = Freshness::of(&answer);
         if answer.status == 304 && *known != Validators::default() {
-            return Ok(Fetched::NotModified { freshness });
+            let sup = self.announced(&url, &answer, None);
+            return Ok(Fetched::NotModified { freshness, sup });
         }
         let answer = successful(&url, answer)?;
         check_type(&url, &answer)?;
@@ -360,6 +379,7 @@ impl Fetcher {
             Ok(document) => document,
             Err(source) => return Err(FetchError::Malformed { url, source }),
         };
+        let sup = self.announced(&url, &answer, document.sup.clone());
         // Where a document tells positions, its history says more.
         let is_frozen = document.history.is_none() && is_immutable(&answer);
         let frozen = is_frozen.then(|| Digest::of(&answer.body));
@@ -368,8 +388,59 @@ impl Fetcher {
             document,
             validators,
             freshness,
+            sup,
             frozen,
         })
+    }
+
+    /// Returns where a feed's updates are told: as its header fields say, else as its document does (rules
+    /// SUP-A1, SUP-A3, SUP-C1). Where we may not go, nothing is (rule SUP-C10).
+    fn announced(
+        &self,
+        url: &Url,
+        answer: &Answer,
+        in_document: Option<SupAddress>,
+    ) -> Option<SupAddress> {
+        let field = answer.header(SUP_HEADER).map(str::to_owned);
+        let links = answer.all("link").flat_map(links::links);
+        let of_sup = |rel: &str| rel == SUP_REL || rel == SUP_DRAFT_REL;
+        let link = links
+            .filter(|(_, rel)| of_sup(rel))
+            .map(|(target, _)| target);
+        let mut told = field.into_iter().chain(link);
+        let told = told.find_map(|text| SupAddress::parse(&text, url));
+        told.or(in_document)
+            .filter(|address| self.may_ask(&address.document))
+    }
+
+    /// Fetches a SUP document, unless its entity tag is still `known`. Returns it with its entity tag.
+    ///
+    /// If `again` is true, no cache may answer from its own stock (rule SUP-C12).
+    ///
+    /// # Errors
+    ///
+    /// See [`FetchError`].
+    pub(crate) async fn sup(
+        &self,
+        url: &Url,
+        known: Option<&str>,
+        again: bool,
+    ) -> Result<Option<(SupDocument, Option<String>)>, FetchError> {
+        let mut headers = vec![("accept", SUP_TYPE.into())];
+        headers.extend(known.map(|tag| ("if-none-match", tag.into())));
+        if again {
+            headers.push(("cache-control", "no-cache".into()));
+        }
+        let (url, answer) = self.answer(url, headers).await?;
+        if answer.status == 304 && known.is_some() {
+            return Ok(None);
+        }
+        let answer = successful(&url, answer)?;
+        let tag = answer.header("etag").map(Into::into);
+        match SupDocument::read(&answer.body) {
+            Ok(document) => Ok(Some((document, tag))),
+            Err(source) => Err(FetchError::NotSup { url, source }),
+        }
     }
 
     /// Fetches a block of an archive index. Returns where it came from, too.

@@ -58,6 +58,7 @@
 //! - [`bookmark`]: where bookmarks are kept.
 //! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] says what comes of it, and
 //!   [`state`] is what it remembers.
+//! - [`watcher`]: many feeds at once, [`FeedWatcher`].
 //! - [`observer`]: who wants to know what happens.
 //! - [`publisher`]: the way into a feed, [`Publisher`].
 //! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
@@ -70,6 +71,7 @@ pub mod worker;
 pub mod policy;
 pub mod state;
 pub mod observer;
+pub mod watcher;
 pub mod publisher;
 pub mod fetch;
 pub mod transport;
@@ -85,4 +87,5 @@ pub use publisher::{Publication, PublishError, Publisher};
 pub use simplefeed_core::{event::Event, replay::Bookmark};
 pub use state::StateFolder;
 pub use transport::Transport;
+pub use watcher::FeedWatcher;
 pub use worker::Worker;

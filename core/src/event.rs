@@ -78,6 +78,9 @@ pub struct Event {
     /// The position it was read at. Printed by `replay`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
+    /// The feed it is of. Printed by `watch`, ignored by `append`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feed: Option<String>,
 }
 
 /// Reads a member that is there, so that a JSON `null` is a value and not an absence.
@@ -253,10 +256,10 @@ fn without_line(refusal: Refusal) -> Refusal {
 }
 
 /// Returns what two sendings of the same event have in common: members sorted, white space
-/// removed, strings in one spelling, numbers as sent, `document` and `position` left out.
+/// removed, strings in one spelling, numbers as sent, `document`, `position` and `feed` left out.
 fn canonical_event(text: &str) -> Result<String, Refusal> {
     let mut members = members_of(text)?;
-    members.retain(|name, _| name != "document" && name != "position");
+    members.retain(|name, _| !matches!(&**name, "document" | "position" | "feed"));
     let mut out = String::with_capacity(text.len());
     canonical_members(members, 1, &mut out)?;
     Ok(out)

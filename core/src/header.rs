@@ -109,10 +109,8 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
         Some("application/json"),
         &mut out,
     );
-    if form == Form::Recent
-        && let Some(address) = settings.sup_address()
-    {
-        push_link(SUP_REL, &address, Some(SUP_TYPE), &mut out);
+    if form == Form::Recent {
+        push_sup_link(settings, &mut out);
     }
     if matches!(form, Form::Archived { .. }) {
         out.push_str("<fh:archive");
@@ -129,6 +127,13 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
     }
     out.push_str("/>\n");
     out
+}
+
+/// Announces where the feed's updates are told (rules SUP-A1, SUP-A2).
+fn push_sup_link(settings: &Settings, out: &mut String) {
+    if let Some(address) = settings.sup_address() {
+        push_link(SUP_REL, &address, Some(SUP_TYPE), out);
+    }
 }
 
 fn push_line(name: &str, text: &str, out: &mut String) {

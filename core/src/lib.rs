@@ -17,7 +17,8 @@
 //! - [`plan`]: every decision of a publish.
 //! - [`header`], [`document`], [`index`]: the bytes a reader gets.
 //! - [`reader`]: those bytes (or a foreign feed's) into entries and links.
-//! - [`sup`]: which of many feeds changed, in one document; [`watch`]: when to look at which.
+//! - [`sup`]: which of many feeds changed, in one document; [`watch`]: when to look at which;
+//!   [`opml`]: lists of them.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
 
 pub mod limits;
@@ -41,4 +42,5 @@ pub mod index;
 pub mod reader;
 pub mod replay;
 pub mod sup;
+pub mod opml;
 pub mod watch;

@@ -183,6 +183,24 @@ impl SupAddress {
     }
 }
 
+/// What an answer about a feed said of where its updates are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Announcement {
+    /// It did not say, as a 304 without the header field.
+    #[default]
+    Untold,
+    /// They are told nowhere.
+    Nowhere,
+    /// They are told here.
+    At(SupAddress),
+}
+
+impl From<Option<SupAddress>> for Announcement {
+    fn from(address: Option<SupAddress>) -> Self {
+        address.map_or(Self::Nowhere, Self::At)
+    }
+}
+
 /// Returns a whole second as RFC 3339 text without a fraction, as SUP documents have it.
 fn second_text(second: i64) -> String {
     let micros = second.saturating_mul(1_000_000);

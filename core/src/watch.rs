@@ -29,7 +29,7 @@ use url::Url;
 
 use crate::{
     instant::Instant,
-    sup::{SupAddress, SupDocument},
+    sup::{Announcement, SupAddress, SupDocument},
 };
 
 mod sources;
@@ -92,8 +92,8 @@ pub enum Looked {
     Read {
         /// Whether there were new entries.
         news: bool,
-        /// What it announces; the outer `None` if it was not told, as in a 304 without the header field.
-        sup: Option<Option<SupAddress>>,
+        /// What it announces.
+        sup: Announcement,
     },
     /// It could not be read; `for_good` if trying again is no use.
     Failed {
@@ -158,7 +158,7 @@ pub struct Tally {
 /// let mut now = Duration::ZERO;
 /// assert_eq!(watch.next(now), Next::Look { feed, fresh: false });
 /// let sup = SupAddress::parse("https://e/sup.json#a", &"https://e/".parse()?);
-/// watch.looked(feed, now, Looked::Read { news: false, sup: Some(sup) });
+/// watch.looked(feed, now, Looked::Read { news: false, sup: sup.into() });
 /// watch.handled(feed);
 ///
 /// let Next::Hear { source, .. } = watch.next(now) else { panic!() };
@@ -203,6 +203,8 @@ struct Feed {
     due: Option<Duration>,
     why: Why,
     looking: bool,
+    /// When the last look began.
+    began: Duration,
     /// A ping came while it was looked at.
     pinged_meanwhile: bool,
     /// Something is known to have changed, or to be unknown, and what came of it is not handled.
@@ -239,6 +241,7 @@ impl Watch {
             due: None,
             why: Why::First,
             looking: false,
+            began: Duration::ZERO,
             pinged_meanwhile: false,
             owed: false,
             vain: 0,
@@ -301,7 +304,7 @@ impl Watch {
             }
             self.turns.pop();
             return match turn {
-                Turn::Feed(number) => self.look(number),
+                Turn::Feed(number) => self.look(number, now),
                 Turn::Source(number) => self.hear(number),
             };
         }
@@ -321,9 +324,10 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, number: FeedNumber) -> Next {
+    fn look(&mut self, number: FeedNumber, now: Duration) -> Next {
         let feed = self.feed_mut(number);
         feed.looking = true;
+        feed.began = now;
         feed.due = None;
         let why = feed.why;
         let fresh = why == Why::Ping;
@@ -367,9 +371,9 @@ impl Watch {
                     feed.vain = 0;
                 }
                 match sup {
-                    Some(Some(address)) => self.join(number, address, now),
-                    Some(None) => self.leave(number),
-                    None => {}
+                    Announcement::At(address) => self.join(number, address, now),
+                    Announcement::Nowhere => self.leave(number),
+                    Announcement::Untold => {}
                 }
                 self.plan(number, now, was_pinged && !news);
             }
@@ -487,8 +491,12 @@ impl Watch {
         let feed = self.feed_mut(number);
         feed.source = Some(source);
         feed.id = id;
-        if feed.owed {
-            self.source_mut(source).owing += 1;
+        let (owed, began) = (feed.owed, feed.began);
+        let source = self.source_mut(source);
+        source.owing += usize::from(owed);
+        if source.heard_at.is_some_and(|heard_at| heard_at >= began) {
+            // What was told meanwhile may have been about it.
+            self.feed_mut(number).pinged_meanwhile = true;
         }
     }
 

@@ -165,7 +165,7 @@ fn parse_periods(text: &str) -> Result<SupPeriods, String> {
     let periods: Result<Vec<u32>, _> = periods.collect();
     periods
         .map(SupPeriods)
-        .map_err(|_| "periods are seconds with commas between them, or none".into())
+        .map_err(|_error| "periods are seconds with commas between them, or none".into())
 }
 
 /// The same, in a file.

@@ -156,26 +156,17 @@ impl Server {
             on_commit,
             Arc::clone(&metrics),
         );
-        let max_age = config.recent_max_age;
-        let teller = match &sup {
-            Some(sup) => {
-                let sup = Arc::clone(sup);
-                Some(spawn("sup", &shared, &queue, move |_, queue| {
-                    sup.follow(queue)
-                })?)
-            }
-            None => None,
-        };
-        let handler = Arc::new(Handler::new(
+        let teller = spawn_teller(sup.as_ref(), &shared, &queue)?;
+        let handler = Handler::new(
             documents,
             publisher.clone(),
-            max_age,
+            config.recent_max_age,
             &public_url,
             config.limits,
             Arc::clone(&metrics),
-            sup,
             now,
-        ));
+        );
+        let handler = Arc::new(handler.telling(sup));
         Ok(Self {
             listening,
             config: config.clone(),
@@ -283,6 +274,18 @@ fn tell_updates(
         public_url,
     )?;
     Ok((watermark, Some(Arc::new(sup))))
+}
+
+/// Starts the thread that follows what is to be told of updates, if anything is.
+fn spawn_teller(
+    sup: Option<&Arc<Sup>>,
+    log: &Arc<dyn EntryLog>,
+    queue: &Arc<CommitQueue>,
+) -> Result<Option<JoinHandle<()>>, ServeError> {
+    let Some(sup) = sup.map(Arc::clone) else {
+        return Ok(None);
+    };
+    spawn("sup", log, queue, move |_, queue| sup.follow(queue)).map(Some)
 }
 
 /// Starts a thread beside the writer, which ends when the queue is closed.

@@ -9,7 +9,10 @@ use std::{
 };
 
 use simplefeed_core::feed::{DocumentName, DocumentNumber, Epoch, FeedName, Numbered};
-use simplefeed_server::{http::routes::Route, views::documents::Address};
+use simplefeed_server::{
+    http::routes::Route,
+    views::{documents::Address, sup::Circle},
+};
 
 use crate::{
     harness::{Server, check_folder, events, program, run, simplefeed, text, wait_for},
@@ -137,7 +140,10 @@ fn after(route: Option<&Route>, feed: &FeedName) -> Option<Route> {
             Address::IndexBlock(_) => Some(Route::Health),
         },
         Some(Route::Health) => Some(Route::Ready),
-        Some(Route::Ready) => None,
+        Some(Route::Ready) => Some(Route::Sup(Circle::Public, None)),
+        Some(Route::Sup(Circle::Public, None)) => Some(Route::Sup(Circle::Apart, None)),
+        // Archived ones are only there after an hour, or ten thousand feeds.
+        Some(Route::Sup(..)) => None,
     }
 }
 
@@ -158,6 +164,8 @@ fn path_of(route: &Route) -> (String, bool) {
         }
         Route::Health => ("/healthz".into(), false),
         Route::Ready => ("/readyz".into(), false),
+        Route::Sup(circle, None) => (format!("/{}.json", circle.name()), false),
+        Route::Sup(circle, Some(window)) => (format!("/{}/{window}.json", circle.name()), false),
     }
 }
 

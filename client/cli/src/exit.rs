@@ -6,7 +6,7 @@ use std::io;
 
 use simplefeed_client::{
     ConsumerError, EntryError, PublishError, fetch::FetchError, state::StateError,
-    worker::WorkerError,
+    watcher::WatchError, worker::WorkerError,
 };
 use simplefeed_core::replay::WalkError;
 
@@ -65,6 +65,14 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     }
     if let Some(error) = error.downcast_ref::<StateError>() {
         return code_of_state(error);
+    }
+    if let Some(error) = error.downcast_ref::<WatchError>() {
+        return match error {
+            WatchError::Consumer(error) => code_of_consumer(error),
+            WatchError::State(error) => code_of_state(error),
+            WatchError::Count { .. } => USAGE,
+            _ => OTHER,
+        };
     }
     if error.downcast_ref::<EntryError>().is_some() {
         return INTEGRITY;

@@ -26,10 +26,23 @@ pub(crate) enum Format {
 }
 
 impl Format {
+    /// Writes one entry of one of many feeds.
+    pub(crate) fn write_of(
+        self,
+        feed: &str,
+        delivery: &Delivery,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Ndjson => ndjson::write(delivery, Some(feed), out),
+            other => other.write(delivery, out),
+        }
+    }
+
     /// Writes one entry.
     pub(crate) fn write(self, delivery: &Delivery, out: &mut impl Write) -> anyhow::Result<()> {
         match self {
-            Self::Ndjson => ndjson::write(delivery, out),
+            Self::Ndjson => ndjson::write(delivery, None, out),
             Self::Atom => Ok(atom::write(delivery, out)?),
             Self::Id => Ok(id::write(delivery, out)?),
             Self::Text => text::write(delivery, out),

@@ -28,7 +28,9 @@ mod since;
 mod source;
 mod state;
 mod status;
+mod sup;
 mod token;
+mod watch;
 
 use format::Format;
 use say::Loudness;
@@ -98,6 +100,16 @@ enum Command {
         3 it cannot be told"
     )]
     Status(Box<status::StatusArgs>),
+    /// Print the new entries of many feeds, with few requests
+    #[command(
+        after_help = "Example:\n  simplefeed watch subscriptions.opml --state DIR | ./index\n\n\
+        Feeds that announce a SUP document are looked at when it tells of them, all others every --interval.\n\
+        Each line says of which feed it is; it ends with 0 when it is terminated and 130 when it is interrupted."
+    )]
+    Watch(Box<watch::WatchArgs>),
+    /// Check a SUP document: which of many feeds changed
+    #[command(after_help = "Example:\n  simplefeed sup check http://127.0.0.1:8080/sup.json")]
+    Sup(sup::SupArgs),
     /// Check anybody's feed and its archive
     #[command(
         after_help = "Example:\n  simplefeed lint https://example.com/news.atom\n\n\
@@ -170,6 +182,7 @@ impl CommandLine {
             Command::Replay(args) | Command::Tail(args) => args.format == Some(Format::Ndjson),
             Command::Status(args) => args.json,
             Command::Lint(args) => args.json,
+            Command::Sup(args) => args.json(),
             _ => false,
         };
         let loudness = match (self.quiet, self.verbose) {
@@ -186,9 +199,12 @@ impl CommandLine {
 }
 
 async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
-    if let Command::Replay(args) | Command::Tail(args) = &command
-        && args.ends_by_itself()
-    {
+    let ends_by_itself = match &command {
+        Command::Replay(args) | Command::Tail(args) => args.ends_by_itself(),
+        Command::Watch(_) => true,
+        _ => false,
+    };
+    if ends_by_itself {
         return run(command).await;
     }
     tokio::select! {
@@ -205,6 +221,8 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Tail(args) => replay::replay(*args, true).await,
         Command::Parked(args) => parked::parked(args).await,
         Command::Status(args) => status::status(*args).await,
+        Command::Watch(args) => watch::watch(*args).await,
+        Command::Sup(args) => sup::sup(args).await,
         Command::Lint(args) => lint::lint(*args).await,
         Command::Mirror(args) => mirror::mirror(*args).await,
         Command::Bookmark(args) => bookmark::bookmark(args).await,

@@ -2,15 +2,16 @@
 //!
 //! Shell: the network is set up here.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
-    Consumer,
+    Consumer, FeedWatcher,
     consumer::Builder,
     fetch::Fetcher,
     transport::{self, Timeouts},
+    watcher::WatchBuilder,
 };
 use url::Url;
 
@@ -66,6 +67,29 @@ impl SourceArgs {
             builder = builder.allow_origin(origin.clone());
         }
         Ok(match self.token.token()? {
+            Some(token) => builder.bearer_token(token),
+            None => builder,
+        })
+    }
+
+    /// Begins a watcher of the feeds at `urls`.
+    pub(crate) fn watcher(&self, urls: Vec<String>) -> anyhow::Result<WatchBuilder> {
+        let token = self.token.token()?;
+        let origins: HashSet<_> = urls
+            .iter()
+            .filter_map(|url| Some(Url::parse(url).ok()?.origin()))
+            .collect();
+        if token.is_some() && origins.len() > 1 {
+            let detail = "the feeds are of several servers, and there is one token: watch each server's apart";
+            return Err(Usage(detail.into()).into());
+        }
+        let mut builder = FeedWatcher::builder(urls)
+            .document_bytes_max(self.document_bytes)
+            .timeouts(self.timeouts());
+        for origin in &self.allow_origin {
+            builder = builder.allow_origin(origin.clone());
+        }
+        Ok(match token {
             Some(token) => builder.bearer_token(token),
             None => builder,
         })

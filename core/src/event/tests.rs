@@ -154,7 +154,7 @@ fn spelling_does_not_make_another_event() {
     assert_eq!(
         plain,
         sent(
-            r#" { "content" : {"b":[ true ],"a":1}, "id":"urn:\u0061", "position":9, "document":"x" } "#
+            r#" { "content" : {"b":[ true ],"a":1}, "id":"urn:\u0061", "position":9, "document":"x", "feed":"y" } "#
         )
     );
     for other in [

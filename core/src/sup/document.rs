@@ -142,8 +142,11 @@ impl SupDocument {
             since,
             period: raw.period.0.max(1),
             periods: offered.collect(),
-            is_archived: raw.prev_archive.is_some(),
-            prev_archive: raw.prev_archive.flatten(),
+            is_archived: raw.prev_archive != Previous::Untold,
+            prev_archive: match raw.prev_archive {
+                Previous::At(url) => Some(url),
+                Previous::Untold | Previous::Nothing => None,
+            },
             updates: raw.updates.0,
         })
     }
@@ -156,18 +159,25 @@ struct Raw {
     since_time: Option<String>,
     period: Period,
     available_periods: Option<BTreeMap<String, String>>,
-    /// The outer one is whether there is such a member.
-    #[serde(default, deserialize_with = "present")]
-    prev_archive: Option<Option<String>>,
+    #[serde(default)]
+    prev_archive: Previous,
     updates: Updates,
 }
 
-#[expect(
-    clippy::option_option,
-    reason = "null is something else than no member"
-)]
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
+/// The member that only publishers have who archive what they tell; `null` if there was nothing before.
+#[derive(Default, PartialEq, Eq)]
+enum Previous {
+    #[default]
+    Untold,
+    Nothing,
+    At(String),
+}
+
+impl<'de> Deserialize<'de> for Previous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let url = Option::<String>::deserialize(deserializer)?;
+        Ok(url.map_or(Self::Nothing, Self::At))
+    }
 }
 
 struct Period(u64);
@@ -176,7 +186,7 @@ impl<'de> Deserialize<'de> for Period {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let token = Token::deserialize(deserializer)?;
         let period = token.0.parse().map(Self);
-        period.map_err(|_| de::Error::custom("the period is no number"))
+        period.map_err(|_error| de::Error::custom("the period is no number"))
     }
 }
 
@@ -243,7 +253,7 @@ mod tests {
         SupDocument::read(text.as_bytes())
     }
 
-    /// SUP-F5, SUP-F8, SUP-F10, and numbers as StatusNet wrote them.
+    /// SUP-F5, SUP-F8, SUP-F10, and numbers as some wrote them.
     #[test]
     fn what_publishers_wrote_is_read() {
         let text = r#"{"update_time":"2009-01-06T02:16:45+01:00","since_time":"2009-01-06T01:14:35Z",

@@ -85,7 +85,8 @@ impl Facts {
 }
 
 fn facts(body: &[u8]) -> Result<Facts, Finding> {
-    let document: Value = serde_json::from_slice(body).map_err(|_| error("this is not JSON"))?;
+    let document: Value =
+        serde_json::from_slice(body).map_err(|_error| error("this is not JSON"))?;
     let member = |name: &str| {
         let found = document.get(name);
         found.ok_or_else(|| error(format!("{name} is missing")))

@@ -40,6 +40,8 @@ pub(super) struct Source {
     pub(super) updated: Option<Instant>,
     /// When that last moved.
     moved_at: Duration,
+    /// When pairs were taken last.
+    pub(super) heard_at: Option<Duration>,
     /// The end of the document that was heard last.
     glimpsed: Option<Instant>,
     /// The pairs that are known, and the end of the last document that had them.
@@ -91,6 +93,7 @@ impl Source {
             is_asked: false,
             updated: None,
             moved_at: now,
+            heard_at: None,
             glimpsed: None,
             seen: HashMap::new(),
             failures: 0,
@@ -423,6 +426,7 @@ impl Watch {
         let mut pinged = vec![];
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
+        source.heard_at = Some(now);
         for (id, update) in &document.updates {
             let Some(feeds) = source.feeds.get(id) else {
                 continue;

@@ -45,7 +45,7 @@ use crate::{
     log::{Closed, EntryLog, LogError, settings_of},
     metrics::{DOCUMENT, Fate, METRICS_TYPE, Metrics},
     publish::{Append, Configure, Publisher},
-    sup::Sup,
+    sup::{Sup, Told},
     views::{
         archive_files::ArchiveError,
         documents::{Address, Body, Coding, Documents, Resource, growing_listing},
@@ -96,7 +96,6 @@ impl Handler {
         public_url: &url::Url,
         limits: Limits,
         metrics: Arc<Metrics>,
-        sup: Option<Arc<Sup>>,
         clock: fn() -> Instant,
     ) -> Self {
         Self {
@@ -109,9 +108,15 @@ impl Handler {
             limits,
             bodies: Semaphore::new(BODIES_KIB_MAX),
             metrics,
-            sup,
+            sup: None,
             clock,
         }
+    }
+
+    /// Tells of updates, too, if there is something that knows of them.
+    #[must_use]
+    pub fn telling(self, sup: Option<Arc<Sup>>) -> Self {
+        Self { sup, ..self }
     }
 
     /// Answers one request, which came over a listener with these rules.
@@ -484,34 +489,11 @@ impl Handler {
         let nothing = || Problem::not_found(format!("there is nothing at {path}"));
         let sup = self.sup.as_ref().ok_or_else(nothing)?;
         let period = period_of(query, sup.periods())?;
-        let at_once = match (circle, window) {
-            (Circle::Public, None) => sup.public_at_once(period),
-            _ => None,
-        };
-        let told = match at_once {
-            Some(told) => told,
-            None => {
-                let (sup, clock, log) = (
-                    Arc::clone(sup),
-                    (self.clock)(),
-                    Arc::clone(self.documents.log()),
-                );
-                let (asking, rules) = (headers.clone(), access.clone());
-                let told = off_thread(move || {
-                    let tells = |feed| may_be_told(&*log, feed, &rules, &asking);
-                    match (circle, window) {
-                        (_, Some(name)) => sup.archived(circle, name, &tells),
-                        (Circle::Public, None) => Ok(sup.public(period, clock)),
-                        (Circle::Apart, None) => Ok(sup.apart(period, clock, &tells)?),
-                    }
-                });
-                let starting = "what happened before the start is being read";
-                told.await?.ok_or_else(|| match window {
-                    Some(_) => nothing(),
-                    None => Problem::unavailable(starting),
-                })?
-            }
-        };
+        let told = self.told(sup, period, headers, circle, window, access);
+        let told = told.await?.ok_or_else(|| match window {
+            Some(_) => nothing(),
+            None => Problem::unavailable("what happened before the start is being read"),
+        })?;
         let audience = match circle {
             Circle::Public => Audience::Everybody,
             Circle::Apart => Audience::Entitled,
@@ -528,6 +510,35 @@ impl Handler {
         let more = previous.into_iter().collect();
         self.send(path, headers, told.resource, audience, policy, more)
             .await
+    }
+
+    /// Returns a document about updates, if there is one.
+    async fn told(
+        &self,
+        sup: &Arc<Sup>,
+        period: u32,
+        headers: &HeaderMap,
+        circle: Circle,
+        window: Option<Numbered>,
+        access: &Access,
+    ) -> Result<Option<Told>, Problem> {
+        if (circle, window) == (Circle::Public, None)
+            && let Some(told) = sup.public_at_once(period)
+        {
+            return Ok(Some(told));
+        }
+        let (sup, clock) = (Arc::clone(sup), (self.clock)());
+        let log = Arc::clone(self.documents.log());
+        let (asking, rules) = (headers.clone(), access.clone());
+        off_thread(move || {
+            let tells = |feed| may_be_told(&*log, feed, &rules, &asking);
+            match (circle, window) {
+                (_, Some(name)) => sup.archived(circle, name, &tells),
+                (Circle::Public, None) => Ok(sup.public(period, clock)),
+                (Circle::Apart, None) => Ok(sup.apart(period, clock, &tells)?),
+            }
+        })
+        .await
     }
 
     /// Counts a request that made us fail, and answers it.

@@ -493,7 +493,7 @@ impl CommitFacts {
             | ChangeFacts::Lost { feed, .. } => Some(*feed),
             ChangeFacts::Epoch { .. } => None,
         });
-        Outline::new(number, self.instant, feeds, epochs.last())
+        Outline::new(number, self.instant, feeds, { epochs }.next_back())
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

@@ -1,0 +1,221 @@
+//! `watch`: the new entries of many feeds.
+//!
+//! Shell: the files that list feeds, and stdout. The state moves only past what was written and flushed.
+
+use std::{
+    fs,
+    io::{self, BufWriter, Read as _, Write as _},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use simplefeed_client::{
+    FeedWatcher, Since, StateFolder,
+    watcher::{Watched, WatchedEntry},
+};
+use simplefeed_core::{opml, watch::Tally};
+use tokio::signal::unix::{SignalKind, signal};
+use url::Url;
+
+use crate::{duration, exit, exit::Usage, format::Format, say, since, source::SourceArgs};
+
+/// How old the state may get while entries are written.
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
+
+/// Print the new entries of many feeds
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    /// URLs of feeds, and files that list some: one URL a line, or OPML; - is stdin
+    #[arg(required = true, value_name = "FILE|URL")]
+    feeds: Vec<String>,
+    /// Folder that remembers what was printed of each feed [default: none; begins anew each time]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Where to begin in a feed that was never seen: oldest, newest, a date-time, a date, or an age such as 2d
+    #[arg(long, value_parser = since::parse, default_value = "newest")]
+    since: Since,
+    /// How often to look at a feed that no SUP document tells about
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30m")]
+    interval: Duration,
+    /// Hear SUP documents at most so often [default: a little faster than their period]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    sup_interval: Option<Duration>,
+    /// How to print an entry
+    #[arg(long, value_enum, default_value = "ndjson")]
+    pub(crate) format: Format,
+    /// Stop after this many entries
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Stop after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
+    time: Option<Duration>,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
+    let urls = listed(&args.feeds)?;
+    let mut builder = args
+        .source
+        .watcher(urls)?
+        .since(args.since)
+        .interval(args.interval);
+    if let Some(sup_interval) = args.sup_interval {
+        builder = builder.sup_interval(sup_interval);
+    }
+    if let Some(folder) = &args.state {
+        builder = builder.state(StateFolder::open(folder)?);
+    }
+    let mut output = Output {
+        feeds: builder.build()?,
+        out: BufWriter::with_capacity(256 * 1024, io::stdout()),
+        written: vec![],
+        settled: Instant::now(),
+    };
+    let ends = async {
+        match args.time {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let code = tokio::select! {
+        ended = output.copy(args.format, limit) => ended.map(|()| exit::OK),
+        () = ends => Ok(exit::OK),
+        _ = interrupted.recv() => Ok(exit::INTERRUPTED),
+        _ = terminated.recv() => Ok(exit::OK),
+    };
+    let code = code?;
+    output.settle().await?;
+    say::note(&told(output.feeds.tally()));
+    Ok(code)
+}
+
+fn told(tally: Tally) -> String {
+    let Tally {
+        pings,
+        first,
+        background,
+        documents,
+        gaps,
+        sweeps,
+    } = tally;
+    format!(
+        "{documents} requests for SUP documents; looks at feeds: {first} first ones, {pings} because of pings, \
+         {background} in the background; {gaps} gaps, {sweeps} sweeps."
+    )
+}
+
+/// Returns the URLs that arguments name or list.
+fn listed(arguments: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut urls = vec![];
+    for argument in arguments {
+        if argument.starts_with("http://") || argument.starts_with("https://") {
+            urls.push(argument.clone());
+            continue;
+        }
+        let mut text = String::new();
+        if argument == "-" {
+            io::stdin()
+                .read_to_string(&mut text)
+                .context("cannot read stdin")?;
+        } else {
+            text = fs::read_to_string(argument)
+                .with_context(|| format!("cannot read the list of feeds {argument}"))?;
+        }
+        let found = in_list(&text).with_context(|| format!("in {argument}"))?;
+        urls.extend(found);
+    }
+    if urls.is_empty() {
+        return Err(Usage("there is no feed in what was given".into()).into());
+    }
+    Ok(urls)
+}
+
+fn in_list(text: &str) -> anyhow::Result<Vec<String>> {
+    if text
+        .trim_start_matches('\u{feff}')
+        .trim_start()
+        .starts_with('<')
+    {
+        return Ok(opml::feeds(text)?);
+    }
+    let mut urls = vec![];
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if Url::parse(line).is_err() {
+            bail!("line {} is no URL: {line}", number + 1);
+        }
+        urls.push(line.into());
+    }
+    Ok(urls)
+}
+
+struct Output {
+    feeds: FeedWatcher,
+    out: BufWriter<io::Stdout>,
+    /// What was written and is not accepted.
+    written: Vec<WatchedEntry>,
+    settled: Instant,
+}
+
+impl Output {
+    async fn copy(&mut self, format: Format, limit: u64) -> anyhow::Result<()> {
+        let mut left = limit;
+        while left > 0 {
+            if self.feeds.ready() == 0 || self.settled.elapsed() >= SETTLE_EVERY {
+                self.settle().await?;
+            }
+            match self.feeds.next().await? {
+                Watched::Trouble { url, error } => {
+                    say::warning(&format!(
+                        "{url}: {}; it will be tried again",
+                        say::chain(&*error)
+                    ));
+                }
+                Watched::Entry(entry) => {
+                    format.write_of(&entry.feed, &entry.delivery, &mut self.out)?;
+                    self.written.push(entry);
+                    left -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes, and then remembers what was written.
+    async fn settle(&mut self) -> anyhow::Result<()> {
+        if !self.written.is_empty() {
+            self.out.flush()?;
+            self.feeds.accept(&self.written).await?;
+            self.written.clear();
+        }
+        self.settled = Instant::now();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_lines_or_opml() {
+        let lines = "\n# ours\n https://a.example/feed \nhttps://b.example/\n";
+        assert_eq!(
+            in_list(lines).unwrap(),
+            ["https://a.example/feed", "https://b.example/"]
+        );
+        let opml = "\u{feff}<opml><body><outline xmlUrl='https://a.example/'/></body></opml>";
+        assert_eq!(in_list(opml).unwrap(), ["https://a.example/"]);
+        let error = in_list("https://a.example/\nnonsense\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 2 is no URL: nonsense");
+    }
+}
