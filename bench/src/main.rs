@@ -21,6 +21,7 @@ mod load;
 mod process;
 mod replay;
 mod serve;
+mod sup;
 mod table;
 
 /// Measures Simplefeed against its peers
@@ -55,6 +56,8 @@ enum Command {
     CatchUp,
     /// What things cost with 10 million entries and 100,000 feeds, against few
     Growth,
+    /// Which of many feeds changed: requests, time until an update is seen, sizes and costs, against polling
+    Sup,
     /// Replay a feed with the library, for `replay`
     #[command(hide = true)]
     LibraryReplay { url: String },
@@ -73,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         Command::Replay => replay::measure(rounds)?,
         Command::CatchUp => catch_up::measure(rounds)?,
         Command::Growth => growth::measure(rounds, seconds)?,
+        Command::Sup => sup::measure(rounds, seconds)?,
         Command::LibraryReplay { url } => return replay::library(&url),
     };
     println!("{}", table.text());

@@ -28,11 +28,17 @@ pub(crate) struct Program {
 impl Program {
     /// Starts our server on a data folder.
     pub(crate) fn simplefeed(data: &Path) -> anyhow::Result<Self> {
+        Self::simplefeed_with(data, &[])
+    }
+
+    /// Starts our server with more arguments.
+    pub(crate) fn simplefeed_with(data: &Path, more: &[&str]) -> anyhow::Result<Self> {
         let mut command = Command::new(release_program("simplefeed-server")?);
         command
             .args(["--log", "error", "serve", "--listen", "127.0.0.1:0"])
             .arg("--data")
-            .arg(data);
+            .arg(data)
+            .args(more);
         let mut child = command.stderr(Stdio::piped()).spawn()?;
         let stderr = child.stderr.take().context("its stderr is a pipe")?;
         let mut lines = BufReader::new(stderr).lines();

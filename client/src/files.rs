@@ -42,6 +42,15 @@ pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Shortens a file, durably.
+pub(crate) fn shorten(path: &Path, bytes: u64) -> io::Result<()> {
+    #[cfg(test)]
+    end::may_write()?;
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.set_len(bytes)?;
+    file.sync_all()
+}
+
 /// Removes a file, durably. Returns whether there was one.
 pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     #[cfg(test)]

@@ -164,8 +164,8 @@ struct Feed {
 }
 
 impl Feed {
-    fn note(&self) -> Note {
-        Note::feed(&self.url, self.place.as_ref(), self.sup.as_ref())
+    fn note(&self, update: Option<&str>) -> Note {
+        Note::feed(&self.url, self.place.as_ref(), self.sup.as_ref(), update)
     }
 }
 
@@ -297,10 +297,7 @@ impl WatchBuilder {
         if !(1..=WATCHED_FEEDS_MAX).contains(&count) {
             return Err(WatchError::Count { count });
         }
-        let transport = match transport {
-            Some(transport) => transport,
-            None => transport::ready_made(options.timeouts).map_err(ConsumerError::Transport)?,
-        };
+        let transport = options.transport(transport)?;
         let seed = u64::from(std::process::id());
         let mut watch = Watch::new(pace, seed);
         let (book, mut notes) = match state {
@@ -322,9 +319,14 @@ impl WatchBuilder {
             }
             let consumer = options.consumer(&url, None, &transport)?;
             origins.insert(consumer.origin());
-            let Known { place, sup, .. } = notes.feeds.remove(&*url).unwrap_or_default();
+            let known = notes.feeds.remove(&*url).unwrap_or_default();
+            let Known {
+                place, sup, update, ..
+            } = known;
             // What was never read is looked at in any case.
-            watch.add_feed(sup.clone().filter(|_| place.is_some()));
+            let is_read = place.is_some();
+            let told = sup.clone().filter(|_| is_read);
+            watch.add_feed(told, update.as_deref().filter(|_| is_read));
             feeds.push(Feed {
                 url,
                 place,
@@ -334,10 +336,6 @@ impl WatchBuilder {
                 over: None,
             });
         }
-        let others = notes.feeds.iter();
-        let others =
-            others.map(|(url, known)| Note::feed(url, known.place.as_ref(), known.sup.as_ref()));
-        let others = others.collect();
         let (tell, events) = mpsc::channel(AHEAD);
         Ok(FeedWatcher {
             watch,
@@ -353,7 +351,7 @@ impl WatchBuilder {
             ahead: Arc::default(),
             troubles: VecDeque::new(),
             book,
-            others,
+            others: notes.into_notes(),
             saved_at: time::Instant::now(),
             changed: HashSet::new(),
         })
@@ -361,6 +359,16 @@ impl WatchBuilder {
 }
 
 impl Options {
+    fn transport(
+        &self,
+        brought: Option<Arc<dyn Transport>>,
+    ) -> Result<Arc<dyn Transport>, ConsumerError> {
+        match brought {
+            Some(transport) => Ok(transport),
+            None => transport::ready_made(self.timeouts).map_err(ConsumerError::Transport),
+        }
+    }
+
     fn consumer(
         &self,
         url: &str,
@@ -634,16 +642,18 @@ impl FeedWatcher {
                 .settled()
                 .map(|(url, updated)| Note::heard(url, updated))
         };
+        let note = |number: FeedNumber, feed: &Feed| feed.note(watch.handled_update(number));
         let changed = numbers.iter().filter_map(|number| {
             let index = usize::try_from(number.0).expect("32 bits fit into an index");
-            Some(feeds.get(index)?.note())
+            Some(note(*number, feeds.get(index)?))
         });
         let mut notes: Vec<Note> = changed.collect();
         if is_due {
             notes.extend(heard());
         }
         let all = || {
-            let feeds = feeds.iter().map(Feed::note);
+            let feeds = (0..).map(FeedNumber).zip(feeds);
+            let feeds = feeds.map(|(number, feed)| note(number, feed));
             feeds.chain(others.iter().cloned()).chain(heard()).collect()
         };
         Ok(book.note(&notes, all)?)

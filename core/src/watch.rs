@@ -154,7 +154,7 @@ pub struct Tally {
 ///
 /// let half_an_hour = Duration::from_secs(1800);
 /// let mut watch = Watch::new(Pace { interval: half_an_hour, sup_interval: Duration::ZERO }, 0);
-/// let feed = watch.add_feed(None);
+/// let feed = watch.add_feed(None, None);
 /// let mut now = Duration::ZERO;
 /// assert_eq!(watch.next(now), Next::Look { feed, fresh: false });
 /// let sup = SupAddress::parse("https://e/sup.json#a", &"https://e/".parse()?);
@@ -199,6 +199,8 @@ enum Why {
 struct Feed {
     source: Option<SourceNumber>,
     id: Box<str>,
+    /// The update that was told last.
+    update: Option<Box<str>>,
     /// When it is its turn, if ever.
     due: Option<Duration>,
     why: Why,
@@ -231,13 +233,15 @@ impl Watch {
     }
 
     /// Adds a feed. One that is known to be told about, by a document of which it is known up to where it
-    /// was heard, is not looked at before that tells of it; any other is, at once.
-    pub fn add_feed(&mut self, known: Option<SupAddress>) -> FeedNumber {
+    /// was heard, is not looked at before that tells of it; any other is, at once. `update` is what was told of
+    /// it last, and handled.
+    pub fn add_feed(&mut self, known: Option<SupAddress>, update: Option<&str>) -> FeedNumber {
         let count = u32::try_from(self.feeds.len()).expect("feeds are counted in 32 bits");
         let number = FeedNumber(count);
         self.feeds.push(Feed {
             source: None,
             id: "".into(),
+            update: update.map(Into::into),
             due: None,
             why: Why::First,
             looking: false,
@@ -254,6 +258,7 @@ impl Watch {
         let is_known = known.as_ref().is_some_and(is_heard);
         if let Some(address) = known {
             self.join(number, address, Duration::ZERO);
+            self.recognise(number);
         }
         if is_known {
             self.rest(number, Duration::ZERO);
@@ -276,6 +281,12 @@ impl Watch {
     pub fn settled(&self) -> impl Iterator<Item = (&Url, Instant)> {
         let sources = self.sources.iter();
         sources.filter_map(|source| Some((&source.announced, source.settled?)))
+    }
+
+    /// Returns the update of a feed that was told last, if everything that came of it is handled.
+    pub fn handled_update(&self, number: FeedNumber) -> Option<&str> {
+        let feed = self.feed(number);
+        feed.update.as_deref().filter(|_| !feed.owed)
     }
 
     /// Returns what was done so far.
@@ -458,7 +469,13 @@ impl Watch {
 
     /// Lets a feed rest until its turn comes for safety.
     fn rest(&mut self, number: FeedNumber, now: Duration) {
-        let at = self.usual(number).map(|usual| now + usual);
+        let usual = self.usual(number);
+        let pause = match self.feed(number).why {
+            // So that feeds that were looked at together are not for ever.
+            Why::First => usual.map(|usual| self.spread(usual)),
+            Why::Ping | Why::Background => usual,
+        };
+        let at = pause.map(|pause| now + pause);
         let feed = self.feed_mut(number);
         feed.due = at;
         feed.why = Why::Background;
@@ -548,3 +565,6 @@ impl Watch {
         self.feeds.get_mut(index).expect("numbers are given by us")
     }
 }
+
+#[cfg(test)]
+mod tests;

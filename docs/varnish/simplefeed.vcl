@@ -24,8 +24,8 @@ sub vcl_recv {
         }
         return (pass);
     }
-    # Only the catalogue has a query; elsewhere it would only split the cache.
-    if (req.url !~ "^/feeds\?") {
+    # Only these have a query; elsewhere it would only split the cache.
+    if (req.url !~ "^/(feeds|sup(-closed)?\.json)\?") {
         set req.url = regsub(req.url, "\?.*$", "");
     }
     # What somebody may see is not for others.

@@ -3,12 +3,19 @@
 //! Shell over the log and the archive. They are a view: what comes out is what was there, byte for
 //! byte, or something had damaged it.
 
-use simplefeed_core::feed::{DocumentNumber, FeedName};
+use simplefeed_core::feed::{CommitNumber, DocumentNumber, FeedName};
 
 use crate::{
     log::EntryLog,
-    views::archive_files::{Archive, ArchiveError, Remade},
+    views::{
+        archive_files::{Archive, ArchiveError, Remade},
+        sup::{Beginning, SupWindows, file_name},
+        sup_files::SupFiles,
+    },
 };
+
+/// Commits looked at together.
+const COMMITS_TOGETHER: usize = 1_000;
 
 /// What became of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +28,7 @@ pub struct Report {
     pub different: Vec<String>,
 }
 
-/// Makes every archived document of every feed again.
+/// Makes every archived document of every feed again, and what is archived of their updates.
 ///
 /// # Errors
 ///
@@ -32,7 +39,7 @@ pub fn rebuild(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveE
     loop {
         let feeds = log.feeds(after.as_ref(), 1_000)?;
         let Some((last, _)) = feeds.last() else {
-            return Ok(report);
+            break;
         };
         after = Some(last.clone());
         for (name, head) in &feeds {
@@ -41,14 +48,49 @@ pub fn rebuild(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveE
                 let Some(number) = DocumentNumber::new(number) else {
                     continue;
                 };
-                match archive.make(log, head.feed, name, number, None)? {
-                    None => {}
-                    Some((_, Remade::Identical)) => report.identical += 1,
-                    Some((_, Remade::New)) => report.new += 1,
-                    Some((document, Remade::Different)) => {
-                        report.different.push(format!("{name}/{document}"));
-                    }
+                if let Some((document, remade)) =
+                    archive.make(log, head.feed, name, number, None)?
+                {
+                    report.add(remade, || format!("{name}/{document}"));
                 }
+            }
+        }
+    }
+    rebuild_sup(log, &archive.sup_files(), &mut report)?;
+    Ok(report)
+}
+
+impl Report {
+    fn add(&mut self, remade: Remade, name: impl FnOnce() -> String) {
+        match remade {
+            Remade::Identical => self.identical += 1,
+            Remade::New => self.new += 1,
+            Remade::Different => self.different.push(name()),
+        }
+    }
+}
+
+/// Makes every archived SUP document again.
+fn rebuild_sup(
+    log: &dyn EntryLog,
+    files: &SupFiles,
+    report: &mut Report,
+) -> Result<(), ArchiveError> {
+    let mut windows = SupWindows::new(Beginning::default(), Beginning::default(), 0);
+    let mut next = CommitNumber(1);
+    loop {
+        let outlines = log.outlines(next, COMMITS_TOGETHER)?;
+        let Some(last) = outlines.last() else {
+            return Ok(());
+        };
+        next = last.number.next();
+        for outline in &outlines {
+            for (circle, window) in windows.take(outline, log)? {
+                let remade = files.write(circle, &window)?;
+                windows.archived(circle, &window);
+                report.add(remade, || {
+                    format!("{}/{}", circle.name(), file_name(window.name))
+                });
             }
         }
     }

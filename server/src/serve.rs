@@ -131,6 +131,7 @@ impl Server {
         let documents = Arc::new(Documents::new(Arc::clone(&shared), archive.clone()));
         let queue = Arc::new(CommitQueue::default());
         let (watched, kept) = (archive.clone(), archive.clone());
+        let files = archive.sup_files();
         let (followed, followed_by) = (archive.clone(), archive);
         let archivist = spawn("archivist", &shared, &queue, move |log, queue| {
             followed.follow(log, queue);
@@ -139,7 +140,6 @@ impl Server {
             watch(&watched, &**log, queue);
         })?;
         let keeper = spawn_keeper(&folder, &shared, &queue, kept)?;
-        let files = SupFiles::new(&config.data, config.www.as_deref());
         let (watermark, sup) = tell_updates(config, &shared, files, &public_url)?;
         let (shown, followers) = (Arc::clone(&documents), Arc::clone(&queue));
         let on_commit = Box::new(move |commit: &Arc<_>| {

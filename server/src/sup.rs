@@ -262,7 +262,8 @@ impl Sup {
             periods: &periods,
             prev_archive: previous.as_deref(),
         };
-        let resource = Resource::made(SUP_TYPE, None, heading.document(updates).into(), None);
+        let document = heading.document(updates).into();
+        let resource = Resource::renewed(SUP_TYPE, document, lasts(period));
         Told { resource, previous }
     }
 
@@ -309,7 +310,7 @@ impl Sup {
         let resource = match circle {
             Circle::Public => {
                 let (bytes, twin) = self.files.document(&record)?;
-                Resource::made(SUP_TYPE, Some(modified), bytes, Some(twin))
+                Resource::frozen(SUP_TYPE, modified, bytes, twin)
             }
             Circle::Apart => {
                 let mut window = self.files.window(&record)?;
@@ -320,7 +321,7 @@ impl Sup {
                     }
                 }
                 window.updates = told;
-                Resource::made(SUP_TYPE, None, window.document(|_| true).into(), None)
+                Resource::renewed(SUP_TYPE, window.document(|_| true).into(), FRESH_MIN)
             }
         };
         Ok(Some(Told { resource, previous }))
@@ -338,6 +339,10 @@ impl Sup {
 /// Returns what was told of a period, as long as it is fresh.
 fn fresh(kept: &HashMap<u32, (Moment, Told)>, period: u32) -> Option<Told> {
     let (made, told) = kept.get(&period)?;
-    let lasts = Duration::from_secs(u64::from(period / FRESH_PART)).max(FRESH_MIN);
-    (made.elapsed() < lasts).then(|| told.clone())
+    (made.elapsed() < lasts(period)).then(|| told.clone())
+}
+
+/// Returns how long a document is told before another one is made.
+fn lasts(period: u32) -> Duration {
+    Duration::from_secs(u64::from(period / FRESH_PART)).max(FRESH_MIN)
 }

@@ -45,6 +45,7 @@ mod restoration;
 mod running;
 mod settings;
 mod states;
+mod sup;
 mod tidy;
 mod upgrades;
 mod visibility;

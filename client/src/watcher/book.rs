@@ -30,6 +30,9 @@ pub(super) enum Note {
         bookmark: Option<Bookmark>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sup: Option<SupAddress>,
+        /// What was told of it last.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        update: Option<Box<str>>,
     },
     Heard {
         sup_document: Url,
@@ -39,11 +42,17 @@ pub(super) enum Note {
 }
 
 impl Note {
-    pub(super) fn feed(url: &str, place: Option<&Bookmark>, sup: Option<&SupAddress>) -> Self {
+    pub(super) fn feed(
+        url: &str,
+        place: Option<&Bookmark>,
+        sup: Option<&SupAddress>,
+        update: Option<&str>,
+    ) -> Self {
         Self::Feed {
             feed: url.into(),
             bookmark: place.cloned(),
             sup: sup.cloned(),
+            update: update.map(Into::into),
         }
     }
 
@@ -60,6 +69,7 @@ impl Note {
 pub(super) struct Known {
     pub(super) place: Option<Bookmark>,
     pub(super) sup: Option<SupAddress>,
+    pub(super) update: Option<Box<str>>,
     /// The bytes of its line.
     bytes: usize,
 }
@@ -92,29 +102,30 @@ impl Book {
             Err(error) => return Err(folder.failed(files::about(&path, &error))),
         };
         let mut notes = Notes::default();
-        let damaged = |number: usize, error: &dyn std::fmt::Display| {
-            let error = io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("line {number}: {error}"),
-            );
-            folder.failed(files::about(&path, &error))
-        };
-        let (mut lines, mut number) = (text.split(|byte| *byte == b'\n').peekable(), 0);
-        while let Some(line) = lines.next() {
-            number += 1;
+        let whole = text
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |end| end + 1);
+        let (lines, rest) = text.split_at(whole);
+        if !rest.is_empty() {
+            // What a crash has cut short was not promised to anybody.
+            let cut = files::shorten(&path, length(lines));
+            cut.map_err(|error| folder.failed(files::about(&path, &error)))?;
+        }
+        for (number, line) in (1..).zip(lines.split(|byte| *byte == b'\n')) {
             if line.is_empty() {
                 continue;
             }
-            match serde_json::from_slice(line) {
-                Ok(note) => notes.add(note, line.len()),
-                // What a crash has cut short was not promised to anybody.
-                Err(_) if lines.peek().is_none_or(|rest| rest.is_empty()) => {}
-                Err(error) => return Err(damaged(number, &error)),
-            }
+            let note = serde_json::from_slice(line).map_err(|error| {
+                let detail = format!("line {number}: {error}");
+                let error = io::Error::new(io::ErrorKind::InvalidData, detail);
+                folder.failed(files::about(&path, &error))
+            })?;
+            notes.add(note, line.len());
         }
         let said: usize = notes.feeds.values().map(|known| known.bytes).sum();
         let book = Self {
-            bytes: length(&text),
+            bytes: length(lines),
             too_many: too_many(u64::try_from(said).unwrap_or(u64::MAX)),
             folder,
             path,
@@ -164,16 +175,29 @@ fn lines_of(notes: &[Note]) -> Vec<u8> {
 }
 
 impl Notes {
+    /// Returns what is known of feeds.
+    pub(super) fn into_notes(self) -> Vec<Note> {
+        let notes = self.feeds.into_iter().map(|(feed, known)| Note::Feed {
+            feed,
+            bookmark: known.place,
+            sup: known.sup,
+            update: known.update,
+        });
+        notes.collect()
+    }
+
     fn add(&mut self, note: Note, bytes: usize) {
         match note {
             Note::Feed {
                 feed,
                 bookmark,
                 sup,
+                update,
             } => {
                 let known = Known {
                     place: bookmark,
                     sup,
+                    update,
                     bytes,
                 };
                 self.feeds.insert(feed, known);

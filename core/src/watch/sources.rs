@@ -431,9 +431,9 @@ impl Watch {
             let Some(feeds) = source.feeds.get(id) else {
                 continue;
             };
-            let pair = hashing.hash_one((id, update));
+            let pair = hashing.hash_one((&**id, &**update));
             if source.seen.insert(pair, document.updated).is_none() {
-                pinged.extend_from_slice(feeds);
+                pinged.extend(feeds.iter().map(|feed| (*feed, update)));
             }
         }
         // As long as a cache may show an old copy of the longest window there is.
@@ -445,10 +445,22 @@ impl Watch {
             .saturating_add(SEEN_SLACK);
         let oldest = document.updated.micros().saturating_sub(known);
         source.seen.retain(|_, last| last.micros() >= oldest);
-        for feed in pinged {
-            self.feed_mut(feed).vain = 0;
+        for (feed, update) in pinged {
+            let state = self.feed_mut(feed);
+            state.vain = 0;
+            state.update = Some(update.clone());
             self.owe(feed);
             self.call(feed, now, Why::Ping);
+        }
+    }
+
+    /// Takes it that what was told last of a feed is known.
+    pub(super) fn recognise(&mut self, number: FeedNumber) {
+        let feed = self.feed(number);
+        if let (Some(source), Some(update)) = (feed.source, &feed.update) {
+            let pair = self.hashing.hash_one((&*feed.id, &**update));
+            // As long as the next document has it.
+            self.source_mut(source).seen.insert(pair, Instant::MIN);
         }
     }
 
@@ -462,7 +474,10 @@ impl Watch {
     }
 
     fn ask_later(&mut self, number: SourceNumber, now: Duration) {
-        let pause = every(self.source(number).period).max(self.pace.sup_interval);
+        let pause = match self.pace.sup_interval {
+            Duration::ZERO => every(self.source(number).period),
+            wanted => wanted,
+        };
         self.ask_at(number, now + pause);
     }
 

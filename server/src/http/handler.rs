@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use http_body_util::Full;
 use hyper::{
-    HeaderMap, Method, Request, Response, StatusCode,
+    HeaderMap, Method, Request, Response, StatusCode, Uri,
     body::{Body as _, Incoming},
     header::{
         ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName,
@@ -197,8 +197,7 @@ impl Handler {
                 self.catalogue(path, query, headers, access).await
             }
             (Route::Sup(circle, window), _) if reading => {
-                let query = request.uri().query().unwrap_or_default();
-                self.updates(path, query, headers, circle, window, access)
+                self.updates(request.uri(), headers, circle, window, access)
                     .await
             }
             (Route::Health, _) if reading => Ok(plain(StatusCode::OK, "ok\n")),
@@ -334,8 +333,9 @@ impl Handler {
         }
         let headers = request.headers();
         let coding = negotiate(headers)?;
-        let path = request.uri().path();
-        let ready = self.ready.get(path, coding, &self.documents)?;
+        let ready = self
+            .ready
+            .get(place_of(request.uri()), coding, &self.documents)?;
         let Ready { reply, body, .. } = &*ready;
         let verdict = reply.verdict(headers);
         if verdict == Verdict::Send && body.is_none() {
@@ -479,16 +479,20 @@ impl Handler {
     /// Answers with what is told of updates.
     async fn updates(
         &self,
-        path: &str,
-        query: &str,
+        uri: &Uri,
         headers: &HeaderMap,
         circle: Circle,
         window: Option<Numbered>,
         access: &Access,
     ) -> Result<Answer, Problem> {
-        let nothing = || Problem::not_found(format!("there is nothing at {path}"));
+        let query = uri.query().unwrap_or_default();
+        let nothing = || Problem::not_found(format!("there is nothing at {}", uri.path()));
         let sup = self.sup.as_ref().ok_or_else(nothing)?;
-        let period = period_of(query, sup.periods())?;
+        let period = match window {
+            None => period_of(query, sup.periods())?,
+            // Nothing is asked but the path.
+            Some(_) => period_of("", sup.periods())?,
+        };
         let told = self.told(sup, period, headers, circle, window, access);
         let told = told.await?.ok_or_else(|| match window {
             Some(_) => nothing(),
@@ -508,8 +512,15 @@ impl Handler {
             (LINK, header_value(&link))
         });
         let more = previous.into_iter().collect();
-        self.send(path, headers, told.resource, audience, policy, more)
-            .await
+        self.send(
+            place_of(uri),
+            headers,
+            told.resource,
+            audience,
+            policy,
+            more,
+        )
+        .await
     }
 
     /// Returns a document about updates, if there is one.
@@ -565,6 +576,15 @@ impl Handler {
             })
         })
         .await
+    }
+}
+
+/// Returns what an answer that is ready is found by: the path, and the query where it means something.
+fn place_of(uri: &Uri) -> &str {
+    let told = |name: &str| uri.path().ends_with(name);
+    match uri.path_and_query() {
+        Some(all) if told("/sup.json") => all.as_str(),
+        _ => uri.path(),
     }
 }
 

@@ -86,7 +86,9 @@ impl ReadyAnswers {
         reply: Reply,
         body: Option<Bytes>,
     ) {
-        if !(resource.lasts() && reply.is_settled()) {
+        // Its date may be told a moment later, if it has one.
+        let is_settled = reply.is_settled() || resource.modified.is_none();
+        if !(resource.lasts() && is_settled) {
             return;
         }
         let key = Key {

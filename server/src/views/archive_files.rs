@@ -33,6 +33,7 @@ use super::{
     index,
     manifest::{Archived, Coded, ManifestError, Manifests},
     sidecar::Sidecar,
+    sup_files::SupFiles,
 };
 use crate::log::{EntryLog, LogError, settings_of};
 
@@ -172,6 +173,12 @@ impl Archive {
     /// Returns the folder whose files a web server may serve.
     pub fn www(&self) -> &Path {
         &self.www
+    }
+
+    /// Returns what is archived of updates, beside the documents.
+    pub fn sup_files(&self) -> SupFiles {
+        let views = self.views.parent().unwrap_or(&self.views);
+        SupFiles::beside(&self.www, &self.closed, views)
     }
 
     fn folder(&self, feed: &FeedName) -> PathBuf {

@@ -12,6 +12,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant as Moment},
 };
 
 use bytes::Bytes;
@@ -114,6 +115,8 @@ enum Content {
 /// Bytes in both codings; the compressed ones are there once they are wanted.
 #[derive(Debug)]
 struct Made {
+    /// When another one is to be made.
+    lasts_until: Option<Moment>,
     identity: (Bytes, Digest),
     gzip: OnceLock<(Bytes, Digest)>,
 }
@@ -169,15 +172,26 @@ impl Resource {
 }
 
 impl Resource {
-    /// Returns something that was made to be sent more than once, with its compressed form if that is at
-    /// hand. `closed` is when it became final and durable, if it is.
-    pub fn made(
+    /// Returns something that is final and durable since `closed`, with its compressed form.
+    pub fn frozen(media_type: &'static str, closed: Instant, bytes: Bytes, twin: Bytes) -> Self {
+        Self::made(media_type, Some(closed), None, bytes, Some(twin))
+    }
+
+    /// Returns something that is made anew every so often, the next time after `lasts`.
+    pub fn renewed(media_type: &'static str, bytes: Bytes, lasts: Duration) -> Self {
+        let until = Moment::now() + lasts;
+        Self::made(media_type, None, Some(until), bytes, None)
+    }
+
+    fn made(
         media_type: &'static str,
         closed: Option<Instant>,
+        lasts_until: Option<Moment>,
         bytes: Bytes,
         twin: Option<Bytes>,
     ) -> Self {
         let made = Made {
+            lasts_until,
             identity: digested(bytes),
             gzip: twin
                 .map(digested)
@@ -194,9 +208,8 @@ impl Resource {
     /// Whether it is known later whether it has changed.
     pub fn lasts(&self) -> bool {
         match self.content {
-            Content::File { .. } | Content::Growing { .. } => true,
+            Content::File { .. } | Content::Growing { .. } | Content::Made(_) => true,
             Content::Bytes(_) => false,
-            Content::Made(_) => self.frozen,
         }
     }
 
@@ -431,7 +444,7 @@ impl Documents {
             Content::File { .. } => true,
             Content::Growing { state, .. } => self.is_current(state),
             Content::Bytes(_) => false,
-            Content::Made(_) => resource.frozen,
+            Content::Made(made) => made.lasts_until.is_none_or(|until| Moment::now() < until),
         }
     }
 

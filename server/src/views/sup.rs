@@ -213,6 +213,7 @@ impl Series {
                 .then_some((*feed, told.id, second))
         });
         let mut updates: Vec<Update> = updates.collect();
+        // What is alike stands together, so that it compresses.
         updates.sort_unstable_by_key(|(feed, id, second)| (*second, *id, feed.0));
         updates
     }

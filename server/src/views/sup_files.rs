@@ -104,13 +104,13 @@ pub struct SupFiles {
 }
 
 impl SupFiles {
-    /// Returns those of the data folder `data`, with what everybody may see below `www` if given, else
-    /// below `<data>/www`.
-    pub fn new(data: &Path, www: Option<&Path>) -> Self {
+    /// Returns those of an archive: with what everybody may see below `www`, the rest below `closed`, and
+    /// the records below `views`.
+    pub(super) fn beside(www: &Path, closed: &Path, views: &Path) -> Self {
         Self {
-            www: www.map_or_else(|| data.join("www"), Path::to_path_buf),
-            closed: data.join("closed"),
-            views: data.join("views").join(SupWindows::NAME),
+            www: www.into(),
+            closed: closed.into(),
+            views: views.join(SupWindows::NAME),
         }
     }
 
@@ -313,6 +313,7 @@ fn decode_updates(bytes: &[u8]) -> Vec<Update> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::views::archive_files::Archive;
 
     fn window(number: u64) -> Window {
         let name = |number| Numbered {
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn a_window_is_written_once_and_read_back() {
         let folder = tempfile::tempdir().unwrap();
-        let files = SupFiles::new(folder.path(), None);
+        let files = Archive::new(folder.path(), None).sup_files();
         for number in 1..=4 {
             for circle in Circle::ALL {
                 let window = window(number);
@@ -358,7 +359,7 @@ mod tests {
     #[test]
     fn a_series_goes_on_behind_a_window_that_is_old_enough() {
         let folder = tempfile::tempdir().unwrap();
-        let files = SupFiles::new(folder.path(), None);
+        let files = Archive::new(folder.path(), None).sup_files();
         let circle = Circle::Public;
         let begins = |oldest, newest| {
             let beginning = files
@@ -384,7 +385,7 @@ mod tests {
     #[test]
     fn damage_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
-        let files = SupFiles::new(folder.path(), None);
+        let files = Archive::new(folder.path(), None).sup_files();
         files.write(Circle::Public, &window(1)).unwrap();
         let path = folder.path().join("www/sup/1.json");
         let record = files.record(Circle::Public, 1).unwrap().unwrap();

@@ -1,0 +1,217 @@
+//! Chaos: whatever happens between publisher and consumer, every update is found in the end.
+
+use simplefeed_core::watch::Tally;
+
+use super::world::*;
+use super::*;
+
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+const FEEDS: u32 = 500;
+const PACE: Pace = Pace {
+    interval: Duration::from_mins(30),
+    sup_interval: Duration::ZERO,
+};
+
+/// One thing that goes wrong, for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Down,
+    Stale,
+    Truncated,
+    ArchiveLost,
+    ClockBack,
+    Asleep,
+    Killed,
+    Restored,
+}
+
+struct Storm {
+    fault: Option<Fault>,
+    /// What a cache holds.
+    kept: Option<Vec<u8>>,
+}
+
+impl Weather for Storm {
+    fn document(&mut self, url: &Url, _: Duration, document: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        match self.fault {
+            Some(Fault::Down) => None,
+            Some(Fault::Stale) if !url.path().starts_with("/sup/") => {
+                self.kept = self.kept.take().or(document);
+                self.kept.clone()
+            }
+            Some(Fault::Truncated) => {
+                document.map(|document| document[..document.len() / 2].to_vec())
+            }
+            Some(Fault::ArchiveLost) if url.path().starts_with("/sup/") => None,
+            _ => document,
+        }
+    }
+}
+
+/// A publisher and a follower, in a storm.
+struct Scene {
+    publisher: Publisher,
+    follower: Follower,
+    storm: Storm,
+    dice: Dice,
+    now: Duration,
+}
+
+impl Scene {
+    fn new(telling: Telling, shared: u32) -> Self {
+        Self {
+            publisher: Publisher::new(FEEDS, telling, shared).unwrap(),
+            follower: Follower::new(FEEDS, PACE, shared).unwrap(),
+            storm: Storm {
+                fault: None,
+                kept: None,
+            },
+            dice: Dice(11),
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Lets time pass, with an update every 20 seconds.
+    fn live(&mut self, time: Duration) {
+        self.live_with(time, Duration::from_secs(20));
+    }
+
+    fn live_with(&mut self, time: Duration, mean: Duration) {
+        let (from, end) = (self.now, self.now + time);
+        live(
+            &mut self.publisher,
+            &mut self.follower,
+            &mut self.storm,
+            &mut self.dice,
+            mean,
+            from,
+            end,
+        )
+        .unwrap();
+        self.now = end;
+    }
+
+    /// Lets time pass while the follower is away.
+    fn sleep(&mut self, time: Duration) {
+        let nobody = Follower::new(0, PACE, 1).unwrap();
+        let away = std::mem::replace(&mut self.follower, nobody);
+        self.live(time);
+        self.follower = away;
+        self.follower.restart(PACE, self.now);
+    }
+
+    fn suffer(&mut self, fault: Fault) {
+        self.storm.fault = Some(fault);
+        match fault {
+            Fault::Asleep | Fault::ArchiveLost => {
+                self.sleep(24 * HOUR);
+                self.live(HOUR);
+            }
+            Fault::Killed => {
+                for _ in 0..50 {
+                    self.live(Duration::from_secs(17));
+                    self.follower.restart(PACE, self.now);
+                }
+            }
+            Fault::ClockBack => {
+                self.publisher.clock_off = -5_000;
+                self.live(2 * HOUR);
+            }
+            Fault::Restored => {
+                self.publisher.restore(200, self.now).unwrap();
+                // What was lost can be seen no more, and what there is was not seen.
+                let updates = &self.publisher.updates;
+                for (seen, updates) in self.follower.seen.iter_mut().zip(updates) {
+                    *seen = (*seen).min(updates.len() - 1);
+                }
+            }
+            Fault::Down | Fault::Stale | Fault::Truncated => self.live(HOUR),
+        }
+        self.storm.fault = None;
+        self.publisher.clock_off = 0;
+    }
+}
+
+/// Lets a world live through a fault and what comes after it, and checks that everything was seen. Returns what
+/// that took.
+fn survive(fault: Option<Fault>, telling: Telling, shared: u32) -> Tally {
+    let mut scene = Scene::new(telling, shared);
+    scene.live(3 * HOUR);
+    if let Some(fault) = fault {
+        scene.suffer(fault);
+    }
+    scene.live(2 * HOUR);
+    // A last look at what has just happened.
+    let last = match telling {
+        Telling::Archived => 5 * MINUTE,
+        Telling::Windows | Telling::Nothing => 6 * HOUR,
+    };
+    scene.live_with(last, 100_000 * HOUR);
+    let updates = &scene.publisher.updates;
+    for (number, (seen, updates)) in scene.follower.seen.iter().zip(updates).enumerate() {
+        assert_eq!(
+            *seen,
+            updates.len(),
+            "feed {number}, {fault:?}, {telling:?}"
+        );
+    }
+    let tally = scene.follower.tally();
+    println!("{fault:?}, {telling:?}, {shared} feeds an id: {tally:?}");
+    tally
+}
+
+/// Goal: every update is found in the end, whatever goes wrong, with and without archives.
+#[test]
+fn every_update_is_found_in_the_end() {
+    use Fault::*;
+    for fault in [
+        Down,
+        Stale,
+        Truncated,
+        ArchiveLost,
+        ClockBack,
+        Asleep,
+        Killed,
+        Restored,
+    ] {
+        for telling in [Telling::Archived, Telling::Windows] {
+            survive(Some(fault), telling, 1);
+        }
+    }
+    for telling in [Telling::Archived, Telling::Windows, Telling::Nothing] {
+        survive(None, telling, 3);
+    }
+}
+
+/// Goal: where the publisher archives what it tells, a consumer that was away for a day looks at those feeds
+/// only that changed, and nobody polls anything.
+#[test]
+fn a_day_asleep_costs_no_poll() {
+    let awake = survive(None, Telling::Archived, 1);
+    assert_eq!((awake.background, awake.gaps, awake.sweeps), (0, 0, 0));
+    let tally = survive(Some(Fault::Asleep), Telling::Archived, 1);
+    assert_eq!((tally.background, tally.sweeps), (0, 0));
+    assert_eq!(tally.gaps, 1);
+    assert_eq!(tally.first, u64::from(FEEDS));
+    // 5,400 updates; whoever comes back looks at each feed once.
+    assert!(tally.pings < 2_500, "{tally:?}");
+}
+
+/// Goal: a feed is not looked at when another one's id is told of, and is when its own is.
+#[test]
+fn feeds_of_one_id_are_looked_at_together() {
+    let apart = survive(None, Telling::Archived, 1);
+    let shared = survive(None, Telling::Archived, 3);
+    assert!(shared.pings > 2 * apart.pings, "{shared:?} {apart:?}");
+    assert_eq!(shared.background, 0);
+}
+
+/// SUP-P6: an update takes at most 21.1 bytes, 8 of them when compressed.
+#[test]
+fn an_update_is_small() {
+    for period in [60, 600] {
+        let [plain, gzip] = sizes(period).unwrap();
+        assert!(plain <= 21.1 && gzip <= 8.0, "{period} s: {plain} {gzip}");
+    }
+}

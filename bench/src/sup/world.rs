@@ -1,0 +1,416 @@
+//! A publisher with many feeds and a consumer of all of them, by a clock of their own.
+//!
+//! Pure: the real view on the one side, the real schedule on the other, and in between the real bytes of SUP
+//! documents. Only the feeds themselves are numbers: how many updates there were, and how many were seen.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    time::Duration,
+};
+
+use simplefeed_core::{
+    commit::{Change, Commit, Outline},
+    feed::{
+        CommitNumber, DocumentNumber, Epoch, FeedId, FeedKey, FeedName, Numbered, Position,
+        Revision,
+    },
+    instant::Instant,
+    settings::{Choices, Defaults, Settings},
+    sup::{Announcement, Heading, SupAddress, SupDocument, SupId},
+    watch::{FeedNumber, Heard, Looked, Next, Pace, Tally, Watch},
+};
+use simplefeed_server::{
+    log::{EntryLog, memory::MemoryLog},
+    views::sup::{Beginning, Circle, SupWindows, Window, file_name},
+    watermark::Watermark,
+};
+use url::Url;
+use uuid::Uuid;
+
+const PERIODS: [u32; 4] = [60, 300, 600, 3_600];
+const BASE: &str = "https://feeds.example";
+/// When the publisher's clock begins, in seconds since 1970.
+const BEGINS: i64 = 1_800_000_000;
+
+/// How a consumer is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// Not at all: it polls.
+    Nothing,
+    /// By SUP as others have it.
+    Windows,
+    /// By SUP that is archived.
+    Archived,
+}
+
+/// Numbers that look random and are the same each time.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    /// Returns the pause until the next of some events that come so often on the average.
+    pub(crate) fn pause(&mut self, mean: Duration) -> Duration {
+        let dice = u32::try_from(self.below(1 << 24)).unwrap_or(0);
+        let part = (f64::from(dice) + 1.0) / f64::from(1 << 24);
+        mean.mul_f64(-part.ln())
+    }
+}
+
+/// The publisher.
+pub(crate) struct Publisher {
+    log: MemoryLog,
+    view: SupWindows,
+    watermark: Watermark,
+    last: Instant,
+    commits: u64,
+    /// How far the clock is off, in seconds.
+    pub(crate) clock_off: i64,
+    windows: HashMap<Numbered, Vec<u8>>,
+    /// How many updates each feed has, and when they were made.
+    pub(crate) updates: Vec<Vec<Duration>>,
+    outlines: Vec<Outline>,
+    telling: Telling,
+}
+
+impl Publisher {
+    /// Creates feeds; with `shared` ids each id stands for several.
+    pub(crate) fn new(feeds: u32, telling: Telling, shared: u32) -> anyhow::Result<Self> {
+        let mut changes = vec![];
+        for number in 0..feeds {
+            let settings = Settings {
+                name: FeedName::parse(&format!("feed{number}"))
+                    .ok_or_else(|| anyhow::anyhow!("a name"))?,
+                id: FeedId::of_uuid(Uuid::from_u128(u128::from(number) + 1)),
+                choices: Choices::default(),
+                defaults: Defaults::new(BASE),
+                sup_id: Some(sup_id(number / shared)),
+                was_closed: false,
+            };
+            let (feed, revision) = (settings.id.key(), Revision::FIRST);
+            changes.push(Change::Settings {
+                feed,
+                revision,
+                settings,
+            });
+            changes.push(Change::Opened {
+                feed,
+                document: DocumentNumber::OLDEST,
+                first: Position(0),
+                revision,
+            });
+        }
+        let log = MemoryLog::default();
+        log.append(&Commit {
+            number: CommitNumber(1),
+            instant: Instant::from_micros(0),
+            changes,
+        })?;
+        let count = usize::try_from(feeds)?;
+        Ok(Self {
+            log,
+            view: SupWindows::new(Beginning::default(), Beginning::default(), 3_600),
+            watermark: Watermark::in_memory(),
+            last: Instant::MIN,
+            commits: 0,
+            clock_off: 0,
+            windows: HashMap::new(),
+            updates: vec![vec![]; count],
+            outlines: vec![],
+            telling,
+        })
+    }
+
+    fn clock(&self, now: Duration) -> Instant {
+        let micros = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        Instant::from_micros((BEGINS + self.clock_off) * 1_000_000 + micros)
+    }
+
+    /// Updates feeds with one commit.
+    pub(crate) fn update(&mut self, feeds: &[u32], now: Duration) -> anyhow::Result<()> {
+        for feed in feeds {
+            if let Some(updates) = self.updates.get_mut(usize::try_from(*feed)?) {
+                updates.push(now);
+            }
+        }
+        self.commit(feeds, now, None)
+    }
+
+    fn commit(&mut self, feeds: &[u32], now: Duration, epoch: Option<Epoch>) -> anyhow::Result<()> {
+        self.last = self.watermark.stamp(self.clock(now), self.last);
+        self.commits += 1;
+        let keys = feeds.iter().map(|feed| key(*feed));
+        let outline = Outline::new(CommitNumber(self.commits), self.last, keys, epoch);
+        self.take(&outline)?;
+        self.outlines.push(outline);
+        self.watermark.settled();
+        Ok(())
+    }
+
+    fn take(&mut self, outline: &Outline) -> anyhow::Result<()> {
+        for (circle, window) in self.view.take(outline, &self.log)? {
+            self.view.archived(circle, &window);
+            self.keep(&window);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, window: &Window) {
+        self.windows.insert(window.name, window.document(|_| true));
+    }
+
+    /// Goes back to an earlier state, as a restored backup does: so many commits are lost, and an epoch
+    /// begins.
+    #[cfg(test)]
+    pub(crate) fn restore(&mut self, lost: usize, now: Duration) -> anyhow::Result<()> {
+        let kept = self.outlines.len().saturating_sub(lost);
+        let outlines: Vec<Outline> = self.outlines.drain(..).take(kept).collect();
+        self.view = SupWindows::new(Beginning::default(), Beginning::default(), 3_600);
+        self.watermark = Watermark::in_memory();
+        self.windows.clear();
+        self.commits = 0;
+        self.last = Instant::MIN;
+        for outline in &outlines {
+            self.take(outline)?;
+            (self.commits, self.last) = (outline.number.0, outline.instant);
+        }
+        self.outlines = outlines;
+        let epoch = Epoch::FIRST.next(self.clock(now));
+        let all: Vec<u32> = (0..u32::try_from(self.updates.len())?).collect();
+        self.commit(&[], now, Some(epoch))?;
+        // Every feed is another one now: who has seen it looks again.
+        for updates in &mut self.updates {
+            updates.push(now);
+        }
+        self.commit(&all, now, None)
+    }
+
+    /// Returns the SUP document at a URL.
+    pub(crate) fn document(&self, url: &Url, now: Duration) -> Option<Vec<u8>> {
+        let path = url.path().trim_start_matches('/');
+        if let Some(file) = path.strip_prefix("sup/") {
+            let name = Numbered::parse(file.strip_suffix(".json")?)?;
+            return self.windows.get(&name).cloned();
+        }
+        let period = match url.query() {
+            Some(query) => query.strip_prefix("seconds=")?.parse().ok()?,
+            None => 60,
+        };
+        let until = self.watermark.publish(self.clock(now), self.last);
+        let current = self.view.current(Circle::Public, period, until);
+        let is_archived = self.telling == Telling::Archived;
+        let since = if is_archived {
+            current.since
+        } else {
+            until - i64::from(period) - 10
+        };
+        let told = current
+            .updates
+            .iter()
+            .filter(|(_, _, second)| *second >= since);
+        let updates: Vec<(SupId, i64)> = told.map(|(_, id, second)| (*id, *second)).collect();
+        let periods =
+            PERIODS.map(|seconds| (seconds, format!("{BASE}/sup.json?seconds={seconds}")));
+        let previous = current
+            .previous
+            .map(|window| format!("sup/{}", file_name(window)));
+        let heading = Heading {
+            updated: until,
+            since,
+            period: i64::from(period),
+            periods: &periods,
+            prev_archive: previous.as_deref(),
+        };
+        let document = heading.document(&updates);
+        if is_archived {
+            return Some(document);
+        }
+        // As publishers have it who archive nothing.
+        let text = String::from_utf8(document).ok()?;
+        let (head, rest) = text.split_once(",\"prev_archive\":")?;
+        let (_, updates) = rest.split_once(",\"updates\":")?;
+        Some(format!("{head},\"updates\":{updates}").into_bytes())
+    }
+
+    fn announces(&self, feed: FeedNumber, shared: u32) -> Announcement {
+        if self.telling == Telling::Nothing {
+            return Announcement::Nowhere;
+        }
+        let text = format!("{BASE}/sup.json#{}", sup_id(feed.0 / shared));
+        let base = Url::parse(BASE).ok();
+        base.and_then(|base| SupAddress::parse(&text, &base)).into()
+    }
+}
+
+fn key(feed: u32) -> FeedKey {
+    FeedKey(Uuid::from_u128(u128::from(feed) + 1))
+}
+
+fn sup_id(number: u32) -> SupId {
+    // As random as they are: the size of what is compressed depends on it.
+    let mut dice = Dice(u64::from(number) + 7);
+    let bits = u128::from(dice.below(1 << 31)) << 31 | u128::from(dice.below(1 << 31));
+    SupId::of_bits(bits)
+}
+
+/// What may go wrong between the two.
+pub(crate) trait Weather {
+    /// Returns what the consumer gets instead of a document.
+    fn document(&mut self, url: &Url, now: Duration, document: Option<Vec<u8>>) -> Option<Vec<u8>>;
+}
+
+/// Nothing does.
+pub(crate) struct Fair;
+
+impl Weather for Fair {
+    fn document(&mut self, _: &Url, _: Duration, document: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        document
+    }
+}
+
+/// The consumer.
+pub(crate) struct Follower {
+    watch: Watch,
+    /// When its watch began.
+    began: Duration,
+    /// How many updates of each feed it has seen.
+    pub(crate) seen: Vec<usize>,
+    /// What it remembers beside.
+    known: Vec<Option<SupAddress>>,
+    shared: u32,
+    /// The times until updates were seen.
+    pub(crate) delays: Vec<Duration>,
+    /// What was done by watches before this one.
+    before: Vec<Tally>,
+}
+
+impl Follower {
+    pub(crate) fn new(feeds: u32, pace: Pace, shared: u32) -> anyhow::Result<Self> {
+        let mut watch = Watch::new(pace, 1);
+        for _ in 0..feeds {
+            watch.add_feed(None, None);
+        }
+        Ok(Self {
+            watch,
+            began: Duration::ZERO,
+            seen: vec![0; usize::try_from(feeds)?],
+            known: vec![None; usize::try_from(feeds)?],
+            shared,
+            delays: vec![],
+            before: vec![],
+        })
+    }
+
+    /// Ends, and begins again with what it remembers.
+    #[cfg(test)]
+    pub(crate) fn restart(&mut self, pace: Pace, now: Duration) {
+        let mut watch = Watch::new(pace, 2);
+        for (document, updated) in self.watch.settled() {
+            watch.heard_before(document, updated);
+        }
+        for (number, known) in (0..).zip(&self.known) {
+            let update = self.watch.handled_update(FeedNumber(number));
+            watch.add_feed(known.clone(), update);
+        }
+        self.before.push(self.watch.tally());
+        self.watch = watch;
+        self.began = now;
+    }
+
+    /// Returns what was done.
+    pub(crate) fn tally(&self) -> Tally {
+        let mut sum = self.watch.tally();
+        for tally in &self.before {
+            sum.pings += tally.pings;
+            sum.first += tally.first;
+            sum.background += tally.background;
+            sum.documents += tally.documents;
+            sum.gaps += tally.gaps;
+            sum.sweeps += tally.sweeps;
+        }
+        sum
+    }
+
+    /// Does what is due; returns when something is next.
+    pub(crate) fn act(
+        &mut self,
+        publisher: &Publisher,
+        weather: &mut dyn Weather,
+        now: Duration,
+    ) -> anyhow::Result<Option<Duration>> {
+        loop {
+            let own = now.saturating_sub(self.began);
+            match self.watch.next(own) {
+                Next::Wait(until) => return Ok(Some(self.began + until)),
+                Next::Nothing => return Ok(None),
+                Next::Hear { source, url, .. } => {
+                    let document = publisher.document(&url, now);
+                    let document = weather.document(&url, now, document);
+                    let heard = match document.map(|body| SupDocument::read(&body)) {
+                        Some(Ok(document)) => Heard::Document(document),
+                        _ => Heard::Nothing,
+                    };
+                    self.watch.heard(source, own, heard);
+                }
+                Next::Look { feed, .. } => {
+                    let index = usize::try_from(feed.0)?;
+                    let updates = publisher.updates.get(index).map_or(&[][..], Vec::as_slice);
+                    let Some(seen) = self.seen.get_mut(index) else {
+                        continue;
+                    };
+                    let new = updates.get(*seen..).unwrap_or_default();
+                    let news = *seen != updates.len();
+                    self.delays
+                        .extend(new.iter().map(|at| now.saturating_sub(*at)));
+                    *seen = updates.len();
+                    let sup = publisher.announces(feed, self.shared);
+                    if let (Announcement::At(address), Some(known)) =
+                        (&sup, self.known.get_mut(index))
+                    {
+                        *known = Some(address.clone());
+                    }
+                    self.watch.looked(feed, own, Looked::Read { news, sup });
+                    self.watch.handled(feed);
+                }
+            }
+        }
+    }
+}
+
+/// Lets both live until `end`: updates come at random, so often in all.
+pub(crate) fn live(
+    publisher: &mut Publisher,
+    follower: &mut Follower,
+    weather: &mut dyn Weather,
+    dice: &mut Dice,
+    mean: Duration,
+    from: Duration,
+    end: Duration,
+) -> anyhow::Result<()> {
+    let feeds = u64::try_from(publisher.updates.len())?;
+    let mut due = BinaryHeap::from([
+        Reverse((from, false)),
+        Reverse((from + dice.pause(mean), true)),
+    ]);
+    while let Some(Reverse((now, is_update))) = due.pop() {
+        if now >= end {
+            continue;
+        }
+        if is_update {
+            let feed = u32::try_from(dice.below(feeds))?;
+            publisher.update(&[feed], now)?;
+            due.push(Reverse((now + dice.pause(mean), true)));
+        } else if let Some(next) = follower.act(publisher, weather, now)? {
+            due.push(Reverse((next, false)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,432 @@
+use std::fmt::Write as _;
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_mins(30);
+
+fn pace() -> Pace {
+    Pace {
+        interval: INTERVAL,
+        sup_interval: Duration::ZERO,
+    }
+}
+
+fn address(id: &str) -> SupAddress {
+    let base = "https://e/".parse().unwrap();
+    SupAddress::parse(&format!("https://e/sup.json#{id}"), &base).unwrap()
+}
+
+/// A document from second `since` to `until`, with more members.
+fn document(since: u32, until: u32, pairs: &[(&str, &str)], more: &str) -> Heard {
+    let time = |second: u32| {
+        format!(
+            "2026-01-01T{:02}:{:02}:{:02}Z",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        )
+    };
+    let mut updates = String::new();
+    for (id, update) in pairs {
+        let comma = if updates.is_empty() { "" } else { "," };
+        write!(updates, "{comma}[\"{id}\",\"{update}\"]").unwrap();
+    }
+    let text = format!(
+        "{{\"updated_time\":\"{}\",\"since_time\":\"{}\",\"period\":60,\"updates\":[{updates}]{more}}}",
+        time(until),
+        time(since)
+    );
+    Heard::Document(SupDocument::read(text.as_bytes()).unwrap())
+}
+
+const ARCHIVED: &str = ",\"prev_archive\":\"sup/7.json\"";
+
+/// A watch of feeds that were all looked at, and whose document was heard up to second 100.
+fn heard(ids: &[&str], more: &str) -> Watch {
+    let mut watch = Watch::new(pace(), 3);
+    for _ in ids {
+        watch.add_feed(None, None);
+    }
+    let all: Vec<u32> = (0..).take(ids.len()).collect();
+    assert_eq!(
+        looks(&mut watch, Duration::ZERO),
+        all,
+        "every feed is looked at first"
+    );
+    for (feed, id) in (0..).map(FeedNumber).zip(ids) {
+        read(&mut watch, feed, Duration::ZERO, true, id);
+    }
+    hear(&mut watch, Duration::ZERO, document(30, 100, &[], more));
+    watch
+}
+
+fn read(watch: &mut Watch, feed: FeedNumber, now: Duration, news: bool, id: &str) {
+    let sup = Announcement::At(address(id));
+    watch.looked(feed, now, Looked::Read { news, sup });
+    watch.handled(feed);
+}
+
+/// Expects that a document is asked for, and gives it. Returns where it was asked for.
+#[track_caller]
+fn hear(watch: &mut Watch, now: Duration, heard: Heard) -> String {
+    match watch.next(now) {
+        Next::Hear { source, url, .. } => {
+            watch.heard(source, now, heard);
+            url.to_string()
+        }
+        other => panic!("no document is asked for: {other:?}"),
+    }
+}
+
+/// Returns the feeds that are looked at now.
+fn looks(watch: &mut Watch, now: Duration) -> Vec<u32> {
+    let mut looks = vec![];
+    while let Next::Look { feed, .. } = watch.next(now) {
+        looks.push(feed.0);
+    }
+    looks.sort_unstable();
+    looks
+}
+
+#[test]
+fn sup_c2_c4_new_pairs_of_known_feeds_are_pings() {
+    let mut watch = heard(&["a", "b", "a"], "");
+    let now = 48 * S;
+    let pairs = [("a", "1"), ("unknown", "1")];
+    hear(&mut watch, now, document(78, 148, &pairs, ""));
+    assert_eq!(looks(&mut watch, now), [0, 2], "both feeds of the id");
+    for feed in [0, 2] {
+        read(&mut watch, FeedNumber(feed), now, true, "a");
+    }
+    let now = 96 * S;
+    hear(
+        &mut watch,
+        now,
+        document(126, 196, &[("a", "1"), ("b", "9")], ""),
+    );
+    assert_eq!(
+        looks(&mut watch, now),
+        [1],
+        "a pair that is known is no news"
+    );
+}
+
+#[test]
+fn sup_c3_a_document_is_heard_a_little_faster_than_its_period() {
+    let mut watch = heard(&["a"], "");
+    assert_eq!(watch.next(47 * S), Next::Wait(48 * S));
+}
+
+#[test]
+fn sup_c5_a_gap_is_closed_from_archives() {
+    let mut watch = heard(&["a", "b", "c"], ARCHIVED);
+    let now = 48 * S;
+    hear(
+        &mut watch,
+        now,
+        document(5_000, 6_000, &[("a", "1")], ARCHIVED),
+    );
+    let older = ",\"prev_archive\":\"6.json\"";
+    let asked = hear(
+        &mut watch,
+        now,
+        document(2_000, 5_000, &[("b", "1")], older),
+    );
+    assert_eq!(asked, "https://e/sup/7.json");
+    assert_eq!(
+        watch.settled().next().unwrap().1.second() % 10_000,
+        1_767_225_700 % 10_000
+    );
+    let asked = hear(&mut watch, now, document(90, 2_000, &[("a", "0")], older));
+    assert_eq!(asked, "https://e/sup/6.json");
+    assert_eq!(looks(&mut watch, now), [0, 1]);
+    let tally = watch.tally();
+    assert_eq!((tally.gaps, tally.sweeps, tally.background), (1, 0, 0));
+}
+
+#[test]
+fn sup_c5_a_gap_is_closed_from_a_longer_window() {
+    let mut watch = heard(&["a", "b"], "");
+    let periods = ",\"available_periods\":{\"60\":\"sup.json\",\"300\":\"sup.json?seconds=300\",\"600\":\"x\"}";
+    let now = 48 * S;
+    hear(&mut watch, now, document(290, 360, &[], periods));
+    let asked = hear(&mut watch, now, document(50, 360, &[("b", "1")], periods));
+    assert_eq!(asked, "https://e/sup.json?seconds=300");
+    assert_eq!(looks(&mut watch, now), [1]);
+}
+
+#[test]
+fn sup_c5_a_gap_that_nothing_closes_is_a_sweep() {
+    for (more, archive) in [("", None), (ARCHIVED, Some(Heard::Nothing))] {
+        let mut watch = heard(&["a", "b", "c", "d"], more);
+        let mut now = 48 * S;
+        hear(&mut watch, now, document(50_000, 50_070, &[], more));
+        if let Some(archive) = archive {
+            let mut asked = 0;
+            while asked < 3 {
+                match watch.next(now) {
+                    Next::Hear { source, .. } => {
+                        asked += 1;
+                        watch.heard(source, now, archive.clone());
+                    }
+                    Next::Wait(until) => now = until,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(watch.tally().sweeps, 1);
+        assert!(looks(&mut watch, now).is_empty(), "not all at once");
+        let mut swept = vec![];
+        while swept.len() < 4 {
+            now += S;
+            match watch.next(now) {
+                Next::Look { feed, .. } => swept.push(feed.0),
+                Next::Hear { source, .. } => watch.heard(source, now, Heard::Same),
+                _ => {}
+            }
+            assert!(now < INTERVAL + 100 * S);
+        }
+    }
+}
+
+#[test]
+fn sup_c7_the_safety_net_is_ten_times_slower_and_off_where_nothing_is_missed() {
+    for (more, looked) in [("", true), (ARCHIVED, false)] {
+        let mut watch = heard(&["a"], more);
+        let (mut now, mut second, mut looks) = (Duration::ZERO, 100, 0);
+        while now < INTERVAL * 21 {
+            now += 48 * S;
+            second += 48;
+            match watch.next(now) {
+                Next::Look { feed, .. } => {
+                    looks += 1;
+                    read(&mut watch, feed, now, false, "a");
+                }
+                Next::Hear { source, .. } => {
+                    watch.heard(source, now, document(0, second, &[], more));
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(looks > 0, looked);
+        assert!(looks <= 3);
+    }
+}
+
+#[test]
+fn sup_c8_while_a_document_is_broken_feeds_are_polled() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    let mut now = 48 * S;
+    hear(&mut watch, now, Heard::Nothing);
+    assert_eq!(watch.conditions().next().unwrap().1, Condition::Broken);
+    let mut looks = 0;
+    while now < INTERVAL * 3 {
+        now += S;
+        match watch.next(now) {
+            Next::Look { feed, .. } => {
+                looks += 1;
+                read(&mut watch, feed, now, false, "a");
+            }
+            Next::Hear { source, fresh, .. } => {
+                assert!(fresh, "past whatever keeps the broken one");
+                watch.heard(source, now, Heard::Nothing);
+            }
+            _ => {}
+        }
+    }
+    assert!((2..=4).contains(&looks), "{looks}");
+    // It works again, and tells what was missed.
+    let Next::Wait(until) = watch.next(now) else {
+        panic!()
+    };
+    hear(
+        &mut watch,
+        until,
+        document(90, 5_500, &[("a", "1")], ARCHIVED),
+    );
+    assert_eq!(watch.conditions().next().unwrap().1, Condition::Working);
+}
+
+/// An old copy is borne for two periods; a clock that was set back is believed then.
+#[test]
+fn a_document_that_stands_still_is_broken() {
+    let mut watch = heard(&["a"], "");
+    let mut now = Duration::ZERO;
+    for _ in 0..2 {
+        now += 48 * S;
+        hear(&mut watch, now, document(30, 100, &[], ""));
+        assert_eq!(watch.conditions().next().unwrap().1, Condition::Working);
+    }
+    now += 48 * S;
+    hear(&mut watch, now, document(30, 100, &[], ""));
+    assert_eq!(watch.conditions().next().unwrap().1, Condition::Broken);
+    now += 48 * S;
+    hear(&mut watch, now, document(0, 70, &[], ""));
+    now += 48 * S;
+    hear(&mut watch, now, document(30, 99, &[], ""));
+    assert_eq!(watch.conditions().next().unwrap().1, Condition::Working);
+    assert_eq!(
+        watch.tally().sweeps,
+        1,
+        "what the old clock told is not known"
+    );
+}
+
+#[test]
+fn sup_c9_a_feed_that_lags_is_looked_at_again() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    let feed = FeedNumber(0);
+    // Long after it had news.
+    let mut now = 1_000 * S;
+    hear(
+        &mut watch,
+        now,
+        document(90, 1_100, &[("a", "1")], ARCHIVED),
+    );
+    for pause in [2, 10] {
+        assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
+        read(&mut watch, feed, now, false, "a");
+        now += pause * S;
+    }
+    assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
+    read(&mut watch, feed, now, false, "a");
+    assert!(
+        matches!(watch.next(now + 30 * S), Next::Wait(_)),
+        "enough of that"
+    );
+
+    // What had news just now had them before the ping.
+    hear(
+        &mut watch,
+        now + 48 * S,
+        document(1_000, 1_148, &[("a", "2")], ARCHIVED),
+    );
+    now += 48 * S;
+    assert_eq!(looks(&mut watch, now), [0]);
+    read(&mut watch, feed, now, true, "a");
+    hear(
+        &mut watch,
+        now + 48 * S,
+        document(1_048, 1_196, &[("a", "3")], ARCHIVED),
+    );
+    now += 48 * S;
+    assert_eq!(looks(&mut watch, now), [0]);
+    read(&mut watch, feed, now, false, "a");
+    assert!(matches!(watch.next(now + 30 * S), Next::Wait(_)));
+}
+
+#[test]
+fn sup_c1_a_feed_may_move_or_leave() {
+    let mut watch = heard(&["a", "b"], "");
+    let now = 48 * S;
+    hear(
+        &mut watch,
+        now,
+        document(78, 148, &[("a", "1"), ("b", "1")], ""),
+    );
+    assert_eq!(looks(&mut watch, now), [0, 1]);
+    read(&mut watch, FeedNumber(0), now, true, "moved");
+    let nowhere = Announcement::Nowhere;
+    watch.looked(
+        FeedNumber(1),
+        now,
+        Looked::Read {
+            news: true,
+            sup: nowhere,
+        },
+    );
+    watch.handled(FeedNumber(1));
+    // The first may have missed what was told while it was looked at.
+    assert_eq!(looks(&mut watch, now), [0]);
+    read(&mut watch, FeedNumber(0), now, false, "moved");
+    let now = 96 * S;
+    let pairs = [("a", "2"), ("b", "2"), ("moved", "1")];
+    hear(&mut watch, now, document(126, 196, &pairs, ""));
+    assert_eq!(looks(&mut watch, now), [0]);
+    let now = now + INTERVAL;
+    hear(&mut watch, now, Heard::Same);
+    assert_eq!(looks(&mut watch, now), [1], "as a feed without SUP");
+}
+
+#[test]
+fn sup_c6_who_wants_to_hear_rarely_takes_a_longer_window() {
+    let mut watch = Watch::new(
+        Pace {
+            interval: INTERVAL,
+            sup_interval: 180 * S,
+        },
+        1,
+    );
+    watch.add_feed(None, None);
+    assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
+    read(&mut watch, FeedNumber(0), Duration::ZERO, false, "a");
+    let periods = ",\"available_periods\":{\"60\":\"sup.json\",\"300\":\"sup.json?seconds=300\"}";
+    hear(&mut watch, Duration::ZERO, document(30, 100, &[], periods));
+    let longer = ",\"period\":300,".to_owned() + &periods[1..];
+    let text = longer.replace(",\"period\":300", "");
+    let asked = hear(&mut watch, Duration::ZERO, document(0, 100, &[], &text));
+    assert_eq!(asked, "https://e/sup.json?seconds=300");
+    assert_eq!(watch.next(S), Next::Wait(180 * S));
+}
+
+/// Goal: what is remembered as heard is handled, so that an end at any moment loses nothing.
+#[test]
+fn nothing_counts_as_heard_before_it_is_handled() {
+    let mut watch = heard(&["a", "b"], ARCHIVED);
+    let settled = |watch: &Watch| watch.settled().next().unwrap().1.second() - 1_767_225_600;
+    assert_eq!(settled(&watch), 100);
+    let now = 48 * S;
+    hear(
+        &mut watch,
+        now,
+        document(78, 148, &[("a", "1"), ("b", "1")], ARCHIVED),
+    );
+    assert_eq!(settled(&watch), 100);
+    assert_eq!(looks(&mut watch, now), [0, 1]);
+    read(&mut watch, FeedNumber(0), now, true, "a");
+    assert_eq!(settled(&watch), 100);
+    watch.looked(FeedNumber(1), now, Looked::Failed { for_good: false });
+    assert_eq!(settled(&watch), 100, "a feed that failed is owed a look");
+    assert_eq!(watch.handled_update(FeedNumber(1)), None);
+    assert_eq!(watch.next(now + S), Next::Wait(now + 5 * S));
+    let now = now + 5 * S;
+    assert_eq!(looks(&mut watch, now), [1]);
+    let sup = Announcement::Untold;
+    watch.looked(FeedNumber(1), now, Looked::Read { news: true, sup });
+    assert_eq!(settled(&watch), 100, "what was read is not accepted");
+    watch.handled(FeedNumber(1));
+    assert_eq!(settled(&watch), 148);
+    assert_eq!(watch.handled_update(FeedNumber(1)), Some("1"));
+
+    // What goes on from there knows what was told, and asks for the rest.
+    let mut again = Watch::new(pace(), 9);
+    again.heard_before(&address("a").document, watch.settled().next().unwrap().1);
+    again.add_feed(Some(address("a")), watch.handled_update(FeedNumber(0)));
+    again.add_feed(Some(address("b")), None);
+    let now = Duration::ZERO;
+    hear(
+        &mut again,
+        now,
+        document(100, 170, &[("a", "1"), ("b", "2")], ARCHIVED),
+    );
+    assert_eq!(looks(&mut again, now), [1]);
+}
+
+/// Goal: what is told while a feed is looked at for the first time is not missed.
+#[test]
+fn what_is_told_during_the_first_look_is_looked_at() {
+    let mut watch = Watch::new(pace(), 1);
+    watch.add_feed(None, None);
+    watch.add_feed(None, None);
+    assert_eq!(looks(&mut watch, Duration::ZERO), [0, 1]);
+    read(&mut watch, FeedNumber(0), S, false, "a");
+    hear(
+        &mut watch,
+        2 * S,
+        document(30, 100, &[("b", "1")], ARCHIVED),
+    );
+    // It was read before that, and is done only now.
+    read(&mut watch, FeedNumber(1), 3 * S, false, "b");
+    assert_eq!(looks(&mut watch, 3 * S), [1]);
+}
