@@ -163,6 +163,19 @@ impl Program {
         Ok(ticks * TICK_MICROS)
     }
 
+    /// Returns the CPU time used so far by a thread of the program, in microseconds.
+    pub(crate) fn cpu_micros_of(&self, thread: &str) -> anyhow::Result<f64> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        for task in fs::read_dir(tasks)? {
+            let task = task?.path();
+            if fs::read_to_string(task.join("comm"))?.trim() == thread {
+                let stat = Stat::in_file(&task.join("stat")).context("a thread has a state")?;
+                return Ok(stat.ticks * TICK_MICROS);
+            }
+        }
+        bail!("there is no thread {thread}")
+    }
+
     /// Returns the memory the program has, in MiB.
     pub(crate) fn memory_mib(&self) -> anyhow::Result<f64> {
         memory_mib(self.child.id(), "VmRSS:").context("a running program has memory")
@@ -215,7 +228,11 @@ struct Stat {
 
 impl Stat {
     fn of(id: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        Self::in_file(format!("/proc/{id}/stat").as_ref())
+    }
+
+    fn in_file(path: &Path) -> Option<Self> {
+        let stat = fs::read_to_string(path).ok()?;
         // The name in parentheses may hold anything; what follows it does not.
         let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<f64>().ok();

@@ -70,6 +70,8 @@ struct State {
     windows: SupWindows,
     /// The last commit when this began: nothing is told before it is reached.
     reaches: CommitNumber,
+    /// The last second that a document ended with.
+    until: i64,
     /// Windows whose documents are to be written.
     over: VecDeque<(Circle, Window)>,
 }
@@ -107,6 +109,7 @@ impl Sup {
             state: Mutex::new(State {
                 windows: SupWindows::new(public?, apart?, longest),
                 reaches: head.number,
+                until: i64::MIN,
                 over: VecDeque::new(),
             }),
             told: Mutex::default(),
@@ -270,19 +273,21 @@ impl Sup {
     /// Returns what there is to tell now.
     fn current(&self, circle: Circle, period: u32, clock: Instant) -> Option<Current> {
         // Nothing is taken into account meanwhile.
-        let state = self.state();
-        let windows = &state.windows;
-        if windows.applied() < state.reaches {
+        let mut state = self.state();
+        let (applied, newest) = (state.windows.applied(), state.windows.newest());
+        if applied < state.reaches {
             return None;
         }
         let published = self.watermark.publish(clock, self.log.head().last);
         // Read after that: whatever is committed later belongs to a later second.
-        let until = if self.log.head().number == windows.applied() {
+        let until = if self.log.head().number == applied {
             published
         } else {
-            published.min(windows.newest() - 1)
+            // What is not taken into account is later than what is, and than what was told.
+            published.min(state.until.max(newest - 1))
         };
-        Some(windows.current(circle, period, until))
+        state.until = until;
+        Some(state.windows.current(circle, period, until))
     }
 
     /// Returns an archived document, if there is one of that name; `tells` says of which feeds that are told

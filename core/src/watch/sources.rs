@@ -72,6 +72,8 @@ pub(super) struct Chase {
     url: Url,
     /// When the last of them is heard, everything up to here is known.
     until: Instant,
+    /// Where the one before began.
+    since: Instant,
     walked: usize,
     /// How often this one was asked for in vain.
     tries: u32,
@@ -263,6 +265,7 @@ impl Watch {
                 source.asking = Asking::Archived(Chase {
                     url,
                     until,
+                    since: document.since,
                     walked: 1,
                     tries: 0,
                     longer,
@@ -290,10 +293,13 @@ impl Watch {
         }
         let previous = document.prev_archive.as_deref();
         let previous = previous.and_then(|previous| chase.url.join(previous).ok());
-        match previous.filter(|url| *url != chase.url && chase.walked < SUP_WALK_MAX) {
+        // A way that does not lead back leads nowhere.
+        let leads = document.since < chase.since && chase.walked < SUP_WALK_MAX;
+        match previous.filter(|_| leads) {
             Some(url) => {
                 self.source_mut(number).asking = Asking::Archived(Chase {
                     url,
+                    since: document.since,
                     walked: chase.walked + 1,
                     tries: 0,
                     ..chase

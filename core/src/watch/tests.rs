@@ -145,6 +145,26 @@ fn sup_c5_a_gap_is_closed_from_archives() {
     assert_eq!((tally.gaps, tally.sweeps, tally.background), (1, 0, 0));
 }
 
+/// SUP-C10: a way back that goes in circles is left.
+#[test]
+fn archives_that_lead_nowhere_are_left() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    let now = 48 * S;
+    hear(&mut watch, now, document(5_000, 6_000, &[], ARCHIVED));
+    hear(
+        &mut watch,
+        now,
+        document(4_000, 5_000, &[], ",\"prev_archive\":\"8.json\""),
+    );
+    hear(
+        &mut watch,
+        now,
+        document(4_000, 5_000, &[], ",\"prev_archive\":\"7.json\""),
+    );
+    assert!(matches!(watch.next(now), Next::Wait(_)));
+    assert_eq!(watch.tally().sweeps, 1);
+}
+
 #[test]
 fn sup_c5_a_gap_is_closed_from_a_longer_window() {
     let mut watch = heard(&["a", "b"], "");
