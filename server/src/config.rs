@@ -5,6 +5,7 @@
 //! as commits.
 
 use std::{
+    collections::BTreeSet,
     fmt, fs, io,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -313,6 +314,10 @@ impl Config {
         }
         if let Err(refusal) = check_bytes(self.document_bytes) {
             problems.push(refusal.detail);
+        }
+        let apart: BTreeSet<u32> = self.sup_periods.iter().copied().collect();
+        if apart.len() < self.sup_periods.len() {
+            problems.push("sup_periods has a period twice".into());
         }
         let possible = 1..=SUP_PERIOD_SECONDS_MAX;
         if !self

@@ -290,7 +290,12 @@ impl Writer {
     /// Commits a group that begins with `first`. Returns a request that did not fit into it.
     fn serve(&mut self, first: Request) -> Option<Request> {
         let head = self.log.head();
-        let instant = self.watermark.stamp((self.clock)(), head.last);
+        let clock = (self.clock)();
+        let instant = if self.log.is_open() {
+            self.watermark.stamp(clock, head.last)
+        } else {
+            clock.max(head.last.plus_micros(1))
+        };
         let mut group = Group::new(&*self.log, &self.defaults, &self.kept, head, instant);
         let mut next = Some(first);
         while let Some(request) = next.take() {
@@ -309,7 +314,10 @@ impl Writer {
         } = group;
         let (began, is_stored) = (std::time::Instant::now(), !changes.is_empty());
         let committed = self.commit(head, instant, changes);
-        self.watermark.settled();
+        // What a log that failed holds of this commit may be found after a restart.
+        if committed.is_ok() || self.log.is_open() {
+            self.watermark.settled();
+        }
         if committed.is_ok() {
             if is_stored {
                 self.metrics.committed(answers.len(), began.elapsed());

@@ -119,11 +119,9 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
 
         let OpenedLog { log, folder } = opened;
-        if folder.is_restored() {
-            let epoch = begin_epoch(&log, now())?;
-            folder.epoch_has_begun()?;
-            info!(%epoch, "the log was restored: an epoch begins");
-        }
+        let watermark = Watermark::open(&config.data.join("watermark"));
+        let watermark = Arc::new(watermark.map_err(ServeError::Start)?);
+        begin_epoch_if_restored(&log, &folder, &watermark)?;
         let log = Arc::new(log);
         let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
         keep_to_ourselves(&config.data).map_err(ServeError::Start)?;
@@ -140,7 +138,7 @@ impl Server {
             watch(&watched, &**log, queue);
         })?;
         let keeper = spawn_keeper(&folder, &shared, &queue, kept)?;
-        let (watermark, sup) = tell_updates(config, &shared, files, &public_url)?;
+        let sup = tell_updates(config, &shared, &watermark, files, &public_url)?;
         let (shown, followers) = (Arc::clone(&documents), Arc::clone(&queue));
         let on_commit = Box::new(move |commit: &Arc<_>| {
             shown.committed(commit);
@@ -252,28 +250,36 @@ impl Server {
     }
 }
 
-/// Returns what the writer takes the time from, and what tells of updates, if anything is to.
+/// Begins an epoch, if the log was restored.
+fn begin_epoch_if_restored(
+    log: &SledLog,
+    folder: &DataFolder,
+    watermark: &Watermark,
+) -> Result<(), ServeError> {
+    if folder.is_restored() {
+        let epoch = begin_epoch(log, watermark.stamp(now(), Instant::MIN))?;
+        watermark.settled();
+        folder.epoch_has_begun()?;
+        info!(%epoch, "the log was restored: an epoch begins");
+    }
+    Ok(())
+}
+
+/// Returns what tells of updates, if anything is to.
 fn tell_updates(
     config: &Config,
     log: &Arc<dyn EntryLog>,
+    watermark: &Arc<Watermark>,
     files: SupFiles,
     public_url: &Url,
-) -> Result<(Arc<Watermark>, Option<Arc<Sup>>), ServeError> {
+) -> Result<Option<Arc<Sup>>, ServeError> {
     if config.sup_periods.is_empty() {
-        return Ok((Arc::new(Watermark::in_memory()), None));
+        return Ok(None);
     }
-    let watermark = Watermark::open(&files.watermark()).map_err(ServeError::Start)?;
-    let watermark = Arc::new(watermark);
     let public_url = public_url.as_str().trim_end_matches('/');
-    let told_by = Arc::clone(&watermark);
-    let sup = Sup::new(
-        Arc::clone(log),
-        told_by,
-        files,
-        &config.sup_periods,
-        public_url,
-    )?;
-    Ok((watermark, Some(Arc::new(sup))))
+    let (log, watermark) = (Arc::clone(log), Arc::clone(watermark));
+    let sup = Sup::new(log, watermark, files, &config.sup_periods, public_url, now)?;
+    Ok(Some(Arc::new(sup)))
 }
 
 /// Starts the thread that follows what is to be told of updates, if anything is.

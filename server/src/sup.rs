@@ -8,7 +8,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     time::{Duration, Instant as Moment},
 };
 
@@ -23,7 +23,7 @@ use tracing::{error, info};
 use crate::{
     log::{EntryLog, LogError},
     views::{
-        CommitQueue, View as _,
+        CommitQueue,
         archive_files::{ArchiveError, Remade},
         documents::Resource,
         sup::{Circle, Current, SupWindows, Window, file_name},
@@ -34,6 +34,12 @@ use crate::{
 
 /// Commits read together by a view that is behind.
 const COMMITS_TOGETHER: usize = 1_000;
+/// One that is further behind when the server ends does not hold it up.
+const COMMITS_BEHIND: u64 = 100_000;
+/// Commits between two notes of where nothing happened.
+const IDLE_COMMITS: u64 = 10_000;
+/// Windows that wait to be written before no more commits are taken into account.
+const WAITING_MAX: usize = 16;
 /// The pause after something could not be read or written.
 const RETRY: Duration = Duration::from_secs(1);
 /// The shortest time between two documents of a window, and the part of its period that it is otherwise.
@@ -60,6 +66,7 @@ pub struct Sup {
     /// The periods offered, in seconds; the first one where nobody asks.
     periods: Vec<u32>,
     public_url: String,
+    clock: fn() -> Instant,
     state: Mutex<State>,
     /// What was told last of the public series, by its period.
     told: Mutex<HashMap<u32, (Moment, Told)>>,
@@ -95,19 +102,27 @@ impl Sup {
         files: SupFiles,
         periods: &[u32],
         public_url: &str,
+        clock: fn() -> Instant,
     ) -> Result<Self, ArchiveError> {
         let longest = periods.iter().copied().max().unwrap_or(0);
         let head = log.head();
         let oldest = head.last.second() - i64::from(longest) - SUP_OVERLAP_SECONDS - 1;
-        let [public, apart] =
-            Circle::ALL.map(|circle| files.beginning(circle, oldest, head.number));
+        let public = files.beginning(Circle::Public, oldest, head.number)?;
+        let apart = files.beginning(Circle::Apart, oldest, head.number)?;
+        let mut windows = SupWindows::new(public, apart, longest);
+        for (circle, beginning) in Circle::ALL.into_iter().zip([public, apart]) {
+            if beginning.cut.is_some() && beginning.idle.is_some() {
+                recall(&mut windows, circle, beginning.commit, &*log)?;
+            }
+        }
         Ok(Self {
             watermark,
             files,
             periods: periods.to_vec(),
             public_url: public_url.into(),
+            clock,
             state: Mutex::new(State {
-                windows: SupWindows::new(public?, apart?, longest),
+                windows,
                 reaches: head.number,
                 until: i64::MIN,
                 over: VecDeque::new(),
@@ -124,26 +139,27 @@ impl Sup {
 
     /// Follows the log until the queue is closed.
     pub fn follow(&self, queue: &CommitQueue) {
-        let mut not_before = Moment::now();
+        let mut noted = CommitNumber(0);
         loop {
-            match self.follow_on(queue) {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    let error: &(dyn std::error::Error + 'static) = &error;
-                    error!(error, "updates cannot be told; it will be tried again");
-                    if queue.is_closed_within(RETRY) {
-                        return;
-                    }
-                }
+            let followed = self.follow_on(queue);
+            if let Err(error) = &followed {
+                let error: &(dyn std::error::Error + 'static) = error;
+                error!(error, "updates cannot be told; it will be tried again");
             }
-            // What is told does not wait for it: it reaches back as far as need be.
-            if not_before <= Moment::now()
-                && let Err(error) = self.archive()
-            {
-                let error: &(dyn std::error::Error + 'static) = &error;
+            let archived = self.archive();
+            if let Err(error) = &archived {
+                let error: &(dyn std::error::Error + 'static) = error;
                 error!(error, "updates cannot be archived; it will be tried again");
-                not_before = Moment::now() + RETRY;
+            }
+            let applied = self.state().windows.applied();
+            let has_ended = matches!(followed, Ok(false));
+            if has_ended || applied.0 >= noted.0 + IDLE_COMMITS {
+                self.note_idle();
+                noted = applied;
+            }
+            let is_well = followed.is_ok() && archived.is_ok();
+            if has_ended || (!is_well && queue.is_closed_within(RETRY)) {
+                return;
             }
         }
     }
@@ -151,23 +167,30 @@ impl Sup {
     /// Takes the next commits into account, waiting for one. Returns whether there will be more.
     fn follow_on(&self, queue: &CommitQueue) -> Result<bool, LogError> {
         let log = &*self.log;
-        let next = self.state().windows.applied().next();
-        let behind = log.head().number.0.saturating_sub(next.0);
-        if usize::try_from(behind).is_ok_and(|behind| behind < COMMITS_TOGETHER) {
-            let Some(commit) = queue.wait_for(next, log)? else {
-                return Ok(false);
-            };
-            let mut state = self.state();
-            let over = state.windows.apply(&commit, log)?;
-            state.over.extend(over);
-        } else {
-            for outline in log.outlines(next, COMMITS_TOGETHER)? {
-                let mut state = self.state();
-                let over = state.windows.take(&outline, log)?;
-                state.over.extend(over);
+        let (next, waiting) = {
+            let state = self.state();
+            (state.windows.applied().next(), state.over.len())
+        };
+        if waiting > 0 {
+            // What is to be written is tried again, be there a commit or not.
+            let is_new = next <= log.head().number;
+            if waiting >= WAITING_MAX || !is_new {
+                return Ok(!queue.is_closed());
             }
         }
-        Ok(true)
+        if !queue.comes(next, log) {
+            return Ok(false);
+        }
+        for outline in log.outlines(next, COMMITS_TOGETHER)? {
+            let mut state = self.state();
+            let over = state.windows.take(&outline, log)?;
+            state.over.extend(over);
+            if state.over.len() >= WAITING_MAX {
+                break;
+            }
+        }
+        let is_behind = log.head().number.0 > next.0 + COMMITS_BEHIND;
+        Ok(!(is_behind && queue.is_closed()))
     }
 
     /// Writes what is over.
@@ -185,9 +208,28 @@ impl Sup {
         }
     }
 
+    /// Notes where nothing happened, so that the next start need not look.
+    fn note_idle(&self) {
+        let (idle, applied) = {
+            let state = self.state();
+            if !state.over.is_empty() {
+                return;
+            }
+            let idle = Circle::ALL.map(|circle| (circle, state.windows.idle_after(circle)));
+            (idle, state.windows.applied())
+        };
+        for (circle, cuts) in idle {
+            let noted = cuts.map(|cuts| self.files.note_idle(circle, cuts, applied));
+            if let Some(Err(error)) = noted {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                error!(error, "where nothing happened cannot be noted");
+            }
+        }
+    }
+
     /// Returns the document of a period that is told to everybody, or `None` as long as what happened before
     /// the start is being read.
-    pub fn public(&self, period: u32, clock: Instant) -> Option<Told> {
+    pub fn public(&self, period: u32) -> Option<Told> {
         if let Some(told) = self.public_at_once(period) {
             return Some(told);
         }
@@ -196,7 +238,7 @@ impl Sup {
         if let Some(told) = fresh(&kept, period) {
             return Some(told);
         }
-        let current = self.current(Circle::Public, period, clock)?;
+        let current = self.current(Circle::Public, period)?;
         let updates: Vec<(SupId, i64)> = current
             .updates
             .iter()
@@ -209,8 +251,11 @@ impl Sup {
 
     /// Returns that document if it need not be made.
     pub fn public_at_once(&self, period: u32) -> Option<Told> {
-        let kept = self.told.try_lock().ok()?;
-        fresh(&kept, period)
+        match self.told.try_lock() {
+            Ok(kept) => fresh(&kept, period),
+            Err(TryLockError::Poisoned(kept)) => fresh(&kept.into_inner(), period),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Returns the document of a period that is told to a reader, of the feeds that are told apart; `None`
@@ -219,13 +264,8 @@ impl Sup {
     /// # Errors
     ///
     /// Returns what cannot be read from the log.
-    pub fn apart(
-        &self,
-        period: u32,
-        clock: Instant,
-        tells: Tells<'_>,
-    ) -> Result<Option<Told>, LogError> {
-        let Some(current) = self.current(Circle::Apart, period, clock) else {
+    pub fn apart(&self, period: u32, tells: Tells<'_>) -> Result<Option<Told>, LogError> {
+        let Some(current) = self.current(Circle::Apart, period) else {
             return Ok(None);
         };
         let mut updates = vec![];
@@ -271,20 +311,22 @@ impl Sup {
     }
 
     /// Returns what there is to tell now.
-    fn current(&self, circle: Circle, period: u32, clock: Instant) -> Option<Current> {
+    fn current(&self, circle: Circle, period: u32) -> Option<Current> {
         // Nothing is taken into account meanwhile.
         let mut state = self.state();
         let (applied, newest) = (state.windows.applied(), state.windows.newest());
-        if applied < state.reaches {
+        let head = self.log.head();
+        let is_new = applied == CommitNumber(0) && head.number > applied;
+        if applied < state.reaches || is_new {
             return None;
         }
-        let published = self.watermark.publish(clock, self.log.head().last);
+        let published = self.watermark.publish((self.clock)(), head.last);
         // Read after that: whatever is committed later belongs to a later second.
         let until = if self.log.head().number == applied {
             published
         } else {
             // What is not taken into account is later than what is, and than what was told.
-            published.min(state.until.max(newest - 1))
+            published.min(state.until.max(newest.saturating_sub(1)))
         };
         state.until = until;
         Some(state.windows.current(circle, period, until))
@@ -338,6 +380,28 @@ impl Sup {
 
     fn told(&self) -> MutexGuard<'_, HashMap<u32, (Moment, Told)>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Has the view recall the last second before a beginning that passes over it.
+fn recall(
+    windows: &mut SupWindows,
+    circle: Circle,
+    after: CommitNumber,
+    log: &dyn EntryLog,
+) -> Result<(), LogError> {
+    let mut next = after.next();
+    loop {
+        let outlines = log.outlines(next, COMMITS_TOGETHER)?;
+        for outline in &outlines {
+            if !windows.recall(circle, outline, log)? {
+                return Ok(());
+            }
+            next = outline.number.next();
+        }
+        if outlines.is_empty() {
+            return Ok(());
+        }
     }
 }
 

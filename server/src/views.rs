@@ -113,22 +113,29 @@ impl CommitQueue {
         number: CommitNumber,
         log: &dyn EntryLog,
     ) -> Result<Option<Arc<Commit>>, LogError> {
+        if self.comes(number, log) {
+            self.ready(number, log)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Waits until readers see commit `number`. Returns whether they do; if not, the queue was closed.
+    pub fn comes(&self, number: CommitNumber, log: &dyn EntryLog) -> bool {
         loop {
             if number <= log.head().number {
-                return self.ready(number, log);
+                return true;
             }
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             // Looked at again under the lock, so that a commit pushed meanwhile is not slept over.
             if number <= log.head().number {
-                continue;
+                return true;
             }
             if state.closed {
-                return Ok(None);
+                return false;
             }
-            drop(
-                self.grown
-                    .wait_timeout(state, std::time::Duration::from_millis(200)),
-            );
+            let patience = std::time::Duration::from_millis(200);
+            drop(self.grown.wait_timeout(state, patience));
         }
     }
 

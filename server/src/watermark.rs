@@ -10,10 +10,15 @@ use std::{
     os::unix::fs::FileExt as _,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant as Moment},
 };
 
 use simplefeed_core::instant::Instant;
 use tracing::warn;
+
+/// How often time that is ahead of the clock is moved on, which it is by a second each time. So the clock
+/// catches up, however often somebody asks.
+const AHEAD_EVERY: Duration = Duration::from_secs(10);
 
 /// Seconds published, and the commit that is on its way.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ struct Marks {
     published: i64,
     /// The instant of the commit that readers do not see yet.
     stamped: Option<Instant>,
+    /// When time ahead of the clock was published last.
+    moved_on: Option<Moment>,
     file: Option<File>,
 }
 
@@ -52,6 +59,7 @@ impl Watermark {
         Ok(Self(Mutex::new(Marks {
             published: published.unwrap_or(i64::MIN),
             stamped: None,
+            moved_on: None,
             file: Some(file),
         })))
     }
@@ -61,6 +69,7 @@ impl Watermark {
         Self(Mutex::new(Marks {
             published: i64::MIN,
             stamped: None,
+            moved_on: None,
             file: None,
         }))
     }
@@ -86,20 +95,25 @@ impl Watermark {
     /// ever be. `newest` is the instant of the newest commit they see, or of an older one.
     ///
     /// That is the second before the one on the clock, so that commits need not be stamped with a time to
-    /// come; of a clock that is behind the log, the newest commit's.
+    /// come; of a clock that is behind the log, the second before the newest commit's, and now and then that
+    /// one.
     pub fn publish(&self, clock: Instant, newest: Instant) -> i64 {
         let mut marks = self.marks();
-        let wanted = if newest.second() > clock.second() {
+        let wanted = if newest.second() <= clock.second() {
+            clock.second() - 1
+        } else if marks.may_move_on() {
             newest.second()
         } else {
-            clock.second() - 1
+            newest.second() - 1
         };
         let possible = marks
             .stamped
             .map_or(wanted, |stamped| wanted.min(stamped.second() - 1));
-        if possible > marks.published {
+        if possible > marks.published && marks.save(possible) {
             marks.published = possible;
-            marks.save();
+            if possible > clock.second() {
+                marks.moved_on = Some(Moment::now());
+            }
         }
         marks.published
     }
@@ -111,14 +125,21 @@ impl Watermark {
 }
 
 impl Marks {
-    /// Keeps what was published. It need not be synced: a kill loses nothing of it, and a power cut matters
-    /// only if the clock is set back meanwhile.
-    fn save(&self) {
-        let Some(file) = &self.file else { return };
-        let second = self.published.to_be_bytes();
-        let record = [second, (!self.published).to_be_bytes()];
-        if let Err(error) = file.write_all_at(record.as_flattened(), 0) {
-            warn!(%error, "up to where updates were told cannot be kept");
+    fn may_move_on(&self) -> bool {
+        self.moved_on.is_none_or(|at| at.elapsed() >= AHEAD_EVERY)
+    }
+
+    /// Keeps what is published. Returns whether it is kept. It need not be synced: a kill loses nothing of
+    /// it, and a power cut matters only if the clock is set back meanwhile.
+    fn save(&self, published: i64) -> bool {
+        let Some(file) = &self.file else { return true };
+        let record = [published.to_be_bytes(), (!published).to_be_bytes()];
+        match file.write_all_at(record.as_flattened(), 0) {
+            Ok(()) => true,
+            Err(error) => {
+                warn!(%error, "up to where updates were told cannot be kept");
+                false
+            }
         }
     }
 }
@@ -173,6 +194,19 @@ mod tests {
         mark.settled();
         assert_eq!(mark.publish(at(50_000), late), 100);
         assert!(mark.stamp(at(50_000), late) >= at(101_000));
+    }
+
+    /// Goal: whoever asks all the time does not make time run.
+    #[test]
+    fn time_does_not_run_away_from_a_clock_that_is_behind() {
+        let mark = Watermark::in_memory();
+        let (clock, mut last) = (at(50_000), at(90_000));
+        for _ in 0..1_000 {
+            mark.publish(clock, last);
+            last = mark.stamp(clock, last);
+            mark.settled();
+        }
+        assert!(last < at(93_000), "{last}");
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct Handler {
     metrics: Arc<Metrics>,
     /// What is told of updates, if anything is.
     sup: Option<Arc<Sup>>,
+    /// Held while a document is made for one reader.
+    apart: Semaphore,
     clock: fn() -> Instant,
 }
 
@@ -109,6 +111,7 @@ impl Handler {
             bodies: Semaphore::new(BODIES_KIB_MAX),
             metrics,
             sup: None,
+            apart: Semaphore::new(1),
             clock,
         }
     }
@@ -258,7 +261,11 @@ impl Handler {
         let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
         match (found, address) {
             (Some(resource), _) => self.show(path, headers, resource, shown).await,
-            (None, Address::Document(name)) => self.renamed(feed, name).await,
+            (None, Address::Document(name)) => {
+                let mut answer = self.renamed(feed, name).await?;
+                announce(&mut answer, shown.sup);
+                Ok(answer)
+            }
             (None, _) => Err(absent(&feed)),
         }
     }
@@ -470,9 +477,7 @@ impl Handler {
         let policy = self.lifetimes.of(&listing, audience);
         let sent = self.send(path, headers, listing, audience, policy, vec![]);
         let mut answer = sent.await?;
-        // The same URL shows others other feeds.
-        let depends = HeaderValue::from_static("accept-encoding, authorization");
-        answer.headers_mut().insert(VARY, depends);
+        depends_on_reader(&mut answer);
         Ok(answer)
     }
 
@@ -512,15 +517,13 @@ impl Handler {
             (LINK, header_value(&link))
         });
         let more = previous.into_iter().collect();
-        self.send(
-            place_of(uri),
-            headers,
-            told.resource,
-            audience,
-            policy,
-            more,
-        )
-        .await
+        let place = place_of(uri);
+        let sent = self.send(place, headers, told.resource, audience, policy, more);
+        let mut answer = sent.await?;
+        if circle == Circle::Apart {
+            depends_on_reader(&mut answer);
+        }
+        Ok(answer)
     }
 
     /// Returns a document about updates, if there is one.
@@ -538,18 +541,25 @@ impl Handler {
         {
             return Ok(Some(told));
         }
-        let (sup, clock) = (Arc::clone(sup), (self.clock)());
+        let sup = Arc::clone(sup);
+        // Each is made for whoever asks; one at a time.
+        let turn = match circle {
+            Circle::Public => None,
+            Circle::Apart => Some(self.apart.acquire().await),
+        };
         let log = Arc::clone(self.documents.log());
         let (asking, rules) = (headers.clone(), access.clone());
-        off_thread(move || {
+        let told = off_thread(move || {
             let tells = |feed| may_be_told(&*log, feed, &rules, &asking);
             match (circle, window) {
                 (_, Some(name)) => sup.archived(circle, name, &tells),
-                (Circle::Public, None) => Ok(sup.public(period, clock)),
-                (Circle::Apart, None) => Ok(sup.apart(period, clock, &tells)?),
+                (Circle::Public, None) => Ok(sup.public(period)),
+                (Circle::Apart, None) => Ok(sup.apart(period, &tells)?),
             }
         })
-        .await
+        .await;
+        drop(turn);
+        told
     }
 
     /// Counts a request that made us fail, and answers it.
@@ -586,6 +596,12 @@ fn place_of(uri: &Uri) -> &str {
         Some(all) if told("/sup.json") => all.as_str(),
         _ => uri.path(),
     }
+}
+
+/// Has an answer say that the same URL shows others other feeds.
+fn depends_on_reader(answer: &mut Answer) {
+    let depends = HeaderValue::from_static("accept-encoding, authorization");
+    answer.headers_mut().insert(VARY, depends);
 }
 
 /// Has an answer about a feed tell where its updates are told.

@@ -51,6 +51,7 @@ struct Weight;
 impl Weighter<Key, Arc<Ready>> for Weight {
     fn weight(&self, key: &Key, ready: &Arc<Ready>) -> u64 {
         let body = ready.body.as_ref().map_or(0, Bytes::len);
+        let body = body.max(ready.resource.held_bytes());
         u64::try_from(key.path.len() + HEADERS_BYTES + body).unwrap_or(u64::MAX)
     }
 }

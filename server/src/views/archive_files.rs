@@ -178,7 +178,7 @@ impl Archive {
     /// Returns what is archived of updates, beside the documents.
     pub fn sup_files(&self) -> SupFiles {
         let views = self.views.parent().unwrap_or(&self.views);
-        SupFiles::beside(&self.www, &self.closed, views)
+        SupFiles::beside(&self.www, &self.closed, views, &self.writing)
     }
 
     fn folder(&self, feed: &FeedName) -> PathBuf {

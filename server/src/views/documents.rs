@@ -205,6 +205,16 @@ impl Resource {
         }
     }
 
+    /// Returns how many bytes of bodies it keeps in memory, when it is asked for in all codings.
+    pub fn held_bytes(&self) -> usize {
+        match &self.content {
+            // A compressed form is smaller.
+            Content::Made(made) => 2 * made.identity.0.len(),
+            Content::Bytes(bytes) => bytes.len(),
+            Content::File { .. } | Content::Growing { .. } => 0,
+        }
+    }
+
     /// Whether it is known later whether it has changed.
     pub fn lasts(&self) -> bool {
         match self.content {

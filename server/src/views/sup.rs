@@ -2,7 +2,7 @@
 //!
 //! Pure. It keeps each feed's last update, as far back as anybody is told, and cuts what happened into
 //! *windows* that are archived. A window ends with a second, so that the end of every document is one:
-//! after the second in which it has [`SUP_ARCHIVE_FEEDS`] feeds, or before one that is
+//! after the second in which it has [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is
 //! [`SUP_ARCHIVE_SECONDS`] after its first update, whichever comes first. The next one begins at that second.
 //! That follows from commits alone, so that the archived documents come out the same on any machine.
 //!
@@ -92,6 +92,14 @@ pub struct Beginning {
     pub cut: Option<(Numbered, i64)>,
     /// The last commit before that second.
     pub commit: CommitNumber,
+    /// A later one up to which nothing happened behind that second, if that is known.
+    pub idle: Option<CommitNumber>,
+}
+
+impl Beginning {
+    fn begins_after(&self) -> CommitNumber {
+        self.idle.unwrap_or(self.commit).max(self.commit)
+    }
 }
 
 /// A feed's last update.
@@ -119,40 +127,39 @@ struct Series {
     newest: i64,
     /// The last commit before the first one of that second.
     before_newest: CommitNumber,
+    /// The second before the first update there ever was, as long as nothing was cut.
+    began: Option<i64>,
     /// The end of the newest window whose document is durable.
     durable: Option<(Numbered, i64)>,
-    /// How many feeds were left when they were last thinned out.
-    thinned: usize,
+    epoch: Epoch,
 }
 
 impl Series {
     fn new(beginning: Beginning) -> Self {
         Self {
             feeds: HashMap::new(),
-            begins_after: beginning.commit,
+            begins_after: beginning.begins_after(),
             cut: beginning.cut,
             first: None,
             count: 0,
             newest: beginning.cut.map_or(i64::MIN, |(_, until)| until),
             before_newest: beginning.commit,
+            began: None,
             durable: beginning.cut,
-            thinned: 0,
+            epoch: beginning.cut.map(|(cut, _)| cut.epoch).unwrap_or_default(),
         }
     }
 
-    /// Returns the second that the open window begins with, if there is one.
-    fn since(&self) -> Option<i64> {
-        let begins = self.cut.map(|(_, until)| until);
-        begins.or(self.first.map(|first| first - 1))
-    }
-
     /// Returns the open window if a commit in `second` is not in it any more.
-    fn cut_before(&mut self, second: i64, epoch: Epoch) -> Option<Window> {
+    fn cut_before(&mut self, second: i64) -> Option<Window> {
         let first = self.first.filter(|_| second > self.newest)?;
         let is_full = self.count >= SUP_ARCHIVE_FEEDS || second >= first + SUP_ARCHIVE_SECONDS;
-        let since = self.since().filter(|_| is_full)?;
-        let number = self.cut.map_or(1, |(cut, _)| cut.number + 1);
-        let name = Numbered { number, epoch };
+        let begins = self.cut.map(|(_, until)| until).or(self.began);
+        let since = begins.filter(|_| is_full)?;
+        let name = Numbered {
+            number: self.cut.map_or(1, |(cut, _)| cut.number + 1),
+            epoch: self.epoch,
+        };
         let window = Window {
             name,
             previous: self.cut.map(|(cut, _)| cut),
@@ -175,6 +182,9 @@ impl Series {
         });
         // What is of the last second of the window before is told in both.
         if second > end {
+            if self.cut.is_none() {
+                self.began.get_or_insert(second - 1);
+            }
             self.count += usize::from(told.last <= end);
             self.first.get_or_insert(second);
         }
@@ -187,17 +197,13 @@ impl Series {
         }
     }
 
-    /// Forgets what nobody is told any more, if it is much.
+    /// Forgets what nobody is told any more.
     fn thin_out(&mut self, longest: i64) {
-        if self.feeds.len() < 2 * self.thinned.max(1_000) {
-            return;
-        }
         let Some((_, durable)) = self.durable else {
             return;
         };
         let oldest = durable.min(self.newest - longest - SUP_OVERLAP_SECONDS - 1);
         self.feeds.retain(|_, told| told.last >= oldest);
-        self.thinned = self.feeds.len();
     }
 
     /// Returns the last update of each feed from second `since` to `until`.
@@ -242,20 +248,17 @@ pub struct SupWindows {
     applied: CommitNumber,
     /// The second of the newest commit.
     newest: i64,
-    epoch: Epoch,
 }
 
 impl SupWindows {
     /// Begins behind windows that were cut before; `longest` is the longest period offered, in seconds.
     pub fn new(public: Beginning, apart: Beginning, longest: u32) -> Self {
-        let epochs = [public, apart].map(|beginning| beginning.cut.map(|(cut, _)| cut.epoch));
         Self {
-            applied: public.commit.min(apart.commit),
+            applied: public.begins_after().min(apart.begins_after()),
             public: Series::new(public),
             apart: Series::new(apart),
             longest: i64::from(longest),
             newest: i64::MIN,
-            epoch: epochs.into_iter().flatten().max().unwrap_or_default(),
         }
     }
 
@@ -283,6 +286,45 @@ impl SupWindows {
         }
     }
 
+    /// Takes a commit of the last second of the window before into account, which a beginning passes over.
+    /// Returns whether it was one.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    pub fn recall(
+        &mut self,
+        circle: Circle,
+        outline: &Outline,
+        log: &dyn EntryLog,
+    ) -> Result<bool, LogError> {
+        let second = outline.instant.second();
+        if self
+            .series(circle)
+            .cut
+            .is_none_or(|(_, until)| second > until)
+        {
+            return Ok(false);
+        }
+        for feed in &outline.feeds {
+            if let Some((of, id)) = self.place_of(*feed, log)?
+                && of == circle
+            {
+                let number = outline.number;
+                self.series_mut(circle).add(*feed, id, second, number);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns, if nothing happened in a circle since its last cut, how many windows were cut: what was taken
+    /// into account need not be again.
+    pub fn idle_after(&self, circle: Circle) -> Option<u64> {
+        let series = self.series(circle);
+        let cut = series.cut.map_or(0, |(cut, _)| cut.number);
+        series.first.is_none().then_some(cut)
+    }
+
     /// Takes the news that the document of a window is durable: it may be linked to.
     pub fn archived(&mut self, circle: Circle, window: &Window) {
         self.series_mut(circle).durable = Some((window.name, window.until));
@@ -295,7 +337,7 @@ impl SupWindows {
         let series = self.series(circle);
         let reaches = match series.durable {
             Some((_, end)) => Some(end),
-            None => series.since(),
+            None => series.began,
         };
         let period = until - i64::from(period) - SUP_OVERLAP_SECONDS;
         let since = reaches.map_or(period, |end| period.min(end));
@@ -317,28 +359,29 @@ impl SupWindows {
         outline: &Outline,
         log: &dyn EntryLog,
     ) -> Result<Vec<(Circle, Window)>, LogError> {
+        let (number, second) = (outline.number, outline.instant.second());
         let mut told = vec![];
-        for feed in &outline.feeds {
-            if let Some((circle, id)) = self.place_of(*feed, log)? {
-                told.push((circle, *feed, id));
+        if number > self.public.begins_after.min(self.apart.begins_after) {
+            for feed in &outline.feeds {
+                let place = self.place_of(*feed, log)?;
+                told.extend(place.map(|(circle, id)| (circle, *feed, id)));
             }
         }
         let mut over = vec![];
-        let (number, second) = (outline.number, outline.instant.second());
-        if let Some(epoch) = outline.epoch {
-            self.epoch = epoch;
-        }
-        let (epoch, longest) = (self.epoch, self.longest);
-        for (circle, feed, id) in told {
+        for circle in Circle::ALL {
+            let longest = self.longest;
             let series = self.series_mut(circle);
             if number <= series.begins_after {
                 continue;
             }
-            if let Some(window) = series.cut_before(second, epoch) {
+            series.epoch = series.epoch.max(outline.epoch.unwrap_or_default());
+            if let Some(window) = series.cut_before(second) {
                 series.thin_out(longest);
                 over.push((circle, window));
             }
-            series.add(feed, id, second, number);
+            for (_, feed, id) in told.iter().filter(|(of, ..)| *of == circle) {
+                series.add(*feed, *id, second, number);
+            }
         }
         self.applied = number;
         self.newest = second;

@@ -9,6 +9,7 @@ use std::{
     io,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use bytes::Bytes;
@@ -101,22 +102,25 @@ pub struct SupFiles {
     www: PathBuf,
     closed: PathBuf,
     views: PathBuf,
+    /// Held while files are written: `rebuild` may run beside the server.
+    writing: Arc<Mutex<()>>,
 }
 
 impl SupFiles {
     /// Returns those of an archive: with what everybody may see below `www`, the rest below `closed`, and
     /// the records below `views`.
-    pub(super) fn beside(www: &Path, closed: &Path, views: &Path) -> Self {
+    pub(super) fn beside(
+        www: &Path,
+        closed: &Path,
+        views: &Path,
+        writing: &Arc<Mutex<()>>,
+    ) -> Self {
         Self {
+            writing: Arc::clone(writing),
             www: www.into(),
             closed: closed.into(),
             views: views.join(SupWindows::NAME),
         }
-    }
-
-    /// Returns the file that remembers up to where updates were told.
-    pub fn watermark(&self) -> PathBuf {
-        self.views.join("watermark")
     }
 
     fn path(&self, circle: Circle, name: Numbered) -> PathBuf {
@@ -150,22 +154,27 @@ impl SupFiles {
             .and_then(|before| before.checked_mul(RECORD_LENGTH));
         let mut record = [0; RECORD_BYTES];
         let read = offset.map(|offset| file.read_exact_at(&mut record, offset));
-        // A record that is damaged, or torn by a power cut, is as good as none: it is made again.
+        // A record that is damaged, or torn by a power cut, is as good as none: the next start makes it again.
         let found = read
             .and_then(Result::ok)
             .and_then(|()| Record::decode(&record));
         Ok(found.filter(|found| found.name.number == number))
     }
 
-    /// Returns how many windows are durable.
-    fn count(&self, circle: Circle) -> Result<u64, ArchiveError> {
+    /// Returns the records of a circle, up to the first that is damaged.
+    fn records(&self, circle: Circle) -> Result<Vec<Record>, ArchiveError> {
         let path = self.records_path(circle);
-        let length = match fs::metadata(&path) {
-            Ok(file) => file.len(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(failed("measure", &path)(error)),
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
+            Err(error) => return Err(failed("read", &path)(error)),
         };
-        Ok(length / RECORD_LENGTH)
+        let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
+        let decoded = (1..).zip(records).map_while(|(number, record)| {
+            let record = Record::decode(record)?;
+            (record.name.number == number).then_some(record)
+        });
+        Ok(decoded.collect())
     }
 
     /// Returns where a series goes on so that everything from second `oldest` on is known: behind the
@@ -181,17 +190,51 @@ impl SupFiles {
         oldest: i64,
         newest: CommitNumber,
     ) -> Result<Beginning, ArchiveError> {
-        for number in (1..=self.count(circle)?).rev() {
-            let record = self.record(circle, number)?;
-            let fits = record.filter(|record| record.until < oldest && record.commit < newest);
-            if let Some(record) = fits {
-                return Ok(Beginning {
-                    cut: Some((record.name, record.until)),
-                    commit: record.commit,
-                });
-            }
-        }
-        Ok(Beginning::default())
+        let records = self.records(circle)?;
+        let fits = |record: &&Record| record.until < oldest && record.commit < newest;
+        let last = records.iter().rev().find(fits);
+        let count = last.map_or(0, |record| record.name.number);
+        let idle = self.idle(circle).filter(|(cuts, commit)| {
+            // All windows there were are over, and nothing happened since.
+            let all = u64::try_from(records.len()).is_ok_and(|all| all == count);
+            *cuts == count && all && *commit <= newest
+        });
+        Ok(Beginning {
+            cut: last.map(|record| (record.name, record.until)),
+            commit: last.map(|record| record.commit).unwrap_or_default(),
+            idle: idle.map(|(_, commit)| commit),
+        })
+    }
+
+    fn idle_path(&self, circle: Circle) -> PathBuf {
+        self.views.join(format!("{}.idle", circle.name()))
+    }
+
+    /// Returns up to which commit nothing happened behind so many windows.
+    fn idle(&self, circle: Circle) -> Option<(u64, CommitNumber)> {
+        let text = fs::read_to_string(self.idle_path(circle)).ok()?;
+        let (cuts, commit) = text.trim().split_once(' ')?;
+        Some((cuts.parse().ok()?, CommitNumber(commit.parse().ok()?)))
+    }
+
+    /// Notes that up to a commit nothing happened behind so many windows. Losing the note costs time,
+    /// nothing else.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub fn note_idle(
+        &self,
+        circle: Circle,
+        cuts: u64,
+        commit: CommitNumber,
+    ) -> Result<(), ArchiveError> {
+        create_folder(&self.views).map_err(failed("create", &self.views))?;
+        let path = self.idle_path(circle);
+        let temporary = path.with_extension("idle.new");
+        fs::write(&temporary, format!("{cuts} {commit}\n"))
+            .and_then(|()| fs::rename(&temporary, &path))
+            .map_err(failed("write", &path))
     }
 
     /// Makes a window durable. What is there and right is left alone.
@@ -200,6 +243,7 @@ impl SupFiles {
     ///
     /// Returns why it cannot be written.
     pub fn write(&self, circle: Circle, window: &Window) -> Result<Remade, ArchiveError> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.path(circle, window.name);
         let folder = path.parent().unwrap_or(&path);
         create_folder(folder).map_err(failed("create", folder))?;
@@ -380,6 +424,43 @@ mod tests {
         assert_eq!(begins(401, 100), 30);
         assert_eq!(begins(1_000, 25), 20);
         assert_eq!(begins(0, 100), 0);
+    }
+
+    /// Goal: where nothing happens, a restart need not look; what is damaged is made again.
+    #[test]
+    fn a_series_goes_on_where_nothing_happened() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Archive::new(folder.path(), None).sup_files();
+        let circle = Circle::Apart;
+        let begins = |oldest| {
+            let beginning = files.beginning(circle, oldest, CommitNumber(100)).unwrap();
+            (beginning.commit.0, beginning.idle.map(|idle| idle.0))
+        };
+        files.note_idle(circle, 0, CommitNumber(90)).unwrap();
+        assert_eq!(begins(1_000), (0, Some(90)));
+        for number in 1..=3 {
+            files.write(circle, &window(number)).unwrap();
+        }
+        assert_eq!(begins(1_000), (30, None));
+        files.note_idle(circle, 3, CommitNumber(90)).unwrap();
+        assert_eq!(begins(1_000), (30, Some(90)));
+        assert_eq!(
+            begins(400),
+            (20, None),
+            "what was told lately is read again"
+        );
+        files.note_idle(circle, 3, CommitNumber(101)).unwrap();
+        assert_eq!(begins(1_000), (30, None), "that is of another log");
+
+        let records = files.records_path(circle);
+        let mut bytes = fs::read(&records).unwrap();
+        bytes[RECORD_BYTES + 3] ^= 1;
+        fs::write(&records, bytes).unwrap();
+        assert_eq!(
+            begins(1_000),
+            (10, None),
+            "behind the last record before the damage"
+        );
     }
 
     #[test]

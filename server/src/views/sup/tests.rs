@@ -139,6 +139,11 @@ proptest! {
                     prop_assert!(current.since <= until - i64::from(period) - SUP_OVERLAP_SECONDS);
                     let archived = windows.last().map(|window: &Window| window.until);
                     prop_assert!(archived.is_none_or(|end| current.since <= end));
+                    let first = outlines.iter().find(|outline: &&Outline| {
+                        outline.feeds.iter().any(|feed| feed.0.as_u128() % 10 != 9)
+                    });
+                    let reaches = first.is_none_or(|first| current.since < first.instant.second());
+                    prop_assert!(current.previous.is_some() || reaches, "null means nothing before");
                     published.push(current);
                 }
                 Step::Archive => {
@@ -172,6 +177,7 @@ proptest! {
             let beginning = begin.checked_sub(1).map(|before| Beginning {
                 cut: Some((windows[before].name, windows[before].until)),
                 commit: windows[before].commit,
+                idle: None,
             });
             let beginning = beginning.unwrap_or_default();
             let mut again = SupWindows::new(beginning, Beginning::default(), 3_600);
@@ -209,6 +215,7 @@ fn a_restart_answers_the_same_windows_as_before() {
         Beginning {
             cut: Some((window.name, window.until)),
             commit: window.commit,
+            idle: None,
         }
     };
     let mut after = SupWindows::new(beginning(Circle::Public), beginning(Circle::Apart), 3_600);
@@ -232,6 +239,68 @@ fn a_restart_answers_the_same_windows_as_before() {
             }
         }
     }
+}
+
+/// Goal: a circle in which nothing happens costs a restart nothing.
+#[test]
+fn what_is_idle_is_passed_over() {
+    let (log, mut before) = (log_of(20), view());
+    let mut outlines = vec![];
+    for number in 1..=1_000_u64 {
+        // The closed feed changes twice, long ago and in one second.
+        let feed = if number == 2 || number == 3 { 9 } else { 1 };
+        let micros = 1_800_000_000_000_000 + i64::try_from(number).unwrap() * 10_000_000;
+        let micros = if number == 3 {
+            micros - 9_500_000
+        } else {
+            micros
+        };
+        outlines.push(outline(number, Instant::from_micros(micros), &[feed]));
+    }
+    let mut cut = None;
+    for outline in &outlines {
+        for (circle, window) in before.take(outline, &log).unwrap() {
+            before.archived(circle, &window);
+            if circle == Circle::Apart {
+                cut = Some(window);
+            }
+        }
+    }
+    let cut = cut.unwrap();
+    assert_eq!(before.idle_after(Circle::Apart), Some(1));
+    assert_eq!(before.idle_after(Circle::Public), None);
+    let apart = Beginning {
+        cut: Some((cut.name, cut.until)),
+        commit: cut.commit,
+        idle: Some(before.applied()),
+    };
+    let public = Beginning {
+        idle: Some(before.applied()),
+        ..Beginning::default()
+    };
+    let mut after = SupWindows::new(public, apart, 3_600);
+    assert_eq!(after.applied(), before.applied());
+    let recalled = outlines
+        .iter()
+        .filter(|outline| outline.number > cut.commit);
+    let recalled = recalled.map_while(|outline| {
+        after
+            .recall(Circle::Apart, outline, &log)
+            .unwrap()
+            .then_some(outline.number.0)
+    });
+    assert_eq!(recalled.collect::<Vec<_>>(), [2, 3]);
+    let later = outline(1_001, Instant::from_micros(1_900_000_000_000_000), &[9]);
+    let last = outline(1_002, Instant::from_micros(1_900_100_000_000_000), &[1]);
+    let windows = |view: &mut SupWindows| {
+        let mut over = view.take(&later, &log).unwrap();
+        over.extend(view.take(&last, &log).unwrap());
+        over.retain(|(circle, _)| *circle == Circle::Apart);
+        over
+    };
+    let (before, after) = (windows(&mut before), windows(&mut after));
+    assert_eq!(before, after);
+    assert_eq!(before.len(), 1);
 }
 
 /// Goal: a window ends after the second in which it has enough feeds, and not within it.
