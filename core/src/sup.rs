@@ -121,7 +121,7 @@ impl From<SupId> for String {
 /// ```
 /// use simplefeed_core::sup::update_id;
 ///
-/// assert_eq!(update_id(1_231_204_605), "m0zf9");
+/// assert_eq!(update_id(1_231_204_605), "d0zjx");
 /// assert!(update_id(1_231_204_605) < update_id(1_231_204_606));
 /// ```
 pub fn update_id(second: i64) -> String {

@@ -566,6 +566,34 @@ fn ten_thousand_feeds_are_few_requests() {
     assert_eq!(files(&data.join("www/sup")), before);
 }
 
+/// Goal: a feed that was empty when it was first looked at is not taken for read.
+#[test]
+fn the_first_entry_of_an_empty_feed_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = quick(&folder.path().join("data"));
+    let created = server.send(&Request::put("/feeds/a", "{}"));
+    assert_eq!(created.status, 201);
+    let list = list_of(folder.path(), [server.url("/feeds/a")]);
+    let state = folder.path().join("state");
+    for (number, id) in ["urn:first", "urn:second"].into_iter().enumerate() {
+        let watcher = Watcher::start(&list, &state, &[]);
+        if number == 0 {
+            let book = state.join("watched.ndjson");
+            wait_for("the feed is not known", || {
+                fs::read_to_string(&book)
+                    .is_ok_and(|book| book.contains("sup_document"))
+                    .then_some(())
+            });
+        }
+        publish(&server, "a", id);
+        wait_for("the entry is not seen", || {
+            let seen = watcher.seen();
+            (seen.values().next()? == &[id]).then_some(())
+        });
+        watcher.stop();
+    }
+}
+
 /// A feed of a foreign publisher, whose updates are told in the reference's form.
 fn foreign_feed(site: &str, entries: usize, link: &str) -> Vec<u8> {
     let entries: String = (0..entries)

@@ -47,7 +47,7 @@ impl Heading<'_> {
     /// let feed = SupId::parse("4496672d").unwrap();
     /// let text = "{\"updated_time\":\"2009-01-06T01:16:45Z\",\"since_time\":\"2009-01-06T01:14:35Z\",\
     ///     \"period\":60,\"available_periods\":{\"60\":\"http://example.com/sup.json?seconds=60\"},\
-    ///     \"prev_archive\":null,\"updates\":[[\"4496672d\",\"m0zf9\"]]}";
+    ///     \"prev_archive\":null,\"updates\":[[\"4496672d\",\"d0zjx\"]]}";
     /// assert_eq!(String::from_utf8(heading.document(&[(feed, 1_231_204_605)]))?, text);
     /// assert_eq!(&*SupDocument::read(text.as_bytes())?.updates[0].0, "4496672d");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
