@@ -207,7 +207,7 @@ struct Feed {
     looking: bool,
     /// When the last look began.
     began: Duration,
-    /// A ping came while it was looked at.
+    /// It was called while it was looked at.
     pinged_meanwhile: bool,
     /// Something is known to have changed, or to be unknown, and what came of it is not handled.
     owed: bool,
@@ -395,10 +395,9 @@ impl Watch {
     /// trying.
     pub fn handled(&mut self, number: FeedNumber) {
         let feed = self.feed_mut(number);
-        // A look that is to come is owed all the same.
-        let pending = feed.pinged_meanwhile
-            || feed.looking
-            || (feed.due.is_some() && feed.why == Why::Ping && feed.vain == 0);
+        // A look that is to come is owed all the same, be it the second one after a ping.
+        let will_look = feed.due.is_some() && feed.why == Why::Ping;
+        let pending = feed.pinged_meanwhile || feed.looking || will_look;
         if feed.owed && !pending {
             feed.owed = false;
             if let Some(source) = feed.source {
@@ -454,7 +453,8 @@ impl Watch {
     fn call(&mut self, number: FeedNumber, at: Duration, why: Why) {
         let feed = self.feed_mut(number);
         if feed.looking {
-            feed.pinged_meanwhile |= why == Why::Ping;
+            // What it reads may be older.
+            feed.pinged_meanwhile = true;
             return;
         }
         let sooner = feed.due.is_none_or(|due| at < due);
@@ -514,6 +514,7 @@ impl Watch {
         if source.heard_at.is_some_and(|heard_at| heard_at >= began) {
             // What was told meanwhile may have been about it.
             self.feed_mut(number).pinged_meanwhile = true;
+            self.owe(number);
         }
     }
 

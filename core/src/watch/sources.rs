@@ -58,9 +58,10 @@ pub(super) struct Source {
 pub(super) enum Asking {
     Current,
     Archived(Chase),
-    /// A longer window, after which everything up to `until` is known.
+    /// A longer window, which must reach from what is known to `since`; then everything up to `until` is.
     Longer {
         url: Url,
+        since: Instant,
         until: Instant,
     },
 }
@@ -72,8 +73,10 @@ pub(super) struct Chase {
     url: Url,
     /// When the last of them is heard, everything up to here is known.
     until: Instant,
-    /// Where the one before began.
+    /// Where the one before began: this one must reach there.
     since: Instant,
+    /// Where the newest document began.
+    newest: Instant,
     walked: usize,
     /// How often this one was asked for in vain.
     tries: u32,
@@ -166,10 +169,11 @@ impl Watch {
                 self.archived(number, now, &document, chase);
             }
             (Asking::Archived(chase), _) => self.archive_unheard(number, now, chase),
-            (Asking::Longer { until, .. }, Heard::Document(document)) => {
+            (Asking::Longer { since, until, .. }, Heard::Document(document)) => {
                 let last = source.updated;
                 self.take_pairs(number, now, &document);
-                if last.is_some_and(|last| document.since > last) {
+                let is_late = last.is_some_and(|last| document.since > last);
+                if is_late || document.updated < since {
                     self.sweep(number, now);
                 }
                 self.know(number, now, until.max(document.updated));
@@ -266,13 +270,14 @@ impl Watch {
                     url,
                     until,
                     since: document.since,
+                    newest: document.since,
                     walked: 1,
                     tries: 0,
                     longer,
                 });
                 self.ask_at(number, now);
             }
-            None => self.another_way(number, now, until, longer),
+            None => self.another_way(number, now, document.since, until, longer),
         }
     }
 
@@ -285,6 +290,11 @@ impl Watch {
         chase: Chase,
     ) {
         self.take_pairs(number, now, document);
+        let (newest, until) = (chase.newest, chase.until);
+        if document.updated < chase.since {
+            // Something is missing between them.
+            return self.another_way(number, now, newest, until, chase.longer);
+        }
         let last = self.source(number).updated;
         let reaches = last.is_none_or(|last| document.since <= last);
         if reaches || (document.is_archived && document.prev_archive.is_none()) {
@@ -306,14 +316,20 @@ impl Watch {
                 });
                 self.ask_at(number, now);
             }
-            None => self.another_way(number, now, chase.until, chase.longer),
+            None => self.another_way(number, now, newest, until, chase.longer),
         }
     }
 
     fn archive_unheard(&mut self, number: SourceNumber, now: Duration, chase: Chase) {
         let tries = chase.tries + 1;
         if tries == ARCHIVE_TRIES {
-            return self.another_way(number, now, chase.until, chase.longer);
+            let Chase {
+                newest,
+                until,
+                longer,
+                ..
+            } = chase;
+            return self.another_way(number, now, newest, until, longer);
         }
         self.source_mut(number).asking = Asking::Archived(Chase { tries, ..chase });
         self.ask_at(number, now + Duration::from_secs(1 << tries));
@@ -324,11 +340,12 @@ impl Watch {
         &mut self,
         number: SourceNumber,
         now: Duration,
+        since: Instant,
         until: Instant,
         longer: Option<Url>,
     ) {
         if let Some(url) = longer {
-            self.source_mut(number).asking = Asking::Longer { url, until };
+            self.source_mut(number).asking = Asking::Longer { url, since, until };
             return self.ask_at(number, now);
         }
         self.sweep(number, now);
@@ -471,7 +488,7 @@ impl Watch {
     }
 
     /// Notes that a feed is owed a look.
-    fn owe(&mut self, number: FeedNumber) {
+    pub(super) fn owe(&mut self, number: FeedNumber) {
         let feed = self.feed_mut(number);
         if let Some(source) = feed.source.filter(|_| !feed.owed) {
             feed.owed = true;

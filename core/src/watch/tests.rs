@@ -145,6 +145,22 @@ fn sup_c5_a_gap_is_closed_from_archives() {
     assert_eq!((tally.gaps, tally.sweeps, tally.background), (1, 0, 0));
 }
 
+/// Goal: documents that leave a hole between them close no gap.
+#[test]
+fn a_hole_between_documents_is_a_gap() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    let now = 48 * S;
+    hear(&mut watch, now, document(5_000, 6_000, &[], ARCHIVED));
+    hear(&mut watch, now, document(50, 4_999, &[], ARCHIVED));
+    assert_eq!(watch.tally().sweeps, 1);
+
+    let mut watch = heard(&["a"], "");
+    let periods = ",\"available_periods\":{\"300\":\"sup.json?seconds=300\"}";
+    hear(&mut watch, now, document(290, 360, &[], periods));
+    hear(&mut watch, now, document(50, 289, &[], periods));
+    assert_eq!(watch.tally().sweeps, 1, "an old copy of a longer window");
+}
+
 /// SUP-C10: a way back that goes in circles is left.
 #[test]
 fn archives_that_lead_nowhere_are_left() {
@@ -299,6 +315,7 @@ fn sup_c9_a_feed_that_lags_is_looked_at_again() {
     let feed = FeedNumber(0);
     // Long after it had news.
     let mut now = 1_000 * S;
+    let settled = |watch: &Watch| watch.settled().next().unwrap().1.second() - 1_767_225_600;
     hear(
         &mut watch,
         now,
@@ -307,6 +324,11 @@ fn sup_c9_a_feed_that_lags_is_looked_at_again() {
     for pause in [2, 10] {
         assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
         read(&mut watch, feed, now, false, "a");
+        assert_eq!(
+            settled(&watch),
+            100,
+            "what is to be looked at again is not handled"
+        );
         now += pause * S;
     }
     assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
