@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::TcpStream,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::Duration,
@@ -280,13 +280,7 @@ fn an_operators_day() {
     };
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_path_buf();
-    for folder in [
-        "bin",
-        "etc/simplefeed",
-        "var/lib",
-        "var/cache/simplefeed",
-        "backups",
-    ] {
+    for folder in ["bin", "etc/simplefeed", "var/lib", "var/cache", "backups"] {
         fs::create_dir_all(root.join(folder)).unwrap();
     }
     for (name, script) in [
@@ -312,6 +306,8 @@ fn an_operators_day() {
     let edit = |site: &str| replace(site, "return 403;", "return 418;");
     let nginx = root.join("nginx");
     fs::create_dir(&nginx).unwrap();
+    // Where this nginx has its cache: what an operator removes must be gone.
+    symlink(nginx.join("cache"), root.join("var/cache/simplefeed")).unwrap();
     let www = disk.mount().join("www");
     let nginx = Nginx::start_edited("archives.conf", &nginx, &server, &www, edit);
     let feeds = format!("http://{}", nginx.address);
