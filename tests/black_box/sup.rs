@@ -107,6 +107,15 @@ fn every_answer_of_a_feed_tells_its_sup_id() {
     assert_eq!(server.send(&asked).maybe("x-sup-id"), None);
 }
 
+/// Lets a thread end, whatever comes of its test.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// SUP-P1 to SUP-P7: windows, validators, codings, lifetimes, and what is refused; the reference's validator
 /// has nothing to say while entries arrive.
 #[test]
@@ -122,6 +131,11 @@ fn the_document_is_clean_while_entries_arrive() {
                 }
                 publish(&server, &format!("f{}", n % 50), &format!("urn:{n}"));
             }
+        });
+        let _stopping = StopAtEnd(&stop);
+        // The first of all commits may be seen before it is taken into account.
+        wait_for("nothing is told", || {
+            (server.get("/sup.json").status == 200).then_some(())
         });
         let mut last: HashMap<String, String> = HashMap::new();
         for _ in 0..8 {
@@ -142,7 +156,6 @@ fn the_document_is_clean_while_entries_arrive() {
             );
             pause(Duration::from_millis(400));
         }
-        stop.store(true, Ordering::Release);
     });
     let document = told(&server, "/sup.json", 50);
     assert_eq!(document.header("content-type"), "application/json");
