@@ -136,7 +136,8 @@ impl Source {
 
 /// Returns how often to look at a document of a period: a little faster than that (rule SUP-C3).
 fn every(period: Duration) -> Duration {
-    (period * 4 / 5).clamp(EVERY_MIN, EVERY_MAX)
+    // Bounded first: a publisher may say anything.
+    (period.min(2 * EVERY_MAX) * 4 / 5).clamp(EVERY_MIN, EVERY_MAX)
 }
 
 impl Watch {

@@ -161,6 +161,20 @@ fn a_hole_between_documents_is_a_gap() {
     assert_eq!(watch.tally().sweeps, 1, "an old copy of a longer window");
 }
 
+/// SUP-C10: a period that no clock can count is only a number.
+#[test]
+fn a_period_may_be_any_number() {
+    let mut watch = heard(&["a"], "");
+    let most = u64::MAX;
+    let text = format!(
+        "{{\"updated_time\":\"2026-01-01T00:03:00Z\",\"since_time\":\"2026-01-01T00:01:00Z\",\
+         \"period\":{most},\"available_periods\":{{\"{most}\":\"x\"}},\"updates\":[]}}"
+    );
+    let document = SupDocument::read(text.as_bytes()).unwrap();
+    hear(&mut watch, 48 * S, Heard::Document(document));
+    assert!(matches!(watch.next(49 * S), Next::Wait(_)));
+}
+
 /// SUP-C10: a way back that goes in circles is left.
 #[test]
 fn archives_that_lead_nowhere_are_left() {
