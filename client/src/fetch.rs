@@ -409,8 +409,14 @@ impl Fetcher {
             .map(|(target, _)| target);
         let mut told = field.into_iter().chain(link);
         let told = told.find_map(|text| SupAddress::parse(&text, url));
+        // Who has a token is told of closed feeds only where the token is sent.
+        let is_for_us = |document: &Url| {
+            let origin = document.origin();
+            let is_named = self.home == origin || self.others.contains(&origin);
+            self.may_ask(document) && (self.token.is_none() || is_named)
+        };
         told.or(in_document)
-            .filter(|address| self.may_ask(&address.document))
+            .filter(|address| is_for_us(&address.document))
     }
 
     /// Fetches a SUP document, unless its entity tag is still `known`. Returns it with its entity tag.
@@ -438,7 +444,7 @@ impl Fetcher {
         let answer = successful(&url, answer)?;
         let tag = answer.header("etag").map(Into::into);
         match SupDocument::read(&answer.body) {
-            Ok(document) => Ok(Some((document, tag))),
+            Ok(document) => Ok(Some((document.resolved(&url), tag))),
             Err(source) => Err(FetchError::NotSup { url, source }),
         }
     }

@@ -13,28 +13,33 @@ use std::{
 };
 
 use simplefeed_core::{
-    limits::{WATCH_SECONDS_DEFAULT, WATCHED_FEEDS_MAX, WATCHED_TOGETHER_MAX},
+    instant::Instant,
+    limits::{HEARD_TOGETHER_MAX, WATCHED_FEEDS_MAX, WATCHED_TOGETHER_MAX},
     replay::Bookmark,
-    sup::{Announcement, SupAddress, SupDocument},
-    watch::{FeedNumber, Heard, Looked, Next, Pace, SourceNumber, Tally, Watch},
+    sup::SupDocument,
+    watch::{FeedNumber, Heard, Looked, Next, SourceNumber, Tally, Watch},
 };
 use tokio::{sync::mpsc, task::JoinSet, time};
 use url::{Origin, Url};
 
 use crate::{
-    consumer::{Consumer, ConsumerError, Since},
+    consumer::{Consumer, ConsumerError},
     delivery::Delivery,
-    fetch::{FetchError, Fetcher},
-    state::{StateError, StateFolder},
-    transport::{self, Timeouts, Transport},
+    fetch::FetchError,
+    state::StateError,
+    transport::Transport,
 };
 
 mod book;
+mod builder;
 
-use book::{Book, Known, Note};
+use book::{Book, Note};
+use builder::Options;
+pub use builder::WatchBuilder;
 
 /// Entries that are read before anybody takes them.
 const AHEAD: usize = 256;
+const IN_ORDER: &str = "numbers are in the order of the feeds";
 /// How old what is remembered of feeds without news may get.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
@@ -60,6 +65,8 @@ pub struct WatchedEntry {
     /// The entry.
     pub delivery: Delivery,
     number: FeedNumber,
+    /// Which look at the feed has found it.
+    look: u64,
 }
 
 /// Why many feeds cannot be watched.
@@ -77,6 +84,14 @@ pub enum WatchError {
     Count {
         /// How many there are.
         count: usize,
+    },
+    /// One token is not for several servers.
+    #[error(
+        "the feeds are of {origins} servers, and there is one token: watch each server's apart"
+    )]
+    Token {
+        /// How many there are.
+        origins: usize,
     },
 }
 
@@ -114,6 +129,7 @@ pub enum WatchError {
 ///         }
 ///         if feeds.ready() == 0 {
 ///             eprintln!("{:?}", feeds.tally());
+///             feeds.save().await?; // what was found out about feeds without news
 ///         }
 ///     }
 /// }
@@ -125,9 +141,10 @@ pub struct FeedWatcher {
     options: Options,
     transport: Arc<dyn Transport>,
     origins: HashSet<Origin>,
-    /// The entity tags of SUP documents.
-    tags: HashMap<Url, String>,
-    tasks: JoinSet<()>,
+    /// What SUP documents were when they were heard last.
+    tags: HashMap<SourceNumber, (Url, String)>,
+    looks: JoinSet<()>,
+    hearings: JoinSet<()>,
     events: mpsc::Receiver<Event>,
     tell: mpsc::Sender<Event>,
     /// How many entries are on their way.
@@ -139,6 +156,8 @@ pub struct FeedWatcher {
     saved_at: time::Instant,
     /// The feeds of which something is to be remembered.
     changed: HashSet<FeedNumber>,
+    /// Up to where SUP documents were heard, as the book has it.
+    settled: HashMap<Url, Instant>,
 }
 
 impl std::fmt::Debug for FeedWatcher {
@@ -154,19 +173,13 @@ struct Feed {
     url: Arc<str>,
     /// After the last entry that was accepted.
     place: Option<Bookmark>,
-    /// Where its updates are told.
-    sup: Option<SupAddress>,
-    /// How many entries of this look were handed over, and up to which they were accepted.
+    /// How many looks there were.
+    look: u64,
+    /// How many entries of the last one were handed over, and up to which they were accepted.
     delivered: u64,
     accepted: u64,
     /// What came of the look, as long as not all is accepted.
     over: Option<Outcome>,
-}
-
-impl Feed {
-    fn note(&self, update: Option<&str>) -> Note {
-        Note::feed(&self.url, self.place.as_ref(), self.sup.as_ref(), update)
-    }
 }
 
 #[derive(Debug)]
@@ -187,232 +200,10 @@ enum Event {
     ),
 }
 
-#[derive(Clone, Debug)]
-struct Options {
-    since: Since,
-    timeouts: Timeouts,
-    document_bytes_max: Option<usize>,
-    token: Option<String>,
-    allowed_origins: Vec<Url>,
-}
-
-/// Makes a [`FeedWatcher`].
-pub struct WatchBuilder {
-    urls: Vec<String>,
-    pace: Pace,
-    options: Options,
-    transport: Option<Arc<dyn Transport>>,
-    state: Option<StateFolder>,
-}
-
-impl std::fmt::Debug for WatchBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WatchBuilder").finish_non_exhaustive()
-    }
-}
-
-impl WatchBuilder {
-    /// Remembers in a folder what was accepted of each feed, and up to where SUP documents were heard.
-    #[must_use]
-    pub fn state(self, state: StateFolder) -> Self {
-        Self {
-            state: Some(state),
-            ..self
-        }
-    }
-
-    /// Says where to begin in feeds that were never seen; with the next entry to come by default.
-    #[must_use]
-    pub fn since(mut self, since: Since) -> Self {
-        self.options.since = since;
-        self
-    }
-
-    /// Looks so often at a feed that no SUP document tells about; every 30 minutes by default.
-    #[must_use]
-    pub fn interval(mut self, interval: Duration) -> Self {
-        self.pace.interval = interval;
-        self
-    }
-
-    /// Hears SUP documents at most so often; a little faster than their period by default.
-    #[must_use]
-    pub fn sup_interval(mut self, sup_interval: Duration) -> Self {
-        self.pace.sup_interval = sup_interval;
-        self
-    }
-
-    /// Waits so long for answers; a transport of your own has its own patience.
-    #[must_use]
-    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
-        self.options.timeouts = timeouts;
-        self
-    }
-
-    /// Accepts documents of at most this many decoded bytes; 64 MiB by default.
-    #[must_use]
-    pub fn document_bytes_max(mut self, document_bytes_max: usize) -> Self {
-        self.options.document_bytes_max = Some(document_bytes_max);
-        self
-    }
-
-    /// Sends a bearer token to the origins of the feeds, and to no other.
-    #[must_use]
-    pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
-        self.options.token = Some(token.into());
-        self
-    }
-
-    /// Allows links, redirects and SUP documents to lead to the origin of `url`, too. By default nothing is
-    /// asked anywhere but at a feed's own origin.
-    #[must_use]
-    pub fn allow_origin(mut self, url: Url) -> Self {
-        self.options.allowed_origins.push(url);
-        self
-    }
-
-    /// Brings another transport.
-    #[must_use]
-    pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
-        Self {
-            transport: Some(transport),
-            ..self
-        }
-    }
-
-    /// Makes the watcher. Nothing is fetched yet.
-    ///
-    /// # Errors
-    ///
-    /// See [`WatchError`].
-    pub fn build(self) -> Result<FeedWatcher, WatchError> {
-        let Self {
-            urls,
-            pace,
-            options,
-            transport,
-            state,
-        } = self;
-        let count = urls.len();
-        if !(1..=WATCHED_FEEDS_MAX).contains(&count) {
-            return Err(WatchError::Count { count });
-        }
-        let transport = options.transport(transport)?;
-        let seed = u64::from(std::process::id());
-        let mut watch = Watch::new(pace, seed);
-        let (book, mut notes) = match state {
-            Some(state) => {
-                let (book, notes) = Book::open(state)?;
-                (Some(book), notes)
-            }
-            None => (None, book::Notes::default()),
-        };
-        for (document, updated) in &notes.heard {
-            watch.heard_before(document, *updated);
-        }
-        let mut feeds: Vec<Feed> = vec![];
-        let (mut given, mut origins) = (HashSet::new(), HashSet::new());
-        for url in urls {
-            let url: Arc<str> = url.into();
-            if !given.insert(Arc::clone(&url)) {
-                continue;
-            }
-            let consumer = options.consumer(&url, None, &transport)?;
-            origins.insert(consumer.origin());
-            let known = notes.feeds.remove(&*url).unwrap_or_default();
-            let Known {
-                place, sup, update, ..
-            } = known;
-            // What was never read is looked at in any case.
-            let is_read = place.is_some();
-            let told = sup.clone().filter(|_| is_read);
-            watch.add_feed(told, update.as_deref().filter(|_| is_read));
-            feeds.push(Feed {
-                url,
-                place,
-                sup,
-                delivered: 0,
-                accepted: 0,
-                over: None,
-            });
-        }
-        let (tell, events) = mpsc::channel(AHEAD);
-        Ok(FeedWatcher {
-            watch,
-            began: time::Instant::now(),
-            feeds,
-            options,
-            transport,
-            origins,
-            tags: HashMap::new(),
-            tasks: JoinSet::new(),
-            events,
-            tell,
-            ahead: Arc::default(),
-            troubles: VecDeque::new(),
-            book,
-            others: notes.into_notes(),
-            saved_at: time::Instant::now(),
-            changed: HashSet::new(),
-        })
-    }
-}
-
-impl Options {
-    fn transport(
-        &self,
-        brought: Option<Arc<dyn Transport>>,
-    ) -> Result<Arc<dyn Transport>, ConsumerError> {
-        match brought {
-            Some(transport) => Ok(transport),
-            None => transport::ready_made(self.timeouts).map_err(ConsumerError::Transport),
-        }
-    }
-
-    fn consumer(
-        &self,
-        url: &str,
-        place: Option<Bookmark>,
-        transport: &Arc<dyn Transport>,
-    ) -> Result<Consumer, ConsumerError> {
-        let mut builder = Consumer::builder(url)
-            .since(self.since.clone())
-            .transport(Arc::clone(transport));
-        if let Some(place) = place {
-            builder = builder.resume(place);
-        }
-        if let Some(bytes) = self.document_bytes_max {
-            builder = builder.document_bytes_max(bytes);
-        }
-        if let Some(token) = &self.token {
-            builder = builder.bearer_token(token);
-        }
-        for origin in &self.allowed_origins {
-            builder = builder.allow_origin(origin.clone());
-        }
-        builder.build()
-    }
-}
-
 impl FeedWatcher {
     /// Begins with the feeds' URLs: of each the short one, or that of any of its documents.
     pub fn builder(urls: impl IntoIterator<Item = impl Into<String>>) -> WatchBuilder {
-        WatchBuilder {
-            urls: urls.into_iter().map(Into::into).collect(),
-            pace: Pace {
-                interval: Duration::from_secs(WATCH_SECONDS_DEFAULT),
-                sup_interval: Duration::ZERO,
-            },
-            options: Options {
-                since: Since::Newest,
-                timeouts: Timeouts::default(),
-                document_bytes_max: None,
-                token: None,
-                allowed_origins: vec![],
-            },
-            transport: None,
-            state: None,
-        }
+        WatchBuilder::new(urls.into_iter().map(Into::into).collect())
     }
 
     /// Waits for the next entry of any feed, or for something that went wrong. The entries of one feed come
@@ -440,7 +231,7 @@ impl FeedWatcher {
                 }
                 () = time::sleep_until(wakes) => {
                     if time::Instant::now() >= save_at {
-                        self.save(&[])?;
+                        self.remember()?;
                     }
                 }
             }
@@ -467,24 +258,28 @@ impl FeedWatcher {
         &mut self,
         entries: impl IntoIterator<Item = &'a WatchedEntry>,
     ) -> Result<(), WatchError> {
-        let mut accepted = vec![];
-        for WatchedEntry {
-            number, delivery, ..
-        } in entries
-        {
-            let feed = self.feed_mut(*number);
-            if delivery.number > feed.accepted {
-                feed.accepted = delivery.number;
-                feed.place = Some(delivery.bookmark());
-                accepted.push(*number);
+        for entry in entries {
+            let feed = self.feed_mut(entry.number);
+            // Any other was accepted before.
+            if entry.look == feed.look && entry.delivery.number > feed.accepted {
+                feed.accepted = entry.delivery.number;
+                feed.place = Some(entry.delivery.bookmark());
+                self.changed.insert(entry.number);
+                self.end_look(entry.number);
             }
         }
-        // Before anything is told that lets a SUP document count as heard.
-        self.save(&accepted)?;
-        for number in accepted {
-            self.end_look(number);
-        }
-        Ok(())
+        self.remember()
+    }
+
+    /// Remembers what was found out about feeds without news: every five seconds this is done anyway.
+    /// Durable when it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError::State`].
+    #[expect(clippy::unused_async, reason = "as for `accept`")]
+    pub async fn save(&mut self) -> Result<(), WatchError> {
+        self.remember()
     }
 
     /// Returns what was done so far.
@@ -494,49 +289,64 @@ impl FeedWatcher {
 
     /// Starts what is due, as far as there is room. Returns when something is.
     fn begin_what_is_due(&mut self) -> Option<time::Instant> {
-        while self.tasks.try_join_next().is_some() {}
-        while self.tasks.len() < WATCHED_TOGETHER_MAX {
-            let now = self.began.elapsed();
-            match self.watch.next(now) {
+        while self.looks.try_join_next().is_some() {}
+        while self.hearings.try_join_next().is_some() {}
+        let now = self.began.elapsed();
+        let mut due: Option<Duration> = None;
+        // Apart, so that feeds that answer slowly delay no document.
+        while self.hearings.len() < HEARD_TOGETHER_MAX {
+            match self.watch.next_document(now) {
+                Next::Hear {
+                    source,
+                    document,
+                    url,
+                    fresh,
+                } => self.hear(source, &document, url, fresh),
+                next => {
+                    due = next.due();
+                    break;
+                }
+            }
+        }
+        while self.looks.len() < WATCHED_TOGETHER_MAX {
+            match self.watch.next_feed(now) {
                 Next::Look { feed, fresh } => self.look(feed, fresh),
-                Next::Hear { source, url, fresh } => self.hear(source, url, fresh),
-                Next::Wait(until) => return Some(self.began + until),
-                Next::Nothing => return None,
+                next => {
+                    due = due.into_iter().chain(next.due()).min();
+                    break;
+                }
             }
         }
         // Whatever ends makes room.
-        None
+        due.map(|due| self.began + due)
     }
 
     fn look(&mut self, number: FeedNumber, fresh: bool) {
         let feed = self.feed_mut(number);
+        feed.look += 1;
         (feed.delivered, feed.accepted) = (0, 0);
         let (url, place) = (Arc::clone(&feed.url), feed.place.clone());
         let consumer = self.options.consumer(&url, place, &self.transport);
         let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
-        self.tasks.spawn(async move {
+        self.looks.spawn(async move {
             let (outcome, error) = match consumer {
                 Ok(consumer) => read(number, consumer.looking_once(fresh), &tell, &ahead).await,
-                Err(error) => (failed(true), Some(error)),
+                Err(error) => (failed(&error), Some(error)),
             };
             // Nobody listens any more if it fails.
             drop(tell.send(Event::Looked(number, outcome, error)).await);
         });
     }
 
-    fn hear(&mut self, source: SourceNumber, url: Url, fresh: bool) {
-        let mut fetcher = Fetcher::new(Arc::clone(&self.transport), &url);
-        if let Some(bytes) = self.options.document_bytes_max {
-            fetcher = fetcher.document_bytes_max(bytes);
-        }
-        if let Some(token) = &self.options.token
-            && self.origins.contains(&url.origin())
-        {
-            fetcher = fetcher.bearer_token(token);
-        }
-        let known = self.tags.get(&url).cloned();
+    fn hear(&mut self, source: SourceNumber, document: &Url, url: Url, fresh: bool) {
+        let is_of_feeds = self.origins.contains(&document.origin());
+        let fetcher = self.options.fetcher(document, is_of_feeds, &self.transport);
+        let known = self.tags.get(&source);
+        let known = known
+            .filter(|(of, _)| *of == url)
+            .map(|(_, tag)| tag.clone());
         let tell = self.tell.clone();
-        self.tasks.spawn(async move {
+        self.hearings.spawn(async move {
             let heard = fetcher.sup(&url, known.as_deref(), fresh).await;
             drop(tell.send(Event::Heard(source, url, heard)).await);
         });
@@ -553,6 +363,7 @@ impl FeedWatcher {
                     feed: Arc::clone(&feed.url),
                     delivery,
                     number,
+                    look: feed.look,
                 });
             }
             Event::Looked(number, outcome, error) => {
@@ -562,7 +373,7 @@ impl FeedWatcher {
                 self.troubles.extend(error.map(|error| trouble(url, error)));
                 self.end_look(number);
             }
-            Event::Heard(source, url, heard) => self.heard(source, &url, heard),
+            Event::Heard(source, url, heard) => self.heard(source, url, heard),
         }
         None
     }
@@ -570,27 +381,36 @@ impl FeedWatcher {
     fn heard(
         &mut self,
         source: SourceNumber,
-        url: &Url,
+        url: Url,
         heard: Result<Option<(SupDocument, Option<String>)>, FetchError>,
     ) {
         let now = self.began.elapsed();
         let heard = match heard {
             Ok(None) => Heard::Same,
             Ok(Some((document, tag))) => {
-                match tag {
-                    Some(tag) => self.tags.insert(url.clone(), tag),
-                    None => self.tags.remove(url),
-                };
+                self.tags.remove(&source);
+                if let Some(tag) = tag {
+                    self.keep_tag(source, url, tag);
+                }
                 Heard::Document(document)
             }
             Err(error) => {
-                self.tags.remove(url);
+                self.tags.remove(&source);
+                let retry_after = error.retry_after();
                 self.troubles
                     .push_back(trouble(url.as_str().into(), error.into()));
-                Heard::Nothing
+                Heard::Nothing { retry_after }
             }
         };
         self.watch.heard(source, now, heard);
+    }
+
+    fn keep_tag(&mut self, source: SourceNumber, url: Url, tag: String) {
+        if self.tags.len() > self.feeds.len() {
+            // Most are of documents that nobody announces any more.
+            self.tags.clear();
+        }
+        self.tags.insert(source, (url, tag));
     }
 
     /// Ends a look once everything that came of it is accepted.
@@ -601,69 +421,61 @@ impl FeedWatcher {
             return;
         };
         let Outcome { looked, place } = outcome;
-        let is_done = match &looked {
-            Looked::Read { sup, .. } => {
-                match sup {
-                    Announcement::Untold => {}
-                    Announcement::Nowhere => feed.sup = None,
-                    Announcement::At(address) => feed.sup = Some(address.clone()),
-                }
-                true
-            }
-            Looked::Failed { for_good } => *for_good,
-        };
         if place.is_some() {
             feed.place = place;
         }
         self.changed.insert(number);
         self.watch.looked(number, now, looked);
-        if is_done {
-            self.watch.handled(number);
-        }
     }
 
-    /// Remembers what was accepted, durably, and what else has changed.
-    fn save(&mut self, accepted: &[FeedNumber]) -> Result<(), WatchError> {
-        let is_due = self.saved_at.elapsed() >= SAVE_EVERY;
-        if accepted.is_empty() && !is_due {
+    /// Remembers everything that has changed since this was done last, durably: feeds first, and then up to
+    /// where the documents were heard that told of them.
+    fn remember(&mut self) -> Result<(), WatchError> {
+        let moved: HashMap<Url, Instant> = self
+            .watch
+            .settled()
+            .filter(|(url, updated)| self.settled.get(*url) != Some(updated))
+            .map(|(url, updated)| (url.clone(), updated))
+            .collect();
+        let changed = self.changed.iter().map(|number| self.note_of(*number));
+        let heard = moved
+            .iter()
+            .map(|(url, updated)| Note::heard(url, *updated));
+        let notes: Vec<Note> = changed.chain(heard).collect();
+        self.note(&notes)?;
+        self.changed.clear();
+        self.settled.extend(moved);
+        self.saved_at = time::Instant::now();
+        Ok(())
+    }
+
+    fn note(&mut self, notes: &[Note]) -> Result<(), StateError> {
+        let Some(mut book) = self.book.take() else {
             return Ok(());
-        }
-        let mut numbers: HashSet<FeedNumber> = accepted.iter().copied().collect();
-        if is_due {
-            numbers.extend(self.changed.drain());
-            self.saved_at = time::Instant::now();
-        }
-        let Some(book) = &mut self.book else {
-            return Ok(());
         };
-        let (feeds, watch, others) = (&self.feeds, &self.watch, &self.others);
-        let heard = || {
-            watch
-                .settled()
-                .map(|(url, updated)| Note::heard(url, updated))
-        };
-        let note = |number: FeedNumber, feed: &Feed| feed.note(watch.handled_update(number));
-        let changed = numbers.iter().filter_map(|number| {
-            let index = usize::try_from(number.0).expect("32 bits fit into an index");
-            Some(note(*number, feeds.get(index)?))
-        });
-        let mut notes: Vec<Note> = changed.collect();
-        if is_due {
-            notes.extend(heard());
-        }
-        let all = || {
-            let feeds = (0..).map(FeedNumber).zip(feeds);
-            let feeds = feeds.map(|(number, feed)| note(number, feed));
-            feeds.chain(others.iter().cloned()).chain(heard()).collect()
-        };
-        Ok(book.note(&notes, all)?)
+        let noted = book.note(notes, || self.all_notes());
+        self.book = Some(book);
+        noted
+    }
+
+    fn all_notes(&self) -> Vec<Note> {
+        let feeds = (0..).map(FeedNumber).take(self.feeds.len());
+        let feeds = feeds.map(|number| self.note_of(number));
+        let heard = self.watch.settled();
+        let heard = heard.map(|(url, updated)| Note::heard(url, updated));
+        feeds
+            .chain(self.others.iter().cloned())
+            .chain(heard)
+            .collect()
+    }
+
+    fn note_of(&self, number: FeedNumber) -> Note {
+        let feed = self.feeds.get(index(number)).expect(IN_ORDER);
+        Note::feed(&feed.url, feed.place.as_ref(), self.watch.told_by(number))
     }
 
     fn feed_mut(&mut self, number: FeedNumber) -> &mut Feed {
-        let index = usize::try_from(number.0).expect("32 bits fit into an index");
-        self.feeds
-            .get_mut(index)
-            .expect("numbers are in the order of the feeds")
+        self.feeds.get_mut(index(number)).expect(IN_ORDER)
     }
 }
 
@@ -674,9 +486,20 @@ fn trouble(url: Arc<str>, error: ConsumerError) -> Watched {
     }
 }
 
-fn failed(for_good: bool) -> Outcome {
+fn index(number: FeedNumber) -> usize {
+    usize::try_from(number.0).expect("32 bits fit into an index")
+}
+
+fn failed(error: &ConsumerError) -> Outcome {
+    let retry_after = match error {
+        ConsumerError::Fetch(error) => error.retry_after(),
+        _ => None,
+    };
     Outcome {
-        looked: Looked::Failed { for_good },
+        looked: Looked::Failed {
+            for_good: !error.is_transient(),
+            retry_after,
+        },
         place: None,
     }
 }
@@ -697,7 +520,12 @@ async fn read(
                 // Whether it is accepted is seen where it is taken.
                 let is_kept = consumer.accept(&delivery).await.is_ok();
                 if !is_kept || tell.send(Event::Entry(number, delivery)).await.is_err() {
-                    return (failed(false), None);
+                    let looked = Looked::Failed {
+                        for_good: false,
+                        retry_after: None,
+                    };
+                    let place = None;
+                    return (Outcome { looked, place }, None);
                 }
             }
             Ok(None) => {
@@ -708,7 +536,7 @@ async fn read(
                 let place = consumer.place().cloned();
                 return (Outcome { looked, place }, None);
             }
-            Err(error) => return (failed(!error.is_transient()), Some(error)),
+            Err(error) => return (failed(&error), Some(error)),
         }
     }
 }

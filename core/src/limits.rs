@@ -146,6 +146,9 @@ pub const FROZEN_REMEMBERED_MAX: usize = 10_000;
 /// The longest id of a feed or an update in a SUP document, in bytes (rule SUP-F6).
 pub const SUP_ID_BYTES_MAX: usize = 128;
 
+/// The longest id of an update in a SUP document that a consumer accepts, in bytes.
+pub const SUP_UPDATE_BYTES_MAX: usize = 1_024;
+
 /// The most updates of a SUP document that a consumer accepts.
 pub const SUP_UPDATES_MAX: usize = 2_000_000;
 
@@ -171,8 +174,17 @@ pub const WATCHED_FEEDS_MAX: usize = 1_000_000;
 /// The feeds that a watcher reads at the same time.
 pub const WATCHED_TOGETHER_MAX: usize = 16;
 
+/// The SUP documents that a watcher asks for at the same time, besides.
+pub const HEARD_TOGETHER_MAX: usize = 8;
+
 /// How often a watcher looks at a feed that nothing tells about, in seconds. Configurable.
 pub const WATCH_SECONDS_DEFAULT: u64 = 1_800;
+
+/// The shortest time between two such looks, in seconds.
+pub const WATCH_SECONDS_MIN: u64 = 1;
+
+/// The longest time between two such looks, or two looks at a SUP document, in seconds.
+pub const WATCH_SECONDS_MAX: u64 = 366 * 86_400;
 
 /// The archived SUP documents that a watcher walks back over to find out what it has missed.
 pub const SUP_WALK_MAX: usize = 50_000;

@@ -210,6 +210,21 @@ impl Access {
         }
     }
 
+    /// Checks that the token of a request, if there is one, is one of ours: with a wrong one a list of what
+    /// its holder may see would be empty without a word.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::WrongToken`].
+    pub fn knows_caller(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        let (Self::Holders(tokens) | Self::ReadingHolders(tokens), Some(token)) =
+            (self, token_of(headers))
+        else {
+            return Ok(());
+        };
+        tokens.caller(token).map(drop).ok_or(Denied::WrongToken)
+    }
+
     /// Whether a request may see a closed feed.
     pub fn shows(&self, headers: &HeaderMap, feed: &FeedName) -> bool {
         self.check(headers, Right::Read, feed).is_ok()
@@ -314,6 +329,7 @@ mod tests {
             assert_eq!(denied, Err(Denied::NotHere));
         }
         assert!(!Access::Readers.shows(&bearer, &feed("a")));
+        assert_eq!(Access::Readers.knows_caller(&bearer), Ok(()));
         assert!(Access::Anyone.shows(&HeaderMap::new(), &feed("a")));
     }
 

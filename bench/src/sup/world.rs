@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
+    collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
     time::Duration,
 };
 
@@ -16,9 +16,10 @@ use simplefeed_core::{
         Revision,
     },
     instant::Instant,
+    limits::{HEARD_TOGETHER_MAX, WATCHED_TOGETHER_MAX},
     settings::{Choices, Defaults, Settings},
     sup::{Announcement, Heading, SupAddress, SupDocument, SupId},
-    watch::{FeedNumber, Heard, Looked, Next, Pace, Tally, Watch},
+    watch::{FeedNumber, Heard, Looked, Next, Pace, SourceNumber, Tally, Watch},
 };
 use simplefeed_server::{
     log::{EntryLog, memory::MemoryLog},
@@ -261,20 +262,69 @@ fn sup_id(number: u32) -> SupId {
     SupId::of_bits(bits)
 }
 
+/// How a request goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    /// How long it takes.
+    pub(crate) takes: Duration,
+    /// How old what it shows is, when it begins.
+    pub(crate) age: Duration,
+    /// Whether it fails, and if so, whether for good.
+    pub(crate) fails: Option<bool>,
+}
+
 /// What may go wrong between the two.
 pub(crate) trait Weather {
-    /// Returns what the consumer gets instead of a document.
-    fn document(&mut self, url: &Url, now: Duration, document: Option<Vec<u8>>) -> Option<Vec<u8>>;
+    /// Returns what the consumer gets instead of a document, and after which time.
+    fn document(
+        &mut self,
+        url: &Url,
+        now: Duration,
+        document: Option<Vec<u8>>,
+    ) -> (Option<Vec<u8>>, Duration);
+
+    /// Returns how a look at a feed goes; `fresh` if no cache answers.
+    fn look(&mut self, feed: FeedNumber, fresh: bool) -> Way;
 }
 
 /// Nothing does.
 pub(crate) struct Fair;
 
 impl Weather for Fair {
-    fn document(&mut self, _: &Url, _: Duration, document: Option<Vec<u8>>) -> Option<Vec<u8>> {
-        document
+    fn document(
+        &mut self,
+        _: &Url,
+        _: Duration,
+        document: Option<Vec<u8>>,
+    ) -> (Option<Vec<u8>>, Duration) {
+        (document, Duration::ZERO)
+    }
+
+    fn look(&mut self, _: FeedNumber, _: bool) -> Way {
+        Way::default()
     }
 }
+
+/// A request that is on its way.
+enum Pending {
+    Look {
+        feed: FeedNumber,
+        /// How many updates it shows; or it fails, for good or not.
+        shows: Result<usize, bool>,
+    },
+    Document(SourceNumber, Heard),
+}
+
+/// What a consumer has on its disk.
+#[derive(Default)]
+struct Book {
+    feeds: HashMap<FeedNumber, (SupAddress, Option<Box<str>>)>,
+    settled: Vec<(Url, Instant)>,
+    saved_at: Duration,
+}
+
+/// How old the book may get, as in the real watcher.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
 
 /// The consumer.
 pub(crate) struct Follower {
@@ -283,8 +333,12 @@ pub(crate) struct Follower {
     began: Duration,
     /// How many updates of each feed it has seen.
     pub(crate) seen: Vec<usize>,
-    /// What it remembers beside.
-    known: Vec<Option<SupAddress>>,
+    book: Book,
+    /// The feeds that the book is to say more of.
+    changed: HashSet<FeedNumber>,
+    pending: BTreeMap<(Duration, u64), Pending>,
+    looks: usize,
+    requests: u64,
     shared: u32,
     /// The times until updates were seen.
     pub(crate) delays: Vec<Duration>,
@@ -302,27 +356,53 @@ impl Follower {
             watch,
             began: Duration::ZERO,
             seen: vec![0; usize::try_from(feeds)?],
-            known: vec![None; usize::try_from(feeds)?],
+            book: Book::default(),
+            changed: HashSet::new(),
+            pending: BTreeMap::new(),
+            looks: 0,
+            requests: 0,
             shared,
             delays: vec![],
             before: vec![],
         })
     }
 
-    /// Ends, and begins again with what it remembers.
+    /// Is killed, and begins again with what is in its book.
     #[cfg(test)]
     pub(crate) fn restart(&mut self, pace: Pace, now: Duration) {
         let mut watch = Watch::new(pace, 2);
-        for (document, updated) in self.watch.settled() {
-            watch.heard_before(document, updated);
+        for (document, updated) in &self.book.settled {
+            watch.heard_before(document, *updated);
         }
-        for (number, known) in (0..).zip(&self.known) {
-            let update = self.watch.handled_update(FeedNumber(number));
-            watch.add_feed(known.clone(), update);
+        for number in (0..).map(FeedNumber).take(self.seen.len()) {
+            let (known, update) = self.book.feeds.get(&number).cloned().unzip();
+            watch.add_feed(known, update.flatten().as_deref());
         }
         self.before.push(self.watch.tally());
         self.watch = watch;
         self.began = now;
+        self.changed.clear();
+        self.pending.clear();
+        self.looks = 0;
+    }
+
+    fn save(&mut self, now: Duration) {
+        for number in self.changed.drain() {
+            match self.watch.told_by(number) {
+                Some((address, update)) => {
+                    let update = update.map(Into::into);
+                    self.book.feeds.insert(number, (address, update));
+                }
+                None => {
+                    self.book.feeds.remove(&number);
+                }
+            }
+        }
+        let settled = self.watch.settled();
+        self.book.settled = settled
+            .map(|(url, updated)| (url.clone(), updated))
+            .collect();
+        self.book.saved_at = now;
     }
 
     /// Returns what was done.
@@ -347,41 +427,103 @@ impl Follower {
         now: Duration,
     ) -> anyhow::Result<Option<Duration>> {
         loop {
+            while let Some(first) = self.pending.first_entry() {
+                if first.key().0 > now {
+                    break;
+                }
+                let done = first.remove();
+                self.end(publisher, done, now)?;
+            }
+            if now >= self.book.saved_at + SAVE_EVERY {
+                self.save(now);
+            }
             let own = now.saturating_sub(self.began);
-            match self.watch.next(own) {
-                Next::Wait(until) => return Ok(Some(self.began + until)),
-                Next::Nothing => return Ok(None),
+            let documents = self.pending.len() - self.looks;
+            let mut next = Next::Nothing;
+            if documents < HEARD_TOGETHER_MAX {
+                next = self.watch.next_document(own);
+            }
+            let mut due = next.due();
+            if !matches!(next, Next::Hear { .. }) && self.looks < WATCHED_TOGETHER_MAX {
+                next = self.watch.next_feed(own);
+                due = due.into_iter().chain(next.due()).min();
+            }
+            match next {
                 Next::Hear { source, url, .. } => {
                     let document = publisher.document(&url, now);
-                    let document = weather.document(&url, now, document);
+                    let (document, takes) = weather.document(&url, now, document);
                     let heard = match document.map(|body| SupDocument::read(&body)) {
-                        Some(Ok(document)) => Heard::Document(document),
-                        _ => Heard::Nothing,
+                        Some(Ok(document)) => Heard::Document(document.resolved(&url)),
+                        _ => Heard::Nothing { retry_after: None },
                     };
-                    self.watch.heard(source, own, heard);
+                    self.begin(now + takes, Pending::Document(source, heard));
                 }
-                Next::Look { feed, .. } => {
-                    let index = usize::try_from(feed.0)?;
-                    let updates = publisher.updates.get(index).map_or(&[][..], Vec::as_slice);
-                    let Some(seen) = self.seen.get_mut(index) else {
-                        continue;
+                Next::Look { feed, fresh } => {
+                    let way = weather.look(feed, fresh);
+                    let at = now.saturating_sub(way.age);
+                    let updates = publisher.updates.get(usize::try_from(feed.0)?);
+                    let updates = updates.map_or(&[][..], Vec::as_slice);
+                    let shows = match way.fails {
+                        Some(for_good) => Err(for_good),
+                        None => Ok(updates.partition_point(|made| *made <= at)),
                     };
-                    let new = updates.get(*seen..).unwrap_or_default();
-                    let news = *seen != updates.len();
-                    self.delays
-                        .extend(new.iter().map(|at| now.saturating_sub(*at)));
-                    *seen = updates.len();
-                    let sup = publisher.announces(feed, self.shared);
-                    if let (Announcement::At(address), Some(known)) =
-                        (&sup, self.known.get_mut(index))
-                    {
-                        *known = Some(address.clone());
-                    }
-                    self.watch.looked(feed, own, Looked::Read { news, sup });
-                    self.watch.handled(feed);
+                    self.looks += 1;
+                    self.begin(now + way.takes, Pending::Look { feed, shows });
+                }
+                Next::Wait(_) | Next::Nothing => {
+                    let pending = self.pending.keys().next().map(|(end, _)| *end);
+                    let due = due.map(|due| self.began + due);
+                    // Never this moment again: nothing more is due in it.
+                    let soon = now + Duration::from_millis(1);
+                    let next = pending.into_iter().chain(due).min();
+                    return Ok(next.map(|next| next.max(soon)));
                 }
             }
         }
+    }
+
+    fn begin(&mut self, end: Duration, request: Pending) {
+        self.requests += 1;
+        self.pending.insert((end, self.requests), request);
+    }
+
+    fn end(&mut self, publisher: &Publisher, done: Pending, now: Duration) -> anyhow::Result<()> {
+        let own = now.saturating_sub(self.began);
+        match done {
+            Pending::Document(source, heard) => self.watch.heard(source, own, heard),
+            Pending::Look { feed, shows } => {
+                self.looks -= 1;
+                self.changed.insert(feed);
+                let index = usize::try_from(feed.0)?;
+                let Some(seen) = self.seen.get_mut(index) else {
+                    return Ok(());
+                };
+                let shows = match shows {
+                    Ok(shows) => shows.max(*seen),
+                    Err(for_good) => {
+                        let retry_after = None;
+                        let looked = Looked::Failed {
+                            for_good,
+                            retry_after,
+                        };
+                        self.watch.looked(feed, own, looked);
+                        return Ok(());
+                    }
+                };
+                let updates = publisher.updates.get(index).map_or(&[][..], Vec::as_slice);
+                let new = updates.get(*seen..shows).unwrap_or_default();
+                let news = *seen != shows;
+                self.delays
+                    .extend(new.iter().map(|at| now.saturating_sub(*at)));
+                *seen = shows;
+                let sup = publisher.announces(feed, self.shared);
+                self.watch.looked(feed, own, Looked::Read { news, sup });
+                if news {
+                    self.save(now);
+                }
+            }
+        }
+        Ok(())
     }
 }
 

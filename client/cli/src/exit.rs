@@ -70,7 +70,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
         return match error {
             WatchError::Consumer(error) => code_of_consumer(error),
             WatchError::State(error) => code_of_state(error),
-            WatchError::Count { .. } => USAGE,
+            WatchError::Count { .. } | WatchError::Token { .. } => USAGE,
             _ => OTHER,
         };
     }

@@ -2,7 +2,7 @@
 //!
 //! Shell: the network is set up here.
 
-use std::{collections::HashSet, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -75,14 +75,6 @@ impl SourceArgs {
     /// Begins a watcher of the feeds at `urls`.
     pub(crate) fn watcher(&self, urls: Vec<String>) -> anyhow::Result<WatchBuilder> {
         let token = self.token.token()?;
-        let origins: HashSet<_> = urls
-            .iter()
-            .filter_map(|url| Some(Url::parse(url).ok()?.origin()))
-            .collect();
-        if token.is_some() && origins.len() > 1 {
-            let detail = "the feeds are of several servers, and there is one token: watch each server's apart";
-            return Err(Usage(detail.into()).into());
-        }
         let mut builder = FeedWatcher::builder(urls)
             .document_bytes_max(self.document_bytes)
             .timeouts(self.timeouts());

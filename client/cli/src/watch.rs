@@ -71,6 +71,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let mut output = Output {
         feeds: builder.build()?,
         out: BufWriter::with_capacity(256 * 1024, io::stdout()),
+        line: vec![],
         written: vec![],
         settled: Instant::now(),
     };
@@ -91,6 +92,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     };
     let code = code?;
     output.settle().await?;
+    output.feeds.save().await?;
     say::note(&told(output.feeds.tally()));
     Ok(code)
 }
@@ -161,6 +163,7 @@ fn in_list(text: &str) -> anyhow::Result<Vec<String>> {
 struct Output {
     feeds: FeedWatcher,
     out: BufWriter<io::Stdout>,
+    line: Vec<u8>,
     /// What was written and is not accepted.
     written: Vec<WatchedEntry>,
     settled: Instant,
@@ -181,11 +184,25 @@ impl Output {
                     ));
                 }
                 Watched::Entry(entry) => {
-                    format.write_of(&entry.feed, &entry.delivery, &mut self.out)?;
+                    self.write(format, &entry)?;
                     self.written.push(entry);
                     left -= 1;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Writes an entry as a whole. One that cannot be printed so ends nothing: there are other feeds.
+    fn write(&mut self, format: Format, entry: &WatchedEntry) -> anyhow::Result<()> {
+        self.line.clear();
+        match format.write_of(&entry.feed, &entry.delivery, &mut self.line) {
+            Ok(()) => self.out.write_all(&self.line)?,
+            Err(error) => say::warning(&format!(
+                "{}: entry {} is passed over: {error:#}",
+                entry.feed,
+                entry.delivery.id()
+            )),
         }
         Ok(())
     }

@@ -21,6 +21,8 @@ pub(crate) struct Web {
     down_for: Mutex<std::ops::Range<usize>>,
     /// How long an answer takes besides.
     slow: Mutex<Duration>,
+    /// What never answers.
+    hanging: Mutex<Vec<String>>,
     /// Whether a 304 leaves out what it may leave out.
     silent_304: Mutex<bool>,
     began: OnceLock<time::Instant>,
@@ -55,7 +57,7 @@ impl Page {
 }
 
 /// A document with these entries, newest first.
-fn document(links: &str, ids: &[&str]) -> Page {
+pub(crate) fn document(links: &str, ids: &[&str]) -> Page {
     let entries: String = ids.iter().fold(String::new(), |text, id| {
         text + "<entry><id>" + id + "</id></entry>"
     });
@@ -69,7 +71,7 @@ impl Web {
         self.pages.lock().unwrap().insert(url.into(), page);
     }
 
-    fn put(&self, url: &str, links: &str, ids: &[&str]) {
+    pub(crate) fn put(&self, url: &str, links: &str, ids: &[&str]) {
         self.serve(url, document(links, ids));
     }
 
@@ -104,6 +106,11 @@ impl Web {
     /// Answers later than otherwise.
     pub(crate) fn answer_after(&self, slow: Duration) {
         *self.slow.lock().unwrap() = slow;
+    }
+
+    /// Never answers at a URL.
+    pub(crate) fn hang(&self, url: &str) {
+        self.hanging.lock().unwrap().push(url.into());
     }
 
     /// The times at which something was asked for.
@@ -187,9 +194,18 @@ impl Transport for Web {
         let now = time::Instant::now();
         let since = now - *self.began.get_or_init(|| now);
         let answer = self.answer(&request);
+        let hangs = self
+            .hanging
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|url| url == request.url.as_str());
         self.asked.lock().unwrap().push((since, request));
         let slow = *self.slow.lock().unwrap();
         Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
             // An answer takes its time, so that giving up in the middle is something.
             time::sleep(Duration::from_millis(1) + slow).await;
             Ok(answer)

@@ -42,17 +42,18 @@ pub(super) enum Note {
 }
 
 impl Note {
+    /// Says up to where a feed was read, and by what its updates are told: what was told last is handled.
     pub(super) fn feed(
         url: &str,
         place: Option<&Bookmark>,
-        sup: Option<&SupAddress>,
-        update: Option<&str>,
+        told_by: Option<(SupAddress, Option<&str>)>,
     ) -> Self {
+        let (sup, update) = told_by.unzip();
         Self::Feed {
             feed: url.into(),
             bookmark: place.cloned(),
-            sup: sup.cloned(),
-            update: update.map(Into::into),
+            sup,
+            update: update.flatten().map(Into::into),
         }
     }
 
@@ -90,6 +91,8 @@ pub(super) struct Book {
     bytes: u64,
     /// So many bytes are more than it says.
     too_many: u64,
+    /// Whether it may end with something that was not written as a whole.
+    is_torn: bool,
 }
 
 impl Book {
@@ -127,6 +130,7 @@ impl Book {
         let book = Self {
             bytes: length(lines),
             too_many: too_many(u64::try_from(said).unwrap_or(u64::MAX)),
+            is_torn: false,
             folder,
             path,
         };
@@ -144,7 +148,7 @@ impl Book {
             return Ok(());
         }
         let added = lines_of(notes);
-        let written = if self.bytes + length(&added) <= self.too_many {
+        let written = if !self.is_torn && self.bytes + length(&added) <= self.too_many {
             self.bytes += length(&added);
             files::append_line(&self.path, &added)
         } else {
@@ -153,6 +157,7 @@ impl Book {
             self.too_many = too_many(self.bytes);
             files::replace(&self.path, &all)
         };
+        self.is_torn = written.is_err();
         written.map_err(|error| self.folder.failed(files::about(&self.path, &error)))
     }
 }
@@ -175,15 +180,16 @@ fn lines_of(notes: &[Note]) -> Vec<u8> {
 }
 
 impl Notes {
-    /// Returns what is known of feeds.
-    pub(super) fn into_notes(self) -> Vec<Note> {
-        let notes = self.feeds.into_iter().map(|(feed, known)| Note::Feed {
-            feed,
-            bookmark: known.place,
-            sup: known.sup,
-            update: known.update,
-        });
-        notes.collect()
+    /// Returns up to where the feeds that are left were read, and which of them say besides by what their
+    /// updates are told.
+    pub(super) fn of_others(self) -> (Vec<Note>, Vec<Note>) {
+        let (mut others, mut were_told) = (vec![], vec![]);
+        for (feed, known) in self.feeds {
+            let note = Note::feed(&feed, known.place.as_ref(), None);
+            were_told.extend(known.sup.map(|_| note.clone()));
+            others.push(note);
+        }
+        (others, were_told)
     }
 
     fn add(&mut self, note: Note, bytes: usize) {

@@ -1,6 +1,15 @@
 use std::fs;
 
+use simplefeed_core::sup::SupAddress;
+
 use super::*;
+use crate::{
+    consumer::{
+        Since,
+        tests::{Page, Web, document},
+    },
+    state::StateFolder,
+};
 
 fn place(entry: &str) -> Bookmark {
     Bookmark {
@@ -13,7 +22,7 @@ fn place(entry: &str) -> Bookmark {
 fn note(feed: &str, entry: &str) -> Note {
     let base = "https://e/".parse().unwrap();
     let sup = SupAddress::parse("https://e/sup.json#abc", &base);
-    Note::feed(feed, Some(&place(entry)), sup.as_ref(), Some("v1"))
+    Note::feed(feed, Some(&place(entry)), Some((sup.unwrap(), Some("v1"))))
 }
 
 fn open(folder: &std::path::Path) -> Result<(Book, book::Notes), StateError> {
@@ -28,7 +37,7 @@ fn what_was_noted_last_is_remembered() {
     let none = Vec::new;
     book.note(&[note("a", "urn:1"), note("b", "urn:1")], none)
         .unwrap();
-    let updated = simplefeed_core::instant::Instant::from_micros(7_000_000);
+    let updated = Instant::from_micros(7_000_000);
     let document: Url = "https://e/sup.json".parse().unwrap();
     book.note(&[note("a", "urn:2"), Note::heard(&document, updated)], none)
         .unwrap();
@@ -99,4 +108,249 @@ fn what_cannot_be_watched_is_refused() {
         no_url,
         Err(WatchError::Consumer(ConsumerError::Url { .. }))
     ));
+}
+
+const INTERVAL: Duration = Duration::from_mins(10);
+
+/// A web of feeds that announce a SUP document, and that.
+fn web(feeds: &[&str]) -> Arc<Web> {
+    let web = Arc::new(Web::default());
+    for feed in feeds {
+        publish(&web, feed, &["urn:1"]);
+    }
+    tell(&web, 100, "");
+    web
+}
+
+fn publish(web: &Web, feed: &str, ids: &[&str]) {
+    let page = document("", ids);
+    let page = page.with("x-sup-id", &format!("https://h/sup.json#{feed}"));
+    web.serve(&format!("https://h/{feed}"), page);
+}
+
+/// Serves a SUP document that ends with this second, and has such members and updates.
+fn tell(web: &Web, second: u32, more: &str) {
+    let text = format!(
+        r#"{{"updated_time":"2026-01-01T{:02}:{:02}:{:02}Z","since_time":"2026-01-01T00:00:00Z","period":60{more}}}"#,
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+    );
+    let text = if more.contains("updates") {
+        text
+    } else {
+        text.replace("\"period\":60", "\"period\":60,\"updates\":[]")
+    };
+    // What is longer has another entity tag.
+    let text = text + &" ".repeat(usize::try_from(second).unwrap());
+    web.serve("https://h/sup.json", Page::new("application/json", &text));
+}
+
+fn watch(web: &Arc<Web>, feeds: &[&str]) -> WatchBuilder {
+    FeedWatcher::builder(feeds.iter().map(|feed| format!("https://h/{feed}")))
+        .transport(Arc::<Web>::clone(web))
+        .since(Since::Oldest)
+        .interval(INTERVAL)
+}
+
+/// Returns the next entry, and what it is.
+async fn entry(feeds: &mut FeedWatcher) -> (WatchedEntry, String) {
+    loop {
+        match feeds.next().await.unwrap() {
+            Watched::Entry(entry) => {
+                let name = format!(
+                    "{} {}",
+                    entry.feed.rsplit('/').next().unwrap(),
+                    entry.delivery.id()
+                );
+                return (entry, name);
+            }
+            Watched::Trouble { .. } => {}
+        }
+    }
+}
+
+/// Lets time pass in which nothing new comes.
+async fn pass(feeds: &mut FeedWatcher, time: Duration) {
+    let until = time::Instant::now() + time;
+    loop {
+        match time::timeout_at(until, feeds.next()).await {
+            Err(_over) => return,
+            Ok(Ok(Watched::Trouble { .. })) => {}
+            Ok(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Goal: what is accepted once more, be it much later, ends no look and moves no place.
+#[tokio::test(start_paused = true)]
+async fn what_was_accepted_is_no_more_to_accept() {
+    let web = Arc::new(Web::default());
+    web.put("https://h/a", "", &["urn:1"]);
+    let mut feeds = watch(&web, &["a"]).build().unwrap();
+    let (first, name) = entry(&mut feeds).await;
+    assert_eq!(name, "a urn:1");
+    feeds.accept([&first]).await.unwrap();
+    for (ids, expected) in [
+        (&["urn:2", "urn:1"][..], "a urn:2"),
+        (&["urn:3", "urn:2", "urn:1"], "a urn:3"),
+    ] {
+        web.put("https://h/a", "", ids);
+        let (next, name) = entry(&mut feeds).await;
+        assert_eq!(name, expected);
+        feeds.accept([&first]).await.unwrap();
+        pass(&mut feeds, 3 * INTERVAL).await;
+        feeds.accept([&next]).await.unwrap();
+    }
+}
+
+/// Goal: a disk that fails for a while loses nothing of what it was given.
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_saved_is_saved_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = || StateFolder::open(folder.path()).unwrap();
+    let web = web(&["a", "b"]);
+    let mut feeds = watch(&web, &["a", "b"]).state(state()).build().unwrap();
+    let (first, _) = entry(&mut feeds).await;
+    feeds.accept([&first]).await.unwrap();
+    let (second, name) = entry(&mut feeds).await;
+    let path = folder.path().join("watched.ndjson");
+    let kept = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let failed = feeds.accept([&second]).await;
+    assert!(matches!(failed, Err(WatchError::State(_))));
+    fs::remove_dir(&path).unwrap();
+    // What was written of it before it failed is no line.
+    fs::write(&path, [&kept[..], b"{\"feed\":\"https://h/"].concat()).unwrap();
+    feeds.accept([&second]).await.unwrap();
+    drop(feeds);
+
+    web.put("https://h/a", "", &["urn:2", "urn:1"]);
+    web.put("https://h/b", "", &["urn:2", "urn:1"]);
+    let mut feeds = watch(&web, &["a", "b"]).state(state()).build().unwrap();
+    let mut names = vec![entry(&mut feeds).await.1, entry(&mut feeds).await.1];
+    names.sort_unstable();
+    assert_eq!(names, ["a urn:2", "b urn:2"], "{name}");
+}
+
+/// Goal: whoever takes a feed off the list and puts it back misses nothing of the time between.
+#[tokio::test(start_paused = true)]
+async fn a_feed_that_was_not_watched_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = || StateFolder::open(folder.path()).unwrap();
+    let web = web(&["a", "b"]);
+    let mut feeds = watch(&web, &["a", "b"]).state(state()).build().unwrap();
+    for _ in 0..2 {
+        let (entry, _) = entry(&mut feeds).await;
+        feeds.accept([&entry]).await.unwrap();
+    }
+    pass(&mut feeds, INTERVAL).await;
+    feeds.save().await.unwrap();
+    drop(feeds);
+
+    // Both rest, if both are watched again.
+    web.forget();
+    tell(&web, 1_000, "");
+    let mut feeds = watch(&web, &["a", "b"]).state(state()).build().unwrap();
+    pass(&mut feeds, Duration::from_secs(40)).await;
+    assert_eq!(web.sent("accept").len(), 1, "{:?}", web.sent("accept"));
+    drop(feeds);
+
+    // What is told of one while only the other is watched,
+    publish(&web, "a", &["urn:2", "urn:1"]);
+    tell(&web, 2_000, ",\"updates\":[[\"a\",\"7\"]]");
+    let mut feeds = watch(&web, &["b"]).state(state()).build().unwrap();
+    pass(&mut feeds, Duration::from_secs(40)).await;
+    feeds.save().await.unwrap();
+    drop(feeds);
+    // and not any more when it is watched again, is found.
+    tell(&web, 3_000, "");
+    let mut feeds = watch(&web, &["a", "b"]).state(state()).build().unwrap();
+    assert_eq!(entry(&mut feeds).await.1, "a urn:2");
+}
+
+/// Goal: what has no news is remembered all the same, as soon as that is asked for.
+#[tokio::test(start_paused = true)]
+async fn a_graceful_end_keeps_every_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = || StateFolder::open(folder.path()).unwrap();
+    let web = web(&["a"]);
+    let newest = |state| {
+        watch(&web, &["a"])
+            .since(Since::Newest)
+            .state(state)
+            .build()
+    };
+    let mut feeds = newest(state()).unwrap();
+    pass(&mut feeds, Duration::from_secs(2)).await;
+    feeds.save().await.unwrap();
+    drop(feeds);
+    publish(&web, "a", &["urn:2", "urn:1"]);
+    tell(&web, 1_000, ",\"updates\":[[\"a\",\"7\"]]");
+    let mut feeds = newest(state()).unwrap();
+    assert_eq!(entry(&mut feeds).await.1, "a urn:2");
+}
+
+/// SUP-C10: a SUP document leads nowhere but to where it is, and no token goes anywhere else.
+#[tokio::test(start_paused = true)]
+async fn sup_c10_a_document_leads_nowhere_else() {
+    let web = web(&["a"]);
+    let more = ",\"available_periods\":{\"3600\":\"https://evil/sup.json\"},\"prev_archive\":\"https://evil/7.json\",\"updates\":[]";
+    tell(&web, 100, more);
+    let builder = watch(&web, &["a"]).sup_interval(Duration::from_mins(2));
+    let mut feeds = builder.bearer_token("sft_x").build().unwrap();
+    let (first, _) = entry(&mut feeds).await;
+    feeds.accept([&first]).await.unwrap();
+    pass(&mut feeds, Duration::from_mins(5)).await;
+    // A gap, which only that archive could close.
+    let gap = "\"since_time\":\"2026-01-01T01:00:00Z\"";
+    let text = format!(r#"{{"updated_time":"2026-01-01T02:00:00Z",{gap},"period":60{more}}}  "#);
+    web.serve("https://h/sup.json", Page::new("application/json", &text));
+    pass(&mut feeds, 3 * INTERVAL).await;
+    assert_eq!(feeds.tally().sweeps, 1);
+    for (url, token) in web.sent("authorization") {
+        assert!(url.starts_with("https://h/"), "{url}");
+        assert_eq!(token.as_deref(), Some("Bearer sft_x"));
+    }
+
+    let several = FeedWatcher::builder(["https://h/a", "https://g/a"]).bearer_token("sft_x");
+    assert!(matches!(
+        several.build(),
+        Err(WatchError::Token { origins: 2 })
+    ));
+
+    // Where the token is not sent, nothing is told of what is closed.
+    let page = document("", &["urn:1"]).with("x-sup-id", "https://h/sup.json#a");
+    web.serve("http://h/a", page);
+    for (token, tells) in [(Some("sft_x"), false), (None, true)] {
+        web.forget();
+        let mut builder = FeedWatcher::builder(["http://h/a"]).transport(Arc::<Web>::clone(&web));
+        if let Some(token) = token {
+            builder = builder.bearer_token(token);
+        }
+        let mut feeds = builder.build().unwrap();
+        pass(&mut feeds, Duration::from_secs(20)).await;
+        let asked = web.sent("accept");
+        assert_eq!(asked.iter().any(|(url, _)| url.contains("sup.json")), tells);
+    }
+}
+
+/// Goal: feeds that do not answer delay no document.
+#[tokio::test(start_paused = true)]
+async fn feeds_that_hang_delay_no_document() {
+    let names: Vec<String> = (0..30).map(|number| format!("slow{number}")).collect();
+    let mut list = vec!["a"];
+    list.extend(names.iter().map(String::as_str));
+    let web = web(&["a"]);
+    for name in &names {
+        web.hang(&format!("https://h/{name}"));
+    }
+    let mut feeds = watch(&web, &list).build().unwrap();
+    let (first, _) = entry(&mut feeds).await;
+    feeds.accept([&first]).await.unwrap();
+    pass(&mut feeds, Duration::from_secs(200)).await;
+    let asked = web.sent("accept");
+    let documents = asked.iter().filter(|(url, _)| url.contains("sup.json"));
+    assert!(documents.count() >= 4, "{asked:?}");
 }

@@ -9,8 +9,13 @@ use serde::{
     de::{self, SeqAccess, Visitor},
 };
 
+use url::Url;
+
 use super::{SupId, is_token, second_text, update_digits};
-use crate::{instant::Instant, limits::SUP_UPDATES_MAX};
+use crate::{
+    instant::Instant,
+    limits::{SUP_UPDATE_BYTES_MAX, SUP_UPDATES_MAX},
+};
 
 /// What stands before the updates of a document that is written.
 #[derive(Clone, Debug)]
@@ -96,7 +101,7 @@ pub struct SupDocument {
     pub since: Instant,
     /// How long that is, without overlap, in seconds; at least 1.
     pub period: u64,
-    /// Other windows: their period in seconds, and where they are.
+    /// Other windows: their period in seconds, and where they are, relative to this one.
     pub periods: BTreeMap<u64, String>,
     /// Whether its publisher archives what it tells, so that nothing is ever missed.
     pub is_archived: bool,
@@ -114,8 +119,8 @@ pub struct InvalidSup(String);
 
 impl SupDocument {
     /// Reads a document. Members that are not known are passed over (rule SUP-F5); numbers are taken for
-    /// text and text for numbers, and `update_time` for `updated_time` (rule SUP-F8), as publishers there
-    /// were had them.
+    /// text and text for numbers, an empty list for an empty object, and `update_time` for `updated_time`
+    /// (rule SUP-F8), as publishers there were had them.
     ///
     /// # Errors
     ///
@@ -132,11 +137,14 @@ impl SupDocument {
         if since > updated {
             return Err(InvalidSup("it ends before it begins".into()));
         }
-        let periods = raw.available_periods.unwrap_or_default();
-        let offered = periods.into_iter().filter_map(|(seconds, url)| {
-            let seconds = seconds.trim().parse().ok().filter(|seconds| *seconds > 0)?;
-            Some((seconds, url))
-        });
+        let offered = raw
+            .available_periods
+            .0
+            .into_iter()
+            .filter_map(|(seconds, url)| {
+                let seconds = seconds.trim().parse().ok().filter(|seconds| *seconds > 0)?;
+                Some((seconds, url))
+            });
         Ok(Self {
             updated,
             since,
@@ -150,6 +158,30 @@ impl SupDocument {
             updates: raw.updates.0,
         })
     }
+
+    /// Returns the document with absolute URLs. It came from `base`; what leads nowhere is left out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::sup::SupDocument;
+    ///
+    /// let text = br#"{"updated_time":"2009-01-06T01:16:45Z","since_time":"2009-01-06T01:15:35Z",
+    ///     "period":60,"prev_archive":"sup/7.json","updates":[]}"#;
+    /// let document = SupDocument::read(text)?.resolved(&"https://e/a/sup.json".parse()?);
+    /// assert_eq!(document.prev_archive.as_deref(), Some("https://e/a/sup/7.json"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn resolved(mut self, base: &Url) -> Self {
+        let absolute = |url: String| base.join(&url).ok().map(String::from);
+        let periods = self.periods.into_iter();
+        self.periods = periods
+            .filter_map(|(seconds, url)| Some((seconds, absolute(url)?)))
+            .collect();
+        self.prev_archive = self.prev_archive.and_then(absolute);
+        self
+    }
 }
 
 #[derive(Deserialize)]
@@ -158,7 +190,8 @@ struct Raw {
     update_time: Option<String>,
     since_time: Option<String>,
     period: Period,
-    available_periods: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    available_periods: Offered,
     #[serde(default)]
     prev_archive: Previous,
     updates: Updates,
@@ -180,13 +213,35 @@ impl<'de> Deserialize<'de> for Previous {
     }
 }
 
+/// Whole seconds. Some languages write them as `60.0`.
 struct Period(u64);
 
 impl<'de> Deserialize<'de> for Period {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let token = Token::deserialize(deserializer)?;
-        let period = token.0.parse().map(Self);
+        let seconds = token.0.strip_suffix(".0").unwrap_or(&token.0);
+        let period = seconds.parse().map(Self);
         period.map_err(|_error| de::Error::custom("the period is no number"))
+    }
+}
+
+/// Other windows. Some languages write a map without members as a list.
+#[derive(Default)]
+struct Offered(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Offered {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Map(BTreeMap<String, String>),
+            Empty([(); 0]),
+            Null,
+        }
+        Ok(match Form::deserialize(deserializer)? {
+            Form::Map(periods) => Self(periods),
+            Form::Empty([]) | Form::Null => Self::default(),
+        })
     }
 }
 
@@ -211,6 +266,9 @@ impl<'de> Deserialize<'de> for Token {
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Token, E> {
                 Ok(Token(number.to_string().into()))
             }
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Token, E> {
+                Ok(Token(format!("{number:?}").into()))
+            }
         }
         deserializer.deserialize_any(TokenVisitor)
     }
@@ -233,8 +291,9 @@ impl<'de> Deserialize<'de> for Updates {
                     if updates.len() == SUP_UPDATES_MAX {
                         return Err(de::Error::custom("there are too many updates"));
                     }
-                    // What no feed can announce is nobody's.
-                    if is_token(&feed.0) && is_token(&update.0) {
+                    // What no feed can announce is nobody's; an update's id is any text (rule SUP-F7).
+                    let is_update = (1..=SUP_UPDATE_BYTES_MAX).contains(&update.0.len());
+                    if is_token(&feed.0) && is_update {
                         updates.push((feed.0, update.0));
                     }
                 }
@@ -258,7 +317,7 @@ mod tests {
     fn what_publishers_wrote_is_read() {
         let text = r#"{"update_time":"2009-01-06T02:16:45+01:00","since_time":"2009-01-06T01:14:35Z",
             "period":"60","extra":{"a":[1]},"available_periods":{"60":"http://e/60","x":"y","0":"z"},
-            "updates":[["a","1"],["a","2"],[17,18],["b",-3],["no good","1"]]}"#;
+            "updates":[["a","1"],["a","2"],[17,18],["b",-3],["no good","1"],["c","any, \u00e9"],["d",""]]}"#;
         let document = read(text).unwrap();
         assert_eq!(document.updated.to_string(), "2009-01-06T01:16:45.000000Z");
         assert_eq!((document.period, document.is_archived), (60, false));
@@ -270,7 +329,24 @@ mod tests {
             BTreeMap::from([(60, "http://e/60".into())])
         );
         let pairs: Vec<_> = document.updates.iter().map(|(a, b)| (&**a, &**b)).collect();
-        assert_eq!(pairs, [("a", "1"), ("a", "2"), ("17", "18"), ("b", "-3")]);
+        assert_eq!(
+            pairs,
+            [
+                ("a", "1"),
+                ("a", "2"),
+                ("17", "18"),
+                ("b", "-3"),
+                ("c", "any, é")
+            ]
+        );
+        let elsewhere = text.replace("\"60\",\"extra\"", "60.0,\"extra\"");
+        let begin = elsewhere.find("{\"60\"").unwrap();
+        let end = begin + elsewhere[begin..].find('}').unwrap() + 1;
+        for none in ["[]", "null", "{}"] {
+            let text = format!("{}{none}{}", &elsewhere[..begin], &elsewhere[end..]);
+            let document = read(&text).unwrap();
+            assert_eq!((document.period, document.periods.len()), (60, 0));
+        }
     }
 
     #[test]

@@ -2,14 +2,14 @@
 //!
 //! Pure.
 
-use std::{cmp::Reverse, collections::HashMap, hash::BuildHasher as _, time::Duration};
+use std::{collections::HashMap, hash::BuildHasher as _, time::Duration};
 
 use url::Url;
 
-use super::{Condition, FeedNumber, Heard, SourceNumber, Turn, Watch, Why};
+use super::{Condition, FeedNumber, Heard, Next, SourceNumber, Watch, feeds::Why};
 use crate::{
     instant::Instant,
-    limits::{BACK_OFF_SECONDS_MAX, SUP_WALK_MAX},
+    limits::{BACK_OFF_SECONDS_MAX, PAUSE_SECONDS_MAX, SUP_PERIOD_SECONDS_MAX, SUP_WALK_MAX},
     sup::SupDocument,
 };
 
@@ -22,6 +22,9 @@ const EVERY_MAX: Duration = Duration::from_hours(1);
 const STILL_SLACK: Duration = Duration::from_secs(10);
 /// How long a pair is known again, in microseconds, beside the longest window.
 const SEEN_SLACK: i64 = 60_000_000;
+/// So many pairs for each feed are known again, and some besides.
+const SEEN_PER_FEED: usize = 16;
+const SEEN_BESIDES: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Source {
@@ -29,13 +32,16 @@ pub(super) struct Source {
     pub(super) announced: Url,
     /// Where the window is that suits us.
     url: Url,
+    /// Whether another one could not be had.
+    has_no_other: bool,
     feeds: HashMap<Box<str>, Vec<FeedNumber>>,
     pub(super) condition: Condition,
     pub(super) is_archived: bool,
     pub(super) period: Duration,
-    pub(super) due: Option<Duration>,
+    due: Option<Duration>,
     asking: Asking,
-    pub(super) is_asked: bool,
+    is_asked: bool,
+    asked_at: Duration,
     /// Every update up to here is known.
     pub(super) updated: Option<Instant>,
     /// When that last moved.
@@ -89,6 +95,7 @@ impl Source {
         Self {
             announced: document.clone(),
             url: document.clone(),
+            has_no_other: false,
             feeds: HashMap::new(),
             condition: Condition::New,
             is_archived: false,
@@ -96,6 +103,7 @@ impl Source {
             due: None,
             asking: Asking::Current,
             is_asked: false,
+            asked_at: now,
             updated: None,
             moved_at: now,
             heard_at: None,
@@ -108,7 +116,7 @@ impl Source {
     }
 
     /// Returns what to ask for.
-    pub(super) fn wanted(&self) -> Url {
+    fn wanted(&self) -> Url {
         match &self.asking {
             Asking::Current => self.url.clone(),
             Asking::Archived(chase) => chase.url.clone(),
@@ -116,8 +124,15 @@ impl Source {
         }
     }
 
-    pub(super) fn add(&mut self, id: Box<str>, feed: FeedNumber) {
+    /// Whether nobody announces it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.feeds.is_empty()
+    }
+
+    /// Adds a feed. Returns whether it must be asked for now.
+    pub(super) fn add(&mut self, id: Box<str>, feed: FeedNumber) -> bool {
         self.feeds.entry(id).or_default().push(feed);
+        self.due.is_none() && !self.is_asked
     }
 
     pub(super) fn remove(&mut self, id: &str, feed: FeedNumber) {
@@ -127,6 +142,27 @@ impl Source {
                 self.feeds.remove(id);
             }
         }
+    }
+
+    /// Forgets the pairs that no document will have again.
+    fn forget_pairs(&mut self, document: &SupDocument) {
+        // As long as a cache may show an old copy of the longest window there is.
+        let longest = document.periods.keys().next_back().copied().unwrap_or(0);
+        let longest = i64::try_from(longest.max(document.period)).unwrap_or(i64::MAX);
+        let window = document.updated.micros() - document.since.micros();
+        let most = i64::from(SUP_PERIOD_SECONDS_MAX) * 1_000_000;
+        let known = window.max(longest.saturating_mul(1_000_000)).min(most);
+        let oldest = document.updated.micros().saturating_sub(known + SEEN_SLACK);
+        self.seen.retain(|_, last| last.micros() >= oldest);
+        if self.seen.len() > SEEN_PER_FEED * self.feeds.len() + SEEN_BESIDES {
+            // A publisher that tells that much must bear a look too many.
+            self.seen.retain(|_, last| *last == document.updated);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn known_pairs(&self) -> usize {
+        self.seen.len()
     }
 
     fn all_feeds(&self) -> Vec<FeedNumber> {
@@ -145,17 +181,43 @@ impl Watch {
         if let Some(source) = self.by_url.get(document) {
             return *source;
         }
-        let count = u32::try_from(self.sources.len()).expect("there are fewer than feeds");
-        let number = SourceNumber(count);
-        self.sources.push(Source::new(document, now));
+        let number = SourceNumber(self.sources_before);
+        self.sources_before += 1;
+        self.sources.insert(number, Source::new(document, now));
         self.by_url.insert(document.clone(), number);
-        self.ask_at(number, now);
         number
+    }
+
+    /// Forgets a SUP document that no feed announces any more.
+    pub(super) fn forget(&mut self, number: SourceNumber) {
+        if let Some(source) = self.sources.remove(&number) {
+            self.by_url.remove(&source.announced);
+            if let Some(due) = source.due {
+                self.source_turns.remove(&(due, number));
+            }
+        }
+    }
+
+    pub(super) fn hear(&mut self, number: SourceNumber, now: Duration) -> Next {
+        self.tally.documents += 1;
+        let source = self.source_mut(number);
+        source.due = None;
+        source.is_asked = true;
+        source.asked_at = now;
+        Next::Hear {
+            source: number,
+            document: source.announced.clone(),
+            url: source.wanted(),
+            fresh: source.condition == Condition::Broken,
+        }
     }
 
     /// Takes what came of asking for a SUP document.
     pub fn heard(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
-        let source = self.source_mut(number);
+        let Some(source) = self.sources.get_mut(&number) else {
+            // Nobody announces it any more.
+            return;
+        };
         source.is_asked = false;
         let asked = std::mem::replace(&mut source.asking, Asking::Current);
         match (asked, heard) {
@@ -165,11 +227,18 @@ impl Watch {
                 self.stands_still(number, now, None);
                 self.ask_later(number, now);
             }
-            (Asking::Current, Heard::Nothing) => self.unheard(number, now),
+            (Asking::Current, Heard::Nothing { retry_after }) => {
+                self.unheard(number, now, retry_after);
+            }
             (Asking::Archived(chase), Heard::Document(document)) => {
                 self.archived(number, now, &document, chase);
             }
-            (Asking::Archived(chase), _) => self.archive_unheard(number, now, chase),
+            (Asking::Archived(chase), Heard::Nothing { retry_after }) => {
+                self.archive_unheard(number, now, chase, retry_after);
+            }
+            (Asking::Archived(chase), Heard::Same) => {
+                self.archive_unheard(number, now, chase, None);
+            }
             (Asking::Longer { since, until, .. }, Heard::Document(document)) => {
                 let last = source.updated;
                 self.take_pairs(number, now, &document);
@@ -196,10 +265,10 @@ impl Watch {
         let source = self.source_mut(number);
         source.failures = 0;
         source.period = Duration::from_secs(document.period).clamp(EVERY_MIN, 2 * EVERY_MAX);
-        let relies_more = document.is_archived && !source.is_archived;
-        source.is_archived = document.is_archived;
+        let had = std::mem::replace(&mut source.is_archived, document.is_archived);
+        let relies_otherwise = had != document.is_archived;
         let (last, glimpsed) = (source.updated, source.glimpsed.replace(document.updated));
-        if relies_more && source.condition == Condition::Working {
+        if relies_otherwise && source.condition == Condition::Working {
             self.relax(number, now);
         }
         self.take_pairs(number, now, document);
@@ -213,7 +282,20 @@ impl Watch {
                 self.ask_later(number, now);
             }
             Some(last) if document.since > last => self.gap(number, now, document, last),
-            _ => {
+            Some(_) => {
+                self.know(number, now, document.updated);
+                self.ask_later(number, now);
+            }
+            None => {
+                // What was looked at before may have changed before it begins.
+                if document.prev_archive.is_some() || !document.is_archived {
+                    // Those are few, unless there was no document for long.
+                    let over = match self.source(number).condition {
+                        Condition::New => Duration::ZERO,
+                        Condition::Working | Condition::Broken => self.pace.interval,
+                    };
+                    self.look_at_all(number, now, over);
+                }
                 self.know(number, now, document.updated);
                 self.ask_later(number, now);
             }
@@ -231,7 +313,7 @@ impl Watch {
         let wanted = self.pace.sup_interval;
         let suits = |seconds: u64| every(Duration::from_secs(seconds)) >= wanted;
         let source = self.source_mut(number);
-        if suits(document.period) || source.url != source.announced {
+        if suits(document.period) || source.url != source.announced || source.has_no_other {
             return false;
         }
         let longer = document
@@ -321,7 +403,13 @@ impl Watch {
         }
     }
 
-    fn archive_unheard(&mut self, number: SourceNumber, now: Duration, chase: Chase) {
+    fn archive_unheard(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        chase: Chase,
+        retry_after: Option<Duration>,
+    ) {
         let tries = chase.tries + 1;
         if tries == ARCHIVE_TRIES {
             let Chase {
@@ -333,7 +421,9 @@ impl Watch {
             return self.another_way(number, now, newest, until, longer);
         }
         self.source_mut(number).asking = Asking::Archived(Chase { tries, ..chase });
-        self.ask_at(number, now + Duration::from_secs(1 << tries));
+        let most = Duration::from_secs(BACK_OFF_SECONDS_MAX);
+        let asked = retry_after.unwrap_or_default().min(most);
+        self.ask_at(number, now + Duration::from_secs(1 << tries).max(asked));
     }
 
     /// Closes a gap from a longer window, or by looking at every feed.
@@ -394,16 +484,22 @@ impl Watch {
     }
 
     /// Bears that there is no document (rule SUP-C8).
-    fn unheard(&mut self, number: SourceNumber, now: Duration) {
+    fn unheard(&mut self, number: SourceNumber, now: Duration, retry_after: Option<Duration>) {
         let source = self.source_mut(number);
         let pause = Duration::from_secs(1 << source.failures.min(6));
         let pause = pause.min(Duration::from_secs(BACK_OFF_SECONDS_MAX));
         source.failures = source.failures.saturating_add(1);
-        if source.url != source.announced && source.failures > 2 {
-            // That window may be offered no more.
+        if source.url == source.announced {
+            // Then it was not for that window alone.
+            source.has_no_other = false;
+        } else if source.failures > 2 {
+            // It may be offered no more, or be where we may not go.
             source.url = source.announced.clone();
+            source.has_no_other = true;
         }
         self.break_off(number, now);
+        let asked = retry_after.unwrap_or_default();
+        let pause = pause.max(asked.min(Duration::from_secs(PAUSE_SECONDS_MAX)));
         let jitter = self.spread(pause / 4);
         self.ask_at(number, now + pause + jitter);
     }
@@ -423,56 +519,57 @@ impl Watch {
     /// Lets all feeds rest that are not owed a look.
     fn relax(&mut self, number: SourceNumber, now: Duration) {
         for feed in self.source(number).all_feeds() {
-            let state = self.feed(feed);
-            if state.why == Why::Background && !state.looking && !state.owed {
-                self.rest(feed, now);
-                if self.feed(feed).due.is_some() {
-                    // Not all at once.
-                    let pause = self.spread(self.pace.interval * super::SAFETY_NET);
-                    self.call(feed, now + pause, Why::Background);
-                }
+            if self.feed(feed).is_in_background() {
+                self.rest_apart(feed, now);
             }
         }
     }
 
-    /// Has every feed looked at once, over the usual interval.
+    /// Has every feed looked at once, because something may have been missed.
     fn sweep(&mut self, number: SourceNumber, now: Duration) {
         self.tally.sweeps += 1;
+        self.look_at_all(number, now, self.pace.interval);
+    }
+
+    /// Has every feed looked at once, over some time, if it was not since the document was asked for.
+    fn look_at_all(&mut self, number: SourceNumber, now: Duration, over: Duration) {
+        let asked_at = self.source(number).asked_at;
         for feed in self.source(number).all_feeds() {
-            self.owe(feed);
-            let pause = self.spread(self.pace.interval);
-            self.call(feed, now + pause, Why::Background);
+            if self.feed(feed).seen_at.is_none_or(|at| at < asked_at) {
+                self.owe(feed);
+                let pause = self.spread(over);
+                self.call(feed, now + pause, Why::Background);
+            }
         }
     }
 
     /// Looks at the feeds of the pairs that are new (rule SUP-C4).
     fn take_pairs(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
-        let mut pinged = vec![];
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
         source.heard_at = Some(now);
+        // Once for each id, however many pairs it has.
+        let mut news: HashMap<&str, &str> = HashMap::new();
         for (id, update) in &document.updates {
-            let Some(feeds) = source.feeds.get(id) else {
-                continue;
-            };
-            let pair = hashing.hash_one((&**id, &**update));
-            if source.seen.insert(pair, document.updated).is_none() {
-                pinged.extend(feeds.iter().map(|feed| (*feed, update)));
+            if source.feeds.contains_key(id) {
+                let pair = hashing.hash_one((&**id, &**update));
+                if source.seen.insert(pair, document.updated).is_none() {
+                    news.insert(id, update);
+                }
             }
         }
-        // As long as a cache may show an old copy of the longest window there is.
-        let longest = document.periods.keys().next_back().copied().unwrap_or(0);
-        let longest = i64::try_from(longest.max(document.period)).unwrap_or(i64::MAX);
-        let window = document.updated.micros() - document.since.micros();
-        let known = window
-            .max(longest.saturating_mul(1_000_000))
-            .saturating_add(SEEN_SLACK);
-        let oldest = document.updated.micros().saturating_sub(known);
-        source.seen.retain(|_, last| last.micros() >= oldest);
-        for (feed, update) in pinged {
+        let called: Vec<(FeedNumber, &str)> = news
+            .iter()
+            .flat_map(|(id, update)| {
+                let feeds = source.feeds.get(*id).into_iter().flatten();
+                feeds.map(|feed| (*feed, *update))
+            })
+            .collect();
+        source.forget_pairs(document);
+        for (feed, update) in called {
             let state = self.feed_mut(feed);
             state.vain = 0;
-            state.update = Some(update.clone());
+            state.update = Some(update.into());
             self.owe(feed);
             self.call(feed, now, Why::Ping);
         }
@@ -488,15 +585,6 @@ impl Watch {
         }
     }
 
-    /// Notes that a feed is owed a look.
-    pub(super) fn owe(&mut self, number: FeedNumber) {
-        let feed = self.feed_mut(number);
-        if let Some(source) = feed.source.filter(|_| !feed.owed) {
-            feed.owed = true;
-            self.source_mut(source).owing += 1;
-        }
-    }
-
     fn ask_later(&mut self, number: SourceNumber, now: Duration) {
         let pause = match self.pace.sup_interval {
             Duration::ZERO => every(self.source(number).period),
@@ -505,8 +593,12 @@ impl Watch {
         self.ask_at(number, now + pause);
     }
 
-    fn ask_at(&mut self, number: SourceNumber, at: Duration) {
-        self.source_mut(number).due = Some(at);
-        self.turns.push(Reverse((at, Turn::Source(number))));
+    pub(super) fn ask_at(&mut self, number: SourceNumber, at: Duration) {
+        let source = self.source_mut(number);
+        let before = source.due.replace(at);
+        if let Some(before) = before {
+            self.source_turns.remove(&(before, number));
+        }
+        self.source_turns.insert((at, number));
     }
 }

@@ -64,7 +64,20 @@ fn heard(ids: &[&str], more: &str) -> Watch {
 fn read(watch: &mut Watch, feed: FeedNumber, now: Duration, news: bool, id: &str) {
     let sup = Announcement::At(address(id));
     watch.looked(feed, now, Looked::Read { news, sup });
-    watch.handled(feed);
+}
+
+const NOTHING: Heard = Heard::Nothing { retry_after: None };
+
+fn failed(for_good: bool) -> Looked {
+    Looked::Failed {
+        for_good,
+        retry_after: None,
+    }
+}
+
+/// Returns up to which second the document is settled.
+fn settled(watch: &Watch) -> i64 {
+    watch.settled().next().unwrap().1.second() - 1_767_225_600
 }
 
 /// Expects that a document is asked for, and gives it. Returns where it was asked for.
@@ -76,6 +89,37 @@ fn hear(watch: &mut Watch, now: Duration, heard: Heard) -> String {
             url.to_string()
         }
         other => panic!("no document is asked for: {other:?}"),
+    }
+}
+
+/// Lets time pass: what is to be done each second is given to `answer`.
+fn live(
+    watch: &mut Watch,
+    from: Duration,
+    until: Duration,
+    mut answer: impl FnMut(&mut Watch, Next, Duration),
+) {
+    let mut now = from;
+    while now < until {
+        now += S;
+        loop {
+            match watch.next(now) {
+                Next::Wait(_) | Next::Nothing => break,
+                next => answer(watch, next, now),
+            }
+        }
+    }
+}
+
+/// Answers as a feed and a document do that go well: it begins at second 0 and ends now.
+fn all_is_well(watch: &mut Watch, next: &Next, now: Duration, more: &str) {
+    match next {
+        Next::Look { feed, .. } => read(watch, *feed, now, false, "a"),
+        Next::Hear { source, .. } => {
+            let second = 1_000 + u32::try_from(now.as_secs()).unwrap();
+            watch.heard(*source, now, document(0, second, &[], more));
+        }
+        Next::Wait(_) | Next::Nothing => {}
     }
 }
 
@@ -134,10 +178,7 @@ fn sup_c5_a_gap_is_closed_from_archives() {
         document(2_000, 5_000, &[("b", "1")], older),
     );
     assert_eq!(asked, "https://e/sup/7.json");
-    assert_eq!(
-        watch.settled().next().unwrap().1.second() % 10_000,
-        1_767_225_700 % 10_000
-    );
+    assert_eq!(settled(&watch), 100);
     let asked = hear(&mut watch, now, document(90, 2_000, &[("a", "0")], older));
     assert_eq!(asked, "https://e/sup/6.json");
     assert_eq!(looks(&mut watch, now), [0, 1]);
@@ -208,7 +249,7 @@ fn sup_c5_a_gap_is_closed_from_a_longer_window() {
 
 #[test]
 fn sup_c5_a_gap_that_nothing_closes_is_a_sweep() {
-    for (more, archive) in [("", None), (ARCHIVED, Some(Heard::Nothing))] {
+    for (more, archive) in [("", None), (ARCHIVED, Some(NOTHING))] {
         let mut watch = heard(&["a", "b", "c", "d"], more);
         let mut now = 48 * S;
         hear(&mut watch, now, document(50_000, 50_070, &[], more));
@@ -244,21 +285,16 @@ fn sup_c5_a_gap_that_nothing_closes_is_a_sweep() {
 fn sup_c7_the_safety_net_is_ten_times_slower_and_off_where_nothing_is_missed() {
     for (more, looked) in [("", true), (ARCHIVED, false)] {
         let mut watch = heard(&["a"], more);
-        let (mut now, mut second, mut looks) = (Duration::ZERO, 100, 0);
-        while now < INTERVAL * 21 {
-            now += 48 * S;
-            second += 48;
-            match watch.next(now) {
-                Next::Look { feed, .. } => {
-                    looks += 1;
-                    read(&mut watch, feed, now, false, "a");
-                }
-                Next::Hear { source, .. } => {
-                    watch.heard(source, now, document(0, second, &[], more));
-                }
-                _ => {}
-            }
-        }
+        let mut looks = 0;
+        live(
+            &mut watch,
+            Duration::ZERO,
+            INTERVAL * 21,
+            |watch, next, now| {
+                looks += u32::from(matches!(next, Next::Look { .. }));
+                all_is_well(watch, &next, now, more);
+            },
+        );
         assert_eq!(looks > 0, looked);
         assert!(looks <= 3);
     }
@@ -268,7 +304,7 @@ fn sup_c7_the_safety_net_is_ten_times_slower_and_off_where_nothing_is_missed() {
 fn sup_c8_while_a_document_is_broken_feeds_are_polled() {
     let mut watch = heard(&["a"], ARCHIVED);
     let mut now = 48 * S;
-    hear(&mut watch, now, Heard::Nothing);
+    hear(&mut watch, now, NOTHING);
     assert_eq!(watch.conditions().next().unwrap().1, Condition::Broken);
     let mut looks = 0;
     while now < INTERVAL * 3 {
@@ -280,7 +316,7 @@ fn sup_c8_while_a_document_is_broken_feeds_are_polled() {
             }
             Next::Hear { source, fresh, .. } => {
                 assert!(fresh, "past whatever keeps the broken one");
-                watch.heard(source, now, Heard::Nothing);
+                watch.heard(source, now, NOTHING);
             }
             _ => {}
         }
@@ -327,49 +363,34 @@ fn a_document_that_stands_still_is_broken() {
 fn sup_c9_a_feed_that_lags_is_looked_at_again() {
     let mut watch = heard(&["a"], ARCHIVED);
     let feed = FeedNumber(0);
-    // Long after it had news.
-    let mut now = 1_000 * S;
-    let settled = |watch: &Watch| watch.settled().next().unwrap().1.second() - 1_767_225_600;
-    hear(
-        &mut watch,
-        now,
-        document(90, 1_100, &[("a", "1")], ARCHIVED),
-    );
+    let mut now = 48 * S;
+    hear(&mut watch, now, document(90, 148, &[("a", "1")], ARCHIVED));
+    assert_eq!(looks(&mut watch, now), [0]);
+    read(&mut watch, feed, now, true, "a");
+    // That it had news just now says nothing: there may have been two updates.
+    now += 48 * S;
+    hear(&mut watch, now, document(90, 196, &[("a", "2")], ARCHIVED));
     for pause in [2, 10] {
         assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
         read(&mut watch, feed, now, false, "a");
         assert_eq!(
             settled(&watch),
-            100,
+            148,
             "what is to be looked at again is not handled"
         );
         now += pause * S;
     }
     assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
     read(&mut watch, feed, now, false, "a");
-    assert!(
-        matches!(watch.next(now + 30 * S), Next::Wait(_)),
-        "enough of that"
-    );
-
-    // What had news just now had them before the ping.
-    hear(
-        &mut watch,
-        now + 48 * S,
-        document(1_000, 1_148, &[("a", "2")], ARCHIVED),
-    );
-    now += 48 * S;
-    assert_eq!(looks(&mut watch, now), [0]);
-    read(&mut watch, feed, now, true, "a");
-    hear(
-        &mut watch,
-        now + 48 * S,
-        document(1_048, 1_196, &[("a", "3")], ARCHIVED),
-    );
-    now += 48 * S;
-    assert_eq!(looks(&mut watch, now), [0]);
-    read(&mut watch, feed, now, false, "a");
-    assert!(matches!(watch.next(now + 30 * S), Next::Wait(_)));
+    assert_eq!(settled(&watch), 196);
+    let mut looked_at = vec![];
+    live(&mut watch, now, now + 20 * INTERVAL, |watch, next, now| {
+        if matches!(next, Next::Look { .. }) {
+            looked_at.push(now);
+        }
+        all_is_well(watch, &next, now, ARCHIVED);
+    });
+    assert_eq!(looked_at, [now + INTERVAL], "once more, and enough of that");
 }
 
 #[test]
@@ -392,7 +413,6 @@ fn sup_c1_a_feed_may_move_or_leave() {
             sup: nowhere,
         },
     );
-    watch.handled(FeedNumber(1));
     // The first may have missed what was told while it was looked at.
     assert_eq!(looks(&mut watch, now), [0]);
     read(&mut watch, FeedNumber(0), now, false, "moved");
@@ -430,7 +450,6 @@ fn sup_c6_who_wants_to_hear_rarely_takes_a_longer_window() {
 #[test]
 fn nothing_counts_as_heard_before_it_is_handled() {
     let mut watch = heard(&["a", "b"], ARCHIVED);
-    let settled = |watch: &Watch| watch.settled().next().unwrap().1.second() - 1_767_225_600;
     assert_eq!(settled(&watch), 100);
     let now = 48 * S;
     hear(
@@ -442,23 +461,25 @@ fn nothing_counts_as_heard_before_it_is_handled() {
     assert_eq!(looks(&mut watch, now), [0, 1]);
     read(&mut watch, FeedNumber(0), now, true, "a");
     assert_eq!(settled(&watch), 100);
-    watch.looked(FeedNumber(1), now, Looked::Failed { for_good: false });
+    watch.looked(FeedNumber(1), now, failed(false));
     assert_eq!(settled(&watch), 100, "a feed that failed is owed a look");
-    assert_eq!(watch.handled_update(FeedNumber(1)), None);
+    assert_eq!(watch.told_by(FeedNumber(1)), None, "and must get one");
     assert_eq!(watch.next(now + S), Next::Wait(now + 5 * S));
     let now = now + 5 * S;
     assert_eq!(looks(&mut watch, now), [1]);
     let sup = Announcement::Untold;
     watch.looked(FeedNumber(1), now, Looked::Read { news: true, sup });
-    assert_eq!(settled(&watch), 100, "what was read is not accepted");
-    watch.handled(FeedNumber(1));
     assert_eq!(settled(&watch), 148);
-    assert_eq!(watch.handled_update(FeedNumber(1)), Some("1"));
+    assert_eq!(
+        watch.told_by(FeedNumber(1)),
+        Some((address("b"), Some("1")))
+    );
 
     // What goes on from there knows what was told, and asks for the rest.
     let mut again = Watch::new(pace(), 9);
     again.heard_before(&address("a").document, watch.settled().next().unwrap().1);
-    again.add_feed(Some(address("a")), watch.handled_update(FeedNumber(0)));
+    let (known, update) = watch.told_by(FeedNumber(0)).unwrap();
+    again.add_feed(Some(known), update);
     again.add_feed(Some(address("b")), None);
     let now = Duration::ZERO;
     hear(
@@ -484,5 +505,261 @@ fn what_is_told_during_the_first_look_is_looked_at() {
     );
     // It was read before that, and is done only now.
     read(&mut watch, FeedNumber(1), 3 * S, false, "b");
-    assert_eq!(looks(&mut watch, 3 * S), [1]);
+    assert_eq!(
+        watch.told_by(FeedNumber(1)),
+        None,
+        "an end now loses nothing"
+    );
+    assert_eq!(looks(&mut watch, 3 * S), [0, 1]);
+}
+
+/// Goal: nothing is believed of the time between a feed's first look and the first document that tells of it.
+#[test]
+fn what_changed_before_the_first_document_is_looked_at() {
+    let mut watch = Watch::new(pace(), 1);
+    let feed = watch.add_feed(None, None);
+    assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
+    read(&mut watch, feed, Duration::ZERO, false, "a");
+    hear(&mut watch, Duration::ZERO, NOTHING);
+    let Next::Wait(now) = watch.next(S / 10) else {
+        panic!()
+    };
+    hear(&mut watch, now, document(4_000, 4_070, &[], ARCHIVED));
+    assert_eq!(
+        watch.told_by(feed),
+        None,
+        "it may have changed before 4,000"
+    );
+    let mut looked = 0;
+    live(&mut watch, now, now + INTERVAL, |watch, next, now| {
+        if let Next::Look { fresh, .. } = next {
+            looked += 1;
+            assert!(fresh, "a cache may hold what it was");
+        }
+        let at = Duration::from_secs(4_000) + now;
+        match next {
+            Next::Hear { source, .. } => {
+                let until = u32::try_from(at.as_secs()).unwrap();
+                watch.heard(source, now, document(4_000, until + 70, &[], ARCHIVED));
+            }
+            next => all_is_well(watch, &next, now, ARCHIVED),
+        }
+    });
+    assert_eq!(looked, 1);
+    assert!(watch.told_by(feed).is_some());
+}
+
+/// Goal: while thousands of feeds are looked at for the first time, their document is heard all the same.
+#[test]
+fn a_document_goes_before_feeds() {
+    let mut watch = Watch::new(pace(), 1);
+    for _ in 0..100 {
+        watch.add_feed(None, None);
+    }
+    let Next::Look { feed, .. } = watch.next(Duration::ZERO) else {
+        panic!()
+    };
+    read(&mut watch, feed, Duration::ZERO, false, "a");
+    hear(&mut watch, S, document(30, 100, &[], ARCHIVED));
+    let all: Vec<u32> = (0..100).collect();
+    assert_eq!(
+        looks(&mut watch, 2 * S),
+        all,
+        "the first one again: it was looked at before"
+    );
+    for feed in (0..100).map(FeedNumber) {
+        read(&mut watch, feed, 3 * S, false, "a");
+    }
+    let mut again = vec![];
+    live(&mut watch, 3 * S, 3 * INTERVAL, |watch, next, now| {
+        if let Next::Look { feed, .. } = next {
+            again.push(feed.0);
+        }
+        all_is_well(watch, &next, now, ARCHIVED);
+    });
+    assert!(again.is_empty(), "{again:?}");
+}
+
+/// Goal: what cannot be read holds nothing up, and is looked at in any case by whoever begins anew.
+#[test]
+fn a_feed_that_is_lost_is_told_of_by_nobody() {
+    for for_good in [true, false] {
+        let mut watch = heard(&["a", "b"], ARCHIVED);
+        let mut now = 48 * S;
+        let pairs = [("a", "1"), ("b", "1")];
+        hear(&mut watch, now, document(78, 148, &pairs, ARCHIVED));
+        assert_eq!(looks(&mut watch, now), [0, 1]);
+        read(&mut watch, FeedNumber(1), now, true, "b");
+        watch.looked(FeedNumber(0), now, failed(for_good));
+        let mut tries = vec![now];
+        let until = if for_good { now + S } else { 2 * INTERVAL };
+        live(&mut watch, now, until, |watch, next, now| match next {
+            Next::Look { feed, fresh } if settled(watch) == 100 => {
+                assert!(fresh && feed.0 == 0);
+                tries.push(now);
+                watch.looked(feed, now, failed(for_good));
+            }
+            next => all_is_well(watch, &next, now, ARCHIVED),
+        });
+        assert_eq!(tries.len(), if for_good { 1 } else { 10 });
+        assert!(settled(&watch) > 100);
+        assert_eq!(watch.told_by(FeedNumber(0)), None);
+        assert!(watch.told_by(FeedNumber(1)).is_some());
+
+        // It is tried on, and told of again once it works.
+        now = *tries.last().unwrap();
+        let mut looked_at = vec![];
+        live(&mut watch, until, 5 * INTERVAL, |watch, next, now| {
+            if let Next::Look { fresh, .. } = next {
+                assert!(fresh);
+                looked_at.push(now);
+            }
+            all_is_well(watch, &next, now, ARCHIVED);
+        });
+        assert!((now + INTERVAL..now + 2 * INTERVAL).contains(&looked_at[0]));
+        assert!(watch.told_by(FeedNumber(0)).is_some());
+    }
+}
+
+#[test]
+fn a_server_that_asks_to_wait_is_obeyed() {
+    let mut watch = heard(&["a"], "");
+    let busy = Some(100 * S);
+    hear(&mut watch, 48 * S, Heard::Nothing { retry_after: busy });
+    let Next::Wait(until) = watch.next(49 * S) else {
+        panic!()
+    };
+    assert!(until >= 148 * S, "{until:?}");
+    hear(
+        &mut watch,
+        until.max(180 * S),
+        document(30, 280, &[("a", "1")], ""),
+    );
+    let now = 180 * S;
+    assert_eq!(looks(&mut watch, now), [0]);
+    let asked = Looked::Failed {
+        for_good: false,
+        retry_after: Some(77 * S),
+    };
+    watch.looked(FeedNumber(0), now, asked);
+    assert_eq!(watch.next_feed(now), Next::Wait(now + 77 * S));
+}
+
+/// Goal: what nobody announces is not asked for, however many were announced.
+#[test]
+fn a_document_that_no_feed_announces_is_forgotten() {
+    let mut watch = Watch::new(pace(), 1);
+    watch.heard_before(&address("a").document, Instant::from_micros(7));
+    assert_eq!(watch.next(Duration::ZERO), Next::Nothing);
+    assert_eq!(watch.settled().count(), 0);
+    let feed = watch.add_feed(None, None);
+    let base = "https://e/".parse().unwrap();
+    let mut now = Duration::ZERO;
+    for number in 0..1_000 {
+        now += 11 * INTERVAL;
+        let Next::Look { feed, .. } = watch.next_feed(now) else {
+            panic!("{number}")
+        };
+        let sup = SupAddress::parse(&format!("https://e/{number}.json#a"), &base).into();
+        watch.looked(feed, now, Looked::Read { news: true, sup });
+        let Next::Hear { source, .. } = watch.next_document(now) else {
+            panic!("{number}")
+        };
+        // The one before comes late, or never.
+        if number % 2 == 0 {
+            watch.heard(source, now, NOTHING);
+        }
+    }
+    assert_eq!(watch.conditions().count(), 1);
+    let sup = Announcement::Nowhere;
+    now += 11 * INTERVAL;
+    assert!(matches!(watch.next_feed(now), Next::Look { .. }));
+    watch.looked(feed, now, Looked::Read { news: true, sup });
+    assert_eq!(watch.conditions().count(), 0);
+    assert_eq!(watch.next_document(now + INTERVAL), Next::Nothing);
+}
+
+/// SUP-C10: a publisher that tells ever more of one feed takes no memory and no time.
+#[test]
+fn pairs_without_end_are_borne() {
+    let mut watch = heard(&["a"; 50], ARCHIVED);
+    let mut second = 100;
+    for round in 0..20 {
+        let now = Duration::from_secs(u64::from(second));
+        second += 48;
+        let updates: Vec<String> = (0..10_000).map(|n| format!("{round}-{n}")).collect();
+        let pairs: Vec<(&str, &str)> = updates.iter().map(|update| ("a", &**update)).collect();
+        hear(&mut watch, now, document(0, second, &pairs, ARCHIVED));
+        let called = looks(&mut watch, now);
+        assert_eq!(called.len(), 50);
+        for feed in called {
+            read(&mut watch, FeedNumber(feed), now, true, "a");
+        }
+        let known: usize = watch.sources.values().map(Source::known_pairs).sum();
+        assert!(known <= 30_000, "{known}");
+        assert!(watch.feed_turns.len() <= 50 && watch.source_turns.len() <= 1);
+    }
+}
+
+/// SUP-C7: who archives no more can tell too little.
+#[test]
+fn a_publisher_that_stops_archiving_gets_a_safety_net() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    assert_eq!(watch.next_feed(S), Next::Nothing);
+    hear(&mut watch, 48 * S, document(78, 148, &[], ""));
+    assert!(matches!(watch.next_feed(49 * S), Next::Wait(_)));
+    hear(&mut watch, 96 * S, document(78, 196, &[], ARCHIVED));
+    assert_eq!(watch.next_feed(97 * S), Next::Nothing);
+}
+
+#[test]
+fn an_interval_may_be_any_time() {
+    for interval in [Duration::ZERO, Duration::MAX] {
+        let pace = Pace {
+            interval,
+            sup_interval: interval,
+        };
+        let mut watch = Watch::new(pace, 1);
+        let feed = watch.add_feed(None, None);
+        for second in 0..10 {
+            let now = 3 * second * S;
+            if let Next::Look { .. } = watch.next_feed(now) {
+                assert!(matches!(watch.next_feed(now), Next::Nothing));
+                read(&mut watch, feed, now, false, "a");
+            }
+            if let Next::Hear { source, .. } = watch.next_document(now) {
+                watch.heard(source, now, document(0, 100 + 3 * second, &[], ""));
+            }
+        }
+    }
+}
+
+/// SUP-C10: a window that may not be had is not asked for again and again.
+#[test]
+fn a_window_that_cannot_be_had_is_left() {
+    let pace = Pace {
+        interval: INTERVAL,
+        sup_interval: 180 * S,
+    };
+    let mut watch = Watch::new(pace, 1);
+    watch.add_feed(None, None);
+    assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
+    read(&mut watch, FeedNumber(0), Duration::ZERO, false, "a");
+    let periods = ",\"available_periods\":{\"300\":\"https://elsewhere/sup.json\"}";
+    let (mut now, mut elsewhere) = (Duration::ZERO, 0);
+    for second in 0..3_600 {
+        now = second * S;
+        if let Next::Hear { source, url, .. } = watch.next_document(now) {
+            let is_ours = url.host_str() == Some("e");
+            elsewhere += u32::from(!is_ours);
+            let heard = if is_ours {
+                document(0, second + 1, &[], periods)
+            } else {
+                NOTHING
+            };
+            watch.heard(source, now, heard);
+        }
+    }
+    assert_eq!(elsewhere, 3, "{now:?}");
+    assert_eq!(watch.conditions().next().unwrap().1, Condition::Working);
 }

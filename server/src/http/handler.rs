@@ -200,6 +200,11 @@ impl Handler {
                 self.catalogue(path, query, headers, access).await
             }
             (Route::Sup(circle, window), _) if reading => {
+                if circle == Circle::Apart
+                    && let Err(denied) = access.knows_caller(headers)
+                {
+                    return Ok(denied_answer(denied));
+                }
                 self.updates(request.uri(), headers, circle, window, access)
                     .await
             }

@@ -1,0 +1,288 @@
+//! What a watcher is made from.
+//!
+//! Shell: the state folder.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use simplefeed_core::{
+    limits::{WATCH_SECONDS_DEFAULT, WATCHED_FEEDS_MAX},
+    replay::Bookmark,
+    watch::{Pace, Watch},
+};
+use tokio::{sync::mpsc, task::JoinSet, time};
+use url::Url;
+
+use super::{
+    AHEAD, Feed, FeedWatcher, WatchError,
+    book::{Book, Known, Notes},
+};
+use crate::{
+    consumer::{Consumer, ConsumerError, Since},
+    fetch::Fetcher,
+    state::StateFolder,
+    transport::{self, Timeouts, Transport},
+};
+
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    since: Since,
+    timeouts: Timeouts,
+    document_bytes_max: Option<usize>,
+    token: Option<String>,
+    allowed_origins: Vec<Url>,
+}
+
+/// Makes a [`FeedWatcher`].
+pub struct WatchBuilder {
+    urls: Vec<String>,
+    pace: Pace,
+    options: Options,
+    transport: Option<Arc<dyn Transport>>,
+    state: Option<StateFolder>,
+}
+
+impl std::fmt::Debug for WatchBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WatchBuilder").finish_non_exhaustive()
+    }
+}
+
+impl WatchBuilder {
+    pub(super) fn new(urls: Vec<String>) -> Self {
+        Self {
+            urls,
+            pace: Pace {
+                interval: Duration::from_secs(WATCH_SECONDS_DEFAULT),
+                sup_interval: Duration::ZERO,
+            },
+            options: Options {
+                since: Since::Newest,
+                timeouts: Timeouts::default(),
+                document_bytes_max: None,
+                token: None,
+                allowed_origins: vec![],
+            },
+            transport: None,
+            state: None,
+        }
+    }
+
+    /// Remembers in a folder what was accepted of each feed, and up to where SUP documents were heard.
+    #[must_use]
+    pub fn state(self, state: StateFolder) -> Self {
+        Self {
+            state: Some(state),
+            ..self
+        }
+    }
+
+    /// Says where to begin in feeds that were never seen; with the next entry to come by default.
+    #[must_use]
+    pub fn since(mut self, since: Since) -> Self {
+        self.options.since = since;
+        self
+    }
+
+    /// Looks so often at a feed that no SUP document tells about; every 30 minutes by default.
+    #[must_use]
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.pace.interval = interval;
+        self
+    }
+
+    /// Hears SUP documents at most so often; a little faster than their period by default.
+    #[must_use]
+    pub fn sup_interval(mut self, sup_interval: Duration) -> Self {
+        self.pace.sup_interval = sup_interval;
+        self
+    }
+
+    /// Waits so long for answers; a transport of your own has its own patience.
+    #[must_use]
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.options.timeouts = timeouts;
+        self
+    }
+
+    /// Accepts documents of at most this many decoded bytes; 64 MiB by default.
+    #[must_use]
+    pub fn document_bytes_max(mut self, document_bytes_max: usize) -> Self {
+        self.options.document_bytes_max = Some(document_bytes_max);
+        self
+    }
+
+    /// Sends a bearer token to the origin of the feeds, and to no other. They must be of one.
+    #[must_use]
+    pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
+        self.options.token = Some(token.into());
+        self
+    }
+
+    /// Allows links, redirects and SUP documents to lead to the origin of `url`, too. By default nothing is
+    /// asked anywhere but at a feed's own origin.
+    #[must_use]
+    pub fn allow_origin(mut self, url: Url) -> Self {
+        self.options.allowed_origins.push(url);
+        self
+    }
+
+    /// Brings another transport.
+    #[must_use]
+    pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
+        Self {
+            transport: Some(transport),
+            ..self
+        }
+    }
+
+    /// Makes the watcher. Nothing is fetched yet.
+    ///
+    /// # Errors
+    ///
+    /// See [`WatchError`].
+    pub fn build(self) -> Result<FeedWatcher, WatchError> {
+        let Self {
+            urls,
+            pace,
+            options,
+            transport,
+            state,
+        } = self;
+        let count = urls.len();
+        if !(1..=WATCHED_FEEDS_MAX).contains(&count) {
+            return Err(WatchError::Count { count });
+        }
+        let transport = options.transport(transport)?;
+        let seed = u64::from(std::process::id());
+        let mut watch = Watch::new(pace, seed);
+        let (book, mut notes) = match state {
+            Some(state) => {
+                let (book, notes) = Book::open(state)?;
+                (Some(book), notes)
+            }
+            None => (None, Notes::default()),
+        };
+        for (document, updated) in &notes.heard {
+            watch.heard_before(document, *updated);
+        }
+        let (mut feeds, mut origins) = (vec![], HashSet::new());
+        let mut given = HashSet::new();
+        for url in urls {
+            if given.insert(url.clone()) {
+                let consumer = options.consumer(&url, None, &transport)?;
+                origins.insert(consumer.origin());
+                let known = notes.feeds.remove(&url).unwrap_or_default();
+                feeds.push(add(&mut watch, url, known));
+            }
+        }
+        if options.token.is_some() && origins.len() > 1 {
+            let origins = origins.len();
+            return Err(WatchError::Token { origins });
+        }
+        // Nobody hears of them from now on: whoever watches them again must look.
+        let (others, were_told) = notes.of_others();
+        let (tell, events) = mpsc::channel(AHEAD);
+        let mut watcher = FeedWatcher {
+            watch,
+            began: time::Instant::now(),
+            feeds,
+            options,
+            transport,
+            origins,
+            tags: HashMap::new(),
+            looks: JoinSet::new(),
+            hearings: JoinSet::new(),
+            events,
+            tell,
+            ahead: Arc::default(),
+            troubles: VecDeque::new(),
+            book,
+            others,
+            saved_at: time::Instant::now(),
+            changed: HashSet::new(),
+            settled: HashMap::new(),
+        };
+        watcher.note(&were_told)?;
+        Ok(watcher)
+    }
+}
+
+/// Has a feed watched, with what is known of it.
+fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
+    let Known {
+        place, sup, update, ..
+    } = known;
+    // What was never read is looked at in any case.
+    let told = sup.filter(|_| place.is_some());
+    let update = update.filter(|_| told.is_some());
+    watch.add_feed(told, update.as_deref());
+    Feed {
+        url: url.into(),
+        place,
+        look: 0,
+        delivered: 0,
+        accepted: 0,
+        over: None,
+    }
+}
+
+impl Options {
+    fn transport(
+        &self,
+        brought: Option<Arc<dyn Transport>>,
+    ) -> Result<Arc<dyn Transport>, ConsumerError> {
+        match brought {
+            Some(transport) => Ok(transport),
+            None => transport::ready_made(self.timeouts).map_err(ConsumerError::Transport),
+        }
+    }
+
+    pub(super) fn consumer(
+        &self,
+        url: &str,
+        place: Option<Bookmark>,
+        transport: &Arc<dyn Transport>,
+    ) -> Result<Consumer, ConsumerError> {
+        let mut builder = Consumer::builder(url)
+            .since(self.since.clone())
+            .transport(Arc::clone(transport));
+        if let Some(place) = place {
+            builder = builder.resume(place);
+        }
+        if let Some(bytes) = self.document_bytes_max {
+            builder = builder.document_bytes_max(bytes);
+        }
+        if let Some(token) = &self.token {
+            builder = builder.bearer_token(token);
+        }
+        for origin in &self.allowed_origins {
+            builder = builder.allow_origin(origin.clone());
+        }
+        builder.build()
+    }
+
+    /// Returns a fetcher of a SUP document and what belongs to it: at home where it is, which
+    /// `is_of_feeds` if feeds are, too.
+    pub(super) fn fetcher(
+        &self,
+        document: &Url,
+        is_of_feeds: bool,
+        transport: &Arc<dyn Transport>,
+    ) -> Fetcher {
+        let mut fetcher = Fetcher::new(Arc::clone(transport), document);
+        if let Some(bytes) = self.document_bytes_max {
+            fetcher = fetcher.document_bytes_max(bytes);
+        }
+        if let Some(token) = self.token.as_ref().filter(|_| is_of_feeds) {
+            fetcher = fetcher.bearer_token(token);
+        }
+        for origin in &self.allowed_origins {
+            fetcher = fetcher.allow_origin(origin);
+        }
+        fetcher
+    }
+}

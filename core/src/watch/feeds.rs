@@ -1,0 +1,332 @@
+//! The feeds of a watch: when each is looked at, and what follows from a look.
+//!
+//! Pure.
+
+use std::time::Duration;
+
+use super::{Condition, FeedNumber, Looked, Next, SourceNumber, Watch};
+use crate::{
+    limits::PAUSE_SECONDS_MAX,
+    sup::{Announcement, SupAddress},
+};
+
+/// How much more rarely than the interval a feed is looked at while SUP tells of it (rule SUP-C7).
+const SAFETY_NET: u32 = 10;
+/// A feed that shows nothing new after a ping is looked at again after so long (rule SUP-C9): a replica may
+/// lag.
+const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
+/// The pause after a failed look at a feed, doubled each time.
+const BACK_OFF: Duration = Duration::from_secs(5);
+
+/// Why it is a feed's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It is not known where its updates are told.
+    First,
+    Ping,
+    Background,
+}
+
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub(super) source: Option<SourceNumber>,
+    /// What stands for it there.
+    pub(super) id: Box<str>,
+    /// The update that was told last.
+    pub(super) update: Option<Box<str>>,
+    /// Something is known to have changed, or to be unknown, and what came of it is not handled.
+    pub(super) owed: bool,
+    /// How often in a row it showed nothing new after a ping.
+    pub(super) vain: usize,
+    /// When the last look began that was past all caches, and read it.
+    pub(super) seen_at: Option<Duration>,
+    pub(super) turn: Turn,
+    why: Why,
+    /// How often in a row it could not be read.
+    failures: u32,
+}
+
+/// When it is a feed's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// When SUP tells of it.
+    Rests,
+    /// At this time, or sooner if SUP tells of it.
+    Due(Duration),
+    /// Now. The look began at `since`; `fresh` if it is past all caches, and `called` if what it reads may be
+    /// older than what was told meanwhile.
+    Looking {
+        since: Duration,
+        fresh: bool,
+        called: bool,
+    },
+}
+
+impl Feed {
+    pub(super) fn new(update: Option<&str>) -> Self {
+        Self {
+            source: None,
+            id: "".into(),
+            update: update.map(Into::into),
+            owed: false,
+            vain: 0,
+            seen_at: None,
+            turn: Turn::Rests,
+            why: Why::First,
+            failures: 0,
+        }
+    }
+
+    /// Whether it is its turn for safety only.
+    pub(super) fn is_in_background(&self) -> bool {
+        let is_looking = matches!(self.turn, Turn::Looking { .. });
+        self.why == Why::Background && !is_looking && !self.owed
+    }
+}
+
+impl Watch {
+    pub(super) fn look(&mut self, number: FeedNumber, now: Duration) -> Next {
+        let feed = self.feed_mut(number);
+        let fresh = feed.owed || feed.why != Why::Background;
+        feed.turn = Turn::Looking {
+            since: now,
+            fresh,
+            called: false,
+        };
+        match feed.why {
+            Why::First => self.tally.first += 1,
+            Why::Ping => self.tally.pings += 1,
+            Why::Background => self.tally.background += 1,
+        }
+        Next::Look {
+            feed: number,
+            fresh,
+        }
+    }
+
+    /// Takes what came of looking at a feed.
+    pub fn looked(&mut self, number: FeedNumber, now: Duration, looked: Looked) {
+        let feed = self.feed_mut(number);
+        let Turn::Looking {
+            since,
+            fresh,
+            called,
+        } = std::mem::replace(&mut feed.turn, Turn::Rests)
+        else {
+            return;
+        };
+        match looked {
+            Looked::Failed {
+                for_good,
+                retry_after,
+            } => self.failed(number, now, called, for_good, retry_after),
+            Looked::Read { news, sup } => {
+                feed.failures = 0;
+                if fresh {
+                    feed.seen_at = Some(since);
+                }
+                let came_late = match sup {
+                    Announcement::At(address) => self.join(number, address, now),
+                    Announcement::Nowhere => {
+                        self.leave(number);
+                        false
+                    }
+                    Announcement::Untold => false,
+                };
+                if called {
+                    self.feed_mut(number).vain = 0;
+                    self.call(number, now, Why::Ping);
+                } else if came_late {
+                    self.owe(number);
+                    self.call(number, now, Why::Background);
+                } else {
+                    self.plan(number, now, news);
+                }
+            }
+        }
+    }
+
+    /// Decides when a feed that was read is looked at again.
+    fn plan(&mut self, number: FeedNumber, now: Duration, news: bool) {
+        let feed = self.feed_mut(number);
+        let in_vain = feed.why == Why::Ping && !news;
+        if !in_vain {
+            feed.vain = 0;
+            self.pay(number);
+            return self.rest(number, now);
+        }
+        if let Some(pause) = LOOKS_AGAIN.get(feed.vain) {
+            feed.vain += 1;
+            return self.call(number, now + *pause, Why::Ping);
+        }
+        feed.vain = 0;
+        self.pay(number);
+        self.rest(number, now);
+        // Once more, should its replicas lag that much.
+        self.call(number, now + self.pace.interval, Why::Background);
+    }
+
+    fn failed(
+        &mut self,
+        number: FeedNumber,
+        now: Duration,
+        called: bool,
+        for_good: bool,
+        retry_after: Option<Duration>,
+    ) {
+        let interval = self.pace.interval;
+        let feed = self.feed_mut(number);
+        if called {
+            feed.why = Why::Ping;
+        }
+        let back_off = BACK_OFF.saturating_mul(1 << feed.failures.min(24));
+        feed.failures = feed.failures.saturating_add(1);
+        let is_lost = for_good || back_off >= interval;
+        let asked = retry_after.unwrap_or_default();
+        let asked = asked.min(Duration::from_secs(PAUSE_SECONDS_MAX));
+        if is_lost {
+            // Nothing is known of it any more, and nobody waits for it.
+            self.feed_mut(number).why = Why::First;
+            self.leave(number);
+            self.feed_mut(number).owed = false;
+            let pause = interval + self.spread(interval);
+            self.due_at(number, Some(now + pause.max(asked)));
+        } else {
+            self.due_at(number, Some(now + back_off.max(asked)));
+        }
+    }
+
+    /// Makes it a feed's turn at some time, unless it is its turn before.
+    pub(super) fn call(&mut self, number: FeedNumber, at: Duration, why: Why) {
+        let feed = self.feed_mut(number);
+        let is_sooner = match &mut feed.turn {
+            Turn::Looking { called, .. } => {
+                // What it reads may be older.
+                *called |= feed.owed;
+                return;
+            }
+            Turn::Due(due) => at < *due,
+            Turn::Rests => true,
+        };
+        if why == Why::Ping || is_sooner {
+            feed.why = why;
+        }
+        if is_sooner {
+            self.due_at(number, Some(at));
+        }
+    }
+
+    /// Lets a feed rest until its turn comes for safety.
+    pub(super) fn rest(&mut self, number: FeedNumber, now: Duration) {
+        let usual = self.usual(number);
+        let pause = match self.feed(number).why {
+            // So that feeds that were looked at together are not for ever.
+            Why::First => usual.map(|usual| self.spread(usual)),
+            Why::Ping | Why::Background => usual,
+        };
+        self.feed_mut(number).why = Why::Background;
+        self.due_at(number, pause.map(|pause| now + pause));
+    }
+
+    /// Lets a feed rest like the others of its document, each until another time.
+    pub(super) fn rest_apart(&mut self, number: FeedNumber, now: Duration) {
+        self.feed_mut(number).why = Why::First;
+        self.rest(number, now);
+    }
+
+    /// Returns how long a feed rests without a ping.
+    fn usual(&self, number: FeedNumber) -> Option<Duration> {
+        let source = self.feed(number).source.map(|source| self.source(source));
+        match source {
+            Some(source) if source.condition != Condition::Broken => {
+                (!source.is_archived).then(|| self.pace.interval * SAFETY_NET)
+            }
+            _ => Some(self.pace.interval),
+        }
+    }
+
+    fn due_at(&mut self, number: FeedNumber, at: Option<Duration>) {
+        let turn = at.map_or(Turn::Rests, Turn::Due);
+        let before = std::mem::replace(&mut self.feed_mut(number).turn, turn);
+        if let Turn::Due(before) = before {
+            self.feed_turns.remove(&(before, number));
+        }
+        if let Some(at) = at {
+            self.feed_turns.insert((at, number));
+        }
+    }
+
+    /// Takes up what a feed that was read announces (rule SUP-C1). Returns whether something may have been
+    /// told of it before it was known there.
+    fn join(&mut self, number: FeedNumber, address: SupAddress, now: Duration) -> bool {
+        let feed = self.feed(number);
+        if let Some(source) = feed.source
+            && feed.id == address.id
+            && self.source(source).announced == address.document
+        {
+            return false;
+        }
+        let seen_at = feed.seen_at;
+        let source = self.take_up(number, address, now);
+        let heard_at = self.source(source).heard_at;
+        heard_at.is_some_and(|heard_at| seen_at.is_none_or(|seen_at| seen_at <= heard_at))
+    }
+
+    pub(super) fn take_up(
+        &mut self,
+        number: FeedNumber,
+        address: SupAddress,
+        now: Duration,
+    ) -> SourceNumber {
+        self.leave(number);
+        let SupAddress { document, id } = address;
+        let found = self.source_at(&document, now);
+        let feed = self.feed_mut(number);
+        feed.source = Some(found);
+        feed.id.clone_from(&id);
+        let owed = feed.owed;
+        let source = self.source_mut(found);
+        source.owing += usize::from(owed);
+        if source.add(id, number) {
+            self.ask_at(found, now);
+        }
+        found
+    }
+
+    fn leave(&mut self, number: FeedNumber) {
+        let feed = self.feed_mut(number);
+        let Some(left) = feed.source.take() else {
+            return;
+        };
+        let (id, owed) = (std::mem::take(&mut feed.id), feed.owed);
+        let source = self.source_mut(left);
+        source.owing -= usize::from(owed);
+        source.remove(&id, number);
+        if source.is_idle() {
+            self.forget(left);
+        } else {
+            self.settle(left);
+        }
+    }
+
+    /// Notes that a feed is owed a look.
+    pub(super) fn owe(&mut self, number: FeedNumber) {
+        let feed = self.feed_mut(number);
+        if let Some(source) = feed.source.filter(|_| !feed.owed) {
+            feed.owed = true;
+            self.source_mut(source).owing += 1;
+        }
+    }
+
+    /// Notes that it is no more.
+    fn pay(&mut self, number: FeedNumber) {
+        let feed = self.feed_mut(number);
+        if !std::mem::take(&mut feed.owed) {
+            return;
+        }
+        if let Some(source) = feed.source {
+            self.source_mut(source).owing -= 1;
+            self.settle(source);
+        }
+    }
+}
