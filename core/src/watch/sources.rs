@@ -459,9 +459,7 @@ impl Watch {
     /// Notes how far everything is known and handled.
     pub(super) fn settle(&mut self, number: SourceNumber) {
         let source = self.source_mut(number);
-        // A walk that is not over may yet tell of more.
-        let is_chasing = !matches!(source.asking, Asking::Current);
-        if source.owing == 0 && !is_chasing {
+        if source.owing == 0 {
             source.settled = source.updated.or(source.settled);
         }
     }

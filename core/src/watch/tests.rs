@@ -549,6 +549,40 @@ fn what_changed_before_the_first_document_is_looked_at() {
     assert!(watch.told_by(feed).is_some());
 }
 
+/// Goal: what a cache has answered is no proof of what a feed was at that time.
+#[test]
+fn what_a_cache_has_shown_is_looked_at_again() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    let feed = watch.add_feed(None, None);
+    assert_eq!(looks(&mut watch, Duration::ZERO), [1]);
+    let sup = Announcement::Nowhere;
+    watch.looked(feed, Duration::ZERO, Looked::Read { news: true, sup });
+    let mut looks = vec![];
+    live(&mut watch, S, 2 * INTERVAL, |watch, next, now| match next {
+        Next::Look { feed, fresh } => {
+            looks.push((feed.0, fresh));
+            read(watch, feed, now, false, "b");
+        }
+        next => all_is_well(watch, &next, now, ARCHIVED),
+    });
+    assert_eq!(looks, [(1, false), (1, true)]);
+}
+
+/// SUP-C9: also a ping that comes while a look fails is one.
+#[test]
+fn a_ping_during_a_look_that_fails_is_a_ping() {
+    let mut watch = heard(&["a"], "");
+    let feed = FeedNumber(0);
+    let at = 10 * INTERVAL;
+    assert_eq!(watch.next_feed(at), Next::Look { feed, fresh: false });
+    hear(&mut watch, at, document(0, 18_100, &[("a", "1")], ""));
+    watch.looked(feed, at, failed(false));
+    let at = at + 5 * S;
+    assert_eq!(watch.next_feed(at), Next::Look { feed, fresh: true });
+    read(&mut watch, feed, at, false, "a");
+    assert_eq!(watch.next_feed(at), Next::Wait(at + 2 * S));
+}
+
 /// Goal: while thousands of feeds are looked at for the first time, their document is heard all the same.
 #[test]
 fn a_document_goes_before_feeds() {
