@@ -3,19 +3,16 @@
 //! Shell over the log and the archive. They are a view: what comes out is what was there, byte for
 //! byte, or something had damaged it.
 
-use simplefeed_core::feed::{CommitNumber, DocumentNumber, FeedName};
+use simplefeed_core::feed::{DocumentNumber, FeedName};
 
 use crate::{
     log::EntryLog,
     views::{
         archive_files::{Archive, ArchiveError, Remade},
-        sup::{Beginning, SupWindows, file_name},
-        sup_files::SupFiles,
+        sup::file_name,
+        sup_files::{SupFiles, every_window},
     },
 };
-
-/// Commits looked at together.
-const COMMITS_TOGETHER: usize = 1_000;
 
 /// What became of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,22 +73,11 @@ fn rebuild_sup(
     files: &SupFiles,
     report: &mut Report,
 ) -> Result<(), ArchiveError> {
-    let mut windows = SupWindows::new(Beginning::default(), Beginning::default(), 0);
-    let mut next = CommitNumber(1);
-    loop {
-        let outlines = log.outlines(next, COMMITS_TOGETHER)?;
-        let Some(last) = outlines.last() else {
-            return Ok(());
-        };
-        next = last.number.next();
-        for outline in &outlines {
-            for (circle, window) in windows.take(outline, log)? {
-                let remade = files.write(circle, &window)?;
-                windows.archived(circle, &window);
-                report.add(remade, || {
-                    format!("{}/{}", circle.name(), file_name(window.name))
-                });
-            }
-        }
-    }
+    every_window(log, |circle, window| {
+        let remade = files.write(circle, window)?;
+        report.add(remade, || {
+            format!("{}/{}", circle.name(), file_name(window.name))
+        });
+        Ok(())
+    })
 }

@@ -2,8 +2,8 @@
 //!
 //! Shell over the log and the archive, which it only reads. The commits are replayed into a model, whose
 //! every statement the log's own records must agree with; then each archived document is rendered
-//! again and compared with its file, its twin, its sidecar, its record and its links. What is damaged
-//! is a fault in the report, and checking goes on behind it.
+//! again and compared with its file, its twin, its sidecar, its record and its links, and so is each
+//! archived SUP document with its file and its record. What is damaged is a fault in the report, and checking goes on behind it.
 
 use std::collections::HashMap;
 
@@ -26,6 +26,7 @@ use crate::{
         frozen_files::gunzip,
         index,
         manifest::{Archived, ManifestError},
+        sup_files::every_window,
     },
 };
 
@@ -111,6 +112,13 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
             }
             checked => checked?,
         }
+    }
+    if complete {
+        let files = archive.sup_files();
+        every_window(log, |circle, window| {
+            report.faults.extend(files.fault(circle, window)?);
+            Ok(())
+        })?;
     }
     Ok(report)
 }

@@ -591,6 +591,14 @@ fn ten_thousand_feeds_are_few_requests() {
     });
     server.stop();
     fs::write(&file, b"damage").unwrap();
+    let verified = run(
+        "simplefeed-server",
+        &["verify", "--data", data.to_str().unwrap()],
+        b"",
+    );
+    let faults = text(&verified.stdout);
+    assert_eq!(verified.status.code(), Some(15), "{faults}");
+    assert!(faults.contains(file.to_str().unwrap()), "{faults}");
     let copy = folder.path().join("copy");
     copy_folder(&data, &copy);
     crate::harness::check_folder("rebuild", &data);

@@ -27,8 +27,10 @@ use super::{
     manifest::Coded,
     sup::{Beginning, Circle, SupWindows, Update, Window, file_name},
 };
-use crate::log::barrier::sync_folder;
+use crate::log::{EntryLog, barrier::sync_folder};
 
+/// Commits looked at together.
+const COMMITS_TOGETHER: usize = 1_000;
 const RECORD_BYTES: usize = 88;
 const RECORD_LENGTH: u64 = 88;
 const UPDATE_BYTES: usize = 32;
@@ -247,10 +249,7 @@ impl SupFiles {
         let path = self.path(circle, window.name);
         let folder = path.parent().unwrap_or(&path);
         create_folder(folder).map_err(failed("create", folder))?;
-        let bytes = match circle {
-            Circle::Public => window.document(|_| true),
-            Circle::Apart => encode_updates(window),
-        };
+        let bytes = bytes_of(circle, window);
         let modified = Instant::from_micros(window.until * 1_000_000);
         let mut files = FrozenFiles::default();
         let mut remade = Remade::Identical;
@@ -281,6 +280,35 @@ impl SupFiles {
             sync_folder(&self.views)
         })
         .map_err(failed("write", &path))
+    }
+
+    /// Compares what is archived of a window with its digest.
+    ///
+    /// # Errors
+    ///
+    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    pub fn look_at(&self, circle: Circle, record: &Record) -> Result<(), ArchiveError> {
+        match circle {
+            Circle::Public => self.document(record).map(drop),
+            Circle::Apart => self.window(record).map(drop),
+        }
+    }
+
+    /// Says what is wrong with what is archived of a window. One that has no record is not archived yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the records cannot be read.
+    pub fn fault(&self, circle: Circle, window: &Window) -> Result<Option<String>, ArchiveError> {
+        let Some(record) = self.record(circle, window.name.number)? else {
+            return Ok(None);
+        };
+        if record != Record::of(window, Coded::of(&bytes_of(circle, window))) {
+            let (circle, file) = (circle.name(), file_name(window.name));
+            return Ok(Some(format!("{circle}/{file} is not what the log says")));
+        }
+        let looked = self.look_at(circle, &record);
+        Ok(looked.err().map(|error| error.to_string()))
     }
 
     /// Returns the bytes of a window that everybody may see, as they are or compressed.
@@ -328,6 +356,40 @@ impl SupFiles {
             commit: record.commit,
             updates: decode_updates(&bytes),
         })
+    }
+}
+
+/// Hands over every window of a log that is over, of both series.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read, or what `each` returns.
+pub fn every_window(
+    log: &dyn EntryLog,
+    mut each: impl FnMut(Circle, &Window) -> Result<(), ArchiveError>,
+) -> Result<(), ArchiveError> {
+    let mut windows = SupWindows::new(Beginning::default(), Beginning::default(), 0);
+    let mut next = CommitNumber(1);
+    loop {
+        let outlines = log.outlines(next, COMMITS_TOGETHER)?;
+        let Some(last) = outlines.last() else {
+            return Ok(());
+        };
+        next = last.number.next();
+        for outline in &outlines {
+            for (circle, window) in windows.take(outline, log)? {
+                each(circle, &window)?;
+                windows.archived(circle, &window);
+            }
+        }
+    }
+}
+
+/// Returns what is archived of a window.
+fn bytes_of(circle: Circle, window: &Window) -> Vec<u8> {
+    match circle {
+        Circle::Public => window.document(|_| true),
+        Circle::Apart => encode_updates(window),
     }
 }
 
@@ -470,11 +532,17 @@ mod tests {
         files.write(Circle::Public, &window(1)).unwrap();
         let path = folder.path().join("www/sup/1.json");
         let record = files.record(Circle::Public, 1).unwrap().unwrap();
+        let fault = |window| files.fault(Circle::Public, &window).unwrap();
+        assert_eq!((fault(window(1)), fault(window(2))), (None, None));
+        let mut another = window(1);
+        another.updates.pop();
+        assert!(fault(another).unwrap().starts_with("sup/1.json is not"));
         fs::write(&path, b"{}").unwrap();
         assert!(matches!(
             files.document(&record),
             Err(ArchiveError::Damaged { .. })
         ));
+        assert!(fault(window(1)).unwrap().contains("sup/1.json"));
         assert_eq!(
             files.write(Circle::Public, &window(1)).unwrap(),
             Remade::Different

@@ -14,6 +14,8 @@ use tracing::error;
 use super::{
     CommitQueue,
     archive_files::{Archive, ArchiveError},
+    sup::Circle,
+    sup_files::SupFiles,
 };
 use crate::log::EntryLog;
 
@@ -49,7 +51,7 @@ pub fn watch(archive: &Archive, log: &dyn EntryLog, queue: &CommitQueue) {
                 return;
             }
         }
-        if queue.is_closed_within(REST) {
+        if !watch_windows(&archive.sup_files(), queue) || queue.is_closed_within(REST) {
             return;
         }
     }
@@ -81,6 +83,29 @@ fn watch_feed(archive: &Archive, feed: &FeedName, queue: &CommitQueue) -> bool {
         }
     }
     !queue.is_closed()
+}
+
+/// Looks at the archived SUP documents. Returns whether to go on.
+fn watch_windows(files: &SupFiles, queue: &CommitQueue) -> bool {
+    for circle in Circle::ALL {
+        for number in 1.. {
+            if queue.is_closed_within(PACE) {
+                return false;
+            }
+            let looked = match files.record(circle, number) {
+                Ok(Some(record)) => files.look_at(circle, &record),
+                Ok(None) => break,
+                Err(error) => {
+                    report(&error);
+                    break;
+                }
+            };
+            if let Err(error) = looked {
+                report(&error);
+            }
+        }
+    }
+    true
 }
 
 fn report(error: &ArchiveError) {
