@@ -411,9 +411,8 @@ impl Fetcher {
         let told = told.find_map(|text| SupAddress::parse(&text, url));
         // Who has a token is told of closed feeds only where the token is sent.
         let is_for_us = |document: &Url| {
-            let origin = document.origin();
-            let is_named = self.home == origin || self.others.contains(&origin);
-            self.may_ask(document) && (self.token.is_none() || is_named)
+            let is_home = document.origin() == self.home;
+            self.may_ask(document) && (self.token.is_none() || is_home)
         };
         told.or(in_document)
             .filter(|address| is_for_us(&address.document))

@@ -157,7 +157,7 @@ pub struct FeedWatcher {
     /// The feeds of which something is to be remembered.
     changed: HashSet<FeedNumber>,
     /// Up to where SUP documents were heard, as the book has it.
-    settled: HashMap<Url, Instant>,
+    heard_until: HashMap<Url, Instant>,
 }
 
 impl std::fmt::Debug for FeedWatcher {
@@ -175,7 +175,9 @@ struct Feed {
     place: Option<Bookmark>,
     /// How many looks there were.
     look: u64,
-    /// How many entries of the last one were handed over, and up to which they were accepted.
+    /// Whether the last one is not over.
+    is_looked_at: bool,
+    /// How many of its entries were handed over, and up to which they were accepted.
     delivered: u64,
     accepted: u64,
     /// What came of the look, as long as not all is accepted.
@@ -229,6 +231,9 @@ impl FeedWatcher {
                         return Ok(Watched::Entry(entry));
                     }
                 }
+                // Whatever ends makes room.
+                Some(_) = self.looks.join_next(), if !self.looks.is_empty() => {}
+                Some(_) = self.hearings.join_next(), if !self.hearings.is_empty() => {}
                 () = time::sleep_until(wakes) => {
                     if time::Instant::now() >= save_at {
                         self.remember()?;
@@ -317,13 +322,13 @@ impl FeedWatcher {
                 }
             }
         }
-        // Whatever ends makes room.
         due.map(|due| self.began + due)
     }
 
     fn look(&mut self, number: FeedNumber, fresh: bool) {
         let feed = self.feed_mut(number);
         feed.look += 1;
+        feed.is_looked_at = true;
         (feed.delivered, feed.accepted) = (0, 0);
         let (url, place) = (Arc::clone(&feed.url), feed.place.clone());
         let consumer = self.options.consumer(&url, place, &self.transport);
@@ -421,6 +426,7 @@ impl FeedWatcher {
             return;
         };
         let Outcome { looked, place } = outcome;
+        feed.is_looked_at = false;
         if place.is_some() {
             feed.place = place;
         }
@@ -431,24 +437,30 @@ impl FeedWatcher {
     /// Remembers everything that has changed since this was done last, durably: feeds first, and then up to
     /// where the documents were heard that told of them.
     fn remember(&mut self) -> Result<(), WatchError> {
-        let moved: HashMap<Url, Instant> = self
+        // A disk that fails is not asked again at once.
+        self.saved_at = time::Instant::now();
+        self.changed.extend(self.watch.take_changed());
+        let changed = self.changed.iter().map(|number| self.note_of(*number));
+        let mut notes: Vec<Note> = changed.collect();
+        // First those that must be looked at: an end in the middle leaves them so.
+        notes.sort_by_key(Note::is_told);
+        let heard_until: HashMap<Url, Instant> = self
             .watch
-            .settled()
-            .filter(|(url, updated)| self.settled.get(*url) != Some(updated))
+            .heard_until()
             .map(|(url, updated)| (url.clone(), updated))
             .collect();
-        let changed = self.changed.iter().map(|number| self.note_of(*number));
-        let heard = moved
-            .iter()
-            .map(|(url, updated)| Note::heard(url, *updated));
-        let notes: Vec<Note> = changed.chain(heard).collect();
+        for (url, updated) in &heard_until {
+            if self.heard_until.get(url) != Some(updated) {
+                notes.push(Note::heard(url, *updated));
+            }
+        }
         self.note(&notes)?;
         self.changed.clear();
-        self.settled.extend(moved);
-        self.saved_at = time::Instant::now();
+        self.heard_until = heard_until;
         Ok(())
     }
 
+    /// Notes what there is to say.
     fn note(&mut self, notes: &[Note]) -> Result<(), StateError> {
         let Some(mut book) = self.book.take() else {
             return Ok(());
@@ -461,7 +473,7 @@ impl FeedWatcher {
     fn all_notes(&self) -> Vec<Note> {
         let feeds = (0..).map(FeedNumber).take(self.feeds.len());
         let feeds = feeds.map(|number| self.note_of(number));
-        let heard = self.watch.settled();
+        let heard = self.watch.heard_until();
         let heard = heard.map(|(url, updated)| Note::heard(url, updated));
         feeds
             .chain(self.others.iter().cloned())
@@ -471,7 +483,11 @@ impl FeedWatcher {
 
     fn note_of(&self, number: FeedNumber) -> Note {
         let feed = self.feeds.get(index(number)).expect(IN_ORDER);
-        Note::feed(&feed.url, feed.place.as_ref(), self.watch.told_by(number))
+        // Whoever goes on from the middle of a look must look again.
+        let is_half_read = feed.is_looked_at && feed.accepted > 0;
+        let told_by = self.watch.told_by(number);
+        let told_by = told_by.filter(|_| feed.place.is_some() && !is_half_read);
+        Note::feed(&feed.url, feed.place.as_ref(), told_by)
     }
 
     fn feed_mut(&mut self, number: FeedNumber) -> &mut Feed {
@@ -489,6 +505,12 @@ fn trouble(url: Arc<str>, error: ConsumerError) -> Watched {
 fn index(number: FeedNumber) -> usize {
     usize::try_from(number.0).expect("32 bits fit into an index")
 }
+
+/// A look that came to nothing, and is worth another try.
+const UNREAD: Looked = Looked::Failed {
+    for_good: false,
+    retry_after: None,
+};
 
 fn failed(error: &ConsumerError) -> Outcome {
     let retry_after = match error {
@@ -520,18 +542,19 @@ async fn read(
                 // Whether it is accepted is seen where it is taken.
                 let is_kept = consumer.accept(&delivery).await.is_ok();
                 if !is_kept || tell.send(Event::Entry(number, delivery)).await.is_err() {
-                    let looked = Looked::Failed {
-                        for_good: false,
-                        retry_after: None,
-                    };
-                    let place = None;
+                    let (looked, place) = (UNREAD, None);
                     return (Outcome { looked, place }, None);
                 }
             }
             Ok(None) => {
-                let looked = Looked::Read {
-                    news,
-                    sup: consumer.announced(),
+                let looked = if consumer.sees_the_past() {
+                    // A cache shows what it has, because the server does not answer.
+                    UNREAD
+                } else {
+                    Looked::Read {
+                        news,
+                        sup: consumer.announced(),
+                    }
                 };
                 let place = consumer.place().cloned();
                 return (Outcome { looked, place }, None);

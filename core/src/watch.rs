@@ -21,7 +21,7 @@
 //! What follows from a look stands in `watch/feeds.rs`, what follows from a document in `watch/sources.rs`.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::RandomState,
     time::Duration,
 };
@@ -118,7 +118,7 @@ pub enum Looked {
 /// What came of asking for a SUP document.
 #[derive(Clone, Debug)]
 pub enum Heard {
-    /// It is this.
+    /// It is this, with absolute URLs ([`SupDocument::resolved`]).
     Document(SupDocument),
     /// It is the same as before.
     Same,
@@ -197,6 +197,8 @@ pub struct Watch {
     hashing: RandomState,
     dice: u64,
     tally: Tally,
+    /// The feeds of which [`Watch::told_by`] may return something else than before.
+    changed: HashSet<FeedNumber>,
 }
 
 impl Watch {
@@ -220,6 +222,7 @@ impl Watch {
             hashing: RandomState::new(),
             dice: seed,
             tally: Tally::default(),
+            changed: HashSet::new(),
         }
     }
 
@@ -234,30 +237,34 @@ impl Watch {
             let source = self.by_url.get(&address.document);
             source.is_some_and(|source| self.source(*source).updated.is_some())
         };
-        match known.filter(is_heard) {
-            Some(address) => {
-                self.take_up(number, address, Duration::ZERO);
-                self.recognise(number);
-                self.rest(number, Duration::ZERO);
-            }
-            None => self.call(number, Duration::ZERO, Why::First),
+        if let Some(address) = known.filter(is_heard) {
+            self.take_up(number, address, Duration::ZERO);
+            self.recognise(number);
+            self.rest(number, Duration::ZERO);
+            // That is what is remembered.
+            self.changed.remove(&number);
+        } else {
+            self.call(number, Duration::ZERO, Why::First);
+            self.changed.insert(number);
         }
         number
     }
 
-    /// Says up to where a SUP document was heard before this program began, as [`settled`](Self::settled)
-    /// returned it. To be told before the feeds are added that it tells about.
+    /// Says up to where a SUP document was heard before this program began, as
+    /// [`heard_until`](Self::heard_until) returned it. To be told before the feeds are added that it tells
+    /// about, of which there must be one.
     pub fn heard_before(&mut self, document: &Url, updated: Instant) {
         let number = self.source_at(document, Duration::ZERO);
         let source = self.source_mut(number);
         source.updated = Some(updated);
-        source.settled = Some(updated);
+        source.heard_at = Some(Duration::ZERO);
     }
 
-    /// Returns up to where each SUP document was heard, and everything that came of it handled.
-    pub fn settled(&self) -> impl Iterator<Item = (&Url, Instant)> {
-        self.announced()
-            .filter_map(|source| Some((&source.announced, source.settled?)))
+    /// Returns up to where each SUP document was heard: what may be remembered of it, once what
+    /// [`told_by`](Self::told_by) returns of every feed is.
+    pub fn heard_until(&self) -> impl Iterator<Item = (&Url, Instant)> {
+        let sources = self.sources.values();
+        sources.filter_map(|source| Some((&source.announced, source.updated?)))
     }
 
     /// Returns where a feed's updates are told, and what was told last: what may be remembered of it. Nothing
@@ -272,6 +279,12 @@ impl Watch {
         Some((address, feed.update.as_deref()))
     }
 
+    /// Takes the feeds of which [`told_by`](Self::told_by) may return something else than when this was
+    /// called last.
+    pub fn take_changed(&mut self) -> HashSet<FeedNumber> {
+        std::mem::take(&mut self.changed)
+    }
+
     /// Returns what was done so far.
     pub fn tally(&self) -> Tally {
         self.tally
@@ -279,12 +292,8 @@ impl Watch {
 
     /// Returns the SUP documents and how it goes with them.
     pub fn conditions(&self) -> impl Iterator<Item = (&Url, Condition)> {
-        self.announced()
-            .map(|source| (&source.announced, source.condition))
-    }
-
-    fn announced(&self) -> impl Iterator<Item = &Source> {
-        self.sources.values().filter(|source| !source.is_idle())
+        let sources = self.sources.values();
+        sources.map(|source| (&source.announced, source.condition))
     }
 
     /// Returns what to do now: SUP documents first, since they tell which feeds need no look. What is

@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
+    collections::{BTreeMap, BinaryHeap, HashMap},
     time::Duration,
 };
 
@@ -262,12 +262,10 @@ fn sup_id(number: u32) -> SupId {
     SupId::of_bits(bits)
 }
 
-/// How a request goes.
+/// How a look goes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Way {
-    /// How long it takes.
-    pub(crate) takes: Duration,
-    /// How old what it shows is, when it begins.
+pub(crate) struct Sight {
+    /// How old what it shows is.
     pub(crate) age: Duration,
     /// Whether it fails, and if so, whether for good.
     pub(crate) fails: Option<bool>,
@@ -275,51 +273,47 @@ pub(crate) struct Way {
 
 /// What may go wrong between the two.
 pub(crate) trait Weather {
-    /// Returns what the consumer gets instead of a document, and after which time.
-    fn document(
-        &mut self,
-        url: &Url,
-        now: Duration,
-        document: Option<Vec<u8>>,
-    ) -> (Option<Vec<u8>>, Duration);
+    /// Returns how long one half of a request's way takes.
+    fn way(&mut self, is_look: bool) -> Duration;
+
+    /// Returns what the consumer gets instead of a document.
+    fn document(&mut self, url: &Url, document: Option<Vec<u8>>) -> Option<Vec<u8>>;
 
     /// Returns how a look at a feed goes; `fresh` if no cache answers.
-    fn look(&mut self, feed: FeedNumber, fresh: bool) -> Way;
+    fn look(&mut self, feed: FeedNumber, fresh: bool) -> Sight;
 }
 
 /// Nothing does.
 pub(crate) struct Fair;
 
 impl Weather for Fair {
-    fn document(
-        &mut self,
-        _: &Url,
-        _: Duration,
-        document: Option<Vec<u8>>,
-    ) -> (Option<Vec<u8>>, Duration) {
-        (document, Duration::ZERO)
+    fn way(&mut self, _: bool) -> Duration {
+        Duration::ZERO
     }
 
-    fn look(&mut self, _: FeedNumber, _: bool) -> Way {
-        Way::default()
+    fn document(&mut self, _: &Url, document: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        document
+    }
+
+    fn look(&mut self, _: FeedNumber, _: bool) -> Sight {
+        Sight::default()
     }
 }
 
-/// A request that is on its way.
+/// A request on its way there, and an answer on its way back.
 enum Pending {
-    Look {
-        feed: FeedNumber,
-        /// How many updates it shows; or it fails, for good or not.
-        shows: Result<usize, bool>,
-    },
-    Document(SourceNumber, Heard),
+    Look(FeedNumber, bool),
+    /// How many updates a feed shows; or it fails, for good or not.
+    Looked(FeedNumber, Result<usize, bool>),
+    Hear(SourceNumber, Url),
+    Heard(SourceNumber, Heard),
 }
 
 /// What a consumer has on its disk.
 #[derive(Default)]
 struct Book {
     feeds: HashMap<FeedNumber, (SupAddress, Option<Box<str>>)>,
-    settled: Vec<(Url, Instant)>,
+    heard_until: Vec<(Url, Instant)>,
     saved_at: Duration,
 }
 
@@ -334,11 +328,9 @@ pub(crate) struct Follower {
     /// How many updates of each feed it has seen.
     pub(crate) seen: Vec<usize>,
     book: Book,
-    /// The feeds that the book is to say more of.
-    changed: HashSet<FeedNumber>,
     pending: BTreeMap<(Duration, u64), Pending>,
     looks: usize,
-    requests: u64,
+    sent: u64,
     shared: u32,
     /// The times until updates were seen.
     pub(crate) delays: Vec<Duration>,
@@ -357,10 +349,9 @@ impl Follower {
             began: Duration::ZERO,
             seen: vec![0; usize::try_from(feeds)?],
             book: Book::default(),
-            changed: HashSet::new(),
             pending: BTreeMap::new(),
             looks: 0,
-            requests: 0,
+            sent: 0,
             shared,
             delays: vec![],
             before: vec![],
@@ -371,7 +362,7 @@ impl Follower {
     #[cfg(test)]
     pub(crate) fn restart(&mut self, pace: Pace, now: Duration) {
         let mut watch = Watch::new(pace, 2);
-        for (document, updated) in &self.book.settled {
+        for (document, updated) in &self.book.heard_until {
             watch.heard_before(document, *updated);
         }
         for number in (0..).map(FeedNumber).take(self.seen.len()) {
@@ -381,13 +372,12 @@ impl Follower {
         self.before.push(self.watch.tally());
         self.watch = watch;
         self.began = now;
-        self.changed.clear();
         self.pending.clear();
         self.looks = 0;
     }
 
     fn save(&mut self, now: Duration) {
-        for number in self.changed.drain() {
+        for number in self.watch.take_changed() {
             match self.watch.told_by(number) {
                 Some((address, update)) => {
                     let update = update.map(Into::into);
@@ -398,8 +388,8 @@ impl Follower {
                 }
             }
         }
-        let settled = self.watch.settled();
-        self.book.settled = settled
+        let heard_until = self.watch.heard_until();
+        self.book.heard_until = heard_until
             .map(|(url, updated)| (url.clone(), updated))
             .collect();
         self.book.saved_at = now;
@@ -431,8 +421,8 @@ impl Follower {
                 if first.key().0 > now {
                     break;
                 }
-                let done = first.remove();
-                self.end(publisher, done, now)?;
+                let arrived = first.remove();
+                self.arrive(publisher, weather, arrived, now)?;
             }
             if now >= self.book.saved_at + SAVE_EVERY {
                 self.save(now);
@@ -450,25 +440,11 @@ impl Follower {
             }
             match next {
                 Next::Hear { source, url, .. } => {
-                    let document = publisher.document(&url, now);
-                    let (document, takes) = weather.document(&url, now, document);
-                    let heard = match document.map(|body| SupDocument::read(&body)) {
-                        Some(Ok(document)) => Heard::Document(document.resolved(&url)),
-                        _ => Heard::Nothing { retry_after: None },
-                    };
-                    self.begin(now + takes, Pending::Document(source, heard));
+                    self.send(now + weather.way(false), Pending::Hear(source, url));
                 }
                 Next::Look { feed, fresh } => {
-                    let way = weather.look(feed, fresh);
-                    let at = now.saturating_sub(way.age);
-                    let updates = publisher.updates.get(usize::try_from(feed.0)?);
-                    let updates = updates.map_or(&[][..], Vec::as_slice);
-                    let shows = match way.fails {
-                        Some(for_good) => Err(for_good),
-                        None => Ok(updates.partition_point(|made| *made <= at)),
-                    };
                     self.looks += 1;
-                    self.begin(now + way.takes, Pending::Look { feed, shows });
+                    self.send(now + weather.way(true), Pending::Look(feed, fresh));
                 }
                 Next::Wait(_) | Next::Nothing => {
                     let pending = self.pending.keys().next().map(|(end, _)| *end);
@@ -482,18 +458,42 @@ impl Follower {
         }
     }
 
-    fn begin(&mut self, end: Duration, request: Pending) {
-        self.requests += 1;
-        self.pending.insert((end, self.requests), request);
+    fn send(&mut self, arrives: Duration, what: Pending) {
+        self.sent += 1;
+        self.pending.insert((arrives, self.sent), what);
     }
 
-    fn end(&mut self, publisher: &Publisher, done: Pending, now: Duration) -> anyhow::Result<()> {
+    fn arrive(
+        &mut self,
+        publisher: &Publisher,
+        weather: &mut dyn Weather,
+        what: Pending,
+        now: Duration,
+    ) -> anyhow::Result<()> {
         let own = now.saturating_sub(self.began);
-        match done {
-            Pending::Document(source, heard) => self.watch.heard(source, own, heard),
-            Pending::Look { feed, shows } => {
+        match what {
+            Pending::Hear(source, url) => {
+                let document = weather.document(&url, publisher.document(&url, now));
+                let heard = match document.map(|body| SupDocument::read(&body)) {
+                    Some(Ok(document)) => Heard::Document(document.resolved(&url)),
+                    _ => Heard::Nothing { retry_after: None },
+                };
+                self.send(now + weather.way(false), Pending::Heard(source, heard));
+            }
+            Pending::Heard(source, heard) => self.watch.heard(source, own, heard),
+            Pending::Look(feed, fresh) => {
+                let sight = weather.look(feed, fresh);
+                let at = now.saturating_sub(sight.age);
+                let updates = publisher.updates.get(usize::try_from(feed.0)?);
+                let updates = updates.map_or(&[][..], Vec::as_slice);
+                let shows = match sight.fails {
+                    Some(for_good) => Err(for_good),
+                    None => Ok(updates.partition_point(|made| *made <= at)),
+                };
+                self.send(now + weather.way(true), Pending::Looked(feed, shows));
+            }
+            Pending::Looked(feed, shows) => {
                 self.looks -= 1;
-                self.changed.insert(feed);
                 let index = usize::try_from(feed.0)?;
                 let Some(seen) = self.seen.get_mut(index) else {
                     return Ok(());

@@ -57,6 +57,11 @@ impl Note {
         }
     }
 
+    /// Whether it says by what a feed's updates are told.
+    pub(super) fn is_told(&self) -> bool {
+        matches!(self, Self::Feed { sup: Some(_), .. })
+    }
+
     pub(super) fn heard(document: &Url, updated: Instant) -> Self {
         Self::Heard {
             sup_document: document.clone(),
@@ -73,6 +78,13 @@ pub(super) struct Known {
     pub(super) update: Option<Box<str>>,
     /// The bytes of its line.
     bytes: usize,
+}
+
+impl Known {
+    /// Returns by what its updates are told, if it was ever read.
+    pub(super) fn told(&self) -> Option<&SupAddress> {
+        self.sup.as_ref().filter(|_| self.place.is_some())
+    }
 }
 
 /// What was known when the program ended last.

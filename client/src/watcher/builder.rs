@@ -166,19 +166,26 @@ impl WatchBuilder {
             }
             None => (None, Notes::default()),
         };
-        for (document, updated) in &notes.heard {
-            watch.heard_before(document, *updated);
-        }
-        let (mut feeds, mut origins) = (vec![], HashSet::new());
-        let mut given = HashSet::new();
+        let (mut given, mut origins) = (vec![], HashSet::new());
+        let mut seen = HashSet::new();
         for url in urls {
-            if given.insert(url.clone()) {
+            if seen.insert(url.clone()) {
                 let consumer = options.consumer(&url, None, &transport)?;
                 origins.insert(consumer.origin());
                 let known = notes.feeds.remove(&url).unwrap_or_default();
-                feeds.push(add(&mut watch, url, known));
+                given.push((url, known));
             }
         }
+        for (_, known) in &given {
+            if let Some(told) = known.told()
+                && let Some(updated) = notes.heard.get(&told.document)
+            {
+                watch.heard_before(&told.document, *updated);
+            }
+        }
+        let feeds = given.into_iter();
+        let feeds = feeds.map(|(url, known)| add(&mut watch, url, known));
+        let feeds = feeds.collect();
         if options.token.is_some() && origins.len() > 1 {
             let origins = origins.len();
             return Err(WatchError::Token { origins });
@@ -204,7 +211,7 @@ impl WatchBuilder {
             others,
             saved_at: time::Instant::now(),
             changed: HashSet::new(),
-            settled: HashMap::new(),
+            heard_until: HashMap::new(),
         };
         watcher.note(&were_told)?;
         Ok(watcher)
@@ -213,17 +220,14 @@ impl WatchBuilder {
 
 /// Has a feed watched, with what is known of it.
 fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
-    let Known {
-        place, sup, update, ..
-    } = known;
-    // What was never read is looked at in any case.
-    let told = sup.filter(|_| place.is_some());
-    let update = update.filter(|_| told.is_some());
-    watch.add_feed(told, update.as_deref());
+    let told = known.told().cloned();
+    let update = known.update.as_deref().filter(|_| told.is_some());
+    watch.add_feed(told, update);
     Feed {
         url: url.into(),
-        place,
+        place: known.place,
         look: 0,
+        is_looked_at: false,
         delivered: 0,
         accepted: 0,
         over: None,

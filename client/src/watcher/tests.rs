@@ -292,6 +292,50 @@ async fn a_graceful_end_keeps_every_place() {
     assert_eq!(entry(&mut feeds).await.1, "a urn:2");
 }
 
+/// Goal: a copy that a cache shows because the server is away is not taken for a look.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_the_past_is_no_look() {
+    let web = web(&["a"]);
+    let mut feeds = watch(&web, &["a"]).build().unwrap();
+    let (first, _) = entry(&mut feeds).await;
+    feeds.accept([&first]).await.unwrap();
+    pass(&mut feeds, Duration::from_secs(90)).await;
+    let sup = "https://h/sup.json#a";
+    let stale = document("", &["urn:1"]).with("x-sup-id", sup);
+    let stale = stale.with("cache-control", "max-age=1").with("age", "900");
+    web.serve("https://h/a", stale);
+    tell(
+        &web,
+        200,
+        ",\"prev_archive\":null,\"updates\":[[\"a\",\"7\"]]",
+    );
+    pass(&mut feeds, Duration::from_mins(20)).await;
+    publish(&web, "a", &["urn:2", "urn:1"]);
+    assert_eq!(entry(&mut feeds).await.1, "a urn:2");
+}
+
+/// Goal: whoever is killed in the middle of a look gets the rest of it at once.
+#[tokio::test(start_paused = true)]
+async fn a_look_that_was_not_finished_is_done_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = || StateFolder::open(folder.path()).unwrap();
+    let web = web(&["a"]);
+    let mut feeds = watch(&web, &["a"]).state(state()).build().unwrap();
+    let (first, _) = entry(&mut feeds).await;
+    feeds.accept([&first]).await.unwrap();
+    pass(&mut feeds, Duration::from_secs(90)).await;
+    // What nobody tells of is found by the safety net.
+    publish(&web, "a", &["urn:3", "urn:2", "urn:1"]);
+    let (second, name) = entry(&mut feeds).await;
+    assert_eq!(name, "a urn:2");
+    feeds.accept([&second]).await.unwrap();
+    drop(feeds);
+    let mut feeds = watch(&web, &["a"]).state(state()).build().unwrap();
+    let began = time::Instant::now();
+    assert_eq!(entry(&mut feeds).await.1, "a urn:3");
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
 /// SUP-C10: a SUP document leads nowhere but to where it is, and no token goes anywhere else.
 #[tokio::test(start_paused = true)]
 async fn sup_c10_a_document_leads_nowhere_else() {

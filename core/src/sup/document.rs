@@ -101,12 +101,13 @@ pub struct SupDocument {
     pub since: Instant,
     /// How long that is, without overlap, in seconds; at least 1.
     pub period: u64,
-    /// Other windows: their period in seconds, and where they are, relative to this one.
+    /// Other windows: their period in seconds, and where they are; relative to this one unless it is
+    /// [resolved](Self::resolved).
     pub periods: BTreeMap<u64, String>,
     /// Whether its publisher archives what it tells, so that nothing is ever missed.
     pub is_archived: bool,
-    /// The archived document that ends where this one begins, relative to this one; `None` if there is none,
-    /// or was nothing before.
+    /// The archived document that ends where this one begins, relative to this one as `periods` are; `None` if
+    /// there is none, or was nothing before.
     pub prev_archive: Option<String>,
     /// Feeds and updates.
     pub updates: Vec<(Box<str>, Box<str>)>,
@@ -159,7 +160,7 @@ impl SupDocument {
         })
     }
 
-    /// Returns the document with absolute URLs. It came from `base`; what leads nowhere is left out.
+    /// Returns the document with absolute URLs. It came from `base`; what is no URL is left as it is.
     ///
     /// # Examples
     ///
@@ -174,12 +175,13 @@ impl SupDocument {
     /// ```
     #[must_use]
     pub fn resolved(mut self, base: &Url) -> Self {
-        let absolute = |url: String| base.join(&url).ok().map(String::from);
-        let periods = self.periods.into_iter();
-        self.periods = periods
-            .filter_map(|(seconds, url)| Some((seconds, absolute(url)?)))
-            .collect();
-        self.prev_archive = self.prev_archive.and_then(absolute);
+        let resolve = |url: &mut String| {
+            if let Ok(absolute) = base.join(url) {
+                *url = absolute.into();
+            }
+        };
+        self.periods.values_mut().for_each(resolve);
+        self.prev_archive.iter_mut().for_each(resolve);
         self
     }
 }

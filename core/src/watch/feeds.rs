@@ -12,11 +12,14 @@ use crate::{
 
 /// How much more rarely than the interval a feed is looked at while SUP tells of it (rule SUP-C7).
 const SAFETY_NET: u32 = 10;
-/// A feed that shows nothing new after a ping is looked at again after so long (rule SUP-C9): a replica may
-/// lag.
+/// A feed that shows nothing new after a ping is looked at again after so long, and once more after the
+/// usual interval (rule SUP-C9): a replica may lag.
 const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 /// The pause after a failed look at a feed, doubled each time.
 const BACK_OFF: Duration = Duration::from_secs(5);
+/// How far a cache that does not listen may be behind our own server: what that says may be kept for a
+/// second, and be shown for another one while it is asked for again.
+const CACHED: Duration = Duration::from_secs(2);
 
 /// Why it is a feed's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +41,19 @@ pub(super) struct Feed {
     pub(super) owed: bool,
     /// How often in a row it showed nothing new after a ping.
     pub(super) vain: usize,
-    /// When the last look began that was past all caches, and read it.
-    pub(super) seen_at: Option<Duration>,
-    pub(super) turn: Turn,
+    /// The time up to which it was read: when the last look began for which caches were told not to answer.
+    pub(super) seen_until: Option<Duration>,
+    turn: Turn,
     why: Why,
     /// How often in a row it could not be read.
     failures: u32,
+    /// Its server wants no look before.
+    not_before: Duration,
 }
 
 /// When it is a feed's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+enum Turn {
     /// When SUP tells of it.
     Rests,
     /// At this time, or sooner if SUP tells of it.
@@ -70,10 +75,11 @@ impl Feed {
             update: update.map(Into::into),
             owed: false,
             vain: 0,
-            seen_at: None,
+            seen_until: None,
             turn: Turn::Rests,
             why: Why::First,
             failures: 0,
+            not_before: Duration::ZERO,
         }
     }
 
@@ -123,7 +129,7 @@ impl Watch {
             Looked::Read { news, sup } => {
                 feed.failures = 0;
                 if fresh {
-                    feed.seen_at = Some(since);
+                    feed.seen_until = Some(since.saturating_sub(CACHED));
                 }
                 let came_late = match sup {
                     Announcement::At(address) => self.join(number, address, now),
@@ -148,22 +154,18 @@ impl Watch {
 
     /// Decides when a feed that was read is looked at again.
     fn plan(&mut self, number: FeedNumber, now: Duration, news: bool) {
+        let interval = self.pace.interval;
         let feed = self.feed_mut(number);
         let in_vain = feed.why == Why::Ping && !news;
-        if !in_vain {
+        let mut pauses = LOOKS_AGAIN.into_iter().chain([interval]);
+        if let Some(pause) = pauses.nth(feed.vain).filter(|_| in_vain) {
+            feed.vain += 1;
+            self.call(number, now + pause, Why::Ping);
+        } else {
             feed.vain = 0;
             self.pay(number);
-            return self.rest(number, now);
+            self.rest(number, now);
         }
-        if let Some(pause) = LOOKS_AGAIN.get(feed.vain) {
-            feed.vain += 1;
-            return self.call(number, now + *pause, Why::Ping);
-        }
-        feed.vain = 0;
-        self.pay(number);
-        self.rest(number, now);
-        // Once more, should its replicas lag that much.
-        self.call(number, now + self.pace.interval, Why::Background);
     }
 
     fn failed(
@@ -184,21 +186,23 @@ impl Watch {
         let is_lost = for_good || back_off >= interval;
         let asked = retry_after.unwrap_or_default();
         let asked = asked.min(Duration::from_secs(PAUSE_SECONDS_MAX));
+        let mut pause = back_off;
         if is_lost {
-            // Nothing is known of it any more, and nobody waits for it.
-            self.feed_mut(number).why = Why::First;
+            // Nothing is known of it any more.
+            feed.why = Why::First;
             self.leave(number);
-            self.feed_mut(number).owed = false;
-            let pause = interval + self.spread(interval);
-            self.due_at(number, Some(now + pause.max(asked)));
-        } else {
-            self.due_at(number, Some(now + back_off.max(asked)));
+            self.pay(number);
+            pause = interval + self.spread(interval);
         }
+        let at = now + pause.max(asked);
+        self.feed_mut(number).not_before = at;
+        self.due_at(number, Some(at));
     }
 
     /// Makes it a feed's turn at some time, unless it is its turn before.
     pub(super) fn call(&mut self, number: FeedNumber, at: Duration, why: Why) {
         let feed = self.feed_mut(number);
+        let at = at.max(feed.not_before);
         let is_sooner = match &mut feed.turn {
             Turn::Looking { called, .. } => {
                 // What it reads may be older.
@@ -208,7 +212,7 @@ impl Watch {
             Turn::Due(due) => at < *due,
             Turn::Rests => true,
         };
-        if why == Why::Ping || is_sooner {
+        if why == Why::Ping || (is_sooner && feed.why != Why::Ping) {
             feed.why = why;
         }
         if is_sooner {
@@ -266,10 +270,10 @@ impl Watch {
         {
             return false;
         }
-        let seen_at = feed.seen_at;
+        let seen_until = feed.seen_until;
         let source = self.take_up(number, address, now);
         let heard_at = self.source(source).heard_at;
-        heard_at.is_some_and(|heard_at| seen_at.is_none_or(|seen_at| seen_at <= heard_at))
+        heard_at.is_some_and(|heard_at| seen_until.is_none_or(|seen| seen <= heard_at))
     }
 
     pub(super) fn take_up(
@@ -278,18 +282,17 @@ impl Watch {
         address: SupAddress,
         now: Duration,
     ) -> SourceNumber {
-        self.leave(number);
         let SupAddress { document, id } = address;
         let found = self.source_at(&document, now);
-        let feed = self.feed_mut(number);
-        feed.source = Some(found);
-        feed.id.clone_from(&id);
-        let owed = feed.owed;
-        let source = self.source_mut(found);
-        source.owing += usize::from(owed);
-        if source.add(id, number) {
+        if self.source_mut(found).add(id.clone(), number) {
             self.ask_at(found, now);
         }
+        // Only now, so that a document that it announces by another id is not forgotten.
+        self.leave(number);
+        let feed = self.feed_mut(number);
+        feed.source = Some(found);
+        feed.id = id;
+        self.changed.insert(number);
         found
     }
 
@@ -298,35 +301,23 @@ impl Watch {
         let Some(left) = feed.source.take() else {
             return;
         };
-        let (id, owed) = (std::mem::take(&mut feed.id), feed.owed);
-        let source = self.source_mut(left);
-        source.owing -= usize::from(owed);
-        source.remove(&id, number);
-        if source.is_idle() {
+        let id = std::mem::take(&mut feed.id);
+        self.source_mut(left).remove(&id, number);
+        if self.source(left).is_idle() {
             self.forget(left);
-        } else {
-            self.settle(left);
         }
+        self.changed.insert(number);
     }
 
     /// Notes that a feed is owed a look.
     pub(super) fn owe(&mut self, number: FeedNumber) {
-        let feed = self.feed_mut(number);
-        if let Some(source) = feed.source.filter(|_| !feed.owed) {
-            feed.owed = true;
-            self.source_mut(source).owing += 1;
-        }
+        self.feed_mut(number).owed = true;
+        self.changed.insert(number);
     }
 
     /// Notes that it is no more.
     fn pay(&mut self, number: FeedNumber) {
-        let feed = self.feed_mut(number);
-        if !std::mem::take(&mut feed.owed) {
-            return;
-        }
-        if let Some(source) = feed.source {
-            self.source_mut(source).owing -= 1;
-            self.settle(source);
-        }
+        self.feed_mut(number).owed = false;
+        self.changed.insert(number);
     }
 }

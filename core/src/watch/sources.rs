@@ -22,6 +22,8 @@ const EVERY_MAX: Duration = Duration::from_hours(1);
 const STILL_SLACK: Duration = Duration::from_secs(10);
 /// How long a pair is known again, in microseconds, beside the longest window.
 const SEEN_SLACK: i64 = 60_000_000;
+/// How long it takes to look again at what was looked at before the first document was.
+const FIRST_WITHIN: Duration = Duration::from_mins(1);
 /// So many pairs for each feed are known again, and some besides.
 const SEEN_PER_FEED: usize = 16;
 const SEEN_BESIDES: usize = 10_000;
@@ -50,18 +52,17 @@ pub(super) struct Source {
     pub(super) heard_at: Option<Duration>,
     /// The end of the document that was heard last.
     glimpsed: Option<Instant>,
+    /// The feeds that documents have told of, and the newest update of each, until it is known that no
+    /// other document is to be heard first.
+    told: HashMap<FeedNumber, Box<str>>,
     /// The pairs that are known, and the end of the last document that had them.
     seen: HashMap<u64, Instant>,
     failures: u32,
-    /// The feeds that are owed a look.
-    pub(super) owing: usize,
-    /// What `updated` was when none was.
-    pub(super) settled: Option<Instant>,
 }
 
 /// What is asked for next.
 #[derive(Clone, Debug)]
-pub(super) enum Asking {
+enum Asking {
     Current,
     Archived(Chase),
     /// A longer window, which must reach from what is known to `since`; then everything up to `until` is.
@@ -74,7 +75,7 @@ pub(super) enum Asking {
 
 /// A walk back over archived documents.
 #[derive(Clone, Debug)]
-pub(super) struct Chase {
+struct Chase {
     /// The next one.
     url: Url,
     /// When the last of them is heard, everything up to here is known.
@@ -108,10 +109,9 @@ impl Source {
             moved_at: now,
             heard_at: None,
             glimpsed: None,
+            told: HashMap::new(),
             seen: HashMap::new(),
             failures: 0,
-            owing: 0,
-            settled: None,
         }
     }
 
@@ -219,6 +219,14 @@ impl Watch {
             return;
         };
         source.is_asked = false;
+        self.take(number, now, heard);
+        if matches!(self.source(number).asking, Asking::Current) {
+            self.ping(number, now);
+        }
+    }
+
+    fn take(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
+        let source = self.source_mut(number);
         let asked = std::mem::replace(&mut source.asking, Asking::Current);
         match (asked, heard) {
             (Asking::Current, Heard::Document(document)) => self.current(number, now, &document),
@@ -287,14 +295,8 @@ impl Watch {
                 self.ask_later(number, now);
             }
             None => {
-                // What was looked at before may have changed before it begins.
                 if document.prev_archive.is_some() || !document.is_archived {
-                    // Those are few, unless there was no document for long.
-                    let over = match self.source(number).condition {
-                        Condition::New => Duration::ZERO,
-                        Condition::Working | Condition::Broken => self.pace.interval,
-                    };
-                    self.look_at_all(number, now, over);
+                    self.look_at_what_is_older(number, now, document);
                 }
                 self.know(number, now, document.updated);
                 self.ask_later(number, now);
@@ -321,7 +323,7 @@ impl Watch {
             .iter()
             .find(|(seconds, _)| suits(**seconds));
         let longer = longer.or(document.periods.iter().next_back());
-        let url = longer.and_then(|(_, url)| source.announced.join(url).ok());
+        let url = longer.and_then(|(_, url)| Url::parse(url).ok());
         let Some(url) = url.filter(|url| *url != source.url) else {
             return false;
         };
@@ -344,10 +346,10 @@ impl Watch {
         let reaches = |seconds: u64| i64::try_from(seconds).is_ok_and(|seconds| seconds >= missed);
         let mut periods = document.periods.iter();
         let longer = periods.find(|(seconds, _)| reaches(**seconds));
-        let longer = longer.and_then(|(_, url)| source.announced.join(url).ok());
+        let longer = longer.and_then(|(_, url)| Url::parse(url).ok());
         let longer = longer.filter(|url| *url != source.url);
         let previous = document.prev_archive.as_deref();
-        match previous.and_then(|previous| source.url.join(previous).ok()) {
+        match previous.and_then(|previous| Url::parse(previous).ok()) {
             Some(url) => {
                 source.asking = Asking::Archived(Chase {
                     url,
@@ -385,7 +387,7 @@ impl Watch {
             return self.ask_later(number, now);
         }
         let previous = document.prev_archive.as_deref();
-        let previous = previous.and_then(|previous| chase.url.join(previous).ok());
+        let previous = previous.and_then(|previous| Url::parse(previous).ok());
         // A way that does not lead back leads nowhere.
         let leads = document.since < chase.since && chase.walked < SUP_WALK_MAX;
         match previous.filter(|_| leads) {
@@ -453,15 +455,6 @@ impl Watch {
         if had != Condition::Working {
             self.relax(number, now);
         }
-        self.settle(number);
-    }
-
-    /// Notes how far everything is known and handled.
-    pub(super) fn settle(&mut self, number: SourceNumber) {
-        let source = self.source_mut(number);
-        if source.owing == 0 {
-            source.settled = source.updated.or(source.settled);
-        }
     }
 
     /// Bears a document that ends no later than what is known: an old copy from some cache, for a while.
@@ -526,14 +519,43 @@ impl Watch {
     /// Has every feed looked at once, because something may have been missed.
     fn sweep(&mut self, number: SourceNumber, now: Duration) {
         self.tally.sweeps += 1;
-        self.look_at_all(number, now, self.pace.interval);
+        let over = self.pace.interval;
+        self.look_at_all(number, now, over, |_| true);
     }
 
-    /// Has every feed looked at once, over some time, if it was not since the document was asked for.
-    fn look_at_all(&mut self, number: SourceNumber, now: Duration, over: Duration) {
-        let asked_at = self.source(number).asked_at;
+    /// Has those feeds looked at that may have changed between the last look at them and the beginning of the
+    /// first document.
+    fn look_at_what_is_older(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        document: &SupDocument,
+    ) {
+        let source = self.source(number);
+        // It was not made before it was asked for, and not longer ago than it lasts.
+        let window = document.updated.micros().abs_diff(document.since.micros());
+        let begins = now.saturating_sub(Duration::from_micros(window));
+        let begins = begins.max(source.asked_at);
+        // Those are few, unless there was no document for long.
+        let over = match source.condition {
+            Condition::New => FIRST_WITHIN,
+            Condition::Working | Condition::Broken => self.pace.interval,
+        };
+        self.look_at_all(number, now, over, |seen_until| {
+            seen_until.is_none_or(|seen_until| seen_until < begins)
+        });
+    }
+
+    /// Has feeds looked at, over some time, if that is wanted by the time up to which they were read.
+    fn look_at_all(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        over: Duration,
+        is_wanted: impl Fn(Option<Duration>) -> bool,
+    ) {
         for feed in self.source(number).all_feeds() {
-            if self.feed(feed).seen_at.is_none_or(|at| at < asked_at) {
+            if is_wanted(self.feed(feed).seen_until) {
                 self.owe(feed);
                 let pause = self.spread(over);
                 self.call(feed, now + pause, Why::Background);
@@ -541,7 +563,18 @@ impl Watch {
         }
     }
 
-    /// Looks at the feeds of the pairs that are new (rule SUP-C4).
+    /// Looks at the feeds that were told of, each once.
+    fn ping(&mut self, number: SourceNumber, now: Duration) {
+        for (feed, update) in std::mem::take(&mut self.source_mut(number).told) {
+            let state = self.feed_mut(feed);
+            state.vain = 0;
+            state.update = Some(update);
+            self.owe(feed);
+            self.call(feed, now, Why::Ping);
+        }
+    }
+
+    /// Takes the pairs that are new (rule SUP-C4).
     fn take_pairs(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
@@ -556,21 +589,13 @@ impl Watch {
                 }
             }
         }
-        let called: Vec<(FeedNumber, &str)> = news
-            .iter()
-            .flat_map(|(id, update)| {
-                let feeds = source.feeds.get(*id).into_iter().flatten();
-                feeds.map(|feed| (*feed, *update))
-            })
-            .collect();
-        source.forget_pairs(document);
-        for (feed, update) in called {
-            let state = self.feed_mut(feed);
-            state.vain = 0;
-            state.update = Some(update.into());
-            self.owe(feed);
-            self.call(feed, now, Why::Ping);
+        for (id, update) in news {
+            for feed in source.feeds.get(id).into_iter().flatten() {
+                // A walk goes from the newest document to the oldest.
+                source.told.entry(*feed).or_insert_with(|| update.into());
+            }
         }
+        source.forget_pairs(document);
     }
 
     /// Takes it that what was told last of a feed is known.
