@@ -82,7 +82,9 @@ fn replay(url: &str, more: &[&str]) -> Run {
         .unwrap();
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
-        peak = peak.max(peak_kib(child.id()).unwrap_or(0));
+        // The last reading counts: the first may be of this process, which the child was before it became
+        // another program.
+        peak = peak_kib(child.id()).unwrap_or(peak);
         pause(Duration::from_millis(5));
     }
     let output = child.wait_with_output().unwrap();
