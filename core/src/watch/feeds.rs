@@ -15,7 +15,7 @@ const SAFETY_NET: u32 = 10;
 /// A feed that shows nothing new after a ping is looked at again after so long, and once more after the
 /// usual interval (rule SUP-C9): a replica may lag.
 const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
-/// The pause after a failed look at a feed, doubled each time.
+/// The pause after a failed look at a feed, doubled each time up to the usual interval.
 const BACK_OFF: Duration = Duration::from_secs(5);
 /// How far a cache that does not listen may be behind our own server: what that says may be kept for a
 /// second, and be shown for another one while it is asked for again.
@@ -183,11 +183,10 @@ impl Watch {
         }
         let back_off = BACK_OFF.saturating_mul(1 << feed.failures.min(24));
         feed.failures = feed.failures.saturating_add(1);
-        let is_lost = for_good || back_off >= interval;
         let asked = retry_after.unwrap_or_default();
         let asked = asked.min(Duration::from_secs(PAUSE_SECONDS_MAX));
-        let mut pause = back_off;
-        if is_lost {
+        let mut pause = back_off.min(interval);
+        if for_good {
             // Nothing is known of it any more.
             feed.why = Why::First;
             self.leave(number);
