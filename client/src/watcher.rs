@@ -5,6 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    panic,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +20,11 @@ use simplefeed_core::{
     sup::SupDocument,
     watch::{FeedNumber, Heard, Looked, Next, SourceNumber, Tally, Watch},
 };
-use tokio::{sync::mpsc, task::JoinSet, time};
+use tokio::{
+    sync::mpsc,
+    task::{JoinError, JoinSet},
+    time,
+};
 use url::{Origin, Url};
 
 use crate::{
@@ -153,6 +158,8 @@ pub struct FeedWatcher {
     book: Option<Book>,
     /// What the book says of feeds that are not watched now.
     others: Vec<Note>,
+    /// Who it says has asked.
+    asker: String,
     saved_at: time::Instant,
     /// The feeds of which something is to be remembered.
     changed: HashSet<FeedNumber>,
@@ -232,8 +239,8 @@ impl FeedWatcher {
                     }
                 }
                 // Whatever ends makes room.
-                Some(_) = self.looks.join_next(), if !self.looks.is_empty() => {}
-                Some(_) = self.hearings.join_next(), if !self.hearings.is_empty() => {}
+                Some(ended) = self.looks.join_next() => bear(ended),
+                Some(ended) = self.hearings.join_next() => bear(ended),
                 () = time::sleep_until(wakes) => {
                     if time::Instant::now() >= save_at {
                         self.remember()?;
@@ -294,8 +301,6 @@ impl FeedWatcher {
 
     /// Starts what is due, as far as there is room. Returns when something is.
     fn begin_what_is_due(&mut self) -> Option<time::Instant> {
-        while self.looks.try_join_next().is_some() {}
-        while self.hearings.try_join_next().is_some() {}
         let now = self.began.elapsed();
         let mut due: Option<Duration> = None;
         // Apart, so that feeds that answer slowly delay no document.
@@ -326,17 +331,22 @@ impl FeedWatcher {
     }
 
     fn look(&mut self, number: FeedNumber, fresh: bool) {
+        let wants_announcement = self.watch.wants_announcement(number);
         let feed = self.feed_mut(number);
         feed.look += 1;
         feed.is_looked_at = true;
         (feed.delivered, feed.accepted) = (0, 0);
-        let (url, place) = (Arc::clone(&feed.url), feed.place.clone());
+        let (url, mut place) = (Arc::clone(&feed.url), feed.place.clone());
+        if let Some(place) = place.as_mut().filter(|_| wants_announcement) {
+            // That nothing has changed tells less than a document.
+            (place.etag, place.last_modified) = (None, None);
+        }
         let consumer = self.options.consumer(&url, place, &self.transport);
         let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
         self.looks.spawn(async move {
             let (outcome, error) = match consumer {
                 Ok(consumer) => read(number, consumer.looking_once(fresh), &tell, &ahead).await,
-                Err(error) => (failed(&error), Some(error)),
+                Err(error) => (failed_with(false, &error), Some(error)),
             };
             // Nobody listens any more if it fails.
             drop(tell.send(Event::Looked(number, outcome, error)).await);
@@ -475,10 +485,11 @@ impl FeedWatcher {
         let feeds = feeds.map(|number| self.note_of(number));
         let heard = self.watch.heard_until();
         let heard = heard.map(|(url, updated)| Note::heard(url, updated));
-        feeds
-            .chain(self.others.iter().cloned())
-            .chain(heard)
-            .collect()
+        let asker = Note::Asker {
+            asker: self.asker.clone(),
+        };
+        let others = self.others.iter().cloned().chain([asker]);
+        feeds.chain(others).chain(heard).collect()
     }
 
     fn note_of(&self, number: FeedNumber) -> Note {
@@ -502,28 +513,35 @@ fn trouble(url: Arc<str>, error: ConsumerError) -> Watched {
     }
 }
 
+/// Ends with a task that has failed: nobody would ever hear of its feed again.
+fn bear(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        panic::resume_unwind(error.into_panic());
+    }
+}
+
 fn index(number: FeedNumber) -> usize {
     usize::try_from(number.0).expect("32 bits fit into an index")
 }
 
-/// A look that came to nothing, and is worth another try.
-const UNREAD: Looked = Looked::Failed {
-    for_good: false,
-    retry_after: None,
-};
+fn failed(news: bool, for_good: bool, retry_after: Option<Duration>) -> Outcome {
+    let looked = Looked::Failed {
+        news,
+        for_good,
+        retry_after,
+    };
+    let place = None;
+    Outcome { looked, place }
+}
 
-fn failed(error: &ConsumerError) -> Outcome {
+fn failed_with(news: bool, error: &ConsumerError) -> Outcome {
     let retry_after = match error {
         ConsumerError::Fetch(error) => error.retry_after(),
         _ => None,
     };
-    Outcome {
-        looked: Looked::Failed {
-            for_good: !error.is_transient(),
-            retry_after,
-        },
-        place: None,
-    }
+    failed(news, !error.is_transient(), retry_after)
 }
 
 /// Reads a feed up to its end, and hands over what is new.
@@ -542,24 +560,19 @@ async fn read(
                 // Whether it is accepted is seen where it is taken.
                 let is_kept = consumer.accept(&delivery).await.is_ok();
                 if !is_kept || tell.send(Event::Entry(number, delivery)).await.is_err() {
-                    let (looked, place) = (UNREAD, None);
-                    return (Outcome { looked, place }, None);
+                    return (failed(news, false, None), None);
                 }
             }
             Ok(None) => {
-                let looked = if consumer.sees_the_past() {
-                    // A cache shows what it has, because the server does not answer.
-                    UNREAD
-                } else {
-                    Looked::Read {
-                        news,
-                        sup: consumer.announced(),
-                    }
+                let looked = Looked::Read {
+                    news,
+                    stale: consumer.sees_the_past(),
+                    sup: consumer.announced(),
                 };
                 let place = consumer.place().cloned();
                 return (Outcome { looked, place }, None);
             }
-            Err(error) => return (failed(&error), Some(error)),
+            Err(error) => return (failed_with(news, &error), Some(error)),
         }
     }
 }

@@ -103,11 +103,15 @@ pub enum Looked {
     Read {
         /// Whether there were new entries.
         news: bool,
+        /// Whether a cache has shown a copy that is past its time.
+        stale: bool,
         /// What it announces.
         sup: Announcement,
     },
-    /// It could not be read.
+    /// It could not be read, or not to its end.
     Failed {
+        /// Whether there were new entries all the same.
+        news: bool,
         /// Whether trying again is no use before somebody mends it.
         for_good: bool,
         /// How long the server asks to wait.
@@ -174,12 +178,13 @@ pub struct Tally {
 /// let mut now = Duration::ZERO;
 /// assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
 /// let sup = SupAddress::parse("https://e/sup.json#a", &"https://e/".parse()?);
-/// watch.looked(feed, now, Looked::Read { news: false, sup: sup.into() });
+/// watch.looked(feed, now, Looked::Read { news: false, stale: false, sup: sup.into() });
 ///
 /// let Next::Hear { source, .. } = watch.next(now) else { panic!() };
 /// let document = br#"{"updated_time":"2009-01-06T01:16:45Z","since_time":"2009-01-06T01:15:35Z",
 ///     "period":60,"updates":[["a","1"]]}"#;
 /// watch.heard(source, now, Heard::Document(SupDocument::read(document)?));
+/// now += Duration::from_secs(2); // for caches that do not listen
 /// assert_eq!(watch.next(now), Next::Look { feed, fresh: true });
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -89,9 +89,15 @@ impl Weather for Storm {
         let age = match self.fault {
             _ if !fresh => self.within(600),
             Some(Fault::Lagging) => self.within(11),
-            _ => Duration::ZERO,
+            // Of a cache that does not listen.
+            _ => self.within(2),
         };
         Sight { age, fails }
+    }
+
+    /// Whoever lags and shows some news is believed.
+    fn has_bursts(&self) -> bool {
+        self.fault != Some(Fault::Lagging)
     }
 }
 

@@ -281,6 +281,11 @@ pub(crate) trait Weather {
 
     /// Returns how a look at a feed goes; `fresh` if no cache answers.
     fn look(&mut self, feed: FeedNumber, fresh: bool) -> Sight;
+
+    /// Whether feeds are updated several times in a few seconds.
+    fn has_bursts(&self) -> bool {
+        false
+    }
 }
 
 /// Nothing does.
@@ -501,10 +506,10 @@ impl Follower {
                 let shows = match shows {
                     Ok(shows) => shows.max(*seen),
                     Err(for_good) => {
-                        let retry_after = None;
                         let looked = Looked::Failed {
+                            news: false,
                             for_good,
-                            retry_after,
+                            retry_after: None,
                         };
                         self.watch.looked(feed, own, looked);
                         return Ok(());
@@ -517,7 +522,9 @@ impl Follower {
                     .extend(new.iter().map(|at| now.saturating_sub(*at)));
                 *seen = shows;
                 let sup = publisher.announces(feed, self.shared);
-                self.watch.looked(feed, own, Looked::Read { news, sup });
+                let stale = false;
+                self.watch
+                    .looked(feed, own, Looked::Read { news, stale, sup });
                 if news {
                     self.save(now);
                 }
@@ -539,20 +546,41 @@ pub(crate) fn live(
 ) -> anyhow::Result<()> {
     let feeds = u64::try_from(publisher.updates.len())?;
     let mut due = BinaryHeap::from([
-        Reverse((from, false)),
-        Reverse((from + dice.pause(mean), true)),
+        Reverse((from, Event::Act)),
+        Reverse((from + dice.pause(mean), Event::Update)),
     ]);
-    while let Some(Reverse((now, is_update))) = due.pop() {
+    while let Some(Reverse((now, event))) = due.pop() {
         if now >= end {
             continue;
         }
-        if is_update {
-            let feed = u32::try_from(dice.below(feeds))?;
-            publisher.update(&[feed], now)?;
-            due.push(Reverse((now + dice.pause(mean), true)));
-        } else if let Some(next) = follower.act(publisher, weather, now)? {
-            due.push(Reverse((next, false)));
+        match event {
+            Event::Act => {
+                if let Some(next) = follower.act(publisher, weather, now)? {
+                    due.push(Reverse((next, Event::Act)));
+                }
+            }
+            Event::Update => {
+                let feed = u32::try_from(dice.below(feeds))?;
+                publisher.update(&[feed], now)?;
+                due.push(Reverse((now + dice.pause(mean), Event::Update)));
+                if weather.has_bursts() && dice.below(3) == 0 {
+                    let soon = Duration::from_millis(dice.below(3_000));
+                    due.push(Reverse((now + soon, Event::Again(feed))));
+                }
+            }
+            Event::Again(feed) => publisher.update(&[feed], now)?,
         }
     }
     Ok(())
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// The consumer does what is due.
+    Act,
+    /// Some feed is updated.
+    Update,
+    /// This one is, once more.
+    Again(u32),
 }

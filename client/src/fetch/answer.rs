@@ -26,6 +26,8 @@ use crate::transport::Answer;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
     max_age: Option<Duration>,
+    /// What caches that many share go by instead.
+    shared_max_age: Option<Duration>,
     stale_while_revalidate: Duration,
     age: Duration,
     /// Whether a cache says that the answer's time is over.
@@ -38,6 +40,7 @@ impl Freshness {
         let age = answer.header("age").and_then(|age| age.trim().parse().ok());
         Self {
             max_age: directive(policy, "max-age"),
+            shared_max_age: directive(policy, "s-maxage"),
             stale_while_revalidate: directive(policy, "stale-while-revalidate").unwrap_or_default(),
             age: bounded(age.unwrap_or(0)),
             told_past: answer.header("cache-status").is_some_and(tells_past),
@@ -49,6 +52,7 @@ impl Freshness {
     pub(crate) fn renewed(self, newer: Self) -> Self {
         Self {
             max_age: newer.max_age.or(self.max_age),
+            shared_max_age: newer.shared_max_age.or(self.shared_max_age),
             stale_while_revalidate: match newer.max_age {
                 Some(_) => newer.stale_while_revalidate,
                 None => self.stale_while_revalidate,
@@ -78,7 +82,7 @@ impl Freshness {
     }
 
     fn lifetime(&self) -> Option<Duration> {
-        Some(self.max_age? + self.stale_while_revalidate)
+        Some(self.shared_max_age.or(self.max_age)? + self.stale_while_revalidate)
     }
 }
 

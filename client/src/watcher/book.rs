@@ -39,6 +39,9 @@ pub(super) enum Note {
         /// RFC 3339.
         updated: String,
     },
+    /// What stands for the one who asks: with another token, or where other origins are allowed, others are
+    /// told of.
+    Asker { asker: String },
 }
 
 impl Note {
@@ -92,6 +95,7 @@ impl Known {
 pub(super) struct Notes {
     pub(super) feeds: HashMap<String, Known>,
     pub(super) heard: HashMap<Url, Instant>,
+    asker: Option<String>,
 }
 
 /// The file.
@@ -192,6 +196,22 @@ fn lines_of(notes: &[Note]) -> Vec<u8> {
 }
 
 impl Notes {
+    /// Forgets by what updates are told, if that was told to somebody else. Returns what to note then.
+    pub(super) fn are_for(&mut self, asker: &str) -> Vec<Note> {
+        if self.asker.as_deref() == Some(asker) {
+            return vec![];
+        }
+        let mut notes = vec![];
+        for (feed, known) in &mut self.feeds {
+            if known.sup.take().is_some() {
+                notes.push(Note::feed(feed, known.place.as_ref(), None));
+            }
+        }
+        let asker = asker.into();
+        notes.push(Note::Asker { asker });
+        notes
+    }
+
     /// Returns up to where the feeds that are left were read, and which of them say besides by what their
     /// updates are told.
     pub(super) fn of_others(self) -> (Vec<Note>, Vec<Note>) {
@@ -228,6 +248,7 @@ impl Notes {
                     self.heard.insert(sup_document, updated);
                 }
             }
+            Note::Asker { asker } => self.asker = Some(asker),
         }
     }
 }

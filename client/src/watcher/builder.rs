@@ -9,6 +9,8 @@ use std::{
 };
 
 use simplefeed_core::{
+    digest::Digest,
+    instant::Instant,
     limits::{WATCH_SECONDS_DEFAULT, WATCHED_FEEDS_MAX},
     replay::Bookmark,
     watch::{Pace, Watch},
@@ -166,6 +168,8 @@ impl WatchBuilder {
             }
             None => (None, Notes::default()),
         };
+        let asker = options.asker();
+        let mut changed = notes.are_for(&asker);
         let (mut given, mut origins) = (vec![], HashSet::new());
         let mut seen = HashSet::new();
         for url in urls {
@@ -176,22 +180,14 @@ impl WatchBuilder {
                 given.push((url, known));
             }
         }
-        for (_, known) in &given {
-            if let Some(told) = known.told()
-                && let Some(updated) = notes.heard.get(&told.document)
-            {
-                watch.heard_before(&told.document, *updated);
-            }
-        }
-        let feeds = given.into_iter();
-        let feeds = feeds.map(|(url, known)| add(&mut watch, url, known));
-        let feeds = feeds.collect();
+        let feeds = add_all(&mut watch, given, &notes.heard);
         if options.token.is_some() && origins.len() > 1 {
             let origins = origins.len();
             return Err(WatchError::Token { origins });
         }
         // Nobody hears of them from now on: whoever watches them again must look.
         let (others, were_told) = notes.of_others();
+        changed.extend(were_told);
         let (tell, events) = mpsc::channel(AHEAD);
         let mut watcher = FeedWatcher {
             watch,
@@ -209,16 +205,33 @@ impl WatchBuilder {
             troubles: VecDeque::new(),
             book,
             others,
+            asker,
             saved_at: time::Instant::now(),
             changed: HashSet::new(),
             heard_until: HashMap::new(),
         };
-        watcher.note(&were_told)?;
+        watcher.note(&changed)?;
         Ok(watcher)
     }
 }
 
-/// Has a feed watched, with what is known of it.
+/// Has feeds watched, with what is known of them, and of the documents that tell of them.
+fn add_all(
+    watch: &mut Watch,
+    given: Vec<(String, Known)>,
+    heard: &HashMap<Url, Instant>,
+) -> Vec<Feed> {
+    for (_, known) in &given {
+        if let Some(told) = known.told()
+            && let Some(updated) = heard.get(&told.document)
+        {
+            watch.heard_before(&told.document, *updated);
+        }
+    }
+    let feeds = given.into_iter();
+    feeds.map(|(url, known)| add(watch, url, known)).collect()
+}
+
 fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
     let told = known.told().cloned();
     let update = known.update.as_deref().filter(|_| told.is_some());
@@ -243,6 +256,24 @@ impl Options {
             Some(transport) => Ok(transport),
             None => transport::ready_made(self.timeouts).map_err(ConsumerError::Transport),
         }
+    }
+
+    /// Returns what stands for who asks, and hides the token.
+    fn asker(&self) -> String {
+        let mut origins: Vec<String> = self
+            .allowed_origins
+            .iter()
+            .map(|url| url.origin().ascii_serialization())
+            .collect();
+        origins.sort_unstable();
+        let token = self.token.as_deref().unwrap_or_default();
+        let digest = Digest::of_parts(&[
+            b"simplefeed asker\n",
+            token.as_bytes(),
+            b"\n",
+            origins.join("\n").as_bytes(),
+        ]);
+        digest.to_string().chars().take(16).collect()
     }
 
     pub(super) fn consumer(

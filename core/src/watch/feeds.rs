@@ -19,7 +19,7 @@ const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(
 const BACK_OFF: Duration = Duration::from_secs(5);
 /// How far a cache that does not listen may be behind our own server: what that says may be kept for a
 /// second, and be shown for another one while it is asked for again.
-const CACHED: Duration = Duration::from_secs(2);
+pub(super) const CACHED: Duration = Duration::from_secs(2);
 
 /// Why it is a feed's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,12 +123,19 @@ impl Watch {
         };
         match looked {
             Looked::Failed {
+                news,
                 for_good,
                 retry_after,
-            } => self.failed(number, now, called, for_good, retry_after),
-            Looked::Read { news, sup } => {
+            } => {
+                if news {
+                    // There is more where that came from.
+                    self.owe(number);
+                }
+                self.failed(number, now, called, for_good, retry_after);
+            }
+            Looked::Read { news, stale, sup } => {
                 feed.failures = 0;
-                if fresh {
+                if fresh && !stale {
                     feed.seen_until = Some(since.saturating_sub(CACHED));
                 }
                 let came_late = match sup {
@@ -144,22 +151,23 @@ impl Watch {
                     self.call(number, now, Why::Ping);
                 } else if came_late {
                     self.owe(number);
-                    self.call(number, now, Why::Background);
+                    self.call(number, now + CACHED, Why::Background);
                 } else {
-                    self.plan(number, now, news);
+                    self.plan(number, now, news, stale);
                 }
             }
         }
     }
 
     /// Decides when a feed that was read is looked at again.
-    fn plan(&mut self, number: FeedNumber, now: Duration, news: bool) {
+    fn plan(&mut self, number: FeedNumber, now: Duration, news: bool, stale: bool) {
         let interval = self.pace.interval;
         let feed = self.feed_mut(number);
-        let in_vain = feed.why == Why::Ping && !news;
+        let in_vain = feed.owed && (stale || (feed.why == Why::Ping && !news));
         let mut pauses = LOOKS_AGAIN.into_iter().chain([interval]);
-        if let Some(pause) = pauses.nth(feed.vain).filter(|_| in_vain) {
-            feed.vain += 1;
+        let pause = pauses.nth(feed.vain).or(stale.then_some(interval));
+        if let Some(pause) = pause.filter(|_| in_vain) {
+            feed.vain = feed.vain.saturating_add(1);
             self.call(number, now + pause, Why::Ping);
         } else {
             feed.vain = 0;
@@ -185,7 +193,12 @@ impl Watch {
         feed.failures = feed.failures.saturating_add(1);
         let asked = retry_after.unwrap_or_default();
         let asked = asked.min(Duration::from_secs(PAUSE_SECONDS_MAX));
-        let mut pause = back_off.min(interval);
+        let is_wanted = feed.owed || feed.why != Why::Background;
+        let mut pause = if is_wanted {
+            back_off.min(interval)
+        } else {
+            interval
+        };
         if for_good {
             // Nothing is known of it any more.
             feed.why = Why::First;
@@ -259,6 +272,12 @@ impl Watch {
         }
     }
 
+    /// Whether a feed is looked at to find out where its updates are told, which only a whole document may
+    /// say.
+    pub fn wants_announcement(&self, number: FeedNumber) -> bool {
+        self.feed(number).why == Why::First
+    }
+
     /// Takes up what a feed that was read announces (rule SUP-C1). Returns whether something may have been
     /// told of it before it was known there.
     fn join(&mut self, number: FeedNumber, address: SupAddress, now: Duration) -> bool {
@@ -271,6 +290,7 @@ impl Watch {
         }
         let seen_until = feed.seen_until;
         let source = self.take_up(number, address, now);
+        self.feed_mut(number).update = None;
         let heard_at = self.source(source).heard_at;
         heard_at.is_some_and(|heard_at| seen_until.is_none_or(|seen| seen <= heard_at))
     }

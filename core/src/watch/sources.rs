@@ -2,14 +2,24 @@
 //!
 //! Pure.
 
-use std::{collections::HashMap, hash::BuildHasher as _, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::BuildHasher as _,
+    time::Duration,
+};
 
 use url::Url;
 
-use super::{Condition, FeedNumber, Heard, Next, SourceNumber, Watch, feeds::Why};
+use super::{
+    Condition, FeedNumber, Heard, Next, SourceNumber, Watch,
+    feeds::{CACHED, Why},
+};
 use crate::{
     instant::Instant,
-    limits::{BACK_OFF_SECONDS_MAX, PAUSE_SECONDS_MAX, SUP_PERIOD_SECONDS_MAX, SUP_WALK_MAX},
+    limits::{
+        BACK_OFF_SECONDS_MAX, PAUSE_SECONDS_MAX, SUP_PERIOD_SECONDS_MAX, SUP_WALK_MAX,
+        WATCH_SECONDS_MAX,
+    },
     sup::SupDocument,
 };
 
@@ -22,6 +32,8 @@ const EVERY_MAX: Duration = Duration::from_hours(1);
 const STILL_SLACK: Duration = Duration::from_secs(10);
 /// How long a pair is known again, in microseconds, beside the longest window.
 const SEEN_SLACK: i64 = 60_000_000;
+/// So many pairs of the feeds of others are known again.
+const OTHERS_MAX: usize = 100_000;
 /// How long it takes to look again at what was looked at before the first document was.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 /// So many pairs for each feed are known again, and some besides.
@@ -57,6 +69,9 @@ pub(super) struct Source {
     told: HashMap<FeedNumber, Box<str>>,
     /// The pairs that are known, and the end of the last document that had them.
     seen: HashMap<u64, Instant>,
+    /// The pairs of the last window of which no feed of ours was told: whoever joins later was looked at
+    /// after them.
+    others: HashSet<u64>,
     failures: u32,
 }
 
@@ -71,6 +86,14 @@ enum Asking {
         since: Instant,
         until: Instant,
     },
+}
+
+/// The pairs of a document.
+#[derive(Debug, Default)]
+struct Pairs {
+    ours: Vec<u64>,
+    /// Those of feeds that are not ours, up to a bound.
+    others: HashSet<u64>,
 }
 
 /// A walk back over archived documents.
@@ -111,6 +134,7 @@ impl Source {
             glimpsed: None,
             told: HashMap::new(),
             seen: HashMap::new(),
+            others: HashSet::new(),
             failures: 0,
         }
     }
@@ -156,7 +180,7 @@ impl Source {
         self.seen.retain(|_, last| last.micros() >= oldest);
         if self.seen.len() > SEEN_PER_FEED * self.feeds.len() + SEEN_BESIDES {
             // A publisher that tells that much must bear a look too many.
-            self.seen.retain(|_, last| *last == document.updated);
+            self.seen.clear();
         }
     }
 
@@ -249,7 +273,7 @@ impl Watch {
             }
             (Asking::Longer { since, until, .. }, Heard::Document(document)) => {
                 let last = source.updated;
-                self.take_pairs(number, now, &document);
+                self.take_window(number, now, &document);
                 let is_late = last.is_some_and(|last| document.since > last);
                 if is_late || document.updated < since {
                     self.sweep(number, now);
@@ -272,14 +296,15 @@ impl Watch {
         }
         let source = self.source_mut(number);
         source.failures = 0;
-        source.period = Duration::from_secs(document.period).clamp(EVERY_MIN, 2 * EVERY_MAX);
+        source.period = Duration::from_secs(document.period)
+            .clamp(EVERY_MIN, Duration::from_secs(WATCH_SECONDS_MAX));
         let had = std::mem::replace(&mut source.is_archived, document.is_archived);
         let relies_otherwise = had != document.is_archived;
         let (last, glimpsed) = (source.updated, source.glimpsed.replace(document.updated));
         if relies_otherwise && source.condition == Condition::Working {
             self.relax(number, now);
         }
-        self.take_pairs(number, now, document);
+        self.take_window(number, now, document);
         match last {
             Some(last) if document.updated <= last => {
                 self.stands_still(
@@ -322,7 +347,9 @@ impl Watch {
             .periods
             .iter()
             .find(|(seconds, _)| suits(**seconds));
-        let longer = longer.or(document.periods.iter().next_back());
+        let longest = || document.periods.iter().next_back();
+        let longer = longer.or_else(longest);
+        let longer = longer.filter(|(seconds, _)| **seconds > document.period);
         let url = longer.and_then(|(_, url)| Url::parse(url).ok());
         let Some(url) = url.filter(|url| *url != source.url) else {
             return false;
@@ -374,6 +401,7 @@ impl Watch {
         document: &SupDocument,
         chase: Chase,
     ) {
+        // What is archived is told no more: its pairs need not be known again.
         self.take_pairs(number, now, document);
         let (newest, until) = (chase.newest, chase.until);
         if document.updated < chase.since {
@@ -532,7 +560,7 @@ impl Watch {
         document: &SupDocument,
     ) {
         let source = self.source(number);
-        // It was not made before it was asked for, and not longer ago than it lasts.
+        // It begins before it was asked for, unless that took longer than it lasts.
         let window = document.updated.micros().abs_diff(document.since.micros());
         let begins = now.saturating_sub(Duration::from_micros(window));
         let begins = begins.max(source.asked_at);
@@ -568,25 +596,36 @@ impl Watch {
         for (feed, update) in std::mem::take(&mut self.source_mut(number).told) {
             let state = self.feed_mut(feed);
             state.vain = 0;
-            state.update = Some(update);
+            if state.source == Some(number) {
+                state.update = Some(update);
+            }
             self.owe(feed);
-            self.call(feed, now, Why::Ping);
+            self.call(feed, now + CACHED, Why::Ping);
         }
     }
 
-    /// Takes the pairs that are new (rule SUP-C4).
-    fn take_pairs(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
+    /// Takes the pairs that are new (rule SUP-C4). Returns what there were.
+    fn take_pairs(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) -> Pairs {
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
         source.heard_at = Some(now);
         // Once for each id, however many pairs it has.
         let mut news: HashMap<&str, &str> = HashMap::new();
+        let mut before: HashMap<&str, &str> = HashMap::new();
+        let mut pairs = Pairs::default();
         for (id, update) in &document.updates {
-            if source.feeds.contains_key(id) {
-                let pair = hashing.hash_one((&**id, &**update));
-                if source.seen.insert(pair, document.updated).is_none() {
-                    news.insert(id, update);
+            let pair = hashing.hash_one((&**id, &**update));
+            if !source.feeds.contains_key(id) {
+                if pairs.others.len() < OTHERS_MAX {
+                    pairs.others.insert(pair);
                 }
+                continue;
+            }
+            pairs.ours.push(pair);
+            if source.others.contains(&pair) {
+                before.insert(id, update);
+            } else if !source.seen.contains_key(&pair) {
+                news.insert(id, update);
             }
         }
         for (id, update) in news {
@@ -595,6 +634,27 @@ impl Watch {
                 source.told.entry(*feed).or_insert_with(|| update.into());
             }
         }
+        let before: Vec<(FeedNumber, &str)> = before
+            .iter()
+            .flat_map(|(id, update)| {
+                let feeds = source.feeds.get(*id).into_iter().flatten();
+                feeds.map(|feed| (*feed, *update))
+            })
+            .collect();
+        for (feed, update) in before {
+            self.feed_mut(feed).update = Some(update.into());
+            self.changed.insert(feed);
+        }
+        pairs
+    }
+
+    /// Takes the pairs of a window that ends now, and knows them again in the next one.
+    fn take_window(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
+        let pairs = self.take_pairs(number, now, document);
+        let source = self.source_mut(number);
+        let ends = pairs.ours.into_iter().map(|pair| (pair, document.updated));
+        source.seen.extend(ends);
+        source.others = pairs.others;
         source.forget_pairs(document);
     }
 
@@ -609,11 +669,12 @@ impl Watch {
     }
 
     fn ask_later(&mut self, number: SourceNumber, now: Duration) {
-        let pause = match self.pace.sup_interval {
-            Duration::ZERO => every(self.source(number).period),
-            wanted => wanted,
-        };
-        self.ask_at(number, now + pause);
+        let source = self.source(number);
+        let wanted = self.pace.sup_interval;
+        let (every, is_archived) = (every(source.period), source.is_archived);
+        // Whoever asks more rarely than windows overlap misses something each time.
+        let suits = wanted > Duration::ZERO && (is_archived || wanted <= every);
+        self.ask_at(number, now + if suits { wanted } else { every });
     }
 
     pub(super) fn ask_at(&mut self, number: SourceNumber, at: Duration) {

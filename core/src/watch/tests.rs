@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::*;
+use super::{feeds::CACHED, *};
 
 const S: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_mins(30);
@@ -63,13 +63,19 @@ fn heard(ids: &[&str], more: &str) -> Watch {
 
 fn read(watch: &mut Watch, feed: FeedNumber, now: Duration, news: bool, id: &str) {
     let sup = Announcement::At(address(id));
-    watch.looked(feed, now, Looked::Read { news, sup });
+    watch.looked(feed, now, seen(news, sup));
+}
+
+fn seen(news: bool, sup: Announcement) -> Looked {
+    let stale = false;
+    Looked::Read { news, stale, sup }
 }
 
 const NOTHING: Heard = Heard::Nothing { retry_after: None };
 
 fn failed(for_good: bool) -> Looked {
     Looked::Failed {
+        news: false,
         for_good,
         retry_after: None,
     }
@@ -132,10 +138,10 @@ fn all_is_well(watch: &mut Watch, next: &Next, now: Duration, more: &str) {
     }
 }
 
-/// Returns the feeds that are looked at now.
+/// Returns the feeds that are looked at now, or as soon as no cache has what was before.
 fn looks(watch: &mut Watch, now: Duration) -> Vec<u32> {
     let mut looks = vec![];
-    while let Next::Look { feed, .. } = watch.next(now) {
+    while let Next::Look { feed, .. } = watch.next_feed(now + CACHED) {
         looks.push(feed.0);
     }
     looks.sort_unstable();
@@ -379,6 +385,7 @@ fn sup_c9_a_feed_that_lags_is_looked_at_again() {
     // That it had news just now says nothing: there may have been two updates.
     now += 48 * S;
     hear(&mut watch, now, document(90, 196, &[("a", "2")], ARCHIVED));
+    now += CACHED;
     for pause in [2, 10] {
         assert_eq!(watch.next_feed(now), Next::Look { feed, fresh: true });
         read(&mut watch, feed, now, false, "a");
@@ -418,14 +425,7 @@ fn sup_c1_a_feed_may_move_or_leave() {
     assert_eq!(looks(&mut watch, now), [0, 1]);
     read(&mut watch, FeedNumber(0), now, true, "moved");
     let nowhere = Announcement::Nowhere;
-    watch.looked(
-        FeedNumber(1),
-        now,
-        Looked::Read {
-            news: true,
-            sup: nowhere,
-        },
-    );
+    watch.looked(FeedNumber(1), now, seen(true, nowhere));
     // The first may have missed what was told while it was looked at.
     assert_eq!(looks(&mut watch, now), [0]);
     read(&mut watch, FeedNumber(0), now, false, "moved");
@@ -452,9 +452,11 @@ fn sup_c6_who_wants_to_hear_rarely_takes_a_longer_window() {
     read(&mut watch, FeedNumber(0), Duration::ZERO, false, "a");
     let periods = ",\"available_periods\":{\"60\":\"sup.json\",\"300\":\"sup.json?seconds=300\"}";
     hear(&mut watch, Duration::ZERO, document(30, 100, &[], periods));
-    let longer = ",\"period\":300,".to_owned() + &periods[1..];
-    let text = longer.replace(",\"period\":300", "");
-    let asked = hear(&mut watch, Duration::ZERO, document(0, 100, &[], &text));
+    let Heard::Document(mut longer) = document(0, 100, &[], periods) else {
+        panic!()
+    };
+    longer.period = 300;
+    let asked = hear(&mut watch, Duration::ZERO, Heard::Document(longer));
     assert_eq!(asked, "https://e/sup.json?seconds=300");
     assert_eq!(watch.next(S), Next::Wait(180 * S));
 }
@@ -488,7 +490,7 @@ fn nothing_counts_as_heard_before_it_is_handled() {
     let now = now + 5 * S;
     assert_eq!(looks(&mut watch, now), [1]);
     let sup = Announcement::Untold;
-    watch.looked(b, now, Looked::Read { news: true, sup });
+    watch.looked(b, now, seen(true, sup));
     assert_eq!(watch.take_changed(), HashSet::from([b]));
     assert_eq!(watch.told_by(b), Some((address("b"), Some("1"))));
 
@@ -575,7 +577,7 @@ fn what_a_cache_has_shown_is_looked_at_again() {
     let feed = watch.add_feed(None, None);
     assert_eq!(looks(&mut watch, Duration::ZERO), [1]);
     let sup = Announcement::Nowhere;
-    watch.looked(feed, Duration::ZERO, Looked::Read { news: true, sup });
+    watch.looked(feed, Duration::ZERO, seen(true, sup));
     let mut looks = vec![];
     live(&mut watch, S, 2 * INTERVAL, |watch, next, now| match next {
         Next::Look { feed, fresh } => {
@@ -585,6 +587,33 @@ fn what_a_cache_has_shown_is_looked_at_again() {
         next => all_is_well(watch, &next, now, ARCHIVED),
     });
     assert_eq!(looks, [(1, false), (1, true)]);
+}
+
+/// Goal: while a cache shows what is past its time, a feed is owed a look.
+#[test]
+fn a_copy_of_the_past_pays_nothing() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    let feed = FeedNumber(0);
+    let pairs = [("a", "1")];
+    hear(&mut watch, 48 * S, document(30, 148, &pairs, ARCHIVED));
+    let mut looks = 0;
+    live(
+        &mut watch,
+        48 * S,
+        5 * INTERVAL,
+        |watch, next, now| match next {
+            Next::Look { fresh, .. } => {
+                assert!(fresh && !is_told(watch, feed));
+                looks += 1;
+                let (news, stale) = (looks == 1, looks < 6);
+                let sup = Announcement::Untold;
+                watch.looked(feed, now, Looked::Read { news, stale, sup });
+            }
+            next => all_is_well(watch, &next, now, ARCHIVED),
+        },
+    );
+    assert_eq!(looks, 6, "2 s, 10 s, and then every half hour");
+    assert!(is_told(&watch, feed));
 }
 
 /// SUP-C9: also a ping that comes while a look fails is one.
@@ -642,6 +671,46 @@ fn a_document_goes_before_feeds() {
         all_is_well(watch, &next, now, ARCHIVED);
     });
     assert_eq!(again, [0], "the only one that was looked at before");
+}
+
+/// Goal: what was told before a feed was looked at is no news of it, now or after a restart.
+#[test]
+fn what_was_told_before_the_first_look_is_no_news() {
+    let mut watch = Watch::new(pace(), 1);
+    let (first, second) = (watch.add_feed(None, None), watch.add_feed(None, None));
+    assert_eq!(
+        watch.next(Duration::ZERO),
+        Next::Look {
+            feed: first,
+            fresh: true
+        }
+    );
+    read(&mut watch, first, Duration::ZERO, false, "a");
+    let pairs = [("b", "7")];
+    hear(
+        &mut watch,
+        Duration::ZERO,
+        document(30, 100, &pairs, ARCHIVED),
+    );
+    let now = 10 * S;
+    assert_eq!(looks(&mut watch, now), [1]);
+    read(&mut watch, second, now + CACHED, false, "b");
+    hear(&mut watch, 48 * S, document(30, 148, &pairs, ARCHIVED));
+    assert!(looks(&mut watch, 90 * S).is_empty());
+    let (known, update) = watch.told_by(second).unwrap();
+    assert_eq!(update, Some("7"));
+    let mut again = Watch::new(pace(), 1);
+    let (document_of, updated) = watch.heard_until().next().unwrap();
+    again.heard_before(document_of, updated);
+    again.add_feed(Some(known), update);
+    hear(&mut again, S, document(30, 196, &pairs, ARCHIVED));
+    assert!(looks(&mut again, S).is_empty());
+    hear(
+        &mut again,
+        49 * S,
+        document(30, 244, &[("b", "8")], ARCHIVED),
+    );
+    assert_eq!(looks(&mut again, 49 * S), [0]);
 }
 
 /// Goal: what cannot be read is tried on, and looked at in any case by whoever begins anew.
@@ -713,6 +782,7 @@ fn a_server_that_asks_to_wait_is_obeyed() {
     let now = 180 * S;
     assert_eq!(looks(&mut watch, now), [0]);
     let asked = Looked::Failed {
+        news: false,
         for_good: false,
         retry_after: Some(77 * S),
     };
@@ -732,28 +802,41 @@ fn a_server_that_asks_to_wait_is_obeyed() {
 /// Goal: a feed that announces something else each time is not looked at without a pause.
 #[test]
 fn a_feed_that_moves_all_the_time_gets_no_more_looks() {
-    let mut watch = Watch::new(pace(), 1);
-    let feed = watch.add_feed(None, None);
     let base = "https://e/".parse().unwrap();
+    let place = |name: &str| SupAddress::parse(&format!("https://e/{name}.json#{name}"), &base);
+    let mut watch = Watch::new(pace(), 1);
+    for _ in 0..3 {
+        watch.add_feed(None, None);
+    }
     let (mut looks, mut now) = (0, Duration::ZERO);
-    while now < 2 * INTERVAL {
+    while now < INTERVAL {
         match watch.next(now) {
-            Next::Look { .. } => {
+            Next::Look { feed, .. } => {
                 looks += 1;
-                let sup =
-                    SupAddress::parse(&format!("https://e/{}.json#{looks}", looks % 2), &base);
-                let sup = sup.into();
-                watch.looked(feed, now, Looked::Read { news: true, sup });
+                // Two keep their documents alive.
+                let name = match feed.0 {
+                    0 => "x",
+                    1 => "y",
+                    _ if looks % 2 == 0 => "x",
+                    _ => "y",
+                };
+                watch.looked(feed, now, seen(false, place(name).into()));
             }
             Next::Hear { source, .. } => {
                 let second = 1_000 + u32::try_from(now.as_secs()).unwrap();
-                watch.heard(source, now, document(second - 70, second, &[], ARCHIVED));
+                let Heard::Document(mut heard) = document(second - 70, second, &[], ARCHIVED)
+                else {
+                    panic!()
+                };
+                heard.period = 1;
+                watch.heard(source, now, Heard::Document(heard));
             }
             Next::Wait(until) => now = until,
             Next::Nothing => panic!(),
         }
     }
-    assert!(looks < 200, "{looks}");
+    let most = INTERVAL.as_secs() / CACHED.as_secs() + 10;
+    assert!(looks < most, "{looks}");
 }
 
 /// SUP-C10: an archive that is no URL is not taken for none.
@@ -778,7 +861,7 @@ fn a_document_that_no_feed_announces_is_forgotten() {
             panic!("{number}")
         };
         let sup = SupAddress::parse(&format!("https://e/{number}.json#a"), &base).into();
-        watch.looked(feed, now, Looked::Read { news: true, sup });
+        watch.looked(feed, now, seen(true, sup));
         let Next::Hear { source, .. } = watch.next_document(now) else {
             panic!("{number}")
         };
@@ -791,7 +874,7 @@ fn a_document_that_no_feed_announces_is_forgotten() {
     let sup = Announcement::Nowhere;
     now += 11 * INTERVAL;
     assert!(matches!(watch.next_feed(now), Next::Look { .. }));
-    watch.looked(feed, now, Looked::Read { news: true, sup });
+    watch.looked(feed, now, seen(true, sup));
     assert_eq!((watch.sources.len(), watch.by_url.len()), (0, 0));
     assert_eq!(watch.next_document(now + INTERVAL), Next::Nothing);
 }
@@ -848,6 +931,23 @@ fn an_interval_may_be_any_time() {
                 watch.heard(source, now, document(0, 100 + 3 * second, &[], ""));
             }
         }
+    }
+}
+
+/// Goal: who asks more rarely than a window lasts, and has no other, asks as often as that all the same.
+#[test]
+fn a_window_that_is_too_short_is_no_gap() {
+    for (more, pause) in [("", 48), (ARCHIVED, 180)] {
+        let pace = Pace {
+            interval: INTERVAL,
+            sup_interval: 180 * S,
+        };
+        let mut watch = Watch::new(pace, 1);
+        watch.add_feed(None, None);
+        assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
+        read(&mut watch, FeedNumber(0), Duration::ZERO, false, "a");
+        hear(&mut watch, Duration::ZERO, document(30, 100, &[], more));
+        assert_eq!(watch.next_document(S), Next::Wait(pause * S));
     }
 }
 
