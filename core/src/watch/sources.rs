@@ -674,7 +674,13 @@ impl Watch {
         let (every, is_archived) = (every(source.period), source.is_archived);
         // Whoever asks more rarely than windows overlap misses something each time.
         let suits = wanted > Duration::ZERO && (is_archived || wanted <= every);
-        self.ask_at(number, now + if suits { wanted } else { every });
+        let pause = if suits {
+            // So that feeds are looked at as often as is wanted.
+            wanted.saturating_sub(CACHED).max(EVERY_MIN)
+        } else {
+            every
+        };
+        self.ask_at(number, now + pause);
     }
 
     pub(super) fn ask_at(&mut self, number: SourceNumber, at: Duration) {

@@ -458,7 +458,7 @@ fn sup_c6_who_wants_to_hear_rarely_takes_a_longer_window() {
     longer.period = 300;
     let asked = hear(&mut watch, Duration::ZERO, Heard::Document(longer));
     assert_eq!(asked, "https://e/sup.json?seconds=300");
-    assert_eq!(watch.next(S), Next::Wait(180 * S));
+    assert_eq!(watch.next(S), Next::Wait(178 * S));
 }
 
 /// Goal: what is remembered as heard is handled, so that an end at any moment loses nothing.
@@ -937,7 +937,7 @@ fn an_interval_may_be_any_time() {
 /// Goal: who asks more rarely than a window lasts, and has no other, asks as often as that all the same.
 #[test]
 fn a_window_that_is_too_short_is_no_gap() {
-    for (more, pause) in [("", 48), (ARCHIVED, 180)] {
+    for (more, pause) in [("", 48), (ARCHIVED, 178)] {
         let pace = Pace {
             interval: INTERVAL,
             sup_interval: 180 * S,
