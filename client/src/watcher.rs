@@ -301,6 +301,12 @@ impl FeedWatcher {
 
     /// Starts what is due, as far as there is room. Returns when something is.
     fn begin_what_is_due(&mut self) -> Option<time::Instant> {
+        while let Some(ended) = self.looks.try_join_next() {
+            bear(ended);
+        }
+        while let Some(ended) = self.hearings.try_join_next() {
+            bear(ended);
+        }
         let now = self.began.elapsed();
         let mut due: Option<Duration> = None;
         // Apart, so that feeds that answer slowly delay no document.

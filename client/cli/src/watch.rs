@@ -39,7 +39,7 @@ pub(crate) struct WatchArgs {
     /// How often to look at a feed that no SUP document tells about
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30m")]
     interval: Duration,
-    /// Hear SUP documents at most so often [default: a little faster than their period]
+    /// Hear SUP documents so often, where they allow it [default: a little faster than their period]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     sup_interval: Option<Duration>,
     /// How to print an entry

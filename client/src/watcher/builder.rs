@@ -96,7 +96,8 @@ impl WatchBuilder {
         self
     }
 
-    /// Hears SUP documents at most so often; a little faster than their period by default.
+    /// Looks so often at feeds that SUP documents tell about, where those are archived or offer a window that
+    /// is long enough; a little faster than their period by default.
     #[must_use]
     pub fn sup_interval(mut self, sup_interval: Duration) -> Self {
         self.pace.sup_interval = sup_interval;

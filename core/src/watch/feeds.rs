@@ -15,6 +15,8 @@ const SAFETY_NET: u32 = 10;
 /// A feed that shows nothing new after a ping is looked at again after so long, and once more after the
 /// usual interval (rule SUP-C9): a replica may lag.
 const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
+/// How far a replica may lag.
+pub(super) const LAG: Duration = Duration::from_secs(12);
 /// The pause after a failed look at a feed, doubled each time up to the usual interval.
 const BACK_OFF: Duration = Duration::from_secs(5);
 /// How far a cache that does not listen may be behind our own server: what that says may be kept for a
@@ -49,6 +51,8 @@ pub(super) struct Feed {
     failures: u32,
     /// Its server wants no look before.
     not_before: Duration,
+    /// When it was told of last.
+    pub(super) told_at: Option<Duration>,
 }
 
 /// When it is a feed's turn.
@@ -80,6 +84,7 @@ impl Feed {
             why: Why::First,
             failures: 0,
             not_before: Duration::ZERO,
+            told_at: None,
         }
     }
 
@@ -97,7 +102,8 @@ impl Watch {
         feed.turn = Turn::Looking {
             since: now,
             fresh,
-            called: false,
+            // A cache may still have what was before that.
+            called: feed.told_at.is_some_and(|told_at| now < told_at + CACHED),
         };
         match feed.why {
             Why::First => self.tally.first += 1,
@@ -146,9 +152,13 @@ impl Watch {
                     }
                     Announcement::Untold => false,
                 };
+                if stale && self.feed(number).why == Why::First {
+                    // Nobody knows yet what it is.
+                    self.owe(number);
+                }
                 if called {
                     self.feed_mut(number).vain = 0;
-                    self.call(number, now, Why::Ping);
+                    self.call(number, now + CACHED, Why::Ping);
                 } else if came_late {
                     self.owe(number);
                     self.call(number, now + CACHED, Why::Background);
@@ -168,7 +178,8 @@ impl Watch {
         let pause = pauses.nth(feed.vain).or(stale.then_some(interval));
         if let Some(pause) = pause.filter(|_| in_vain) {
             feed.vain = feed.vain.saturating_add(1);
-            self.call(number, now + pause, Why::Ping);
+            let why = feed.why;
+            self.call(number, now + pause, why);
         } else {
             feed.vain = 0;
             self.pay(number);

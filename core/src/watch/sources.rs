@@ -2,24 +2,17 @@
 //!
 //! Pure.
 
-use std::{
-    collections::{HashMap, HashSet},
-    hash::BuildHasher as _,
-    time::Duration,
-};
+use std::{collections::HashMap, hash::BuildHasher as _, time::Duration};
 
 use url::Url;
 
 use super::{
     Condition, FeedNumber, Heard, Next, SourceNumber, Watch,
-    feeds::{CACHED, Why},
+    feeds::{CACHED, LAG, Why},
 };
 use crate::{
     instant::Instant,
-    limits::{
-        BACK_OFF_SECONDS_MAX, PAUSE_SECONDS_MAX, SUP_PERIOD_SECONDS_MAX, SUP_WALK_MAX,
-        WATCH_SECONDS_MAX,
-    },
+    limits::{BACK_OFF_SECONDS_MAX, PAUSE_SECONDS_MAX, SUP_PERIOD_SECONDS_MAX, SUP_WALK_MAX},
     sup::SupDocument,
 };
 
@@ -32,8 +25,6 @@ const EVERY_MAX: Duration = Duration::from_hours(1);
 const STILL_SLACK: Duration = Duration::from_secs(10);
 /// How long a pair is known again, in microseconds, beside the longest window.
 const SEEN_SLACK: i64 = 60_000_000;
-/// So many pairs of the feeds of others are known again.
-const OTHERS_MAX: usize = 100_000;
 /// How long it takes to look again at what was looked at before the first document was.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 /// So many pairs for each feed are known again, and some besides.
@@ -69,9 +60,9 @@ pub(super) struct Source {
     told: HashMap<FeedNumber, Box<str>>,
     /// The pairs that are known, and the end of the last document that had them.
     seen: HashMap<u64, Instant>,
-    /// The pairs of the last window of which no feed of ours was told: whoever joins later was looked at
-    /// after them.
-    others: HashSet<u64>,
+    /// The pairs of the last window that are of no feed of ours, and when they were told first: whoever joins
+    /// later was looked at after that.
+    others: HashMap<u64, Duration>,
     failures: u32,
 }
 
@@ -93,7 +84,7 @@ enum Asking {
 struct Pairs {
     ours: Vec<u64>,
     /// Those of feeds that are not ours, up to a bound.
-    others: HashSet<u64>,
+    others: HashMap<u64, Duration>,
 }
 
 /// A walk back over archived documents.
@@ -134,7 +125,7 @@ impl Source {
             glimpsed: None,
             told: HashMap::new(),
             seen: HashMap::new(),
-            others: HashSet::new(),
+            others: HashMap::new(),
             failures: 0,
         }
     }
@@ -178,10 +169,15 @@ impl Source {
         let known = window.max(longest.saturating_mul(1_000_000)).min(most);
         let oldest = document.updated.micros().saturating_sub(known + SEEN_SLACK);
         self.seen.retain(|_, last| last.micros() >= oldest);
-        if self.seen.len() > SEEN_PER_FEED * self.feeds.len() + SEEN_BESIDES {
+        if self.seen.len() > self.pairs_max() {
             // A publisher that tells that much must bear a look too many.
-            self.seen.clear();
+            self.seen.retain(|_, last| *last == document.updated);
         }
+    }
+
+    /// Returns how many pairs are known again.
+    fn pairs_max(&self) -> usize {
+        SEEN_PER_FEED * self.feeds.len() + SEEN_BESIDES
     }
 
     #[cfg(test)]
@@ -296,8 +292,10 @@ impl Watch {
         }
         let source = self.source_mut(number);
         source.failures = 0;
-        source.period = Duration::from_secs(document.period)
-            .clamp(EVERY_MIN, Duration::from_secs(WATCH_SECONDS_MAX));
+        source.period = Duration::from_secs(document.period).clamp(
+            EVERY_MIN,
+            Duration::from_secs(SUP_PERIOD_SECONDS_MAX.into()),
+        );
         let had = std::mem::replace(&mut source.is_archived, document.is_archived);
         let relies_otherwise = had != document.is_archived;
         let (last, glimpsed) = (source.updated, source.glimpsed.replace(document.updated));
@@ -596,6 +594,7 @@ impl Watch {
         for (feed, update) in std::mem::take(&mut self.source_mut(number).told) {
             let state = self.feed_mut(feed);
             state.vain = 0;
+            state.told_at = Some(now);
             if state.source == Some(number) {
                 state.update = Some(update);
             }
@@ -611,39 +610,51 @@ impl Watch {
         source.heard_at = Some(now);
         // Once for each id, however many pairs it has.
         let mut news: HashMap<&str, &str> = HashMap::new();
-        let mut before: HashMap<&str, &str> = HashMap::new();
+        let mut before: HashMap<&str, (&str, Duration)> = HashMap::new();
         let mut pairs = Pairs::default();
         for (id, update) in &document.updates {
             let pair = hashing.hash_one((&**id, &**update));
+            let told_before = source.others.get(&pair).copied();
             if !source.feeds.contains_key(id) {
-                if pairs.others.len() < OTHERS_MAX {
-                    pairs.others.insert(pair);
+                if pairs.others.len() < source.pairs_max() {
+                    pairs.others.insert(pair, told_before.unwrap_or(now));
                 }
                 continue;
             }
             pairs.ours.push(pair);
-            if source.others.contains(&pair) {
-                before.insert(id, update);
-            } else if !source.seen.contains_key(&pair) {
-                news.insert(id, update);
+            match told_before {
+                Some(told_at) => {
+                    before.insert(id, (update, told_at));
+                }
+                None if source.seen.contains_key(&pair) => {}
+                None => {
+                    news.insert(id, update);
+                }
             }
         }
+        let feeds_of = |id: &str| source.feeds.get(id).into_iter().flatten().copied();
+        let mut called = vec![];
         for (id, update) in news {
-            for feed in source.feeds.get(id).into_iter().flatten() {
-                // A walk goes from the newest document to the oldest.
-                source.told.entry(*feed).or_insert_with(|| update.into());
+            called.extend(feeds_of(id).map(|feed| (feed, update)));
+        }
+        let mut joined = vec![];
+        for (id, (update, told_at)) in before {
+            joined.extend(feeds_of(id).map(|feed| (feed, update, told_at)));
+        }
+        for (feed, update, told_at) in joined {
+            let state = self.feed_mut(feed);
+            // Even a replica that lags has shown it then.
+            if state.seen_until.is_some_and(|seen| seen > told_at + LAG) {
+                state.update = Some(update.into());
+                self.changed.insert(feed);
+            } else {
+                called.push((feed, update));
             }
         }
-        let before: Vec<(FeedNumber, &str)> = before
-            .iter()
-            .flat_map(|(id, update)| {
-                let feeds = source.feeds.get(*id).into_iter().flatten();
-                feeds.map(|feed| (*feed, *update))
-            })
-            .collect();
-        for (feed, update) in before {
-            self.feed_mut(feed).update = Some(update.into());
-            self.changed.insert(feed);
+        let told = &mut self.source_mut(number).told;
+        for (feed, update) in called {
+            // A walk goes from the newest document to the oldest.
+            told.entry(feed).or_insert_with(|| update.into());
         }
         pairs
     }
@@ -652,8 +663,11 @@ impl Watch {
     fn take_window(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
         let pairs = self.take_pairs(number, now, document);
         let source = self.source_mut(number);
-        let ends = pairs.ours.into_iter().map(|pair| (pair, document.updated));
-        source.seen.extend(ends);
+        let most = 2 * source.pairs_max();
+        let ours = pairs.ours.into_iter().take(most);
+        source
+            .seen
+            .extend(ours.map(|pair| (pair, document.updated)));
         source.others = pairs.others;
         source.forget_pairs(document);
     }
@@ -671,10 +685,10 @@ impl Watch {
     fn ask_later(&mut self, number: SourceNumber, now: Duration) {
         let source = self.source(number);
         let wanted = self.pace.sup_interval;
-        let (every, is_archived) = (every(source.period), source.is_archived);
+        let every = every(source.period);
         // Whoever asks more rarely than windows overlap misses something each time.
-        let suits = wanted > Duration::ZERO && (is_archived || wanted <= every);
-        let pause = if suits {
+        let overlaps = source.is_archived || wanted <= source.period * 4 / 5;
+        let pause = if wanted > Duration::ZERO && overlaps {
             // So that feeds are looked at as often as is wanted.
             wanted.saturating_sub(CACHED).max(EVERY_MIN)
         } else {

@@ -616,6 +616,46 @@ fn a_copy_of_the_past_pays_nothing() {
     assert!(is_told(&watch, feed));
 }
 
+/// Goal: also the first look at a feed is none while a cache shows what is past its time.
+#[test]
+fn a_first_copy_of_the_past_pays_nothing() {
+    let mut watch = Watch::new(pace(), 1);
+    let feed = watch.add_feed(None, None);
+    assert_eq!(looks(&mut watch, Duration::ZERO), [0]);
+    let (news, stale) = (true, true);
+    let sup = Announcement::At(address("a"));
+    watch.looked(feed, 3 * S, Looked::Read { news, stale, sup });
+    assert!(!is_told(&watch, feed));
+    assert_eq!(looks(&mut watch, 3 * S), [0], "soon");
+    read(&mut watch, feed, 6 * S, true, "a");
+    assert!(is_told(&watch, feed));
+}
+
+/// Goal: an early look at a feed that was told of is not the one that its ping asks for.
+#[test]
+fn a_look_right_after_a_ping_is_followed_by_one() {
+    let mut watch = heard(&["a"], ARCHIVED);
+    let feed = FeedNumber(0);
+    hear(
+        &mut watch,
+        48 * S,
+        document(30, 148, &[("a", "1")], ARCHIVED),
+    );
+    assert_eq!(looks(&mut watch, 48 * S), [0]);
+    // It shows nothing new, and is to be looked at again at 52 s; meanwhile it is told of once more.
+    read(&mut watch, feed, 50 * S, false, "a");
+    let Next::Wait(at) = watch.next_document(50 * S) else {
+        panic!()
+    };
+    hear(&mut watch, at, document(30, 196, &[("a", "2")], ARCHIVED));
+    assert_eq!(watch.next_feed(at), Next::Look { feed, fresh: true });
+    read(&mut watch, feed, at + S, true, "a");
+    assert!(!is_told(&watch, feed), "that look began too early");
+    assert_eq!(looks(&mut watch, at + S), [0]);
+    read(&mut watch, feed, at + 4 * S, true, "a");
+    assert!(is_told(&watch, feed));
+}
+
 /// SUP-C9: also a ping that comes while a look fails is one.
 #[test]
 fn a_ping_during_a_look_that_fails_is_a_ping() {
@@ -692,11 +732,26 @@ fn what_was_told_before_the_first_look_is_no_news() {
         Duration::ZERO,
         document(30, 100, &pairs, ARCHIVED),
     );
-    let now = 10 * S;
+    let now = 20 * S;
     assert_eq!(looks(&mut watch, now), [1]);
     read(&mut watch, second, now + CACHED, false, "b");
     hear(&mut watch, 48 * S, document(30, 148, &pairs, ARCHIVED));
     assert!(looks(&mut watch, 90 * S).is_empty());
+    // But what a replica may have held back is.
+    let third = watch.add_feed(None, None);
+    hear(
+        &mut watch,
+        100 * S,
+        document(30, 200, &[("c", "7")], ARCHIVED),
+    );
+    assert_eq!(looks(&mut watch, 104 * S), [2]);
+    read(&mut watch, third, 107 * S, false, "c");
+    hear(
+        &mut watch,
+        150 * S,
+        document(30, 250, &[("c", "7")], ARCHIVED),
+    );
+    assert_eq!(looks(&mut watch, 150 * S), [2]);
     let (known, update) = watch.told_by(second).unwrap();
     assert_eq!(update, Some("7"));
     let mut again = Watch::new(pace(), 1);
