@@ -18,7 +18,8 @@
 //!     └── broken ──► every feed, at the usual interval
 //! ```
 //!
-//! What follows from a look stands in `watch/feeds.rs`, what follows from a document in `watch/sources.rs`.
+//! What follows from a look stands in `watch/feeds.rs`, what follows from a document in `watch/sources.rs`, and
+//! which of its pairs are new in `watch/pairs.rs`.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -35,6 +36,7 @@ use crate::{
 };
 
 mod feeds;
+mod pairs;
 mod sources;
 
 use feeds::{Feed, Why};
