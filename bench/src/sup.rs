@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    fmt::Write as _,
     fs,
     io::{BufRead as _, BufReader, Read as _},
     process::{ChildStdout, Command, Stdio},
@@ -18,7 +19,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use simplefeed_core::watch::Pace;
-use simplefeed_server::views::frozen_files::gzip;
+use simplefeed_server::views::frozen_files::{SMALLEST, gzip};
 use url::Url;
 
 use crate::{
@@ -193,7 +194,7 @@ fn sizes(period: u32) -> anyhow::Result<[f64; 2]> {
     let document = publisher
         .document(&url, now + Duration::from_secs(2))
         .context("a document")?;
-    let packed = gzip(&document, flate2::Compression::default());
+    let packed = gzip(&document, SMALLEST);
     let each = |bytes: &[u8]| anyhow::Ok(f64::from(u32::try_from(bytes.len())?) / 10_000.0);
     Ok([each(&document)?, each(&packed)?])
 }
@@ -398,7 +399,7 @@ fn serving(rounds: usize, seconds: u64) -> anyhow::Result<Vec<Row>> {
     }
     std::thread::park_timeout(Duration::from_secs(2));
     let began = Instant::now();
-    let (_, document) = Connection::open(&ours.address)?.get(BUSY)?;
+    let (head, document) = Connection::open(&ours.address)?.get(BUSY)?;
     let first = began.elapsed().as_secs_f64() * 1_000.0;
     let count = document
         .windows(3)
@@ -412,15 +413,13 @@ fn serving(rounds: usize, seconds: u64) -> anyhow::Result<Vec<Row>> {
     let www = folder.path().join("www");
     fs::create_dir_all(&www)?;
     fs::write(www.join("sup.json"), &document)?;
-    fs::write(
-        www.join("sup.json.gz"),
-        gzip(&document, flate2::Compression::default()),
-    )?;
+    fs::write(www.join("sup.json.gz"), gzip(&document, SMALLEST))?;
     let nginx = Program::nginx(
         folder.path(),
         &format!(
-            "root {}; gzip_static on; types {{ application/json json; }}",
-            www.display()
+            "root {}; gzip_static on; gzip_vary on; types {{ application/json json; }} {}",
+            www.display(),
+            same_headers(&head)?,
         ),
     )?;
     let mut rows = vec![];
@@ -468,11 +467,26 @@ fn served(
 /// Returns the entity tag of the document.
 fn tag(program: &Program) -> anyhow::Result<String> {
     let (head, _) = Connection::open(&program.address)?.get(BUSY)?;
-    let tag = head.lines().find_map(|line| {
+    Ok(header(&head, "etag").context("a tag")?.to_owned())
+}
+
+/// Returns the lines for nginx's configuration that make its answers tell what ours do.
+fn same_headers(head: &str) -> anyhow::Result<String> {
+    let mut lines = String::new();
+    for name in ["cache-control", "link"] {
+        let value = header(head, name)
+            .with_context(|| name.to_owned())?
+            .replace('"', "\\\"");
+        write!(lines, "add_header {name} \"{value}\"; ")?;
+    }
+    Ok(lines)
+}
+
+fn header<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| {
         let (name, value) = line.split_once(": ")?;
-        name.eq_ignore_ascii_case("etag").then_some(value)
-    });
-    Ok(tag.context("documents have tags")?.trim().to_owned())
+        name.eq_ignore_ascii_case(wanted).then_some(value.trim())
+    })
 }
 
 fn feeds_of(server: &Program) -> anyhow::Result<usize> {

@@ -294,7 +294,7 @@ fn feeds_of_one_id_are_looked_at_together() {
 /// SUP-P6: an update takes at most 21.1 bytes, 8 of them when compressed.
 #[test]
 fn an_update_is_small() {
-    for period in [60, 600] {
+    for period in [60, 600, 3_600] {
         let [plain, gzip] = sizes(period).unwrap();
         assert!(plain <= 21.1 && gzip <= 8.0, "{period} s: {plain} {gzip}");
     }

@@ -33,7 +33,7 @@ use simplefeed_core::{
 use super::{
     archive_files::{Archive, ArchiveError},
     frozen::Frozen,
-    frozen_files::gzip,
+    frozen_files::{SMALLEST, gzip},
     index,
     manifest::{Archived, Coded},
 };
@@ -134,7 +134,7 @@ impl Made {
             Coding::Identity => &self.identity,
             Coding::Gzip => self
                 .gzip
-                .get_or_init(|| digested(gzip(&self.identity.0, Compression::default()).into())),
+                .get_or_init(|| digested(gzip(&self.identity.0, SMALLEST).into())),
         }
     }
 }
@@ -651,10 +651,7 @@ impl Documents {
         };
         let bytes = frozen.map(|frozen| match coding {
             Coding::Identity => (frozen.bytes, archived.identity),
-            Coding::Gzip => (
-                gzip(&frozen.bytes, Compression::best()).into(),
-                archived.gzip,
-            ),
+            Coding::Gzip => (gzip(&frozen.bytes, SMALLEST).into(), archived.gzip),
         });
         match bytes {
             Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),

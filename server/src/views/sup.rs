@@ -59,7 +59,7 @@ pub struct Window {
     pub until: i64,
     /// The last commit before its last second, which is told in the next window, too.
     pub commit: CommitNumber,
-    /// The last update of each feed in it, by time and then by id.
+    /// The last update of each feed in it, in an order that compresses.
     pub updates: Vec<Update>,
 }
 
@@ -219,8 +219,10 @@ impl Series {
                 .then_some((*feed, told.id, second))
         });
         let mut updates: Vec<Update> = updates.collect();
-        // What is alike stands together, so that it compresses.
-        updates.sort_unstable_by_key(|(feed, id, second)| (*second, *id, feed.0));
+        // Pairs that end with the same digit (update ids are in base 36) stand together: that compresses.
+        updates.sort_unstable_by_key(|(feed, id, second)| {
+            (second.rem_euclid(36), *second, *id, feed.0)
+        });
         updates
     }
 }
@@ -234,7 +236,7 @@ pub struct Current {
     pub until: i64,
     /// The archived document that ends where it begins, or later.
     pub previous: Option<Numbered>,
-    /// The last update of each feed in it, by time and then by id.
+    /// The last update of each feed in it, in an order that compresses.
     pub updates: Vec<Update>,
 }
 
