@@ -181,9 +181,15 @@ impl Watch {
             let why = feed.why;
             self.call(number, now + pause, why);
         } else {
+            // Not for its own sake, but with others: when something was missed, or all were new.
+            let was_with_others = feed.owed && feed.why == Why::Background;
             feed.vain = 0;
             self.pay(number);
-            self.rest(number, now);
+            if was_with_others {
+                self.rest_apart(number, now);
+            } else {
+                self.rest(number, now);
+            }
         }
     }
 

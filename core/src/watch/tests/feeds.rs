@@ -22,6 +22,40 @@ fn sup_c7_the_safety_net_is_ten_times_slower_and_off_where_nothing_is_missed() {
 }
 
 #[test]
+fn sup_c7_feeds_that_were_looked_at_together_are_not_for_ever() {
+    // Second 0 is before all that is known: something was missed, and every feed is looked at.
+    for missed in [false, true] {
+        let mut watch = heard(&["a"], "");
+        for _ in 0..100 {
+            watch.add_feed(None, None);
+        }
+        let mut halves_of_hours = [0; 12];
+        live(
+            &mut watch,
+            Duration::ZERO,
+            INTERVAL * 11,
+            |watch, next, now| match next {
+                Next::Look { feed, .. } => {
+                    let half = usize::try_from(now.as_secs() / INTERVAL.as_secs()).unwrap();
+                    halves_of_hours[half] += u32::from(now > INTERVAL * 3 / 2);
+                    read(watch, feed, now, false, "a");
+                }
+                Next::Hear { source, .. } => {
+                    let second = u32::try_from(now.as_secs()).unwrap();
+                    let is_gap = missed && second / 60 == 15;
+                    let since = if is_gap { 990 + second } else { 0 };
+                    let document = document(since, 1_000 + second, &[], "");
+                    watch.heard(source, now, document);
+                }
+                Next::Wait(_) | Next::Nothing => {}
+            },
+        );
+        let most = halves_of_hours.into_iter().max().unwrap();
+        assert!((5..25).contains(&most), "{halves_of_hours:?}");
+    }
+}
+
+#[test]
 fn sup_c9_a_feed_that_lags_is_looked_at_again() {
     let mut watch = heard(&["a"], ARCHIVED);
     let feed = FeedNumber(0);
