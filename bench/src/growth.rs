@@ -12,13 +12,15 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use crate::{
-    load::{Connection, Load, append, event, fill, read, wait_until_frozen},
+    load::{Connection, append, event, fill, read, wait_until_frozen},
     process::{Program, folder, release_program, run},
     table::{Must, Row, Table},
 };
 
 const ENTRIES: [u32; 3] = [1_000, 100_000, 10_000_000];
 const FEEDS: [u32; 3] = [1, 1_000, 100_000];
+const RECENT: &str = "/feeds/bench0/recent.atom";
+const ARCHIVED: &str = "/feeds/bench0/1.atom";
 
 /// What is measured at one size.
 #[derive(Debug, Default)]
@@ -40,16 +42,17 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
     let folder = folder()?;
     // There is much to measure, and ten minutes to do it in.
     let seconds = seconds.div_ceil(2);
-    let mut sizes = vec![];
+    let mut table = Table::default();
+    let mut grown = vec![];
     for entries in ENTRIES {
         let data = folder.path().join(format!("{entries} entries"));
         let server = Program::simplefeed(&data)?;
         fill(&server, "bench0", 0..u64::from(entries))?;
         let label = format!("{entries} entries");
-        sizes.push(look(label, server, &data, "'bench0'", rounds, seconds)?);
+        grown.push(Grown::look(label, server, &data, "'bench0'".into())?);
     }
-    let mut table = Table { rows: rows(&sizes) };
-    let mut sizes = vec![];
+    table.rows.extend(rows(&compare(grown, rounds, seconds)?));
+    let mut grown = vec![];
     for feeds in FEEDS {
         let data = folder.path().join(format!("{feeds} feeds"));
         let server = Program::simplefeed(&data)?;
@@ -57,12 +60,12 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
         let label = format!("{feeds} feeds");
         // Another feed each time, in no order.
         let feed = format!("'bench' .. ((n * 7919) % {feeds})");
-        let mut size = look(label, server, &data, &feed, rounds, seconds)?;
+        let mut one = Grown::look(label, server, &data, feed)?;
         // What a feed takes beside its entries says nothing about those.
-        size.disk = f64::NAN;
-        sizes.push(size);
+        one.size.disk = f64::NAN;
+        grown.push(one);
     }
-    table.rows.extend(rows(&sizes));
+    table.rows.extend(rows(&compare(grown, rounds, seconds)?));
     Ok(table)
 }
 
@@ -82,58 +85,85 @@ fn create(server: &Program, feeds: u32) -> anyhow::Result<()> {
     fill(server, "bench0", 0..150)
 }
 
-/// Measures everything at one size; what costs are, while it grows from there.
-fn look(
-    label: String,
+/// A log of some size, and a server that has it open.
+struct Grown {
+    size: Size,
     server: Program,
-    data: &Path,
-    feed: &str,
-    rounds: usize,
-    seconds: u64,
-) -> anyhow::Result<Size> {
-    let mut size = Size {
-        label,
-        ..Size::default()
-    };
-    let (recent, archived) = ("/feeds/bench0/recent.atom", "/feeds/bench0/1.atom");
-    wait_until_frozen(&server, archived)?;
-    let url = format!("http://{}/feeds/bench0", server.address);
-    let replay = ["replay", "--format", "atom", &url];
-    let replayed = run(Command::new(release_program("simplefeed")?).args(replay))?;
-    size.replay = replayed.memory_mib;
-    size.memory = server.memory_mib()?;
-    let entries = count(&mut Connection::open(&server.address)?)?;
-    let began = Instant::now();
-    drop(server);
-    size.stop = began.elapsed().as_secs_f64();
-    let bytes = bytes(&data.join("sled"))? + bytes(&data.join("ids"))?;
-    size.disk = bytes / (f64::from(entries) * f64::from(u32::try_from(event(0).len())?));
-    let began = Instant::now();
-    let server = opened(data, recent)?;
-    size.clean_open = began.elapsed().as_secs_f64();
-    server.kill()?;
-    let began = Instant::now();
-    let server = opened(data, recent)?;
-    size.unclean_open = began.elapsed().as_secs_f64();
-    // Warms up what was just opened.
-    append(&server, feed, 64, 1, seconds)?;
-    for _ in 0..rounds {
-        let cost = |load: Load| load.cpu_micros;
-        size.batches
-            .push(cost(append(&server, feed, 1, 1_000, seconds)?));
-        size.singles
-            .push(cost(append(&server, feed, 64, 1, seconds)?));
-        // Archiving what was appended is not what reading costs.
-        settle(&server)?;
-        size.archived
-            .push(cost(read(&server, archived, &[], seconds)?));
-        let (head, _) = Connection::open(&server.address)?.get(recent)?;
+    /// The feed of each request: a Lua expression over its number `n`.
+    feed: String,
+}
+
+impl Grown {
+    /// Looks at what a server takes that was filled just now, and opens its log twice.
+    fn look(label: String, server: Program, data: &Path, feed: String) -> anyhow::Result<Self> {
+        let mut size = Size {
+            label,
+            ..Size::default()
+        };
+        wait_until_frozen(&server, ARCHIVED)?;
+        let url = format!("http://{}/feeds/bench0", server.address);
+        let replay = ["replay", "--format", "atom", &url];
+        let replayed = run(Command::new(release_program("simplefeed")?).args(replay))?;
+        size.replay = replayed.memory_mib;
+        size.memory = server.memory_mib()?;
+        let entries = count(&mut Connection::open(&server.address)?)?;
+        let began = Instant::now();
+        drop(server);
+        size.stop = began.elapsed().as_secs_f64();
+        let bytes = bytes(&data.join("sled"))? + bytes(&data.join("ids"))?;
+        size.disk = bytes / (f64::from(entries) * f64::from(u32::try_from(event(0).len())?));
+        let began = Instant::now();
+        let server = opened(data)?;
+        size.clean_open = began.elapsed().as_secs_f64();
+        server.kill()?;
+        let began = Instant::now();
+        let server = opened(data)?;
+        size.unclean_open = began.elapsed().as_secs_f64();
+        Ok(Self { size, server, feed })
+    }
+
+    /// Returns the CPU time of an entry, until nothing is left to do for it.
+    fn append(&self, connections: usize, batch: usize, seconds: u64) -> anyhow::Result<f64> {
+        let before = self.server.cpu_micros()?;
+        let load = append(&self.server, &self.feed, connections, batch, seconds)?;
+        settle(&self.server)?;
+        Ok((self.server.cpu_micros()? - before) / load.count)
+    }
+
+    /// Returns the CPU time of a 304 on the recent document.
+    fn unchanged(&self, seconds: u64) -> anyhow::Result<f64> {
+        let (head, _) = Connection::open(&self.server.address)?.get(RECENT)?;
         let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
         let known = [("If-None-Match", tag.context("documents have tags")?)];
-        size.unchanged
-            .push(cost(read(&server, recent, &known, seconds)?));
+        Ok(read(&self.server, RECENT, &known, seconds)?.cpu_micros)
     }
-    Ok(size)
+}
+
+/// Measures the costs at each size in turn, while it grows from there.
+fn compare(mut grown: Vec<Grown>, rounds: usize, seconds: u64) -> anyhow::Result<Vec<Size>> {
+    // Warms up what was just opened.
+    for one in &grown {
+        one.append(64, 1, seconds)?;
+    }
+    for _ in 0..rounds {
+        for one in &mut grown {
+            let cost = one.append(1, 1_000, seconds)?;
+            one.size.batches.push(cost);
+        }
+        for one in &mut grown {
+            let cost = one.append(64, 1, seconds)?;
+            one.size.singles.push(cost);
+        }
+        for one in &mut grown {
+            let cost = read(&one.server, ARCHIVED, &[], seconds)?.cpu_micros;
+            one.size.archived.push(cost);
+        }
+        for one in &mut grown {
+            let cost = one.unchanged(seconds)?;
+            one.size.unchanged.push(cost);
+        }
+    }
+    Ok(grown.into_iter().map(|one| one.size).collect())
 }
 
 /// Waits until a server has nothing left to do.
@@ -158,9 +188,9 @@ fn count(connection: &mut Connection) -> anyhow::Result<u32> {
 }
 
 /// Starts a server that has answered a request.
-fn opened(data: &Path, path: &str) -> anyhow::Result<Program> {
+fn opened(data: &Path) -> anyhow::Result<Program> {
     let server = Program::simplefeed(data)?;
-    Connection::open(&server.address)?.get(path)?;
+    Connection::open(&server.address)?.get(RECENT)?;
     Ok(server)
 }
 

@@ -17,6 +17,8 @@ use crate::process::{Program, installed};
 /// What one measurement gave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
+    /// The requests, or the entries.
+    pub(crate) count: f64,
     pub(crate) per_second: f64,
     pub(crate) cpu_micros: f64,
     pub(crate) p50_micros: f64,
@@ -71,6 +73,7 @@ pub(crate) fn append(
     let load = wrk(program, "/", connections, seconds, &script)?;
     let entries = f64::from(u32::try_from(batch)?);
     Ok(Load {
+        count: load.count * entries,
         per_second: load.per_second * entries,
         cpu_micros: load.cpu_micros / entries,
         ..load
@@ -109,6 +112,7 @@ fn wrk(
     let requests: f64 = requests.context("wrk counts")?.parse()?;
     let latency = |name| field(name).and_then(micros).context("wrk tells latencies");
     Ok(Load {
+        count: requests,
         per_second: field("Requests/sec:")
             .context("wrk says how many")?
             .parse()?,

@@ -23,7 +23,7 @@ use simplefeed_server::views::frozen_files::{SMALLEST, gzip};
 use url::Url;
 
 use crate::{
-    load::{Connection, Load, append, read},
+    load::{Connection, Load, append, fill, read, wait_until_frozen},
     process::{Program, folder, release_program},
     table::{Must, Row, Table},
 };
@@ -37,6 +37,8 @@ const FEEDS: u32 = 80_000;
 const PAIRS: usize = 12;
 /// The document that has all of them.
 const BUSY: &str = "/sup.json?seconds=3600";
+/// One that never changes.
+const FROZEN: &str = "/feeds/bench0/1.atom";
 const WATCHED: u32 = 1_000;
 const UPDATES: u32 = 1_200;
 const DAY: Duration = Duration::from_hours(24);
@@ -397,6 +399,8 @@ fn serving(rounds: usize, seconds: u64) -> anyhow::Result<Vec<Row>> {
         append(&ours, "\"f\" .. (n % 100001)", 64, 1, takes)?;
         takes += 10;
     }
+    fill(&ours, "bench0", 0..150)?;
+    wait_until_frozen(&ours, FROZEN)?;
     std::thread::park_timeout(Duration::from_secs(2));
     let began = Instant::now();
     let (head, document) = Connection::open(&ours.address)?.get(BUSY)?;
@@ -424,49 +428,58 @@ fn serving(rounds: usize, seconds: u64) -> anyhow::Result<Vec<Row>> {
     )?;
     let mut rows = vec![];
     for what in ["as it is", "gzip", "304"] {
-        rows.push(served(what, &ours, &nginx, rounds, seconds)?);
+        rows.push(served(
+            what,
+            (&ours, BUSY),
+            ("nginx", &nginx, BUSY),
+            rounds,
+            seconds,
+        )?);
     }
+    let frozen = ("archived document", &ours, FROZEN);
+    rows.push(served("304", (&ours, BUSY), frozen, rounds, seconds)?);
     Ok(rows)
 }
 
 fn served(
     what: &str,
-    ours: &Program,
-    nginx: &Program,
+    ours: (&Program, &str),
+    (peer, theirs, path): (&str, &Program, &str),
     rounds: usize,
     seconds: u64,
 ) -> anyhow::Result<Row> {
-    let one = |program: &Program, seconds| -> anyhow::Result<Load> {
+    let one = |(program, path): (&Program, &str), seconds| -> anyhow::Result<Load> {
         let headers = match what {
             "gzip" => vec![("Accept-Encoding", "gzip".to_owned())],
-            "304" => vec![("If-None-Match", tag(program)?)],
+            "304" => vec![("If-None-Match", tag(program, path)?)],
             _ => vec![],
         };
         let headers: Vec<(&str, &str)> = headers
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        read(program, BUSY, &headers, seconds)
+        read(program, path, &headers, seconds)
     };
+    let theirs = (theirs, path);
     one(ours, 1)?;
-    one(nginx, 1)?;
+    one(theirs, 1)?;
     let mut pairs = vec![];
     for _ in 0..rounds {
-        pairs.push((one(ours, seconds)?, one(nginx, seconds)?));
+        pairs.push((one(ours, seconds)?, one(theirs, seconds)?));
     }
     Ok(Row {
         what: format!("/sup.json, 100,000 updates, {what}"),
         unit: "CPU µs/request",
         ours: pairs.iter().map(|(ours, _)| ours.cpu_micros).collect(),
-        peer: "nginx".into(),
+        peer: peer.into(),
         theirs: pairs.iter().map(|(_, theirs)| theirs.cpu_micros).collect(),
         must: Some(Must::AtMost(1.0)),
     })
 }
 
-/// Returns the entity tag of the document.
-fn tag(program: &Program) -> anyhow::Result<String> {
-    let (head, _) = Connection::open(&program.address)?.get(BUSY)?;
+/// Returns the entity tag of a document.
+fn tag(program: &Program, path: &str) -> anyhow::Result<String> {
+    let (head, _) = Connection::open(&program.address)?.get(path)?;
     Ok(header(&head, "etag").context("a tag")?.to_owned())
 }
 
