@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use crate::harness::{Server, check_folder, copy_folder, simplefeed, workspace};
+use crate::{
+    harness::{Server, check_folder, copy_folder, simplefeed, workspace},
+    http::Request,
+};
 
 /// The storage versions there have been.
 const VERSIONS: [u32; 2] = [1, 2];
@@ -55,6 +58,25 @@ fn a_log_of_every_version_is_opened() {
         check_folder("verify", &data);
         check_folder("rebuild", &data);
     }
+}
+
+/// Goal: what was shown compressed is compressed the same by later versions: it has a strong tag.
+#[test]
+fn a_lost_twin_is_made_as_it_was() {
+    let fixture = workspace().join("fixtures/log-2");
+    let twin = "www/feeds/fixture/1.atom.gz";
+    let kept = fs::read(fixture.join(twin)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    copy_folder(&fixture, &data);
+    fs::remove_file(data.join(twin)).unwrap();
+    let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
+    let get = Request::get("/feeds/fixture/1.atom").header("Accept-Encoding", "gzip");
+    let served = get.send(&server.address).unwrap();
+    assert!(served.is_immutable() && served.body == kept);
+    server.stop();
+    check_folder("rebuild", &data);
+    assert_eq!(fs::read(data.join(twin)).unwrap(), kept);
 }
 
 /// The log that this version writes is one of those kept.

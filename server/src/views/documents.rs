@@ -33,7 +33,7 @@ use simplefeed_core::{
 use super::{
     archive_files::{Archive, ArchiveError},
     frozen::Frozen,
-    frozen_files::{SMALLEST, gzip},
+    frozen_files::{SMALLEST, gzip, twin},
     index,
     manifest::{Archived, Coded},
 };
@@ -651,7 +651,10 @@ impl Documents {
         };
         let bytes = frozen.map(|frozen| match coding {
             Coding::Identity => (frozen.bytes, archived.identity),
-            Coding::Gzip => (gzip(&frozen.bytes, SMALLEST).into(), archived.gzip),
+            Coding::Gzip => {
+                let twin = twin(&frozen.bytes, Some(archived.gzip));
+                (twin.into(), archived.gzip)
+            }
         });
         match bytes {
             Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),

@@ -118,7 +118,7 @@ impl FrozenFiles {
             let remade = self.write(&path, &twin, mtime)?;
             return Ok((twin, remade));
         }
-        let twin = gzip(bytes, SMALLEST);
+        let twin = twin(bytes, recorded);
         let remade = self.write(&path, &twin, mtime)?;
         Ok((twin, remade))
     }
@@ -170,6 +170,23 @@ fn system_time(instant: Instant) -> SystemTime {
 /// The level at which zlib-rs makes our documents smallest. At 8 it takes three times as long for nothing; at
 /// 9, its "best", Atom is 8 % larger again, and what is told of updates 3 %.
 pub const SMALLEST: Compression = Compression::new(7);
+
+/// Returns the compressed twin of an archived document, as it was recorded if we have ever made it so.
+pub fn twin(bytes: &[u8], recorded: Option<Coded>) -> Vec<u8> {
+    let made = gzip(bytes, SMALLEST);
+    match recorded {
+        Some(recorded) if recorded != Coded::of(&made) => {
+            // The level it was once done at.
+            let before = gzip(bytes, Compression::best());
+            if Coded::of(&before) == recorded {
+                before
+            } else {
+                made
+            }
+        }
+        _ => made,
+    }
+}
 
 /// Compresses.
 pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
