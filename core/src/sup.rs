@@ -39,8 +39,10 @@ pub const SUP_TYPE: &str = "application/json";
 
 const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
+/// The digits there are.
+const BASE: i64 = 36;
 /// The seconds after which update ids come again: 36⁵, a year and eleven months.
-const UPDATE_IDS: i64 = 36 * 36 * 36 * 36 * 36;
+const UPDATE_IDS: i64 = BASE.pow(5);
 
 /// What stands for one of our feeds in SUP documents: 8 characters of `[a-z0-9]`, which tell nothing about
 /// it. Two feeds may have the same (rule SUP-F6): whoever watches one looks once too often then.
@@ -128,13 +130,18 @@ pub fn update_id(second: i64) -> String {
     String::from_utf8_lossy(&update_digits(second)).into_owned()
 }
 
+/// Returns the value of the last digit of [`update_id`], 0 to 35.
+pub fn last_digit(second: i64) -> i64 {
+    second.rem_euclid(BASE)
+}
+
 fn update_digits(second: i64) -> [u8; 5] {
     let mut rest = second.rem_euclid(UPDATE_IDS);
     let mut digits = [b'0'; 5];
     for digit in digits.iter_mut().rev() {
-        let value = usize::try_from(rest % 36).expect("a remainder is small");
+        let value = usize::try_from(last_digit(rest)).expect("a remainder is small");
         *digit = *ALPHABET.get(value).expect("there are 36 digits");
-        rest /= 36;
+        rest /= BASE;
     }
     digits
 }

@@ -15,7 +15,7 @@ use simplefeed_core::{
     commit::{Commit, Outline},
     feed::{CommitNumber, Epoch, FeedKey, Numbered},
     limits::{SUP_ARCHIVE_FEEDS, SUP_ARCHIVE_SECONDS, SUP_OVERLAP_SECONDS},
-    sup::{Heading, SUP, SUP_APART, SupId},
+    sup::{Heading, SUP, SUP_APART, SupId, last_digit},
 };
 
 use super::View;
@@ -59,7 +59,7 @@ pub struct Window {
     pub until: i64,
     /// The last commit before its last second, which is told in the next window, too.
     pub commit: CommitNumber,
-    /// The last update of each feed in it, in an order that compresses.
+    /// The last update of each feed in it, by the last digit of its update id, time, and id.
     pub updates: Vec<Update>,
 }
 
@@ -206,7 +206,8 @@ impl Series {
         self.feeds.retain(|_, told| told.last >= oldest);
     }
 
-    /// Returns the last update of each feed from second `since` to `until`.
+    /// Returns the last update of each feed from second `since` to `until`. The order is a promise, because
+    /// archived windows are final; it was chosen because it compresses.
     fn updates(&self, since: i64, until: i64) -> Vec<Update> {
         let updates = self.feeds.iter().filter_map(|(feed, told)| {
             let second = if told.last <= until {
@@ -219,10 +220,8 @@ impl Series {
                 .then_some((*feed, told.id, second))
         });
         let mut updates: Vec<Update> = updates.collect();
-        // Pairs that end with the same digit (update ids are in base 36) stand together: that compresses.
-        updates.sort_unstable_by_key(|(feed, id, second)| {
-            (second.rem_euclid(36), *second, *id, feed.0)
-        });
+        updates
+            .sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
         updates
     }
 }
@@ -236,7 +235,7 @@ pub struct Current {
     pub until: i64,
     /// The archived document that ends where it begins, or later.
     pub previous: Option<Numbered>,
-    /// The last update of each feed in it, in an order that compresses.
+    /// The last update of each feed in it, by the last digit of its update id, time, and id.
     pub updates: Vec<Update>,
 }
 

@@ -304,6 +304,39 @@ fn what_is_idle_is_passed_over() {
 }
 
 /// Goal: a window ends after the second in which it has enough feeds, and not within it.
+/// What is final has the same bytes in every version.
+#[test]
+fn the_order_of_pairs_is_a_promise() {
+    let (log, mut view) = (log_of(8), view());
+    // The last digits of 1,000 and 1,036 are alike.
+    let commits = [
+        (1_000, [7, 3]),
+        (1_001, [2, 6]),
+        (1_035, [5, 0]),
+        (1_036, [4, 1]),
+    ];
+    for (number, (second, feeds)) in (1..).zip(commits) {
+        let instant = Instant::from_micros(second * 1_000_000);
+        view.take(&outline(number, instant, &feeds), &log).unwrap();
+    }
+    let told = view.current(Circle::Public, 60, 1_036).updates;
+    let told: Vec<(i64, String)> = told
+        .into_iter()
+        .map(|(_, id, second)| (second, id.to_string()))
+        .collect();
+    let expected = [
+        (1_035, "00000000"),
+        (1_035, "50000000"),
+        (1_000, "30000000"),
+        (1_000, "70000000"),
+        (1_036, "10000000"),
+        (1_036, "40000000"),
+        (1_001, "20000000"),
+        (1_001, "60000000"),
+    ];
+    assert_eq!(told, expected.map(|(second, id)| (second, id.to_owned())));
+}
+
 #[test]
 fn a_window_of_many_feeds_ends_with_its_second() {
     let feeds = 12_000;
