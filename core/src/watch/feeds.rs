@@ -181,7 +181,8 @@ impl Watch {
             let why = feed.why;
             self.call(number, now + pause, why);
         } else {
-            // Not for its own sake, but with others: when something was missed, or all were new.
+            // Something may have been missed, which is often so of many feeds at once: of all of a document,
+            // or of those that were looked at before it was.
             let was_with_others = feed.owed && feed.why == Why::Background;
             feed.vain = 0;
             self.pay(number);

@@ -94,7 +94,10 @@ impl Watch {
             pairs.ours.push(pair);
             match told_before {
                 Some(told_at) => {
-                    before.insert(id, (update, told_at));
+                    let newest = before.entry(id).or_insert((update, told_at));
+                    if told_at > newest.1 {
+                        *newest = (update, told_at);
+                    }
                 }
                 None if source.seen.contains_key(&pair) => {}
                 None => {

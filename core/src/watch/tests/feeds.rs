@@ -22,8 +22,8 @@ fn sup_c7_the_safety_net_is_ten_times_slower_and_off_where_nothing_is_missed() {
 }
 
 #[test]
-fn sup_c7_feeds_that_were_looked_at_together_are_not_for_ever() {
-    // Second 0 is before all that is known: something was missed, and every feed is looked at.
+fn sup_c7_feeds_that_were_swept_together_are_not_for_ever() {
+    // They are looked at twice at the beginning, and once more if a document has missed something.
     for missed in [false, true] {
         let mut watch = heard(&["a"], "");
         for _ in 0..100 {
