@@ -7,7 +7,11 @@ use std::{
     io::{self, Read as _, Write as _},
     net::TcpStream,
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc::sync_channel,
+    },
+    thread,
 };
 
 use anyhow::{Context as _, bail};
@@ -230,14 +234,23 @@ pub(crate) fn fill(
     serials: std::ops::Range<u64>,
 ) -> anyhow::Result<()> {
     let mut connection = Connection::open(&program.address)?;
-    let mut serial = serials.start;
-    while serial < serials.end {
-        let end = serials.end.min(serial + 1_000);
-        let lines: Vec<String> = (serial..end).map(event).collect();
-        connection.publish(feed, &lines.concat())?;
-        serial = end;
-    }
-    Ok(())
+    thread::scope(|scope| {
+        // Written while the server stores those before.
+        let (batches, written) = sync_channel(2);
+        scope.spawn(move || {
+            for start in serials.clone().step_by(1_000) {
+                let lines: Vec<String> =
+                    (start..serials.end.min(start + 1_000)).map(event).collect();
+                if batches.send(lines.concat()).is_err() {
+                    return;
+                }
+            }
+        });
+        for batch in written {
+            connection.publish(feed, &batch)?;
+        }
+        Ok(())
+    })
 }
 
 /// Waits until a document is a frozen file.
@@ -247,7 +260,7 @@ pub(crate) fn wait_until_frozen(program: &Program, path: &str) -> anyhow::Result
         if connection.get(path)?.0.contains("immutable") {
             return Ok(());
         }
-        std::thread::park_timeout(std::time::Duration::from_millis(20));
+        thread::park_timeout(std::time::Duration::from_millis(20));
     }
     bail!("{path} never became a file")
 }
