@@ -167,8 +167,8 @@ fn system_time(instant: Instant) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
 }
 
-/// The level at which zlib-rs makes our documents smallest. At 8 it takes three times as long for nothing; at
-/// 9, its "best", Atom is 8 % larger again, and what is told of updates 3 %.
+/// The level at which zlib-rs makes our documents smallest. At 8 it takes up to three times as long for nothing;
+/// at 9, its "best", Atom is as large or up to 8 % larger, and what is told of updates 3 % larger.
 pub const SMALLEST: Compression = Compression::new(7);
 
 /// Returns the compressed twin of an archived document, as it was recorded if we have ever made it so.

@@ -293,6 +293,21 @@ fn a_ping_during_a_look_that_fails_is_a_ping() {
     assert_eq!(watch.next_feed(at), Next::Wait(at + 2 * S));
 }
 
+/// SUP-F10: an id may be told twice. What is newer than a feed's first look counts, wherever it stands.
+#[test]
+fn the_newest_of_two_pairs_counts() {
+    for both in [[("x", "1"), ("x", "2")], [("x", "2"), ("x", "1")]] {
+        let mut watch = heard(&["a"], "");
+        hear(&mut watch, S * 60, document(90, 160, &[("x", "1")], ""));
+        hear(&mut watch, S * 120, document(150, 220, &both, ""));
+        let late = watch.add_feed(None, None);
+        assert_eq!(looks(&mut watch, S * 123), [late.0]);
+        read(&mut watch, late, S * 125, true, "x");
+        hear(&mut watch, S * 168, document(150, 270, &both, ""));
+        assert_eq!(looks(&mut watch, S * 168), [late.0], "{both:?}");
+    }
+}
+
 /// Goal: a document that was heard before a restart may have told of a feed that is found there only now.
 #[test]
 fn what_was_heard_before_the_beginning_counts() {
