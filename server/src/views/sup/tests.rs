@@ -303,7 +303,6 @@ fn what_is_idle_is_passed_over() {
     assert_eq!(before.len(), 1);
 }
 
-/// Goal: a window ends after the second in which it has enough feeds, and not within it.
 /// What is final has the same bytes in every version.
 #[test]
 fn the_order_of_pairs_is_a_promise() {
@@ -337,6 +336,7 @@ fn the_order_of_pairs_is_a_promise() {
     assert_eq!(told, expected.map(|(second, id)| (second, id.to_owned())));
 }
 
+/// Goal: a window ends after the second in which it has enough feeds, and not within it.
 #[test]
 fn a_window_of_many_feeds_ends_with_its_second() {
     let feeds = 12_000;
