@@ -107,17 +107,18 @@ impl Grown {
         size.replay = replayed.memory_mib;
         size.memory = server.memory_mib()?;
         let entries = count(&mut Connection::open(&server.address)?)?;
+        let address = server.address.clone();
         let began = Instant::now();
         drop(server);
         size.stop = began.elapsed().as_secs_f64();
         let bytes = bytes(&data.join("sled"))? + bytes(&data.join("ids"))?;
         size.disk = bytes / (f64::from(entries) * f64::from(u32::try_from(event(0).len())?));
         let began = Instant::now();
-        let server = opened(data)?;
+        let server = opened(&address, data)?;
         size.clean_open = began.elapsed().as_secs_f64();
         server.kill()?;
         let began = Instant::now();
-        let server = opened(data)?;
+        let server = opened(&address, data)?;
         size.unclean_open = began.elapsed().as_secs_f64();
         Ok(Self { size, server, feed })
     }
@@ -168,9 +169,9 @@ fn compare(mut grown: Vec<Grown>, rounds: usize, seconds: u64) -> anyhow::Result
 
 /// Waits until a server has nothing left to do.
 fn settle(server: &Program) -> anyhow::Result<()> {
-    for _ in 0..100 {
+    for _ in 0..1_000 {
         let before = server.cpu_micros()?;
-        std::thread::park_timeout(Duration::from_millis(200));
+        std::thread::park_timeout(Duration::from_millis(100));
         if server.cpu_micros()? - before < 10_000.0 {
             return Ok(());
         }
@@ -187,9 +188,10 @@ fn count(connection: &mut Connection) -> anyhow::Result<u32> {
     Ok(u32::try_from(entries.unwrap_or(0))?)
 }
 
-/// Starts a server that has answered a request.
-fn opened(data: &Path) -> anyhow::Result<Program> {
-    let server = Program::simplefeed(data)?;
+/// Starts a server that has answered a request, where it was before: the URL is in every document, and
+/// with another one the next entry of each feed would begin a new one.
+fn opened(address: &str, data: &Path) -> anyhow::Result<Program> {
+    let server = Program::simplefeed_at(address, data, &[])?;
     Connection::open(&server.address)?.get(RECENT)?;
     Ok(server)
 }

@@ -7,10 +7,7 @@ use std::{
     io::{self, Read as _, Write as _},
     net::TcpStream,
     process::Command,
-    sync::{
-        atomic::{AtomicU32, Ordering},
-        mpsc::sync_channel,
-    },
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     thread,
 };
 
@@ -227,29 +224,35 @@ pub(crate) fn event(serial: u64) -> String {
     event.replace("\\n", "\n")
 }
 
-/// Appends events in batches until a feed has `entries` more.
+/// Appends events to a feed, in any order: over several connections, so that the server has batches to
+/// store while others are written.
 pub(crate) fn fill(
     program: &Program,
     feed: &str,
     serials: std::ops::Range<u64>,
 ) -> anyhow::Result<()> {
-    let mut connection = Connection::open(&program.address)?;
-    thread::scope(|scope| {
-        // Written while the server stores those before.
-        let (batches, written) = sync_channel(2);
-        scope.spawn(move || {
-            for start in serials.clone().step_by(1_000) {
-                let lines: Vec<String> =
-                    (start..serials.end.min(start + 1_000)).map(event).collect();
-                if batches.send(lines.concat()).is_err() {
-                    return;
-                }
+    const CONNECTIONS: usize = 3;
+    const BATCH: u64 = 2_000;
+    let next = AtomicU64::new(serials.start);
+    let publish = || -> anyhow::Result<()> {
+        let mut connection = Connection::open(&program.address)?;
+        loop {
+            let start = next.fetch_add(BATCH, Ordering::Relaxed);
+            if start >= serials.end {
+                return Ok(());
             }
-        });
-        for batch in written {
+            let batch: String = (start..serials.end.min(start + BATCH)).map(event).collect();
             connection.publish(feed, &batch)?;
         }
-        Ok(())
+    };
+    thread::scope(|threads| {
+        let publishers: Vec<_> = (0..CONNECTIONS).map(|_| threads.spawn(publish)).collect();
+        publishers
+            .into_iter()
+            .try_for_each(|publisher| match publisher.join() {
+                Ok(published) => published,
+                Err(_) => bail!("whoever publishes failed"),
+            })
     })
 }
 

@@ -6,16 +6,20 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader},
     net::{TcpListener, TcpStream},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use tempfile::TempDir;
+
+/// An address on loopback whose port is chosen by the system.
+pub(crate) const ANY_PORT: &str = "127.0.0.1:0";
 
 /// A started program. It is ended when dropped.
 #[derive(Debug)]
@@ -28,14 +32,14 @@ pub(crate) struct Program {
 impl Program {
     /// Starts our server on a data folder.
     pub(crate) fn simplefeed(data: &Path) -> anyhow::Result<Self> {
-        Self::simplefeed_with(data, &[])
+        Self::simplefeed_at(ANY_PORT, data, &[])
     }
 
-    /// Starts our server with more arguments.
-    pub(crate) fn simplefeed_with(data: &Path, more: &[&str]) -> anyhow::Result<Self> {
+    /// Starts our server on an address, with more arguments.
+    pub(crate) fn simplefeed_at(address: &str, data: &Path, more: &[&str]) -> anyhow::Result<Self> {
         let mut command = Command::new(release_program("simplefeed-server")?);
         command
-            .args(["--log", "error", "serve", "--listen", "127.0.0.1:0"])
+            .args(["--log", "error", "serve", "--listen", address])
             .arg("--data")
             .arg(data)
             .args(more);
@@ -134,7 +138,7 @@ impl Program {
             if TcpStream::connect(&program.address).is_ok() {
                 return Ok(program);
             }
-            std::thread::park_timeout(Duration::from_millis(20));
+            thread::park_timeout(Duration::from_millis(20));
         }
         bail!("{} did not start", command.get_program().display())
     }
@@ -201,20 +205,56 @@ impl Drop for Program {
             if matches!(self.child.try_wait(), Ok(Some(_))) {
                 return;
             }
-            std::thread::park_timeout(Duration::from_millis(10));
+            thread::park_timeout(Duration::from_millis(10));
         }
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
+/// A folder for a measurement. Removed when dropped.
+pub(crate) struct Folder(TempDir);
+
 /// Returns a folder for a measurement, beside the programs: what is in `/tmp` may be in memory.
-pub(crate) fn folder() -> anyhow::Result<TempDir> {
+pub(crate) fn folder() -> anyhow::Result<Folder> {
     let programs = std::env::current_exe()?;
     let beside = programs.parent().context("a program is in a folder")?;
-    Ok(tempfile::Builder::new()
+    let folder = tempfile::Builder::new()
         .prefix("bench-")
-        .tempdir_in(beside)?)
+        .tempdir_in(beside)?;
+    Ok(Folder(folder))
+}
+
+impl Folder {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Folder {
+    /// Removes many files at a time: a disk that is told at once what is free is waited for with each.
+    fn drop(&mut self) {
+        const AT_A_TIME: usize = 8;
+        let files = files_below(self.path()).unwrap_or_default();
+        thread::scope(|threads| {
+            for part in files.chunks(files.len().div_ceil(AT_A_TIME).max(1)) {
+                threads.spawn(move || part.iter().map(fs::remove_file).for_each(drop));
+            }
+        });
+    }
+}
+
+fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = vec![];
+    for item in fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_type()?.is_dir() {
+            files.extend(files_below(&item.path())?);
+        } else {
+            files.push(item.path());
+        }
+    }
+    Ok(files)
 }
 
 const TICK_MICROS: f64 = 10_000.0;
@@ -270,7 +310,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<Used> {
             break status;
         }
         memory = memory_mib(child.id(), "VmHWM:").unwrap_or(0.0).max(memory);
-        std::thread::park_timeout(Duration::from_millis(2));
+        thread::park_timeout(Duration::from_millis(2));
     };
     if !status.success() {
         bail!("{} failed: {status}", command.get_program().display());

@@ -25,7 +25,7 @@ use url::Url;
 
 use crate::{
     load::{Connection, Load, append, fill, read, wait_until_frozen},
-    process::{Program, folder, release_program},
+    process::{ANY_PORT, Program, folder, release_program},
     table::{Must, Row, Table},
 };
 
@@ -326,8 +326,11 @@ fn terminate(child: &std::process::Child) -> anyhow::Result<()> {
 fn appending(rounds: usize) -> anyhow::Result<Vec<Row>> {
     let folder = folder()?;
     let with = Program::simplefeed(&folder.path().join("with"))?;
-    let without =
-        Program::simplefeed_with(&folder.path().join("without"), &["--sup-periods", "none"])?;
+    let without = Program::simplefeed_at(
+        ANY_PORT,
+        &folder.path().join("without"),
+        &["--sup-periods", "none"],
+    )?;
     let one = |program: &Program, seconds| append(program, "\"f\" .. (n % 1000)", 64, 1, seconds);
     let asking = AtomicBool::new(true);
     let measured = std::thread::scope(|threads| {
