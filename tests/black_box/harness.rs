@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{
-        Mutex, MutexGuard, OnceLock,
+        Mutex, OnceLock,
         mpsc::{Receiver, channel},
     },
     time::Duration,
@@ -84,7 +84,7 @@ pub(crate) fn workspace() -> PathBuf {
 
 /// A running server. It is killed when dropped.
 pub(crate) struct Server {
-    child: Mutex<Child>,
+    child: Child,
     /// Where it listens: `127.0.0.1:PORT`.
     pub(crate) address: String,
     log: Mutex<Receiver<String>>,
@@ -175,7 +175,7 @@ impl Server {
             }
         };
         Ok(Self {
-            child: Mutex::new(child),
+            child,
             address,
             log: Mutex::new(log),
         })
@@ -228,45 +228,37 @@ impl Server {
         }
     }
 
-    fn child(&self) -> MutexGuard<'_, Child> {
-        self.child.lock().unwrap()
-    }
-
-    fn id(&self) -> u32 {
-        self.child().id()
-    }
-
     /// Returns what the server logged that was not asked for before.
     pub(crate) fn said(&self) -> Vec<String> {
         self.log.lock().unwrap().try_iter().collect()
     }
 
     /// Asks the server to end, and waits until it has.
-    pub(crate) fn stop(self) {
-        signal("TERM", self.id());
-        let status = self.child().wait().unwrap();
+    pub(crate) fn stop(mut self) {
+        signal("TERM", self.child.id());
+        let status = self.child.wait().unwrap();
         assert!(status.success(), "{:?}", self.said());
     }
 
     /// Waits until the server has ended; returns its exit code.
-    pub(crate) fn exit_code(self) -> Option<i32> {
-        self.child().wait().unwrap().code()
+    pub(crate) fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
     }
 
     /// Asks the server to end, and waits until it has, well or not.
-    pub(crate) fn stop_somehow(self) {
-        signal("TERM", self.id());
-        self.child().wait().unwrap();
+    pub(crate) fn stop_somehow(mut self) {
+        signal("TERM", self.child.id());
+        self.child.wait().unwrap();
     }
 
-    /// Kills the server at this instant, while others still talk to it.
+    /// Kills the server while others still talk to it.
     pub(crate) fn kill_now(&self) {
-        self.child().kill().unwrap();
+        signal("KILL", self.child.id());
     }
 
     /// Sends the server a signal.
     pub(crate) fn signal(&self, name: &str) {
-        signal(name, self.id());
+        signal(name, self.child.id());
     }
 
     /// Returns the most memory it ever had, in KiB.
@@ -276,7 +268,7 @@ impl Server {
 
     /// Returns what the system says of it.
     pub(crate) fn status(&self, name: &str) -> String {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name));
         let value = line.unwrap().split_whitespace().nth(1);
         value.unwrap().to_owned()
@@ -284,21 +276,21 @@ impl Server {
 
     /// Returns the number of files and sockets it has open.
     pub(crate) fn open_files(&self) -> usize {
-        let files = std::fs::read_dir(format!("/proc/{}/fd", self.id()));
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         files.unwrap().count()
     }
 
     /// Kills the server as a power cut would.
-    pub(crate) fn kill(self) {
-        self.child().kill().unwrap();
-        self.child().wait().unwrap();
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ended = self.child().kill();
-        let _status = self.child().wait();
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
     }
 }
 
