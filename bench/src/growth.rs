@@ -49,7 +49,7 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
         let server = Program::simplefeed(&data)?;
         fill(&server, "bench0", 0..u64::from(entries))?;
         let label = format!("{entries} entries");
-        grown.push(Grown::look(label, server, &data, "'bench0'".into())?);
+        grown.push(Grown::look(label, server, &data, 1)?);
     }
     table.rows.extend(rows(&compare(grown, rounds, seconds)?));
     let mut grown = vec![];
@@ -58,9 +58,7 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
         let server = Program::simplefeed(&data)?;
         create(&server, feeds)?;
         let label = format!("{feeds} feeds");
-        // Another feed each time, in no order.
-        let feed = format!("'bench' .. ((n * 7919) % {feeds})");
-        let mut one = Grown::look(label, server, &data, feed)?;
+        let mut one = Grown::look(label, server, &data, feeds)?;
         // What a feed takes beside its entries says nothing about those.
         one.size.disk = f64::NAN;
         grown.push(one);
@@ -89,18 +87,20 @@ fn create(server: &Program, feeds: u32) -> anyhow::Result<()> {
 struct Grown {
     size: Size,
     server: Program,
-    /// The feed of each request: a Lua expression over its number `n`.
-    feed: String,
+    feeds: u32,
+    /// The requests that were sent to them.
+    requests: f64,
 }
 
 impl Grown {
     /// Looks at what a server takes that was filled just now, and opens its log twice.
-    fn look(label: String, server: Program, data: &Path, feed: String) -> anyhow::Result<Self> {
+    fn look(label: String, server: Program, data: &Path, feeds: u32) -> anyhow::Result<Self> {
         let mut size = Size {
             label,
             ..Size::default()
         };
         wait_until_frozen(&server, ARCHIVED)?;
+        settle(&server)?;
         let url = format!("http://{}/feeds/bench0", server.address);
         let replay = ["replay", "--format", "atom", &url];
         let replayed = run(Command::new(release_program("simplefeed")?).args(replay))?;
@@ -109,7 +109,7 @@ impl Grown {
         let entries = count(&mut Connection::open(&server.address)?)?;
         let address = server.address.clone();
         let began = Instant::now();
-        drop(server);
+        server.stop()?;
         size.stop = began.elapsed().as_secs_f64();
         let bytes = bytes(&data.join("sled"))? + bytes(&data.join("ids"))?;
         size.disk = bytes / (f64::from(entries) * f64::from(u32::try_from(event(0).len())?));
@@ -120,13 +120,24 @@ impl Grown {
         let began = Instant::now();
         let server = opened(&address, data)?;
         size.unclean_open = began.elapsed().as_secs_f64();
-        Ok(Self { size, server, feed })
+        Ok(Self {
+            size,
+            server,
+            feeds,
+            requests: 0.0,
+        })
     }
 
     /// Returns the CPU time of an entry, until nothing is left to do for it.
-    fn append(&self, connections: usize, batch: usize, seconds: u64) -> anyhow::Result<f64> {
+    fn append(&mut self, connections: usize, batch: usize, seconds: u64) -> anyhow::Result<f64> {
+        // Another feed each time, in no order.
+        let feed = format!(
+            "'bench' .. (({:.0} + n) * 7919 % {})",
+            self.requests, self.feeds
+        );
         let before = self.server.cpu_micros()?;
-        let load = append(&self.server, &self.feed, connections, batch, seconds)?;
+        let load = append(&self.server, &feed, connections, batch, seconds)?;
+        self.requests += load.count / f64::from(u32::try_from(batch)?);
         settle(&self.server)?;
         Ok((self.server.cpu_micros()? - before) / load.count)
     }
@@ -143,7 +154,7 @@ impl Grown {
 /// Measures the costs at each size in turn, while it grows from there.
 fn compare(mut grown: Vec<Grown>, rounds: usize, seconds: u64) -> anyhow::Result<Vec<Size>> {
     // Warms up what was just opened.
-    for one in &grown {
+    for one in &mut grown {
         one.append(64, 1, seconds)?;
     }
     for _ in 0..rounds {
@@ -169,9 +180,9 @@ fn compare(mut grown: Vec<Grown>, rounds: usize, seconds: u64) -> anyhow::Result
 
 /// Waits until a server has nothing left to do.
 fn settle(server: &Program) -> anyhow::Result<()> {
-    for _ in 0..1_000 {
+    for _ in 0..500 {
         let before = server.cpu_micros()?;
-        std::thread::park_timeout(Duration::from_millis(100));
+        std::thread::park_timeout(Duration::from_millis(200));
         if server.cpu_micros()? - before < 10_000.0 {
             return Ok(());
         }
@@ -188,8 +199,8 @@ fn count(connection: &mut Connection) -> anyhow::Result<u32> {
     Ok(u32::try_from(entries.unwrap_or(0))?)
 }
 
-/// Starts a server that has answered a request, where it was before: the URL is in every document, and
-/// with another one the next entry of each feed would begin a new one.
+/// Starts a server that has answered a request, where it was before: its URL is in every document, and
+/// with another URL the next entry of each feed would begin a new document.
 fn opened(address: &str, data: &Path) -> anyhow::Result<Program> {
     let server = Program::simplefeed_at(address, data, &[])?;
     Connection::open(&server.address)?.get(RECENT)?;

@@ -234,7 +234,7 @@ pub(crate) fn fill(
     const CONNECTIONS: usize = 3;
     const BATCH: u64 = 2_000;
     let next = AtomicU64::new(serials.start);
-    let publish = || -> anyhow::Result<()> {
+    let publish_all = || -> anyhow::Result<()> {
         let mut connection = Connection::open(&program.address)?;
         loop {
             let start = next.fetch_add(BATCH, Ordering::Relaxed);
@@ -245,13 +245,15 @@ pub(crate) fn fill(
             connection.publish(feed, &batch)?;
         }
     };
+    // The others need not go on after an error.
+    let publish = || publish_all().inspect_err(|_| next.store(serials.end, Ordering::Relaxed));
     thread::scope(|threads| {
         let publishers: Vec<_> = (0..CONNECTIONS).map(|_| threads.spawn(publish)).collect();
         publishers
             .into_iter()
             .try_for_each(|publisher| match publisher.join() {
                 Ok(published) => published,
-                Err(_) => bail!("whoever publishes failed"),
+                Err(_) => bail!("a publisher panicked"),
             })
     })
 }
