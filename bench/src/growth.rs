@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use crate::{
-    load::{Connection, append, event, fill, read, wait_until_frozen},
+    load::{Connection, append, create, event, fill, read, wait_until_frozen},
     process::{Program, folder, release_program, run},
     table::{Must, Row, Table},
 };
@@ -64,20 +64,6 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
     }
     let rows = rows(&compare(grown, rounds, seconds)?);
     Ok(Table { rows })
-}
-
-/// Creates feeds, each with an entry or a few; the first has a document that is archived.
-fn create(server: &Program, feeds: u32) -> anyhow::Result<()> {
-    let last = format!("/feeds/bench{}/recent.atom", feeds - 1);
-    let mut connection = Connection::open(&server.address)?;
-    let mut requests = 0.0;
-    while !connection.get(&last)?.0.starts_with("http/1.1 200") {
-        let feed = format!("'bench' .. (({requests:.0} + n - 1) % {feeds})");
-        let sent = append(server, &feed, 64, 1, 1 + u64::from(feeds) / 20_000)?;
-        // One of each connection may have been lost when it ended.
-        requests += sent.count - 64.0;
-    }
-    fill(server, "bench0", 0..150)
 }
 
 /// A log of some size, and a server that has it open.

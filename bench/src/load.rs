@@ -258,6 +258,18 @@ pub(crate) fn fill(
     })
 }
 
+/// Creates feeds with an entry or two each, and in the first, `bench0`, a document that is closed.
+pub(crate) fn create(program: &Program, feeds: u32) -> anyhow::Result<()> {
+    let mut requests = 0.0;
+    while requests < f64::from(feeds) {
+        let feed = format!("'bench' .. (({requests:.0} + n - 1) % {feeds})");
+        let sent = append(program, &feed, 64, 1, 1 + u64::from(feeds) / 20_000)?;
+        // One of each connection may have been lost when it ended.
+        requests += sent.count - 64.0;
+    }
+    fill(program, "bench0", 0..150)
+}
+
 /// Waits until a document is a frozen file.
 pub(crate) fn wait_until_frozen(program: &Program, path: &str) -> anyhow::Result<()> {
     let mut connection = Connection::open(&program.address)?;

@@ -24,7 +24,7 @@ use simplefeed_server::views::frozen_files::{SMALLEST, gzip};
 use url::Url;
 
 use crate::{
-    load::{Connection, Load, append, fill, read, wait_until_frozen},
+    load::{Connection, Load, append, create, read, wait_until_frozen},
     process::{ANY_PORT, Program, folder, release_program},
     table::{Must, Row, Table},
 };
@@ -398,12 +398,7 @@ fn ask(server: &Program, asking: &AtomicBool) -> anyhow::Result<()> {
 fn serving(rounds: usize, seconds: u64) -> anyhow::Result<Vec<Row>> {
     let folder = folder()?;
     let ours = Program::simplefeed(&folder.path().join("data"))?;
-    let mut takes = 10;
-    while feeds_of(&ours)? < 100_000 {
-        append(&ours, "\"f\" .. (n % 100001)", 64, 1, takes)?;
-        takes += 10;
-    }
-    fill(&ours, "bench0", 0..150)?;
+    create(&ours, 100_000)?;
     wait_until_frozen(&ours, FROZEN)?;
     std::thread::park_timeout(Duration::from_secs(2));
     let began = Instant::now();
@@ -499,25 +494,6 @@ fn header<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
         let (name, value) = line.split_once(": ")?;
         name.eq_ignore_ascii_case(wanted).then_some(value.trim())
     })
-}
-
-fn feeds_of(server: &Program) -> anyhow::Result<usize> {
-    let mut connection = Connection::open(&server.address)?;
-    let (mut count, mut path) = (0, "/feeds".to_owned());
-    loop {
-        let (_, body) = connection.get(&path)?;
-        let catalogue: serde_json::Value = serde_json::from_slice(&body)?;
-        count += catalogue
-            .pointer("/feeds")
-            .and_then(serde_json::Value::as_array)
-            .map_or(0, Vec::len);
-        let next = catalogue.pointer("/next");
-        let Some(next) = next.and_then(serde_json::Value::as_str) else {
-            return Ok(count);
-        };
-        let query = Url::parse(next)?;
-        path = format!("/feeds?{}", query.query().unwrap_or_default());
-    }
 }
 
 #[cfg(test)]
