@@ -4,6 +4,8 @@
 //! declarations it needs, so that it stands alone wherever it is put, and with what Atom requires
 //! but its publisher left out. It is never re-serialised.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::{
@@ -12,8 +14,11 @@ use crate::{
     instant::Instant,
     limits::ENTRY_BYTES_MAX,
     refusal::Refusal,
-    xml::{escape_attribute, escape_text},
+    xml::{escape_attribute, escape_text, escaped_len},
 };
+
+/// The summary of JSON that is stored in Base64, if its publisher gave none.
+pub(crate) const SUMMARY: &str = "JSON";
 
 /// A person as Atom has it (RFC 4287, 3.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,9 +31,18 @@ pub struct Person {
     pub email: Option<String>,
 }
 
+impl Person {
+    /// Returns the bytes of the element that names the person, at most.
+    pub(crate) fn size(&self) -> usize {
+        let parts = [Some(&self.name), self.uri.as_ref(), self.email.as_ref()];
+        let parts = parts.into_iter().flatten();
+        parts.map(|part| escaped_len(part) + 32).sum::<usize>() + 32
+    }
+}
+
 /// What an entry lacks that the gate gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "five independent facts")]
+#[expect(clippy::struct_excessive_bools, reason = "six independent facts")]
 pub struct Missing {
     /// It has no `id`.
     pub id: bool,
@@ -40,6 +54,8 @@ pub struct Missing {
     pub author: bool,
     /// It has neither `content` nor an alternate link.
     pub content: bool,
+    /// Its content is put into Base64, which needs a `summary` (rule A-11), and it has none.
+    pub summary: bool,
 }
 
 /// A checked entry whose fragment is complete but for what only the log can know.
@@ -47,10 +63,11 @@ pub struct Missing {
 pub struct Draft {
     /// The entry's id, unless it is to be given one.
     pub id: Option<EntryId>,
-    /// The digest of what was sent: an Atom entry's bytes, a JSON event's canonical form.
+    /// The digest of what was sent: an Atom entry's bytes with what they inherit, a JSON event's canonical
+    /// form.
     pub sent: Digest,
     /// Authors inherited from the feed document it was sent in; used if it names none.
-    pub(crate) authors: Vec<Person>,
+    pub(crate) authors: Arc<[Person]>,
     pub(crate) element: String,
     /// Where in `element` the completions go: behind the start tag.
     pub(crate) inside: usize,
@@ -60,9 +77,19 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Returns the bytes that the finished fragment will at least have.
-    pub fn size(&self) -> usize {
-        self.element.len()
+    /// Returns the bytes that the finished fragment has at most, in a feed with this author.
+    pub fn size(&self, author: &str) -> usize {
+        // Names of elements, their ends, a date, and an id made here.
+        const COMPLETIONS: usize = 384;
+        let id = self.id.as_ref().map_or(0, |id| escaped_len(id.as_str()));
+        let authors = match (self.missing.author, &*self.authors) {
+            (false, _) => 0,
+            (true, []) => escaped_len(author),
+            (true, authors) => authors.iter().map(Person::size).sum(),
+        };
+        let elements = 6 + 4 * self.authors.len().max(1);
+        let prefixes = 2 * elements * self.prefix.len();
+        self.element.len() + COMPLETIONS + prefixes + 2 * id + authors
     }
 
     /// Returns the fragment: the element with all that Atom requires.
@@ -89,6 +116,9 @@ impl Draft {
         if self.missing.author {
             self.complete_authors(author, &mut fragment);
         }
+        if self.missing.summary {
+            self.element_with("summary", SUMMARY, &mut fragment);
+        }
         if self.missing.content {
             self.element_with("content", "", &mut fragment);
         }
@@ -108,7 +138,7 @@ impl Draft {
         let (start, rest) = self.element.split_at(self.inside);
         let mut element = String::with_capacity(self.element.len() + 128);
         element.push_str(start);
-        for person in &self.authors {
+        for person in self.authors.iter() {
             self.author_with(person, &mut element);
         }
         element.push_str(rest);
@@ -125,7 +155,7 @@ impl Draft {
                 out,
             );
         }
-        for person in &self.authors {
+        for person in self.authors.iter() {
             self.author_with(person, out);
         }
     }

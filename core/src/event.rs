@@ -4,24 +4,29 @@
 //! is read back into an event for `replay --format ndjson`. What one server prints, another takes:
 //! `replay A | append B` gives B the same contents.
 //!
-//! JSON content is kept verbatim, numbers and order of members included, as text under its JSON
-//! media type. RFC 4287, 4.1.3.3 would have it in Base64; the profile deviates for readability.
+//! JSON content is kept verbatim, numbers and order of members included: as `text/json`, which RFC 4287
+//! (4.1.3.3) has as it is, or in Base64 where its media type says more than that it is JSON.
 
-use std::collections::BTreeMap;
-
+use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
     digest::Digest,
-    entry::{Draft, push_attribute, push_element},
-    limits::{BATCH_ENTRIES_MAX, DEPTH_MAX},
+    entry::{Draft, SUMMARY, push_attribute, push_element},
+    limits::BATCH_ENTRIES_MAX,
     refusal::Refusal,
-    scanner::{essence, inline, is_json_type, is_xml_type, scan},
+    scanner::{JsonForm, TEXT_JSON, essence, inline, is_json_type, is_xml_type, scan},
     xml::{escape_text, is_char},
 };
 
+mod canonical;
 mod from_entry;
+mod listed;
+mod one_or_more;
+
+use canonical::canonical_event;
+use listed::Listed;
 
 /// An entry as JSON. Unknown members are refused; absent ones are given by the gate.
 ///
@@ -35,7 +40,7 @@ mod from_entry;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an event (a JSON object)")]
 pub struct Event {
     /// The entry's id, an absolute IRI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +67,7 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// `text`, `html`, `xhtml` or a media type. If absent: `text` for a JSON string,
-    /// `application/json` for any other content.
+    /// `application/json` for any other content. `application/json` stands as `text/json` in Atom.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Under a JSON type any JSON value, else a string: plain text, HTML, XML or Base64.
@@ -89,7 +94,7 @@ fn keep_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<Raw
 }
 
 /// One author or several.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Authors {
     /// One author.
@@ -99,7 +104,7 @@ pub enum Authors {
 }
 
 /// A person: a name alone, or with more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Author {
     /// A name.
@@ -110,7 +115,10 @@ pub enum Author {
 
 /// A person with more than a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a person (a JSON object with a name)"
+)]
 pub struct AuthorPerson {
     /// The name.
     pub name: String,
@@ -123,7 +131,7 @@ pub struct AuthorPerson {
 }
 
 /// A category: a term alone, or with more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Category {
     /// A term.
@@ -134,7 +142,10 @@ pub enum Category {
 
 /// A category with more than a term.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a category (a JSON object with a term)"
+)]
 pub struct FullCategory {
     /// The term.
     pub term: String,
@@ -148,7 +159,7 @@ pub struct FullCategory {
 
 /// A link (RFC 4287, 4.2.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a link (a JSON object with an href)")]
 pub struct Link {
     /// The relation; `alternate` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,8 +190,8 @@ pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     if raw.get().starts_with('{') {
         return Ok(vec![draft(raw.get())?]);
     }
-    let events: Vec<&RawValue> =
-        serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
+    // The list ends where it has too many items, so that it takes no memory for those behind.
+    let Listed(events) = serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
     check_count(events.len())?;
     events
         .into_iter()
@@ -240,6 +251,11 @@ fn draft(text: &str) -> Result<Draft, Refusal> {
         let syntax = serde_json::from_str::<&RawValue>(text).err();
         json_refusal(&syntax.unwrap_or(error))
     })?;
+    // serde takes an array for an object whose names are left out.
+    if !text.trim_start().starts_with('{') {
+        let detail = "an event is a JSON object, not an array";
+        return Err(Refusal::unacceptable(detail, "Simplefeed profile: events"));
+    }
     let atom = event.to_atom()?;
     let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
     let mut draft = drafts.pop().expect("an entry document has one entry");
@@ -253,112 +269,6 @@ fn without_line(refusal: Refusal) -> Refusal {
         line: None,
         ..refusal
     }
-}
-
-/// Returns what two sendings of the same event have in common: members sorted, white space
-/// removed, strings in one spelling, numbers as sent, `document`, `position` and `feed` left out.
-fn canonical_event(text: &str) -> Result<String, Refusal> {
-    let mut members = members_of(text)?;
-    members.retain(|name, _| !matches!(&**name, "document" | "position" | "feed"));
-    let mut out = String::with_capacity(text.len());
-    canonical_members(members, 1, &mut out)?;
-    Ok(out)
-}
-
-/// Returns the members of a JSON object. A name given twice is refused: which one counts is not for
-/// us to say.
-fn members_of(text: &str) -> Result<BTreeMap<String, &RawValue>, Refusal> {
-    let Members(listed) = serde_json::from_str(text).map_err(|error| json_refusal(&error))?;
-    let count = listed.len();
-    let members: BTreeMap<_, _> = listed.into_iter().collect();
-    if members.len() == count {
-        return Ok(members);
-    }
-    Err(Refusal::malformed(
-        "a JSON object has the same member twice",
-    ))
-}
-
-/// The members of a JSON object as they come.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Listing;
-
-        impl<'de> serde::de::Visitor<'de> for Listing {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<Self::Value, A::Error> {
-                let mut members = vec![];
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-
-        from.deserialize_map(Listing)
-    }
-}
-
-fn canonical(raw: &RawValue, depth: usize, out: &mut String) -> Result<(), Refusal> {
-    if depth > DEPTH_MAX {
-        return Err(Refusal::malformed(format!(
-            "JSON is nested deeper than {DEPTH_MAX}"
-        )));
-    }
-    let text = raw.get();
-    let wrong = |error: serde_json::Error| json_refusal(&error);
-    match text.as_bytes().first() {
-        Some(b'{') => canonical_members(members_of(text)?, depth + 1, out),
-        Some(b'[') => {
-            let items: Vec<&RawValue> = serde_json::from_str(text).map_err(wrong)?;
-            out.push('[');
-            for (index, item) in items.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                canonical(item, depth + 1, out)?;
-            }
-            out.push(']');
-            Ok(())
-        }
-        Some(b'"') if text.contains('\\') => {
-            let value: String = serde_json::from_str(text).map_err(wrong)?;
-            out.push_str(&serde_json::to_string(&value).map_err(wrong)?);
-            Ok(())
-        }
-        _ => {
-            out.push_str(text);
-            Ok(())
-        }
-    }
-}
-
-fn canonical_members(
-    members: BTreeMap<String, &RawValue>,
-    depth: usize,
-    out: &mut String,
-) -> Result<(), Refusal> {
-    out.push('{');
-    for (index, (name, value)) in members.into_iter().enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        out.push_str(&serde_json::to_string(&name).map_err(|error| json_refusal(&error))?);
-        out.push(':');
-        canonical(value, depth, out)?;
-    }
-    out.push('}');
-    Ok(())
 }
 
 impl Event {
@@ -440,22 +350,27 @@ impl Event {
             };
         };
         let is_string = raw.get().starts_with('"');
-        let default = if is_string {
-            "text"
-        } else {
-            "application/json"
-        };
-        let kind = self.kind.as_deref().unwrap_or(default);
+        let default = if is_string { "text" } else { TEXT_JSON };
+        let kind = check_chars("type", self.kind.as_deref().unwrap_or(default))?;
+        let form = JsonForm::of(kind);
+        if form == Some(JsonForm::Base64) && self.summary.is_none() {
+            push_element("summary", SUMMARY, out);
+        }
         out.push_str("<content");
-        push_attribute("type", check_chars("type", kind)?, out);
+        let stored = match form {
+            Some(JsonForm::Text) => TEXT_JSON,
+            Some(JsonForm::Base64) | None => kind,
+        };
+        push_attribute("type", stored, out);
         out.push('>');
-        if is_json_type(kind) {
-            escape_text(check_chars("content", raw.get())?, out);
-        } else if is_string {
-            let text: String = serde_json::from_str(raw.get()).map_err(|e| json_refusal(&e))?;
-            push_string_content(kind, &text, out)?;
-        } else {
-            return Err(wrong_content("content of this type is not a string"));
+        match form {
+            Some(JsonForm::Text) => escape_text(check_chars("content", raw.get())?, out),
+            Some(JsonForm::Base64) => BASE64.encode_append(raw.get().as_bytes(), out),
+            None if is_string => {
+                let text: String = serde_json::from_str(raw.get()).map_err(|e| json_refusal(&e))?;
+                push_string_content(kind, &text, out)?;
+            }
+            None => return Err(wrong_content("content of this type is not a string")),
         }
         out.push_str("</content>");
         Ok(())

@@ -92,8 +92,24 @@ pub const AHEAD_URL_BYTES_MAX: usize = 2_000;
 /// The most links a consumer reads from the head of one document.
 pub const DOCUMENT_LINKS_MAX: usize = 1_000;
 
-/// The most bytes that each entry of a foreign document gets from its feed: declarations, base, authors.
+/// The most bytes that an entry gets from the feed document it stands in: declarations, base, language,
+/// authors.
 pub const INHERITED_BYTES_MAX: usize = 16 * 1024;
+
+/// The bytes that all entries of one document may inherit together, however short it is.
+pub const INHERITED_BATCH_BYTES_MIN: usize = 1024 * 1024;
+
+/// The bytes that all entries of one document may inherit together, for each byte of a longer document.
+pub const INHERITED_PER_BYTE_MAX: usize = 2;
+
+/// The bytes of bases and declarations that an event may have written out, however short its entry is.
+pub const UNFOLDED_BYTES_MIN: usize = 1024 * 1024;
+
+/// The bytes of bases and declarations that an event may have written out, for each byte of a longer entry.
+pub const UNFOLDED_PER_BYTE_MAX: usize = 4;
+
+/// The most bytes of completed entries that one request stores.
+pub const COMPLETED_BATCH_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
 /// The longest link a consumer follows, in bytes.
 pub const LINK_BYTES_MAX: usize = 2_048;
@@ -101,7 +117,13 @@ pub const LINK_BYTES_MAX: usize = 2_048;
 /// The most bytes that the URLs of one walk may have together.
 pub const WALK_URL_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// The entries of a foreign feed that a consumer recognises when they come again.
+/// The most entries of a plain feed's recent document, all of which its bookmark remembers.
+pub const KNOWN_WINDOW_MAX: usize = 100_000;
+
+/// The entries of a plain feed that its bookmark remembers besides those of the recent document.
+pub const KNOWN_BESIDES_MAX: usize = 1_000;
+
+/// The entries of a plain feed that a consumer recognises while it runs, when they come again.
 pub const SEEN_ENTRIES_MAX: usize = 100_000;
 
 /// The entries that a worker sets aside before it stops. Configurable.
@@ -121,6 +143,10 @@ pub const ATTEMPT_SECONDS_DEFAULT: u64 = 300;
 
 /// The shortest time between two polls of a recent document, in seconds.
 pub const POLL_SECONDS_MIN: u64 = 1;
+
+/// How often a consumer looks at a plain feed whose answers do not say how long they stay fresh, in seconds.
+/// Configurable.
+pub const PLAIN_POLL_SECONDS_DEFAULT: u64 = 900;
 
 /// The shortest pause after a failed request, in seconds.
 pub const BACK_OFF_SECONDS_MIN: u64 = 1;
@@ -173,6 +199,9 @@ pub const WATCHED_FEEDS_MAX: usize = 1_000_000;
 
 /// The feeds that a watcher reads at the same time.
 pub const WATCHED_TOGETHER_MAX: usize = 16;
+
+/// The feeds of one origin that a watcher reads at the same time.
+pub const WATCHED_PER_ORIGIN_MAX: usize = 8;
 
 /// The SUP documents that a watcher asks for at the same time, besides.
 pub const HEARD_TOGETHER_MAX: usize = 8;

@@ -21,6 +21,7 @@ use crate::{
     feed::{DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, Position, Revision},
     history::HistoryHash,
     instant::Instant,
+    limits::COMPLETED_BATCH_BYTES_MAX,
     refusal::{Conflict, Refusal},
     settings::{Choices, Defaults, Settings},
 };
@@ -330,6 +331,7 @@ pub fn plan(
         moment,
         entries: 0,
     };
+    check_completed(drafts, state.settings.author())?;
     let mut batch: HashMap<&EntryId, Known> = HashMap::new();
     let mut conflicts = vec![];
     let new = drafts.iter().any(|draft| !known.contains_key(id_of(draft)));
@@ -367,6 +369,19 @@ pub fn plan(
     } else {
         Err(Refusal::conflict(conflicts))
     }
+}
+
+/// Bounds what a batch becomes before any of it is made: short entries gain more than they have.
+fn check_completed(drafts: &[Draft], author: &str) -> Result<(), Refusal> {
+    let bytes: usize = drafts.iter().map(|draft| draft.size(author)).sum();
+    if bytes <= COMPLETED_BATCH_BYTES_MAX {
+        return Ok(());
+    }
+    let detail = format!(
+        "the entries have, with what they inherit and lack, more than {COMPLETED_BATCH_BYTES_MAX} bytes; \
+         send fewer at once"
+    );
+    Err(Refusal::too_large(detail))
 }
 
 /// Decides a change of settings. Returns no changes if the feed already is as asked.

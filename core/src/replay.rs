@@ -8,6 +8,9 @@
 //! deliver ◄── 4.atom ◄──next-archive── 3.atom ◄──next-archive── 2.atom
 //! ```
 //!
+//! A feed whose documents tell no positions is walked in another way, because none of its entries is a
+//! place: see `plain.rs`.
+//!
 //! [`Replay`] goes in rounds: each is a [`Walk`] from the place where the last one ended to what is
 //! newest when it begins. The first look at the recent document only tells how far behind the
 //! consumer is. What is handed over comes from the way forward, because the feed may grow and be cut
@@ -20,13 +23,15 @@ use crate::{feed::Position, history::HistoryHash, reader::Document};
 
 mod bookmark;
 mod error;
+mod known;
 mod places;
+mod plain;
 mod rounds;
-mod seen;
 mod walk;
 
 pub use bookmark::{Bookmark, Start, Validators};
 pub use error::WalkError;
+pub use known::KnownEntries;
 pub use rounds::Replay;
 pub use walk::{Walk, is_same_feed};
 
@@ -67,6 +72,8 @@ pub struct Run {
     pub older: usize,
     /// The entries, oldest first.
     pub entries: Vec<RunEntry>,
+    /// What was handed over before these, where the feed tells no positions.
+    known: Option<KnownEntries>,
 }
 
 /// One entry to hand over.
@@ -81,7 +88,12 @@ pub struct RunEntry {
 impl Run {
     /// Returns the bookmark after one of the run's entries.
     pub fn bookmark(&self, entry: &RunEntry) -> Option<Bookmark> {
-        places::bookmark(&self.document, &self.url, entry)
+        let bookmark = places::bookmark(&self.document, &self.url, entry)?;
+        let known = self.known.as_ref();
+        Some(Bookmark {
+            known: known.map(|known| known.and(&self.document, entry.index)),
+            ..bookmark
+        })
     }
 }
 

@@ -9,18 +9,28 @@
 //! surroundings: what it inherits is written onto it, and a relative reference in Atom's own
 //! attributes needs an absolute `xml:base`.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, collections::HashSet, ops::Range, sync::Arc};
 
 use crate::{
     digest::Digest,
-    entry::{Draft, Missing, push_attribute},
+    entry::{Draft, Missing, Person, push_attribute},
     feed::EntryId,
-    limits::{ATTRIBUTES_MAX, BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX},
+    limits::{
+        BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX, INHERITED_BATCH_BYTES_MIN, INHERITED_BYTES_MAX,
+        INHERITED_PER_BYTE_MAX,
+    },
     refusal::Refusal,
-    xml::{ATOM, Attribute, Tag, Token, Tokens, XmlError, line_of},
+    xml::{ATOM, Attribute, Namespace, Tag, Token, Tokens, XmlError, line_of},
 };
 
 mod constructs;
+mod inherited;
+mod json;
+
+use inherited::Inherited;
+use json::Rewrite;
+pub(crate) use json::{JSON, TEXT_JSON};
+pub use json::{JsonForm, holds_raw_json, is_json_type};
 
 /// Returns the drafts of an Atom entry or feed document, in the order to append them: a feed's
 /// entries last to first, because feeds list the newest first.
@@ -80,9 +90,9 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
     Ok(drafts.into_iter().map(Draft::into_element).collect())
 }
 
-/// Where an element's relative references are resolved.
+/// The absolute base of a feed or an entry, if it has one.
 #[derive(Clone, Debug, Default)]
-struct Base(Option<String>);
+struct Base(Option<Arc<str>>);
 
 impl Base {
     /// Returns the base inside `tag`.
@@ -100,8 +110,28 @@ impl Base {
             Some(absolute) => Some(absolute.into()),
             None => Some(own.into_owned()),
         };
-        Ok(Self(base.filter(|base: &String| is_base(base))))
+        let base = base.filter(|base: &String| is_base(base));
+        Ok(Self(base.map(Arc::from)))
     }
+
+    fn is_absolute(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Returns whether there is an absolute base inside `tag`, given whether there is one around it.
+///
+/// Below an entry only this counts. To resolve each base would cost the length of the outer one for every
+/// element that names its own.
+fn is_based_inside(based: bool, tag: &Tag<'_>) -> Result<bool, XmlError> {
+    let Some(own) = tag.value("xml:base")? else {
+        return Ok(based);
+    };
+    Ok(match url::Url::parse(&own) {
+        Ok(absolute) => !absolute.cannot_be_a_base(),
+        Err(url::ParseError::RelativeUrlWithoutBase) => based,
+        Err(_) => false,
+    })
 }
 
 /// Whether references can be resolved against this: not against `urn:x`, for instance.
@@ -114,10 +144,12 @@ fn is_base(text: &str) -> bool {
 struct Findings {
     seen: Vec<&'static str>,
     id: Option<EntryId>,
-    alternates: Vec<(String, String)>,
+    alternates: HashSet<(String, String)>,
     author: bool,
     /// The content is elsewhere or in Base64, so that a summary must be there (rule A-11).
     opaque: bool,
+    /// How JSON content is to be stored, if not as it was sent.
+    rewrite: Option<Rewrite>,
 }
 
 impl Findings {
@@ -131,16 +163,21 @@ struct Scan<'a> {
     tokens: Tokens<'a>,
     text: &'a str,
     entries_max: usize,
+    /// Bytes that entries may still inherit.
+    inherited_left: usize,
 }
 
 impl<'a> Scan<'a> {
     fn new(text: &'a str, entries_max: usize) -> Result<Self, Refusal> {
         let tokens = Tokens::new(text).map_err(|error| error.refusal(text))?;
         let text = tokens.text();
+        let inherited_left =
+            INHERITED_BATCH_BYTES_MIN.max(INHERITED_PER_BYTE_MAX.saturating_mul(text.len()));
         Ok(Self {
             tokens,
             text,
             entries_max,
+            inherited_left,
         })
     }
 
@@ -174,49 +211,106 @@ impl<'a> Scan<'a> {
                     let detail = format!("there are more than {} entries", self.entries_max);
                     return Err(Refusal::too_large(detail));
                 }
-                let inherited = Inherited { feed, base: &base };
-                drafts.push(self.entry(&child, Some(&inherited))?);
+                drafts.push(self.entry(&child, Some((feed, &base)))?);
             } else if child.is(ATOM, "author") {
-                authors.push(self.person(&child, &base)?);
+                authors.push(self.person(&child, base.is_absolute())?);
             } else {
                 self.skip()?;
             }
         }
-        // Wherever the feed names them: order has no meaning (rule A-6).
-        for draft in &mut drafts {
-            draft.authors.clone_from(&authors);
-        }
+        // Authors count wherever the feed names them: order has no meaning (rule A-6).
+        self.give_authors(&mut drafts, authors, feed)?;
         drafts.reverse();
         Ok(drafts)
     }
 
-    fn entry(
+    /// Gives the feed's authors to the entries that name none.
+    fn give_authors(
         &mut self,
-        tag: &Tag<'a>,
-        inherited: Option<&Inherited<'_, 'a>>,
-    ) -> Result<Draft, Refusal> {
-        let outer = inherited.map_or_else(Base::default, |feed| feed.base.clone());
-        let base = self.inside(&outer, tag)?;
-        let scope = self.tokens.in_scope();
-        if tag.attributes.len() + scope.len() + 2 > ATTRIBUTES_MAX {
-            let detail = format!(
-                "an entry has, with what it inherits, more than {ATTRIBUTES_MAX} attributes"
-            );
-            return Err(self.unacceptable(tag, detail, "Simplefeed profile: entries stand alone"));
+        drafts: &mut [Draft],
+        authors: Vec<Person>,
+        feed: &Tag<'a>,
+    ) -> Result<(), Refusal> {
+        if authors.is_empty() {
+            return Ok(());
         }
+        let bytes = authors.iter().map(Person::size).sum();
+        let context = inherited::of_authors(&authors);
+        let authors: Arc<[Person]> = authors.into();
+        for draft in drafts.iter_mut().filter(|draft| draft.missing.author) {
+            self.inherit(bytes, feed)?;
+            draft.sent = Digest::of_parts(&[&draft.sent.0, context.as_bytes()]);
+            draft.authors = Arc::clone(&authors);
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that an entry inherits, before they are written onto it.
+    fn inherit(&mut self, bytes: usize, tag: &Tag<'a>) -> Result<(), Refusal> {
+        let too_large = |detail: String| {
+            Refusal::too_large(detail)
+                .at_element(tag.local)
+                .at_line(line_of(self.text, tag.range.start))
+        };
+        if bytes > INHERITED_BYTES_MAX {
+            return Err(too_large(format!(
+                "an entry inherits {bytes} bytes of namespaces, base, language and authors from its feed, \
+                 more than {INHERITED_BYTES_MAX}"
+            )));
+        }
+        let left = self.inherited_left.checked_sub(bytes).ok_or_else(|| {
+            too_large(
+                "the entries inherit more bytes from their feed than one request may; \
+                 send fewer entries at once, or declare less on the feed"
+                    .into(),
+            )
+        })?;
+        self.inherited_left = left;
+        Ok(())
+    }
+
+    fn entry(&mut self, tag: &Tag<'a>, outer: Option<(&Tag<'a>, &Base)>) -> Result<Draft, Refusal> {
+        let inherited = match outer {
+            Some((feed, base)) => {
+                let scope = self.tokens.inherited_scope();
+                let bytes = inherited::size(feed, base.0.as_deref(), tag, scope);
+                self.inherit(bytes, tag)?;
+                let base_inside = self.inside(base, tag)?;
+                Inherited::new(
+                    feed,
+                    base.0.as_deref(),
+                    base_inside.0.as_deref(),
+                    tag,
+                    self.tokens.inherited_scope(),
+                )
+            }
+            None => Inherited::nothing(self.inside(&Base::default(), tag)?.0.as_deref()),
+        };
+        let has_default = tag.attribute("xmlns").is_some() || inherited.has_default();
         let mut findings = Findings::default();
         while let Some(child) = self.child(tag)? {
-            self.entry_child(&child, &base, &mut findings)?;
+            self.entry_child(&child, inherited.has_base(), &mut findings)?;
             self.check_size(tag)?;
         }
         self.check_size(tag)?;
         self.check_entry(tag, &findings)?;
         let range = tag.range.start..self.tokens.position();
         let sent = self.text.get(range.clone()).unwrap_or_default();
-        let (element, inside) = self.stand_alone(tag, range, &scope, inherited, &base);
+        let changed = !inherited.is_empty() || !has_default || findings.rewrite.is_some();
+        let (element, inside) = self.stand_alone(
+            tag,
+            range,
+            &inherited,
+            has_default,
+            findings.rewrite.as_ref(),
+        );
+        if changed {
+            self.check_stored(tag, &element)?;
+        }
+        let wants_summary = |rewrite: &Rewrite| rewrite.form == JsonForm::Base64;
         Ok(Draft {
-            sent: Digest::of(sent.as_bytes()),
-            authors: vec![],
+            sent: inherited.sent(sent),
+            authors: Arc::default(),
             element,
             inside,
             prefix: if tag.prefix.is_empty() {
@@ -230,8 +324,23 @@ impl<'a> Scan<'a> {
                 updated: !findings.has("updated"),
                 author: !findings.author,
                 content: !findings.has("content") && findings.alternates.is_empty(),
+                summary: !findings.has("summary")
+                    && findings.rewrite.as_ref().is_some_and(wants_summary),
             },
             id: findings.id,
+        })
+    }
+
+    /// Scans an element that is not stored as it was sent in the form it is stored in: what it inherits
+    /// may take it beyond a bound that its consumers keep.
+    fn check_stored(&self, tag: &Tag<'a>, element: &str) -> Result<(), Refusal> {
+        let scanned = Tokens::new(element).and_then(|mut tokens| {
+            while tokens.read()?.is_some() {}
+            Ok(())
+        });
+        scanned.map_err(|error| {
+            let detail = format!("the entry with what it inherits: {}", error.detail);
+            self.unacceptable(tag, detail, "Simplefeed profile: entries stand alone")
         })
     }
 
@@ -240,47 +349,28 @@ impl<'a> Scan<'a> {
         &self,
         tag: &Tag<'a>,
         range: Range<usize>,
-        scope: &[(&str, Cow<'_, str>)],
-        inherited: Option<&Inherited<'_, 'a>>,
-        base: &Base,
+        inherited: &Inherited<'_>,
+        has_default: bool,
+        rewrite: Option<&Rewrite>,
     ) -> (String, usize) {
         let mut element = format!("<{}", tag.name);
-        let declared = |prefix: &str| {
-            tag.attributes
-                .iter()
-                .any(|attribute| attribute.declared_prefix() == Some(prefix))
-        };
         // A document declares Atom as the default; an entry without a default must say so.
-        if !declared("") && !scope.iter().any(|(prefix, _)| prefix.is_empty()) {
+        if !has_default {
             push_attribute("xmlns", "", &mut element);
         }
-        for (prefix, uri) in scope.iter().filter(|(prefix, _)| !declared(prefix)) {
-            match *prefix {
-                "" => push_attribute("xmlns", uri, &mut element),
-                _ => push_attribute(&format!("xmlns:{prefix}"), uri, &mut element),
-            }
-        }
-        for name in ["xml:lang", "xml:space"] {
-            if let Some(feed) = inherited
-                && tag.attribute(name).is_none()
-            {
-                push_inherited(feed.feed, name, &mut element);
-            }
-        }
-        let own_base = value_of(tag, "xml:base");
-        let new_base = inherited.and_then(|feed| feed.base_onto(own_base.as_deref(), base));
-        if let Some(new) = &new_base {
-            push_attribute("xml:base", new, &mut element);
-        }
+        inherited.push(&mut element);
         for attribute in &tag.attributes {
-            if !(new_base.is_some() && attribute.name == "xml:base") {
+            if !(inherited.replaces_base() && attribute.name == "xml:base") {
                 push_raw(attribute, &mut element);
             }
         }
         element.push('>');
         let inside = element.len();
-        let rest = self.text.get(tag.range.end..range.end).unwrap_or_default();
-        element.push_str(rest);
+        let rest = tag.range.end..range.end;
+        match rewrite {
+            Some(rewrite) => rewrite.push(self.text, rest, &mut element),
+            None => element.push_str(self.text.get(rest).unwrap_or_default()),
+        }
         if tag.empty {
             element.push_str("</");
             element.push_str(tag.name);
@@ -292,10 +382,10 @@ impl<'a> Scan<'a> {
     fn entry_child(
         &mut self,
         child: &Tag<'a>,
-        base: &Base,
+        based: bool,
         findings: &mut Findings,
     ) -> Result<(), Refusal> {
-        if child.namespace != ATOM {
+        if child.namespace != *ATOM {
             return self.skip();
         }
         let once = [
@@ -320,14 +410,14 @@ impl<'a> Scan<'a> {
             "title" | "summary" | "rights" => self.text_construct(child)?,
             "updated" | "published" => self.date(child)?,
             "author" => {
-                self.person(child, base)?;
+                self.person(child, based)?;
                 findings.author = true;
             }
-            "contributor" => drop(self.person(child, base)?),
-            "link" => self.link(child, base, findings)?,
+            "contributor" => drop(self.person(child, based)?),
+            "link" => self.link(child, based, findings)?,
             "category" => self.category(child)?,
-            "content" => findings.opaque = self.content(child, base)?,
-            "source" => findings.author |= self.source(child, base)?,
+            "content" => self.content(child, based, findings)?,
+            "source" => findings.author |= self.source(child, based)?,
             _ => self.skip()?,
         }
         Ok(())
@@ -363,6 +453,10 @@ impl<'a> Scan<'a> {
 
     fn inside(&self, base: &Base, tag: &Tag<'a>) -> Result<Base, Refusal> {
         base.inside(tag).map_err(|error| error.refusal(self.text))
+    }
+
+    fn is_based(&self, based: bool, tag: &Tag<'a>) -> Result<bool, Refusal> {
+        is_based_inside(based, tag).map_err(|error| error.refusal(self.text))
     }
 
     fn value(&self, tag: &Tag<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
@@ -411,66 +505,6 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// What an entry gets from the feed document it was sent in.
-struct Inherited<'s, 'a> {
-    feed: &'s Tag<'a>,
-    base: &'s Base,
-}
-
-impl Inherited<'_, '_> {
-    /// Returns the base to write onto an entry whose own is `own` and whose absolute one is `absolute`;
-    /// `None` if its own says it all. Only the result of both stands alone.
-    fn base_onto(&self, own: Option<&str>, absolute: &Base) -> Option<String> {
-        if self.base.0.is_some() {
-            return absolute.0.clone();
-        }
-        let outer = value_of(self.feed, "xml:base")?;
-        let own = own.unwrap_or_default();
-        url::Url::parse(own)
-            .is_err()
-            .then(|| merge_bases(&outer, own))
-    }
-}
-
-/// Returns the value of an attribute that was read before without error.
-fn value_of<'t>(tag: &'t Tag<'_>, name: &str) -> Option<Cow<'t, str>> {
-    tag.value(name).ok().flatten()
-}
-
-/// Returns a relative base inside another one, as if both were still to be resolved (RFC 3986, 5.2).
-fn merge_bases(outer: &str, own: &str) -> String {
-    if own.is_empty() || own.starts_with('#') {
-        return outer.into();
-    }
-    if own.starts_with("//") {
-        return own.into();
-    }
-    let path_end = outer.find(['?', '#']).unwrap_or(outer.len());
-    let (path, _) = outer.split_at(path_end);
-    let host_end = path
-        .strip_prefix("//")
-        .map_or(0, |rest| 2 + rest.find('/').unwrap_or(rest.len()));
-    let kept = match own.as_bytes().first() {
-        Some(b'/') => host_end,
-        Some(b'?') => path.len(),
-        _ => path.rfind('/').map_or(0, |slash| slash + 1).max(host_end),
-    };
-    // A host and a path beside it need their slash.
-    let slash = if kept == host_end && kept > 0 && !own.starts_with(['/', '?']) {
-        "/"
-    } else {
-        ""
-    };
-    let (kept, _) = path.split_at(kept);
-    format!("{kept}{slash}{own}")
-}
-
-fn push_inherited(feed: &Tag<'_>, name: &str, out: &mut String) {
-    if let Some(attribute) = feed.attribute(name) {
-        push_raw(attribute, out);
-    }
-}
-
 fn push_raw(attribute: &Attribute<'_>, out: &mut String) {
     out.push(' ');
     out.push_str(attribute.name);
@@ -511,7 +545,7 @@ pub(crate) fn outline(
     text: &str,
     tag: &Tag<'_>,
     end: usize,
-    scope: &[(&str, Cow<'_, str>)],
+    scope: &[(&str, Namespace<'_>)],
 ) -> String {
     let mut element = format!("<{}", tag.name);
     for (prefix, uri) in scope {
@@ -534,12 +568,6 @@ pub(crate) fn outline(
 pub fn is_xml_type(media_type: &str) -> bool {
     let lower = essence(media_type);
     lower.ends_with("+xml") || lower.ends_with("/xml")
-}
-
-/// Returns whether a media type is JSON, which this profile carries as text.
-pub fn is_json_type(media_type: &str) -> bool {
-    let lower = essence(media_type);
-    lower == "application/json" || lower.ends_with("+json")
 }
 
 /// Returns a media type in lower case without its parameters.

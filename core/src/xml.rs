@@ -15,11 +15,17 @@ use crate::{
     refusal::Refusal,
 };
 
+mod names;
+mod namespace;
 mod tag;
 mod text;
 
+pub use namespace::Namespace;
+use namespace::Scope;
 pub use tag::{Attribute, Tag};
-pub use text::{attribute_value, escape_attribute, escape_text, is_char, resolve_reference};
+pub use text::{
+    attribute_value, escape_attribute, escape_text, escaped_len, is_char, resolve_reference,
+};
 use text::{is_blank, is_nc_name, normalize_lines};
 
 /// The namespace of Atom (RFC 4287, 1.2).
@@ -93,20 +99,12 @@ pub enum Token<'a> {
     Text(Cow<'a, str>),
 }
 
-/// A namespace declaration in scope.
-#[derive(Clone, Debug)]
-struct Binding<'a> {
-    depth: usize,
-    prefix: &'a str,
-    uri: Cow<'a, str>,
-}
-
 /// The tokens of a document, up to its end or its first fault.
 #[derive(Debug)]
 pub struct Tokens<'a> {
     text: &'a str,
     reader: Reader<&'a [u8]>,
-    bindings: Vec<Binding<'a>>,
+    scope: Scope<'a>,
     depth: usize,
     root_seen: bool,
     end_owed: bool,
@@ -129,11 +127,10 @@ impl<'a> Tokens<'a> {
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = Reader::from_str(body);
         reader.config_mut().check_comments = true;
-        let bindings = vec![];
         Ok(Self {
             text: body,
             reader,
-            bindings,
+            scope: Scope::default(),
             depth: 0,
             root_seen: false,
             end_owed: false,
@@ -152,13 +149,14 @@ impl<'a> Tokens<'a> {
 
     /// Returns the namespace declarations in scope, the innermost for each prefix, in order of
     /// declaration. The default namespace has the prefix `""`.
-    pub fn in_scope(&self) -> Vec<(&'a str, Cow<'a, str>)> {
-        let mut scope: Vec<(&'a str, Cow<'a, str>)> = vec![];
-        for binding in &self.bindings {
-            scope.retain(|(prefix, _)| *prefix != binding.prefix);
-            scope.push((binding.prefix, binding.uri.clone()));
-        }
-        scope
+    pub fn in_scope(&self) -> impl Iterator<Item = (&'a str, &Namespace<'a>)> {
+        self.scope.down_to(self.depth)
+    }
+
+    /// Returns those of the declarations [in scope](Tokens::in_scope) that the innermost open element did
+    /// not make itself.
+    pub fn inherited_scope(&self) -> impl Iterator<Item = (&'a str, &Namespace<'a>)> {
+        self.scope.down_to(self.depth.saturating_sub(1))
     }
 
     /// Returns the next token, or `None` at the end of a complete document.
@@ -247,19 +245,13 @@ impl<'a> Tokens<'a> {
         self.root_seen = true;
         let mut tag = Tag::parse(raw, range)?;
         self.declare(&tag)?;
-        tag.resolve(|prefix| self.lookup(prefix))?;
+        tag.resolve(&self.scope)?;
         self.end_owed = empty;
         Ok(Token::Start(tag))
     }
 
     fn close(&mut self, range: Range<usize>) -> Token<'a> {
-        while self
-            .bindings
-            .last()
-            .is_some_and(|binding| binding.depth == self.depth)
-        {
-            self.bindings.pop();
-        }
+        self.scope.close(self.depth);
         self.depth = self.depth.saturating_sub(1);
         Token::End(range)
     }
@@ -279,7 +271,7 @@ impl<'a> Tokens<'a> {
                 ));
             }
             let named = attribute.name != "xmlns";
-            if self.bindings.len() >= BINDINGS_MAX {
+            if self.scope.len() >= BINDINGS_MAX {
                 let detail = format!("more than {BINDINGS_MAX} namespaces are declared");
                 return Err(XmlError::new(detail, at));
             }
@@ -289,29 +281,9 @@ impl<'a> Tokens<'a> {
                     at,
                 ));
             }
-            self.bindings.push(Binding {
-                depth: self.depth,
-                prefix,
-                uri,
-            });
+            self.scope.declare(self.depth, prefix, Namespace::new(uri));
         }
         Ok(())
-    }
-
-    fn lookup(&self, prefix: &str) -> Option<Cow<'a, str>> {
-        if prefix == "xml" {
-            return Some(Cow::Borrowed(XML));
-        }
-        let bound = self
-            .bindings
-            .iter()
-            .rev()
-            .find(|binding| is_prefix(binding.prefix, prefix));
-        match bound {
-            Some(binding) => Some(binding.uri.clone()),
-            None if prefix.is_empty() => Some(Cow::Borrowed("")),
-            None => None,
-        }
     }
 
     fn characters(&self, raw: &'a str, start: usize) -> Result<Option<Token<'a>>, XmlError> {
@@ -497,7 +469,7 @@ mod tests {
         let mut seen = vec![];
         while let Some(token) = tokens.read().unwrap() {
             if let Token::Start(tag) = token {
-                seen.push(format!("{{{}}}{}", tag.namespace, tag.local));
+                seen.push(format!("{{{}}}{}", &*tag.namespace, tag.local));
             }
         }
         assert_eq!(seen, ["{u}a", "{v}b", "{w}c", "{u}d"]);

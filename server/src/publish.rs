@@ -458,7 +458,7 @@ impl<'w> Group<'w> {
     }
 
     fn has_room_for(&self, request: &Request) -> bool {
-        let (entries, bytes) = size(request);
+        let (entries, bytes) = size(request, &self.defaults.author);
         let entries_before = usize::try_from(self.moment.entries_before).unwrap_or(usize::MAX);
         self.answers.is_empty()
             || (self.answers.len() < GROUP_REQUESTS_MAX
@@ -467,7 +467,7 @@ impl<'w> Group<'w> {
     }
 
     fn add(&mut self, request: Request) {
-        self.bytes += size(&request).1;
+        self.bytes += size(&request, &self.defaults.author).1;
         match request {
             Request::Append(append, reply) => {
                 let outcome = self.append(append);
@@ -694,11 +694,11 @@ fn check_condition(
     Err(Refusal::precondition("the feed has changed since, or does not have the tag given").into())
 }
 
-fn size(request: &Request) -> (usize, usize) {
+fn size(request: &Request, author: &str) -> (usize, usize) {
     match request {
         Request::Append(append, _) => (
             append.drafts.len(),
-            append.drafts.iter().map(Draft::size).sum(),
+            append.drafts.iter().map(|draft| draft.size(author)).sum(),
         ),
         Request::Configure(..) => (0, 0),
     }

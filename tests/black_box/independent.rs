@@ -133,3 +133,69 @@ fn the_feed_validators_documents_are_kept_or_refused() {
     let folder = std::env::var("FEEDVALIDATOR").expect("FEEDVALIDATOR names the folder");
     check_infoset(Path::new(&folder));
 }
+
+/// Prints, as hexadecimal numbers: the characters beyond ASCII that expat takes at the beginning of a name,
+/// those that it takes within one, and those beside them that it does not take there.
+const NAMES: &str = r#"
+import xml.parsers.expat as expat
+def taken(name):
+    try:
+        expat.ParserCreate("utf-8").Parse(("<%s/>" % name).encode(), True)
+        return True
+    except expat.ExpatError:
+        return False
+every = [c for c in range(0x80, 0x10000) if not 0xd800 <= c < 0xe000] + [0x10000, 0xeffff]
+for form in ("%sa", "a%s"):
+    good = {c for c in every if taken(form % chr(c))}
+    beside = {c + d for c in good for d in (-1, 1)} | {0x10000, 0xeffff}
+    for found in (good, beside.difference(good).intersection(every)):
+        print(" ".join("%x" % c for c in sorted(found)))
+"#;
+
+/// Goal: a name is accepted if and only if expat, a parser of XML 1.0's fourth edition, takes it.
+#[test]
+#[ignore = "needs python3"]
+fn names_are_those_that_expat_takes() {
+    let printed = Command::new("python3")
+        .args(["-c", NAMES])
+        .output()
+        .unwrap();
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    let lines: Vec<Vec<char>> = text(&printed.stdout)
+        .lines()
+        .map(|line| {
+            let numbers = line.split(' ');
+            let parsed = numbers.map(|number| u32::from_str_radix(number, 16).unwrap());
+            parsed
+                .map(|number| char::from_u32(number).unwrap())
+                .collect()
+        })
+        .collect();
+    let [first, not_first, within, not_within] = &lines[..] else {
+        panic!("{} lines", lines.len())
+    };
+    assert!(first.len() > 30_000 && not_first.len() > 100);
+    assert!(within.len() > first.len() && not_within.len() > 100);
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let post = |elements: &str| {
+        let entry = format!(
+            "<entry xmlns='http://www.w3.org/2005/Atom'><content type='application/xml'>\
+             <r xmlns='urn:x'>{elements}</r></content></entry>"
+        );
+        server.send(&Request::post("/feeds/a", "application/atom+xml", entry))
+    };
+    for good in [
+        first.iter().map(|c| format!("<{c}a/>")).collect::<String>(),
+        format!("<a{}/>", within.iter().collect::<String>()),
+    ] {
+        let answer = post(&good);
+        assert_eq!(answer.status, 201, "{}", answer.text());
+    }
+    let bad_first = not_first.iter().map(|c| (c, format!("<{c}a/>")));
+    let bad_within = not_within.iter().map(|c| (c, format!("<a{c}/>")));
+    for (c, bad) in bad_first.chain(bad_within) {
+        let status = post(&bad).status;
+        assert!((400..500).contains(&status), "{c:?} in {bad}: {status}");
+    }
+}

@@ -6,12 +6,16 @@
 //! references are made absolute; foreign elements have no member and are left out. Content that its
 //! type promises and does not keep (JSON that is none, XML that is not one element) is given as text.
 
+use std::sync::Arc;
+
+use data_encoding::BASE64;
 use serde_json::value::RawValue;
 use url::Url;
 
 use super::{Author, AuthorPerson, Authors, Category, Event, FullCategory, Link};
 use crate::{
-    scanner::{is_json_type, is_xml_type, outline},
+    limits::{UNFOLDED_BYTES_MIN, UNFOLDED_PER_BYTE_MAX},
+    scanner::{JSON, TEXT_JSON, essence, is_json_type, is_xml_type, outline},
     xml::{ATOM, Tag, Token, Tokens, XmlError},
 };
 
@@ -24,20 +28,20 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// Returns what is not well-formed.
+    /// Returns what is not well-formed, or that the event would be many times as long as the entry.
     pub fn from_entry(fragment: &str) -> Result<Self, XmlError> {
-        let mut tokens = Tokens::new(fragment)?;
-        let base = match tokens.read()? {
-            Some(Token::Start(entry)) => inside(None, &entry)?,
+        let mut reading = Reading {
+            tokens: Tokens::new(fragment)?,
+            event: Self::default(),
+            left: UNFOLDED_BYTES_MIN.max(UNFOLDED_PER_BYTE_MAX.saturating_mul(fragment.len())),
+        };
+        let base = match reading.tokens.read()? {
+            Some(Token::Start(entry)) => reading.inside(None, &entry)?,
             _ => None,
         };
-        let mut reading = Reading {
-            tokens,
-            event: Self::default(),
-        };
         while let Some(child) = reading.child()? {
-            if child.namespace == ATOM {
-                let base = inside(base.as_ref(), &child)?;
+            if child.namespace == *ATOM {
+                let base = reading.inside(base.as_ref(), &child)?;
                 reading.read(&child, base.as_ref())?;
             } else {
                 reading.tokens.skip()?;
@@ -47,30 +51,15 @@ impl Event {
     }
 }
 
-/// Returns what references inside `tag` are resolved against (rule A-4), as far as it is absolute.
-fn inside(outer: Option<&Url>, tag: &Tag<'_>) -> Result<Option<Url>, XmlError> {
-    let Some(own) = tag.value("xml:base")? else {
-        return Ok(outer.cloned());
-    };
-    Ok(match outer {
-        Some(outer) => outer.join(&own).ok(),
-        None => Url::parse(&own).ok(),
-    })
-}
-
-fn absolute(reference: String, base: Option<&Url>) -> String {
-    if Url::parse(&reference).is_ok() {
-        return reference;
-    }
-    match base.and_then(|base| base.join(&reference).ok()) {
-        Some(url) => url.into(),
-        None => reference,
-    }
-}
+/// What references are resolved against (rule A-4), as far as it is absolute.
+type Base = Option<Arc<Url>>;
 
 struct Reading<'a> {
     tokens: Tokens<'a>,
     event: Event,
+    /// Bytes that may still come from elsewhere than the entry's own text: from bases and declarations that
+    /// are written out wherever they hold.
+    left: usize,
 }
 
 /// What is inside a content element of an XML type.
@@ -82,7 +71,7 @@ enum Markup {
 }
 
 impl<'a> Reading<'a> {
-    fn read(&mut self, tag: &Tag<'a>, base: Option<&Url>) -> Result<(), XmlError> {
+    fn read(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         match tag.local {
             "id" => self.event.id = Some(self.text()?),
             "title" => self.event.title = Some(self.text()?),
@@ -96,6 +85,40 @@ impl<'a> Reading<'a> {
             _ => self.tokens.skip()?,
         }
         Ok(())
+    }
+
+    /// Counts bytes that are written out.
+    fn unfold(&mut self, bytes: usize) -> Result<(), XmlError> {
+        let left = self.left.checked_sub(bytes).ok_or_else(|| {
+            let detail =
+                "its bases and declarations, written out, are many times as long as the entry";
+            XmlError::new(detail, self.tokens.position())
+        })?;
+        self.left = left;
+        Ok(())
+    }
+
+    fn absolute(&mut self, reference: String, base: Option<&Arc<Url>>) -> Result<String, XmlError> {
+        let Some(base) = base.filter(|_| Url::parse(&reference).is_err()) else {
+            return Ok(reference);
+        };
+        self.unfold(base.as_str().len())?;
+        Ok(base.join(&reference).map_or(reference, String::from))
+    }
+
+    /// Returns the base inside `tag`.
+    fn inside(&mut self, outer: Option<&Arc<Url>>, tag: &Tag<'_>) -> Result<Base, XmlError> {
+        let Some(own) = tag.value("xml:base")? else {
+            return Ok(outer.cloned());
+        };
+        let joined = match outer {
+            Some(outer) => {
+                self.unfold(outer.as_str().len())?;
+                outer.join(&own)
+            }
+            None => Url::parse(&own),
+        };
+        Ok(joined.ok().map(Arc::new))
     }
 
     fn child(&mut self) -> Result<Option<Tag<'a>>, XmlError> {
@@ -122,7 +145,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn author(&mut self, base: Option<&Url>) -> Result<(), XmlError> {
+    fn author(&mut self, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         let mut person = AuthorPerson {
             name: String::new(),
             uri: None,
@@ -130,12 +153,13 @@ impl<'a> Reading<'a> {
         };
         while let Some(child) = self.child()? {
             match child.local {
-                "name" if child.namespace == ATOM => person.name = self.text()?,
-                "uri" if child.namespace == ATOM => {
-                    let base = inside(base, &child)?;
-                    person.uri = Some(absolute(self.text()?, base.as_ref()));
+                "name" if child.namespace == *ATOM => person.name = self.text()?,
+                "uri" if child.namespace == *ATOM => {
+                    let base = self.inside(base, &child)?;
+                    let uri = self.text()?;
+                    person.uri = Some(self.absolute(uri, base.as_ref())?);
                 }
-                "email" if child.namespace == ATOM => person.email = Some(self.text()?),
+                "email" if child.namespace == *ATOM => person.email = Some(self.text()?),
                 _ => self.tokens.skip()?,
             }
         }
@@ -172,10 +196,10 @@ impl<'a> Reading<'a> {
         self.tokens.skip()
     }
 
-    fn link(&mut self, tag: &Tag<'a>, base: Option<&Url>) -> Result<(), XmlError> {
+    fn link(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         let link = Link {
             rel: owned(tag, "rel")?,
-            href: absolute(owned(tag, "href")?.unwrap_or_default(), base),
+            href: self.absolute(owned(tag, "href")?.unwrap_or_default(), base)?,
             kind: owned(tag, "type")?,
             hreflang: owned(tag, "hreflang")?,
             title: owned(tag, "title")?,
@@ -185,10 +209,10 @@ impl<'a> Reading<'a> {
         self.tokens.skip()
     }
 
-    fn content(&mut self, tag: &Tag<'a>, base: Option<&Url>) -> Result<(), XmlError> {
+    fn content(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         let kind = owned(tag, "type")?;
         if let Some(source) = owned(tag, "src")? {
-            let href = absolute(source, base);
+            let href = self.absolute(source, base)?;
             let link = Link {
                 rel: Some("related".into()),
                 href,
@@ -208,8 +232,9 @@ impl<'a> Reading<'a> {
             let text = self.text()?;
             if !is_json_type(&kind) {
                 (kind, to_json(&text))
-            } else if let Some(json) = one_line_json(&text) {
-                (kind, json)
+            } else if let Some(json) = one_line_json(&text).or_else(|| json_in_base64(&text)) {
+                let is_plain = essence(&kind) == TEXT_JSON;
+                (if is_plain { JSON.into() } else { kind }, json)
             } else {
                 ("text".into(), to_json(&text))
             }
@@ -232,14 +257,17 @@ impl<'a> Reading<'a> {
                     text.push_str(&piece);
                 }
                 Some(Token::Start(tag)) => {
-                    let scope = self.tokens.in_scope();
-                    let within = self.text()?;
-                    let end = self.tokens.position();
                     elements += 1;
-                    if elements == 1 {
+                    let scope: Option<Vec<_>> = (elements == 1).then(|| {
+                        let scope = self.tokens.in_scope();
+                        scope.map(|(prefix, uri)| (prefix, uri.clone())).collect()
+                    });
+                    text.push_str(&self.text()?);
+                    if let Some(scope) = scope {
+                        self.unfold(scope.iter().map(|(_, uri)| uri.len()).sum())?;
+                        let end = self.tokens.position();
                         first = Some(outline(self.tokens.text(), &tag, end, &scope));
                     }
-                    text.push_str(&within);
                 }
                 Some(Token::End(_)) | None => break,
             }
@@ -261,6 +289,16 @@ fn owned(tag: &Tag<'_>, name: &str) -> Result<Option<String>, XmlError> {
 fn one_line_json(text: &str) -> Option<Box<RawValue>> {
     let one_line = text.replace(['\n', '\r'], " ");
     serde_json::from_str(one_line.trim()).ok()
+}
+
+/// Returns the JSON that `text` is in Base64 (RFC 4287, 4.1.3.3, rule 6), on one line.
+///
+/// No JSON is its own Base64: the Base64 of a JSON text begins with a capital letter, or with one of `b`,
+/// `d`, `e`, with which no JSON text begins.
+fn json_in_base64(text: &str) -> Option<Box<RawValue>> {
+    let bare: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    let decoded = String::from_utf8(BASE64.decode(bare.as_bytes()).ok()?).ok()?;
+    one_line_json(decoded.strip_prefix('\u{feff}').unwrap_or(&decoded))
 }
 
 fn to_json(text: &str) -> Box<RawValue> {

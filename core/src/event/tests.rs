@@ -208,3 +208,81 @@ fn foreign_entries_cannot_blow_up() {
     let read = Event::from_entry(&entry).unwrap();
     assert!(read.content.unwrap().get().len() < 2 * entry.len());
 }
+
+/// JSON of other publishers is in Base64, as RFC 4287 has it: type and value are kept on the way through.
+#[test]
+fn json_in_base64_is_json() {
+    for (kind, shown) in [
+        ("application/json", "application/json"),
+        (
+            "application/ld+json; profile=a",
+            "application/ld+json; profile=a",
+        ),
+    ] {
+        let entry = format!(
+            "<entry xmlns='http://www.w3.org/2005/Atom'><id>urn:1</id><summary>s</summary>\
+             <content type='{kind}'> eyJh\nIjoxLjUwfQ== </content></entry>"
+        );
+        let event = Event::from_entry(&entry).unwrap();
+        assert_eq!(event.kind.as_deref(), Some(shown));
+        assert_eq!(event.content.as_ref().unwrap().get(), r#"{"a":1.50}"#);
+        // What append makes of it says the same.
+        let again = from_json(serde_json::to_string(&event).unwrap().as_bytes()).unwrap();
+        let copied = Event::from_entry(&again[0].element).unwrap();
+        assert_eq!(copied.kind, event.kind);
+        assert_eq!(copied.content.unwrap().get(), r#"{"a":1.50}"#);
+    }
+}
+
+/// Every JSON value that a number or a word may be is no Base64 of another one.
+#[test]
+fn json_is_never_taken_for_base64() {
+    for value in ["true", "null", "12345678", "\"abcd\"", "[]", "1e10"] {
+        let event = format!(r#"{{"id":"urn:1","type":"text/json","content":{value}}}"#);
+        let drafts = from_json(event.as_bytes()).unwrap();
+        assert!(drafts[0].element.contains("type=\"text/json\""));
+        let read = Event::from_entry(&drafts[0].element).unwrap();
+        assert_eq!(read.content.unwrap().get(), value);
+        assert_eq!(read.kind.as_deref(), Some("application/json"));
+    }
+}
+
+#[test]
+fn a_wrong_member_is_told_in_the_words_of_events() {
+    for (event, why) in [
+        (
+            r#"{"author":7}"#,
+            "an author: a name, an object with a name",
+        ),
+        (r#"{"author":[[]]}"#, "an author: a name, or an object"),
+        (r#"{"author":{"nam":"a"}}"#, "unknown field `nam`"),
+        (r#"{"categories":[1]}"#, "a category: a term, or an object"),
+        (r#"["a"]"#, "an event"),
+        ("7", "an event (an object) or an array of events"),
+    ] {
+        let refusal = from_json(event.as_bytes()).unwrap_err();
+        assert!(refusal.detail.contains(why), "{event}: {refusal}");
+        let detail = refusal.detail.to_lowercase();
+        assert!(
+            !detail.contains("struct") && !detail.contains("untagged"),
+            "{refusal}"
+        );
+    }
+}
+
+/// A base is written out at each reference, which may not make an event of gigabytes.
+#[test]
+fn an_entry_unfolds_to_so_much_only() {
+    let links = "<link href='a'/>".repeat(10_000);
+    let base = "b".repeat(10_000);
+    let entry = format!(
+        "<entry xmlns='http://www.w3.org/2005/Atom' xml:base='http://h/{base}/'>{links}</entry>"
+    );
+    let error = Event::from_entry(&entry).unwrap_err();
+    assert!(error.detail.contains("written out"), "{error}");
+    let short = entry.replace(&base, "b");
+    assert_eq!(
+        Event::from_entry(&short).unwrap().links.unwrap().len(),
+        10_000
+    );
+}

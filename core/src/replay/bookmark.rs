@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::KnownEntries;
 use crate::{
     feed::{Epoch, Position},
     history::HistoryHash,
@@ -27,7 +28,13 @@ pub struct Bookmark {
     /// The epoch of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Epoch::is_first")]
     pub epoch: Epoch,
-    /// Whether the feed lists its oldest entry first.
+    /// The document before that one, where the feed tells no positions: nothing behind it is new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<Url>,
+    /// The entries handed over, where the feed tells no positions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<KnownEntries>,
+    /// Whether the feed lists its oldest entry first, as far as it has shown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oldest_first: bool,
     /// The permanent URL of the document the entry was read in.

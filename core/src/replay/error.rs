@@ -63,6 +63,14 @@ pub enum WalkError {
         /// Where they lead.
         url: Url,
     },
+    /// A plain feed's recent document has more entries than its bookmark may remember.
+    #[error("{url} has more than {max} entries, and tells no positions")]
+    TooManyEntries {
+        /// Where the document came from.
+        url: Url,
+        /// The bound.
+        max: usize,
+    },
     /// There are more documents than the walk may read.
     #[error("more than {max} documents")]
     TooMany {

@@ -18,6 +18,10 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
         epoch: document.epoch,
         oldest_first: document.is_turned(),
         document: Some(url.clone()),
+        archive: document
+            .link("prev-archive")
+            .filter(|_| document.history.is_none())
+            .cloned(),
         ..Bookmark::default()
     })
 }
@@ -26,9 +30,14 @@ pub(super) fn count(entries: usize) -> u64 {
     u64::try_from(entries).expect("a document has fewer than 2^64 entries")
 }
 
-/// Returns whether all of a document was committed before an instant.
+/// Returns whether all entries of a document are dated before an instant. The date of the document is not asked:
+/// it is that of a commit, and entries may be dated later. Only where there is no entry, it is all there is.
 pub(super) fn is_before(document: &Document, instant: Instant) -> bool {
-    document.updated.is_some_and(|updated| updated < instant)
+    let before = |updated: Option<Instant>| updated.is_some_and(|updated| updated < instant);
+    if document.is_empty() {
+        return before(document.updated);
+    }
+    (0..document.len()).all(|index| before(document.updated_of(index)))
 }
 
 /// Returns the position after the document's newest entry, if the document tells positions.

@@ -4,13 +4,10 @@
 
 use url::Url;
 
-use super::{Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError, seen::Seen};
-use crate::{
-    index::IndexBlock,
-    instant::Instant,
-    limits::WALK_DOCUMENTS_MAX,
-    reader::{Document, Listing},
+use super::{
+    Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError, known::Known, plain::PlainWalk,
 };
+use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, reader::Document};
 
 /// A feed replayed, and then followed: all that a consumer decides, without network and time.
 ///
@@ -52,10 +49,11 @@ pub struct Replay {
     /// Whether a link to the recent document was followed already.
     led_on: bool,
     documents_max: usize,
-    seen: Seen,
-    /// In which order the feed lists entries, once it showed.
-    listing: Option<Listing>,
-    /// Whether foreign entries that were revised are handed over again.
+    /// What was handed over of a plain feed.
+    plain: Option<Known>,
+    /// Whether to go on from what there is, where the place or a document is missing.
+    lenient: bool,
+    /// Whether plain entries that were revised are handed over again.
     revisions: bool,
 }
 
@@ -64,6 +62,7 @@ pub struct Replay {
 enum Round {
     Looking,
     Walking(Walk),
+    Plain(PlainWalk),
 }
 
 impl Replay {
@@ -88,8 +87,8 @@ impl Replay {
             newest: None,
             led_on: false,
             documents_max: WALK_DOCUMENTS_MAX,
-            seen: Seen::default(),
-            listing: None,
+            plain: None,
+            lenient: false,
             revisions: false,
         }
     }
@@ -103,18 +102,92 @@ impl Replay {
         }
     }
 
-    /// Says whether entries of foreign feeds that come again with a later `updated` are handed over again
-    /// (FH-13); they are not by default. What comes again unchanged never is. Known are the last 100,000
-    /// entries passed; after a restart those of the documents read since.
+    /// Says whether entries of plain feeds that come again with a later `updated` are handed over again
+    /// (FH-13); they are not by default. What comes again with the same date never is. Known are the last
+    /// 100,000 entries passed; after a restart those that the bookmark remembers: of the recent document, and
+    /// 1,000 others.
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
+    }
+
+    /// Takes the news that there is no feed at the URL, and returns whether one can be waited for: a place
+    /// in it would tell that there was one. All that it will have is newer than now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::replay::{Replay, Start};
+    ///
+    /// let url: url::Url = "https://example.org/feed".parse()?;
+    /// assert!(Replay::new(url.clone(), Start::Newest).wait_for_feed());
+    /// assert!(!Replay::new(url, Start::Entry("urn:17".into())).wait_for_feed());
+    /// # Ok::<(), url::ParseError>(())
+    /// ```
+    pub fn wait_for_feed(&mut self) -> bool {
+        if matches!(self.start, Start::Newest) {
+            self.start = Start::Oldest;
+        }
+        matches!(self.start, Start::Oldest | Start::Time(_))
+    }
+
+    /// Goes on from what there is, where the place to go on from or a document is in the feed no more. What was
+    /// between is lost. Holds until this round has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::{reader::Document, replay::{Replay, Start, Validators, WalkError}};
+    ///
+    /// let url: url::Url = "https://example.org/feed".parse()?;
+    /// let page = |id: u8| {
+    ///     let body = format!(
+    ///         "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id><entry><id>urn:{id}</id></entry></feed>"
+    ///     );
+    ///     Document::read(body.into_bytes().into(), &url)
+    /// };
+    /// let mut replay = Replay::new(url.clone(), Start::Oldest);
+    /// replay.take(page(1)?, &url, Validators::default())?;
+    /// replay.next_round();
+    ///
+    /// // What was there at the last look is there no more: asked for again past all caches, then told.
+    /// replay.take(page(9)?, &url, Validators::default())?;
+    /// replay.take(page(9)?, &url, Validators::default())?;
+    /// let gap = replay.take(page(9)?, &url, Validators::default());
+    /// assert!(matches!(gap, Err(WalkError::Gap { .. })));
+    ///
+    /// replay.pass_gap();
+    /// let mut run = None;
+    /// while replay.ask().is_some() {
+    ///     run = replay.take(page(9)?, &url, Validators::default())?;
+    /// }
+    /// assert_eq!(run.unwrap().entries.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pass_gap(&mut self) {
+        self.lenient = true;
+        let round = std::mem::replace(&mut self.round, Round::Looking);
+        let place = match round {
+            Round::Walking(walk) => walk.bookmark().cloned(),
+            Round::Plain(walk) => {
+                let place = walk.bookmark();
+                self.plain = Some(walk.into_known());
+                place
+            }
+            Round::Looking => None,
+        };
+        self.known = Validators::default();
+        self.newest = None;
+        if let Some(place) = place {
+            self.start = Start::Bookmark(place);
+        }
     }
 
     /// Returns what to fetch next, or `None` when caught up with what there was at the first look.
     pub fn ask(&self) -> Option<Ask> {
         match &self.round {
             Round::Walking(walk) => walk.ask(),
+            Round::Plain(walk) => walk.ask(),
             Round::Looking => Some(Ask {
                 url: self.recent.clone(),
                 kind: AskKind::Recent,
@@ -125,12 +198,22 @@ impl Replay {
         }
     }
 
+    /// Returns whether the feed tells no positions, as far as is known.
+    pub fn is_plain(&self) -> bool {
+        match (&self.round, &self.start) {
+            (Round::Plain(_), _) => true,
+            (Round::Walking(_), Start::Bookmark(place)) => place.known.is_some(),
+            (Round::Looking, _) => self.plain.is_some(),
+            (Round::Walking(_), _) => false,
+        }
+    }
+
     /// Returns how many entries are left to hand over in this round, where documents tell positions and
     /// the way leads forward.
     pub fn left(&self) -> Option<u64> {
         match &self.round {
             Round::Walking(walk) => walk.left(),
-            Round::Looking => None,
+            Round::Plain(_) | Round::Looking => None,
         }
     }
 
@@ -146,12 +229,6 @@ impl Replay {
         url: &Url,
         validators: Validators,
     ) -> Result<Option<Run>, WalkError> {
-        let ask = self.ask();
-        let looking = ask.is_some_and(|ask| ask.kind == AskKind::Recent);
-        let newest = document
-            .entry(0)
-            .filter(|_| looking)
-            .map(|entry| entry.id.to_owned());
         if matches!(self.round, Round::Looking) {
             if let Some(recent) = self.leads_to(&document, url) {
                 self.led_on = true;
@@ -160,17 +237,43 @@ impl Replay {
                 return Ok(None);
             }
             self.recent = url.clone();
-            self.round = Round::Walking(self.new_walk());
+            self.round = self.begin(document.history.is_some());
         }
-        let Round::Walking(walk) = &mut self.round else {
-            return Ok(None);
+        let newest = document.entry(0).map(|entry| entry.id.to_owned());
+        let ask = self.ask();
+        let (run, is_recent) = match &mut self.round {
+            Round::Walking(walk) => {
+                let is_recent = ask.is_some_and(|ask| ask.kind == AskKind::Recent);
+                (walk.take(document, url)?, is_recent)
+            }
+            Round::Plain(walk) => {
+                let is_recent = ask.is_some_and(|ask| ask.url == self.recent);
+                (walk.take(document, url)?, is_recent)
+            }
+            Round::Looking => return Ok(None),
         };
-        let run = walk.take(document, url)?;
-        let run = run.map(|run| self.seen.new_of(run, self.revisions));
-        if looking {
+        if is_recent {
             self.newest = newest.map(|newest| (newest, validators));
         }
         Ok(run)
+    }
+
+    /// Begins a round in a feed that tells positions, or does not.
+    fn begin(&mut self, numbered: bool) -> Round {
+        let (recent, start) = (self.recent.clone(), self.start.clone());
+        if numbered {
+            let walk = Walk::new(recent, start)
+                .seek(self.seeking)
+                .lenient(self.lenient)
+                .documents_max(self.documents_max);
+            return Round::Walking(walk);
+        }
+        let walk = PlainWalk::new(recent, start, self.plain.take())
+            .seek(self.seeking)
+            .lenient(self.lenient)
+            .revisions(self.revisions)
+            .documents_max(self.documents_max);
+        Round::Plain(walk)
     }
 
     /// Takes the index block that was asked for, retrieved from `url`.
@@ -181,14 +284,14 @@ impl Replay {
     pub fn take_index(&mut self, block: &IndexBlock, url: &Url) -> Result<(), WalkError> {
         match &mut self.round {
             Round::Walking(walk) => walk.take_index(block, url),
-            Round::Looking => Ok(()),
+            Round::Plain(_) | Round::Looking => Ok(()),
         }
     }
 
     /// Takes the news that the recent document has not changed since its newest entry was passed.
     pub fn not_modified(&mut self) {
         if matches!(self.round, Round::Looking) {
-            let mut walk = self.new_walk();
+            let mut walk = Walk::new(self.recent.clone(), self.start.clone()).seek(self.seeking);
             walk.not_modified();
             self.round = Round::Walking(walk);
         }
@@ -203,6 +306,7 @@ impl Replay {
     pub fn missing(&mut self) -> Result<(), WalkError> {
         match &mut self.round {
             Round::Walking(walk) => walk.missing(),
+            Round::Plain(walk) => walk.missing(),
             Round::Looking => Err(WalkError::Missing {
                 url: self.recent.clone(),
             }),
@@ -214,6 +318,7 @@ impl Replay {
     pub fn begins_after(&self) -> Option<Bookmark> {
         match &self.round {
             Round::Walking(walk) => walk.begins_after(),
+            Round::Plain(walk) => walk.begins_after(),
             Round::Looking => None,
         }
     }
@@ -224,12 +329,20 @@ impl Replay {
     /// Returns `None` while entries are still passed over to begin at a time, because a bookmark could
     /// not tell, and where there is no entry yet.
     pub fn next_round(&mut self) -> Option<Bookmark> {
-        let Round::Walking(walk) = std::mem::replace(&mut self.round, Round::Looking) else {
-            return None;
+        self.lenient = false;
+        let mut last = match std::mem::replace(&mut self.round, Round::Looking) {
+            Round::Walking(walk) => {
+                self.seeking = walk.seeking();
+                walk.bookmark()?.clone()
+            }
+            Round::Plain(walk) => {
+                self.seeking = walk.seeking();
+                let last = walk.bookmark();
+                self.plain = Some(walk.into_known());
+                last?
+            }
+            Round::Looking => return None,
         };
-        self.seeking = walk.seeking();
-        self.listing = walk.listing();
-        let mut last = walk.bookmark()?.clone();
         self.known = match self.newest.take() {
             Some((newest, validators)) if last.entry.as_ref() == Some(&newest) => validators,
             Some(_) => Validators::default(),
@@ -239,13 +352,6 @@ impl Replay {
         last.last_modified.clone_from(&self.known.last_modified);
         self.start = Start::Bookmark(last.clone());
         Some(last).filter(|_| self.seeking.is_none())
-    }
-
-    fn new_walk(&self) -> Walk {
-        Walk::new(self.recent.clone(), self.start.clone())
-            .seek(self.seeking)
-            .listed(self.listing)
-            .documents_max(self.documents_max)
     }
 
     /// Where another document of the feed than the recent one leads on to: once, because two

@@ -16,16 +16,15 @@ use crate::{
     index::IndexBlock,
     instant::Instant,
     limits::{WALK_DOCUMENTS_MAX, WALK_URL_BYTES_MAX},
-    reader::{Document, Listing},
+    reader::Document,
 };
 
-mod foreign;
+mod feed;
 mod hand_over;
 
-use foreign::{Direction, Passed, permanent_url};
-
-pub(super) use foreign::is_closed;
-pub use foreign::is_same_feed;
+pub(super) use feed::is_closed;
+pub use feed::is_same_feed;
+use feed::permanent_url;
 
 /// Where the walk stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,18 +95,10 @@ pub struct Walk {
     begins_after: Option<Bookmark>,
     /// Until an entry at or after this instant is met, entries are passed without being handed over.
     seeking: Option<Instant>,
-    /// Documents walked back over: the way forward where documents do not link forward.
-    way_back: Vec<Url>,
-    /// How many of these, from the newest on, have documents before them that were not walked over.
-    jumped: usize,
+    /// The document walked back over last: the oldest one there is, as far as is known.
+    walked_over: Option<Url>,
     /// The position the document behind (towards the newest) begins at.
     behind: Option<Position>,
-    /// The document passed last.
-    passed: Option<Passed>,
-    /// The entry behind which others were looked for last, walking back again, and how often.
-    looked_between: Option<(Option<String>, u32)>,
-    /// Whether any document said that it is closed: then all that are do.
-    meets_closed: bool,
     /// The documents handed over.
     handed_over: usize,
     /// Whether the recent document was looked at past all caches, because an entry was not found.
@@ -116,9 +107,8 @@ pub struct Walk {
     epoch: (Epoch, Position),
     /// The feed's id, once a document told it.
     feed: Option<String>,
-    direction: Direction,
-    /// In which order the feed lists entries, once it showed.
-    listing: Option<Listing>,
+    /// Whether to go on where a document or the place is missing.
+    lenient: bool,
     visited: HashSet<Url>,
     /// The bytes of the URLs visited.
     visited_bytes: usize,
@@ -135,10 +125,6 @@ impl Walk {
             Start::Time(instant) => Some(*instant),
             _ => None,
         };
-        let listing = last
-            .as_ref()
-            .filter(|last| last.oldest_first)
-            .map(|_| Listing::OldestFirst);
         Self {
             recent,
             start,
@@ -149,18 +135,13 @@ impl Walk {
             last,
             begins_after: None,
             seeking,
-            way_back: vec![],
-            jumped: 0,
+            walked_over: None,
             behind: None,
-            passed: None,
-            looked_between: None,
-            meets_closed: false,
             handed_over: 0,
             looked_again: false,
             epoch: (Epoch::FIRST, Position(0)),
             feed: None,
-            direction: Direction::default(),
-            listing,
+            lenient: false,
             visited: HashSet::new(),
             visited_bytes: 0,
         }
@@ -175,18 +156,10 @@ impl Walk {
         }
     }
 
-    /// Says in which order the feed lists entries, if it has shown.
+    /// Goes on from what there is where a document or the place is missing.
     #[must_use]
-    pub(super) fn listed(self, listing: Option<Listing>) -> Self {
-        Self {
-            listing: self.listing.or(listing),
-            ..self
-        }
-    }
-
-    /// Returns in which order the feed lists entries, if it has shown.
-    pub(super) fn listing(&self) -> Option<Listing> {
-        self.listing
+    pub(super) fn lenient(self, lenient: bool) -> Self {
+        Self { lenient, ..self }
     }
 
     /// Returns the instant that no entry at or after was met yet, if the walk looks for one.
@@ -275,6 +248,19 @@ impl Walk {
                 instead: Some(url), ..
             }
             | State::Index { back: url, .. } => self.go_back(url),
+            State::Resuming { url, .. } | State::Back { url, .. } if self.lenient => {
+                self.begin_behind_a_hole(&url);
+                Ok(())
+            }
+            State::Forward { .. } if self.lenient => {
+                // From the newest document back to the hole: what is behind it is all there is.
+                self.last = self.last.take().map(|last| Bookmark {
+                    document: None,
+                    ..last
+                });
+                self.look_from_the_start();
+                Ok(())
+            }
             State::Resuming { url, .. } | State::Back { url, .. } | State::Forward { url } => {
                 Err(WalkError::Missing { url })
             }
@@ -284,18 +270,24 @@ impl Walk {
         }
     }
 
+    /// Begins with the oldest document there is: nothing is known of those before it.
+    fn begin_behind_a_hole(&mut self, hole: &Url) {
+        self.last = None;
+        self.start = Start::Oldest;
+        self.forget_visited();
+        let url = self.walked_over.take().unwrap_or_else(|| hole.clone());
+        self.go(State::Forward { url });
+    }
+
     /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
     ///
     /// # Errors
     ///
     /// See [`WalkError`]. The walk is of no use after an error other than [`WalkError::Stale`],
     /// after which the same document may be asked for again later.
-    pub fn take(&mut self, mut document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        self.right_links(&mut document, url)?;
-        self.right_order(&mut document);
+    pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
-        self.meets_closed |= is_closed(&document);
         if self.is_lost(&document) {
             return match self.state.clone() {
                 State::Resuming {
@@ -394,21 +386,15 @@ impl Walk {
             (Start::Oldest | Start::Time(_), _, None) => {
                 self.hand_over(document, &permanent, 0).map(Some)
             }
-            (Start::Bookmark(_), Standing::Holds(_), previous)
-                if self.may_be_a_revision(&document, url) =>
-            {
-                self.way_back.push(permanent);
-                self.turn_back(previous).map(|()| None)
-            }
             (Start::Entry(_) | Start::Bookmark(_), Standing::Holds(after), _) => {
                 self.hand_over(document, &permanent, after).map(Some)
             }
             (Start::Oldest | Start::Time(_), _, Some(previous)) => {
-                self.way_back.push(permanent);
+                self.walked_over = Some(permanent);
                 self.look_into_index(&document, previous).map(|()| None)
             }
             (_, _, previous) => {
-                self.way_back.push(permanent);
+                self.walked_over = Some(permanent);
                 self.turn_back(previous).map(|()| None)
             }
         }
@@ -434,7 +420,7 @@ impl Walk {
     /// A recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
     fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
         if let Some(previous) = document.link("prev-archive").cloned() {
-            self.way_back.push(permanent_url(document, url));
+            self.walked_over = Some(permanent_url(document, url));
             let from_afar = matches!(self.start, Start::Oldest | Start::Time(_));
             return if from_afar {
                 self.look_into_index(document, previous).map(|()| None)
@@ -468,7 +454,6 @@ impl Walk {
             .filter(at_home);
         match (named, previous) {
             (Some(url), back) => {
-                self.jumped = self.way_back.len();
                 self.go(State::Resuming { url, back });
                 Ok(())
             }
@@ -483,16 +468,26 @@ impl Walk {
         let placed = |last: &Bookmark| last.position.is_some() && last.history.is_some();
         let placed = self.last.as_ref().is_some_and(placed);
         if placed || self.looked_again {
-            return Err(self.gap());
+            return match self.walked_over.clone().filter(|_| self.lenient) {
+                Some(oldest) => {
+                    self.begin_behind_a_hole(&oldest);
+                    Ok(())
+                }
+                None => Err(self.gap()),
+            };
         }
         self.looked_again = true;
-        self.way_back.clear();
-        self.jumped = 0;
+        self.look_from_the_start();
+        Ok(())
+    }
+
+    /// Looks at the recent document once more, past all caches.
+    fn look_from_the_start(&mut self) {
+        self.walked_over = None;
         self.forget_visited();
         self.behind = None;
         self.go(State::Looking);
         self.again = true;
-        Ok(())
     }
 
     /// Begins behind a document's newest entry: there is nothing to hand over.
@@ -541,11 +536,13 @@ impl Walk {
         self.behind = document.history.map(|(first, _)| first);
         match (after, previous) {
             (Some(after), _) => self.hand_over(document, url, after).map(Some),
-            (None, Some(previous)) => {
-                self.way_back.push(self.asked(url));
-                self.go_back(previous).map(|()| None)
+            (None, previous) => {
+                self.walked_over = Some(self.asked(url));
+                match previous {
+                    Some(previous) => self.go_back(previous).map(|()| None),
+                    None => self.not_found().map(|()| None),
+                }
             }
-            (None, None) => self.not_found().map(|()| None),
         }
     }
 
@@ -557,32 +554,16 @@ impl Walk {
     }
 
     fn forward(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
-        let after = if document.history.is_none() && self.follows_last(&document, url) {
-            if let Some(passed) = self.passed.as_mut().filter(|passed| !passed.closed) {
-                // It may have gained entries before this one was opened.
-                passed.closed = true;
-                let passed = passed.asked.clone();
-                self.way_back.push(self.asked(url));
-                self.go(State::Forward { url: passed });
-                self.again = true;
-                return Ok(None);
+        let after = match self.standing(&document, url)? {
+            Standing::Stale => return self.ask_again(url),
+            Standing::Holds(after) => after,
+            // A document from before the feed told positions: nothing in it can be ordered against the place.
+            Standing::Elsewhere if document.history.is_none() => 0,
+            Standing::Elsewhere if self.lenient => {
+                self.last = None;
+                0
             }
-            // An id that comes again is no place.
-            0
-        } else if document.history.is_none() && self.was_empty(url) {
-            0
-        } else {
-            match self.standing(&document, url)? {
-                Standing::Stale => return self.ask_again(url),
-                Standing::Holds(after) => after,
-                Standing::Elsewhere if document.history.is_some() => return Err(self.gap()),
-                Standing::Elsewhere if self.last.is_none() => 0,
-                Standing::Elsewhere if !self.again && !is_closed(&document) => {
-                    return self.ask_again(url);
-                }
-                // Something was cut out of it since the way back passed here.
-                Standing::Elsewhere => return self.look_between(&document, url),
-            }
+            Standing::Elsewhere => return Err(self.gap()),
         };
         // Progress bounds the way; where there is none, only the URLs can show a loop.
         if !self.again && (document.history.is_none() || after == document.len()) {
@@ -655,9 +636,6 @@ impl Walk {
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
         self.visit(url.clone())?;
-        if matches!(self.state, State::Resuming { .. }) {
-            self.jumped = 0;
-        }
         let instead = None;
         self.go(State::Back { url, instead });
         Ok(())

@@ -4,21 +4,48 @@
 
 use data_encoding::BASE64;
 
-use super::{Base, Findings, Scan, essence, is_json_type, is_xml_type};
+use super::{Findings, JsonForm, Rewrite, Scan, essence, is_xml_type};
 use crate::{
     entry::Person,
     feed::{EntryId, has_scheme},
     instant::Instant,
+    limits::ENTRY_ID_BYTES_MAX,
     refusal::Refusal,
     xml::{ATOM, Tag, Token, XHTML},
 };
+
+/// The characters of a wrong value that a message shows.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// Returns as much of a wrong value as a message shows.
+fn shortened(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut shown: String = chars.by_ref().take(SHOWN_CHARS_MAX).collect();
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Returns how an id could be written that is a number or a word.
+fn hint_for_id(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > SHOWN_CHARS_MAX || !text.chars().all(is_plain) {
+        return String::new();
+    }
+    format!("; it could be urn:example:{text}")
+}
 
 impl<'a> Scan<'a> {
     /// RFC 4287, 4.2.6.
     pub(super) fn id(&mut self, tag: &Tag<'a>) -> Result<EntryId, Refusal> {
         let text = self.only_text(tag, "RFC 4287, 4.2.6")?;
         EntryId::parse(&text).ok_or_else(|| {
-            let detail = "id is not an absolute IRI without white space, of at most 2048 bytes";
+            let detail = format!(
+                "id {:?} is not an absolute IRI without white space, of at most {ENTRY_ID_BYTES_MAX} bytes{}",
+                shortened(&text),
+                hint_for_id(&text)
+            );
             self.unacceptable(tag, detail, "RFC 4287, 4.2.6 (A-2)")
         })
     }
@@ -27,7 +54,11 @@ impl<'a> Scan<'a> {
     pub(super) fn date(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         let text = self.only_text(tag, "RFC 4287, 3.3")?;
         if Instant::parse(&text).is_none() {
-            let detail = format!("{} is not an RFC 3339 date-time", tag.local);
+            let detail = format!(
+                "{} {:?} is not an RFC 3339 date-time such as 2026-11-20T08:00:00Z, which ends in Z or an offset",
+                tag.local,
+                shortened(&text)
+            );
             return Err(self.unacceptable(tag, detail, "RFC 4287, 3.3 (A-2)"));
         }
         Ok(())
@@ -64,15 +95,15 @@ impl<'a> Scan<'a> {
     }
 
     /// RFC 4287, 3.2: one name, at most one uri and one email.
-    pub(super) fn person(&mut self, tag: &Tag<'a>, base: &Base) -> Result<Person, Refusal> {
+    pub(super) fn person(&mut self, tag: &Tag<'a>, based: bool) -> Result<Person, Refusal> {
         let rule = "RFC 4287, 3.2";
-        let base = self.inside(base, tag)?;
+        let based = self.is_based(based, tag)?;
         let (mut name, mut uri, mut email) = (None, None, None);
         while let Some(child) = self.child(tag)? {
             let slot = match child.local {
-                "name" if child.namespace == ATOM => &mut name,
-                "uri" if child.namespace == ATOM => &mut uri,
-                "email" if child.namespace == ATOM => &mut email,
+                "name" if child.namespace == *ATOM => &mut name,
+                "uri" if child.namespace == *ATOM => &mut uri,
+                "email" if child.namespace == *ATOM => &mut email,
                 _ => {
                     self.skip()?;
                     continue;
@@ -84,8 +115,8 @@ impl<'a> Scan<'a> {
             }
             *slot = Some(self.only_text(&child, rule)?);
             if let ("uri", Some(uri)) = (child.local, &slot) {
-                let base = self.inside(&base, &child)?;
-                self.check_reference(&child, "uri", uri, &base)?;
+                let based = self.is_based(based, &child)?;
+                self.check_reference(&child, "uri", uri, based)?;
             }
         }
         let Some(name) = name else {
@@ -98,15 +129,15 @@ impl<'a> Scan<'a> {
     pub(super) fn link(
         &mut self,
         tag: &Tag<'a>,
-        base: &Base,
+        based: bool,
         findings: &mut Findings,
     ) -> Result<(), Refusal> {
         let rule = "RFC 4287, 4.2.7";
-        let base = self.inside(base, tag)?;
+        let based = self.is_based(based, tag)?;
         let Some(href) = self.value(tag, "href")? else {
             return Err(self.unacceptable(tag, "link has no href", rule));
         };
-        self.check_reference(tag, "href", &href, &base)?;
+        self.check_reference(tag, "href", &href, based)?;
         let rel = self.value(tag, "rel")?.unwrap_or("alternate".into());
         if rel.trim().is_empty() {
             return Err(self.unacceptable(tag, "link has an empty rel", "RFC 4287, 4.2.7.2 (A-5)"));
@@ -117,14 +148,10 @@ impl<'a> Scan<'a> {
                 .value(tag, "hreflang")?
                 .unwrap_or_default()
                 .into_owned();
-            if findings
-                .alternates
-                .contains(&(kind.clone(), language.clone()))
-            {
+            if !findings.alternates.insert((kind, language)) {
                 let detail = "two alternate links have the same type and hreflang";
                 return Err(self.unacceptable(tag, detail, "RFC 4287, 4.1.2 (A-10)"));
             }
-            findings.alternates.push((kind, language));
         }
         self.skip()
     }
@@ -139,20 +166,20 @@ impl<'a> Scan<'a> {
 
     /// RFC 4287, 4.2.11. Returns whether the source names an author, which the entry inherits
     /// (rule A-12).
-    pub(super) fn source(&mut self, tag: &Tag<'a>, base: &Base) -> Result<bool, Refusal> {
-        let base = self.inside(base, tag)?;
+    pub(super) fn source(&mut self, tag: &Tag<'a>, based: bool) -> Result<bool, Refusal> {
+        let based = self.is_based(based, tag)?;
         let mut author = false;
         while let Some(child) = self.child(tag)? {
-            if child.namespace == ATOM && ["author", "contributor"].contains(&child.local) {
+            if child.namespace == *ATOM && ["author", "contributor"].contains(&child.local) {
                 author |= child.local == "author";
-                self.person(&child, &base)?;
+                self.person(&child, based)?;
                 continue;
             }
-            if child.namespace == ATOM {
-                let base = self.inside(&base, &child)?;
+            if child.namespace == *ATOM {
+                let based = self.is_based(based, &child)?;
                 for name in ["href", "uri"] {
                     if let Some(reference) = self.value(&child, name)? {
-                        self.check_reference(&child, name, &reference, &base)?;
+                        self.check_reference(&child, name, &reference, based)?;
                     }
                 }
             }
@@ -161,8 +188,13 @@ impl<'a> Scan<'a> {
         Ok(author)
     }
 
-    /// RFC 4287, 4.1.3. Returns whether the content is elsewhere or in Base64.
-    pub(super) fn content(&mut self, tag: &Tag<'a>, base: &Base) -> Result<bool, Refusal> {
+    /// RFC 4287, 4.1.3.
+    pub(super) fn content(
+        &mut self,
+        tag: &Tag<'a>,
+        based: bool,
+        findings: &mut Findings,
+    ) -> Result<(), Refusal> {
         let rule = "RFC 4287, 4.1.3.3";
         let kind = self.value(tag, "type")?;
         let source = self.value(tag, "src")?;
@@ -171,23 +203,54 @@ impl<'a> Scan<'a> {
             self.check_media_type(tag, kind)?;
         }
         if let Some(source) = source {
-            let base = self.inside(base, tag)?;
-            self.check_reference(tag, "src", &source, &base)?;
+            let based = self.is_based(based, tag)?;
+            self.check_reference(tag, "src", &source, based)?;
             if keyword {
                 let detail = "content with src has a type that is no media type";
                 return Err(self.unacceptable(tag, detail, "RFC 4287, 4.1.3.2 (A-14)"));
             }
-            return self.nothing(tag).map(|()| true);
+            findings.opaque = true;
+            return self.nothing(tag);
         }
         match kind.as_deref() {
-            None | Some("text" | "html") => self.only_text(tag, rule).map(|_| false),
-            Some("xhtml") => self.one_div(tag).map(|()| false),
-            Some(kind) if is_xml_type(kind) => self.skip().map(|()| false),
-            Some(kind) if essence(kind).starts_with("text/") || is_json_type(kind) => {
-                self.only_text(tag, rule).map(|_| false)
+            None | Some("text" | "html") => self.only_text(tag, rule).map(drop),
+            Some("xhtml") => self.one_div(tag),
+            Some(kind) if is_xml_type(kind) => self.skip(),
+            Some(kind) if essence(kind).starts_with("text/") => self.only_text(tag, rule).map(drop),
+            Some(kind) => {
+                if let Some(form) = JsonForm::of(kind) {
+                    return self.json(tag, form, findings);
+                }
+                findings.opaque = true;
+                let text = self.only_text(tag, rule)?;
+                self.check_base64(tag, text, "content is not Base64")
             }
-            Some(_) => self.base64(tag).map(|()| true),
         }
+    }
+
+    /// JSON under a type that RFC 4287 wants in Base64. JSON as it is is taken, too, and stored in a form
+    /// that every consumer reads.
+    fn json(
+        &mut self,
+        tag: &Tag<'a>,
+        form: JsonForm,
+        findings: &mut Findings,
+    ) -> Result<(), Refusal> {
+        let text = self.only_text(tag, "RFC 4287, 4.1.3.3")?;
+        if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() {
+            let inner = tag.range.end..self.start_of_end(tag);
+            findings.rewrite = Rewrite::new(self.text, tag, inner, form, &text);
+            return Ok(());
+        }
+        findings.opaque = true;
+        self.check_base64(tag, text, "content is neither JSON nor JSON in Base64")
+    }
+
+    /// Returns where the end tag begins that was read last.
+    fn start_of_end(&self, tag: &Tag<'a>) -> usize {
+        let read = self.text.get(..self.tokens.position());
+        let end = read.and_then(|read| read.rfind('<'));
+        end.unwrap_or(tag.range.end).max(tag.range.end)
     }
 
     fn nothing(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
@@ -199,13 +262,11 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn base64(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
-        let rule = "RFC 4287, 4.1.3.3";
-        let mut text = self.only_text(tag, rule)?;
+    fn check_base64(&self, tag: &Tag<'a>, mut text: String, detail: &str) -> Result<(), Refusal> {
         text.retain(|c| !c.is_ascii_whitespace());
         match BASE64.decode(text.as_bytes()) {
             Ok(_) => Ok(()),
-            Err(_) => Err(self.unacceptable(tag, "content is not Base64", rule)),
+            Err(_) => Err(self.unacceptable(tag, detail, "RFC 4287, 4.1.3.3")),
         }
     }
 
@@ -234,13 +295,13 @@ impl<'a> Scan<'a> {
         tag: &Tag<'a>,
         attribute: &str,
         reference: &str,
-        base: &Base,
+        based: bool,
     ) -> Result<(), Refusal> {
         if reference.contains(|c: char| c.is_whitespace() || c.is_control()) {
             let detail = format!("{attribute} of {} contains white space", tag.local);
             return Err(self.unacceptable(tag, detail, "RFC 4287, 2 (A-2)"));
         }
-        if has_scheme(reference) || base.0.is_some() {
+        if has_scheme(reference) || based {
             return Ok(());
         }
         let detail = format!(

@@ -170,33 +170,6 @@ fn a_relative_reference_needs_an_absolute_base() {
     ));
 }
 
-/// RFC 3986, 5.2: what both resolve to is the same, wherever they are resolved.
-#[test]
-fn bases_merge_as_if_they_were_resolved() {
-    let outers = [
-        "a/b", "a/b?x#y", "a", "", "/a/b", "//h", "//h/a", "?x", "../a/",
-    ];
-    let owns = [
-        "c", "c/", "../c", "./c", "/c", "//g/c", "?q", "", "#f", "c?q",
-    ];
-    for outer in outers {
-        for own in owns {
-            let merged = merge_bases(outer, own);
-            for place in ["http://place/p/q/r", "http://place/"] {
-                let place: url::Url = place.parse().unwrap();
-                let mut nested = place.join(outer).unwrap().join(own).unwrap();
-                let mut at_once = place.join(&merged).unwrap();
-                nested.set_fragment(None);
-                at_once.set_fragment(None);
-                assert_eq!(
-                    at_once, nested,
-                    "{outer:?} around {own:?} became {merged:?}"
-                );
-            }
-        }
-    }
-}
-
 /// A-15: foreign markup in a legal place is no error.
 #[test]
 fn foreign_markup_passes() {
@@ -272,4 +245,144 @@ proptest::proptest! {
             proptest::prop_assert!(roxmltree::Document::parse(&document).is_ok(), "{document}");
         }
     }
+}
+
+/// A feed of a megabyte could unfold to gigabytes: what entries inherit is counted before it is copied.
+#[test]
+fn what_entries_inherit_is_bounded() {
+    let entries = "<entry/>".repeat(9_000);
+    let long = "x".repeat(20_000);
+    for inherited in [
+        format!("xmlns:a='{long}'>"),
+        format!("xml:lang='{long}'>"),
+        format!("xml:base='http://h/{long}'>"),
+        format!("xml:base='{long}'>"),
+        format!("><author><name>{long}</name></author>"),
+    ] {
+        let feed = format!("<feed {NS} {inherited}<entry/></feed>");
+        let refusal = scan(feed.as_bytes()).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::TooLarge, "{refusal}");
+        // Of a bearable length, but often.
+        let inherited = inherited.replace(&long, &long[..4_000]);
+        let feed = format!("<feed {NS} {inherited}{entries}</feed>");
+        let refusal = scan(feed.as_bytes()).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::TooLarge, "{refusal}");
+        let feed = format!("<feed {NS} {inherited}<entry/><entry/></feed>");
+        assert_eq!(scan(feed.as_bytes()).unwrap().len(), 2);
+    }
+}
+
+/// What is stored is scanned as it is stored: our own reader must take all of it, for ever.
+#[test]
+fn an_entry_is_scanned_with_what_it_inherits() {
+    let attributes = |count: usize| -> String {
+        let attributes = (0..count).map(|number| format!(" a{number}=''"));
+        attributes.collect()
+    };
+    let declarations = |count: usize| -> String {
+        let declarations = (0..count).map(|number| format!(" xmlns:n{number}='u{number}'"));
+        declarations.collect()
+    };
+    for count in [200, 250, 255, 256] {
+        for feed in [
+            format!(
+                "<feed {NS} xml:lang='de' xml:base='http://h/'{}><entry{}/></feed>",
+                declarations(2),
+                attributes(count)
+            ),
+            format!(
+                "<a:feed xmlns:a='http://www.w3.org/2005/Atom'><a:entry><x{}/></a:entry></a:feed>",
+                declarations(count - 2)
+            ),
+        ] {
+            let Ok(drafts) = scan(feed.as_bytes()) else {
+                assert!(count > 200, "{feed}");
+                continue;
+            };
+            let fragment = complete(&drafts[0]);
+            let mut tokens = Tokens::new(&fragment).unwrap();
+            while tokens.read().unwrap().is_some() {}
+        }
+    }
+}
+
+/// The same bytes are another entry under another base, another binding of a prefix they use, or another author.
+#[test]
+fn what_was_sent_includes_what_it_inherits() {
+    let sent = |attributes: &str, author: &str, entry: &str| {
+        let author = match author {
+            "" => String::new(),
+            name => format!("<author><name>{name}</name></author>"),
+        };
+        let feed = format!("<feed {NS} {attributes}>{author}{entry}</feed>");
+        scan(feed.as_bytes()).unwrap()[0].sent
+    };
+    let entry = "<entry><id>urn:1</id><link href='a'/><x:a xmlns:y='urn:y'>q:name</x:a></entry>";
+    let base = "xml:base='http://h/' xmlns:x='urn:x'";
+    let first = sent(base, "Ann", entry);
+    assert_eq!(first, sent(base, "Ann", entry));
+    for (attributes, author) in [
+        ("xml:base='http://g/' xmlns:x='urn:x'", "Ann"),
+        ("xml:base='http://h/' xmlns:x='urn:z'", "Ann"),
+        (
+            "xml:base='http://h/' xmlns:x='urn:x' xmlns:q='urn:q'",
+            "Ann",
+        ),
+        ("xml:base='http://h/' xmlns:x='urn:x' xml:lang='de'", "Ann"),
+        (base, "Bob"),
+        (base, ""),
+    ] {
+        assert_ne!(
+            first,
+            sent(attributes, author, entry),
+            "{attributes} {author}"
+        );
+    }
+    // A declaration that the entry has no use for makes no other entry of it.
+    let more = "xml:base='http://h/' xmlns:x='urn:x' xmlns:unused='urn:u'";
+    assert_eq!(first, sent(more, "Ann", entry));
+    // An entry that inherits nothing is its bytes, as it always was.
+    let alone = format!("<entry {NS}><id>urn:1</id></entry>");
+    assert_eq!(
+        scan(alone.as_bytes()).unwrap()[0].sent,
+        Digest::of(alone.as_bytes())
+    );
+}
+
+/// JSON as it is is taken, and stored in a form that every reader understands.
+#[test]
+fn json_in_atom_is_stored_in_a_conformant_form() {
+    let stored = |content: &str| {
+        let text = format!("<entry {NS}><id>urn:1</id>{content}</entry>");
+        let draft = scan(text.as_bytes()).unwrap().remove(0);
+        assert_eq!(draft.sent, Digest::of(text.as_bytes()));
+        complete(&draft)
+    };
+    let text =
+        stored("<content a:b='c' xmlns:a='urn:a' type='application/json'> {\"a\":1} </content>");
+    assert!(
+        text.contains("type=\"text/json\"> {\"a\":1} </content></entry>"),
+        "{text}"
+    );
+    let text = stored("<content type='text/json'>no JSON at all</content>");
+    assert!(
+        text.contains("<content type='text/json'>no JSON at all</content>"),
+        "{text}"
+    );
+    let text = stored("<content type='application/ld+json'>{\"a\":\"&lt;\"}</content>");
+    assert!(
+        text.contains("<content type='application/ld+json'>eyJhIjoiPCJ9</content>"),
+        "{text}"
+    );
+    assert!(text.contains("<summary>JSON</summary>"), "{text}");
+    let base64 = "<summary>s</summary><content type='application/json'>eyJhIjoiPCJ9</content>";
+    assert!(stored(base64).contains(base64));
+    refused(
+        "<content type='application/json'>eyJhIjoiPCJ9</content>",
+        "needs a summary",
+    );
+    refused(
+        "<content type='application/json'>{</content>",
+        "neither JSON nor",
+    );
 }

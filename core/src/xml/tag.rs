@@ -2,10 +2,11 @@
 //!
 //! Pure.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, collections::HashSet, ops::Range};
 
 use super::{
     XmlError,
+    namespace::{Namespace, Scope},
     text::{attribute_value, is_nc_name},
 };
 use crate::limits::ATTRIBUTES_MAX;
@@ -58,7 +59,7 @@ pub struct Tag<'a> {
     /// The part of the name after the colon.
     pub local: &'a str,
     /// The namespace the name is in, or `""`.
-    pub namespace: Cow<'a, str>,
+    pub namespace: Namespace<'a>,
     /// Its attributes in order, namespace declarations included.
     pub attributes: Vec<Attribute<'a>>,
     /// Whether it is an empty-element tag, `<…/>`.
@@ -84,48 +85,49 @@ impl<'a> Tag<'a> {
             name,
             prefix,
             local,
-            namespace: Cow::Borrowed(""),
+            namespace: Namespace::NONE,
             attributes,
             empty,
         })
     }
 
     /// Finds the namespaces of the element and its attributes, and attributes given twice.
-    pub(super) fn resolve(
-        &mut self,
-        lookup: impl Fn(&str) -> Option<Cow<'a, str>>,
-    ) -> Result<(), XmlError> {
+    pub(super) fn resolve(&mut self, scope: &Scope<'a>) -> Result<(), XmlError> {
         let unbound = |prefix: &str, offset| {
             XmlError::new(format!("prefix {prefix} is not declared"), offset)
         };
-        self.namespace =
-            lookup(self.prefix).ok_or_else(|| unbound(self.prefix, self.range.start))?;
-        let mut seen: Vec<(Cow<'a, str>, &str)> = Vec::with_capacity(self.attributes.len());
+        let (namespace, _) = scope
+            .lookup(self.prefix)
+            .ok_or_else(|| unbound(self.prefix, self.range.start))?;
+        self.namespace = namespace;
+        let mut seen = Seen::default();
         for attribute in &self.attributes {
-            // Only so that a reference nobody ever decodes is noticed, too.
+            // Decoded here so that a bad reference is noticed even in an attribute that nobody reads.
             attribute.value()?;
+            // A prefixed attribute has the namespace of its prefix, any other one has none (Namespaces in XML, 6.2).
             let expanded = if attribute.declared_prefix().is_some() {
-                (Cow::Borrowed(super::XMLNS), attribute.name)
+                (None, attribute.name)
             } else {
                 let (prefix, local) = split_name(attribute.name, attribute.offset)?;
-                let namespace = match prefix {
-                    "" => Cow::Borrowed(""),
-                    _ => lookup(prefix).ok_or_else(|| unbound(prefix, attribute.offset))?,
+                let number = if prefix.is_empty() {
+                    Scope::NO_NAMESPACE
+                } else {
+                    let found = scope.lookup(prefix);
+                    found.ok_or_else(|| unbound(prefix, attribute.offset))?.1
                 };
-                (namespace, local)
+                (Some(number), local)
             };
-            if seen.contains(&expanded) {
+            if !seen.insert(expanded) {
                 let detail = format!("attribute {} is given twice", attribute.name);
                 return Err(XmlError::new(detail, attribute.offset));
             }
-            seen.push(expanded);
         }
         Ok(())
     }
 
     /// Returns whether this is the element `local` of `namespace`.
     pub fn is(&self, namespace: &str, local: &str) -> bool {
-        self.local == local && self.namespace == namespace
+        self.local == local && self.namespace == *namespace
     }
 
     /// Returns the attribute with this qualified name, as written.
@@ -142,6 +144,34 @@ impl<'a> Tag<'a> {
     /// As [`Attribute::value`].
     pub fn value(&self, name: &str) -> Result<Option<Cow<'a, str>>, XmlError> {
         self.attribute(name).map(Attribute::value).transpose()
+    }
+}
+
+/// An attribute's namespace by its number and its local name; no number for a declaration.
+type Expanded<'a> = (Option<u32>, &'a str);
+
+/// The attributes of one tag that were met.
+///
+/// Few attributes are compared one by one, which is the common case. Many are hashed, so that the cost
+/// of a tag stays linear in its length.
+#[derive(Default)]
+struct Seen<'a> {
+    few: Vec<Expanded<'a>>,
+    many: HashSet<Expanded<'a>>,
+}
+
+impl<'a> Seen<'a> {
+    const FEW: usize = 8;
+
+    /// Returns whether the attribute was not met before.
+    fn insert(&mut self, attribute: Expanded<'a>) -> bool {
+        if self.many.is_empty() && self.few.len() < Self::FEW {
+            let is_new = !self.few.contains(&attribute);
+            self.few.push(attribute);
+            return is_new;
+        }
+        self.many.extend(self.few.drain(..));
+        self.many.insert(attribute)
     }
 }
 

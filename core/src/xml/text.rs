@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use super::names::{is_name_char, is_name_start};
+
 /// Returns whether XML 1.0 admits the character (XML 1.0, 2.2).
 pub fn is_char(c: char) -> bool {
     match c {
@@ -23,22 +25,6 @@ pub(super) fn is_blank(text: &str) -> bool {
 pub(super) fn is_nc_name(text: &str) -> bool {
     let mut chars = text.chars();
     chars.next().is_some_and(is_name_start) && chars.all(is_name_char)
-}
-
-fn is_name_start(c: char) -> bool {
-    matches!(c,
-        'A'..='Z' | 'a'..='z' | '_'
-        | '\u{c0}'..='\u{d6}' | '\u{d8}'..='\u{f6}' | '\u{f8}'..='\u{2ff}'
-        | '\u{370}'..='\u{37d}' | '\u{37f}'..='\u{1fff}' | '\u{200c}'..='\u{200d}'
-        | '\u{2070}'..='\u{218f}' | '\u{2c00}'..='\u{2fef}' | '\u{3001}'..='\u{d7ff}'
-        | '\u{f900}'..='\u{fdcf}' | '\u{fdf0}'..='\u{fffd}' | '\u{10000}'..='\u{effff}')
-}
-
-fn is_name_char(c: char) -> bool {
-    is_name_start(c)
-        || matches!(c,
-            '-' | '.' | '0'..='9' | '\u{b7}'
-            | '\u{300}'..='\u{36f}' | '\u{203f}'..='\u{2040}')
 }
 
 /// Returns the character that `&name;` stands for: one of the five predefined entities, or a
@@ -124,6 +110,17 @@ pub fn escape_attribute(text: &str, out: &mut String) {
     escape(text, out, |c| {
         matches!(c, '&' | '<' | '"' | '\r' | '\n' | '\t')
     });
+}
+
+/// Returns the bytes that `text` has as the value of an attribute in double quotes.
+pub fn escaped_len(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        b'&' | b'\r' | b'\n' => 5,
+        b'<' | b'\t' => 4,
+        b'"' => 6,
+        _ => 1,
+    });
+    bytes.sum()
 }
 
 fn escape(text: &str, out: &mut String, special: impl Fn(char) -> bool) {

@@ -4,10 +4,7 @@
 
 use url::Url;
 
-use super::{
-    Bookmark, Passed, Run, RunEntry, State, Walk, WalkError, bookmark, count, hash_entries,
-    is_closed,
-};
+use super::{Bookmark, Run, RunEntry, State, Walk, WalkError, bookmark, count, hash_entries};
 use crate::{feed::Position, reader::Document};
 
 impl Walk {
@@ -26,43 +23,13 @@ impl Walk {
         }
         let next = document.link("next-archive").cloned();
         let looking = self.state == State::Looking;
-        if self
-            .way_back
-            .last()
-            .is_some_and(|last| last == url || *last == self.asked(url))
-        {
-            self.way_back.pop();
-        }
-        // Documents that were jumped over need not lead to the recent one, but may: under its own URL.
-        let only_jumped = self.way_back.len() <= self.jumped;
-        let newest = document.entry(0).map(|entry| entry.id);
-        let is_pinned = newest.is_some() && newest == self.pin.as_ref().map(|pin| &*pin.entry);
-        let may_be_recent = only_jumped && is_pinned && !is_closed(&document);
-        let at_the_end = next.is_none() && (self.way_back.is_empty() || may_be_recent);
-        let ends_here = looking || at_the_end;
-        let pinned = self.pin_index(&document, ends_here);
+        let at_the_end = looking || next.is_none();
+        let pinned = self.pin_index(&document, at_the_end);
         let complete = looking || next.is_some() || pinned.is_some();
-        let numbered = self.pin_position().is_some() && document.history.is_some();
-        let archives_are_marked = self.meets_closed && !only_jumped;
-        if !complete && self.again && (numbered || archives_are_marked && !is_closed(&document)) {
+        if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
             // There are entries behind this one, and no copy leads to them.
             return Err(WalkError::Stale { url: url.clone() });
         }
-        // A document that is asked for again comes from where it was found, not by its link.
-        let by_link = self.asked(url);
-        let before = self.passed.as_ref().filter(|passed| passed.url == *url);
-        let asked = match before {
-            Some(passed) if by_link == *url => passed.asked.clone(),
-            _ => by_link,
-        };
-        let read_again = |passed: &Passed| passed.closed && passed.url == *url && self.again;
-        let closed = is_closed(&document) || self.passed.as_ref().is_some_and(read_again);
-        self.passed = Some(Passed {
-            asked,
-            url: url.clone(),
-            closed,
-            empty: document.is_empty(),
-        });
         let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
         if turned {
             // From here on the way leads forward; meeting a document twice is a loop again.
@@ -74,18 +41,12 @@ impl Walk {
         if looking || pinned.is_some() || self.pin_is_passed() {
             self.go(State::Done);
         } else if let Some(next) = next {
-            // Under whatever URL: it is the one that was walked over.
-            if self.way_back.len() > self.jumped || self.way_back.last() == Some(&next) {
-                self.way_back.pop();
-            }
             self.go(State::Forward { url: next });
-        } else if !(self.again || document.archived && !self.way_back.is_empty()) {
+        } else if !self.again {
             // The copy may be older than the look at the recent document; one look past all caches
             // settles it.
             self.go(State::Forward { url: url.clone() });
             self.again = true;
-        } else if let Some(next) = self.way_back.pop() {
-            self.go(State::Forward { url: next });
         } else {
             self.go(State::Done);
         }
@@ -94,6 +55,7 @@ impl Walk {
             url: url.clone(),
             older: after,
             entries,
+            known: None,
         })
     }
 

@@ -1,0 +1,158 @@
+//! What two sendings of the same event have in common.
+//!
+//! Pure. The text was read as JSON before, so only its structure is looked at here. It is read once, however
+//! deeply it is nested.
+
+use std::collections::BTreeMap;
+
+use super::json_refusal;
+use crate::{limits::DEPTH_MAX, refusal::Refusal};
+
+/// Members that say where an event was read, and nothing about it.
+const PLACE: [&str; 3] = ["document", "position", "feed"];
+
+/// Returns the form of an event that its digest covers: members sorted, white space removed, strings in
+/// one spelling, numbers as sent, and without the members that say where it was read.
+///
+/// # Errors
+///
+/// `Malformed` if an object has a member twice, since which one counts is not for us to say, or if it is
+/// nested too deeply.
+pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
+    let mut reading = Reading { json, at: 0 };
+    reading.blank();
+    let mut members = reading.members(1)?;
+    members.retain(|name, _| !PLACE.contains(&name.as_str()));
+    let mut out = String::with_capacity(json.len());
+    push_members(&members, &mut out)?;
+    Ok(out)
+}
+
+struct Reading<'a> {
+    json: &'a str,
+    at: usize,
+}
+
+impl<'a> Reading<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.json.as_bytes().get(self.at).copied()
+    }
+
+    fn blank(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    /// Passes over one byte and the white space around it.
+    fn sign(&mut self) {
+        self.at += 1;
+        self.blank();
+    }
+
+    fn value(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
+        if depth > DEPTH_MAX {
+            let detail = format!("JSON is nested deeper than {DEPTH_MAX}");
+            return Err(Refusal::malformed(detail));
+        }
+        match self.peek() {
+            Some(b'{') => push_members(&self.members(depth + 1)?, out)?,
+            Some(b'[') => self.items(depth + 1, out)?,
+            Some(b'"') => {
+                let string = self.string();
+                if string.contains('\\') {
+                    out.push_str(&spelled(&unescaped(string)?)?);
+                } else {
+                    out.push_str(string);
+                }
+            }
+            _ => out.push_str(self.word()),
+        }
+        self.blank();
+        Ok(())
+    }
+
+    fn items(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
+        self.sign();
+        out.push('[');
+        while let Some(byte) = self.peek().filter(|byte| *byte != b']') {
+            if byte == b',' {
+                out.push(',');
+                self.sign();
+                continue;
+            }
+            self.value(depth, out)?;
+        }
+        self.sign();
+        out.push(']');
+        Ok(())
+    }
+
+    /// Returns the members of an object with their values in canonical form.
+    fn members(&mut self, depth: usize) -> Result<BTreeMap<String, String>, Refusal> {
+        self.sign();
+        let mut members = BTreeMap::new();
+        while let Some(byte) = self.peek().filter(|byte| *byte != b'}') {
+            if byte == b',' {
+                self.sign();
+                continue;
+            }
+            let name = unescaped(self.string())?;
+            self.blank();
+            self.sign();
+            let mut value = String::new();
+            self.value(depth, &mut value)?;
+            if members.insert(name, value).is_some() {
+                let detail = "a JSON object has the same member twice";
+                return Err(Refusal::malformed(detail));
+            }
+        }
+        self.sign();
+        Ok(members)
+    }
+
+    /// Returns the string that begins here, with its quotes.
+    fn string(&mut self) -> &'a str {
+        let start = self.at;
+        self.at += 1;
+        while let Some(byte) = self.peek() {
+            self.at += if byte == b'\\' { 2 } else { 1 };
+            if byte == b'"' {
+                break;
+            }
+        }
+        self.json.get(start..self.at).unwrap_or_default()
+    }
+
+    /// Returns the number, `true`, `false` or `null` that begins here.
+    fn word(&mut self) -> &'a str {
+        let rest = self.json.get(self.at..).unwrap_or_default();
+        let is_end = |c: char| matches!(c, ',' | ']' | '}' | ' ' | '\t' | '\n' | '\r');
+        let length = rest.find(is_end).unwrap_or(rest.len());
+        // At least a byte, so that a text that is no JSON after all comes to its end.
+        self.at += length.max(1);
+        rest.get(..length).unwrap_or_default()
+    }
+}
+
+fn push_members(members: &BTreeMap<String, String>, out: &mut String) -> Result<(), Refusal> {
+    out.push('{');
+    for (index, (name, value)) in members.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        out.push_str(&spelled(name)?);
+        out.push(':');
+        out.push_str(value);
+    }
+    out.push('}');
+    Ok(())
+}
+
+fn unescaped(string: &str) -> Result<String, Refusal> {
+    serde_json::from_str(string).map_err(|error| json_refusal(&error))
+}
+
+fn spelled(text: &str) -> Result<String, Refusal> {
+    serde_json::to_string(text).map_err(|error| json_refusal(&error))
+}

@@ -1,0 +1,40 @@
+//! A JSON array of at most as many items as a request may have entries.
+//!
+//! Pure. A list of 16 MB may have eight million items, and each costs memory before it is counted.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::limits::BATCH_ENTRIES_MAX;
+
+/// The items of an array, at most one more than a request may have.
+#[derive(Debug)]
+pub(super) struct Listed<'a>(pub(super) Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Listed<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Items;
+
+        impl<'de> Visitor<'de> for Items {
+            type Value = Listed<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an event (an object) or an array of events")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut listed = vec![];
+                while let Some(item) = items.next_element()? {
+                    if listed.len() <= BATCH_ENTRIES_MAX {
+                        listed.push(item);
+                    }
+                }
+                Ok(Listed(listed))
+            }
+        }
+
+        from.deserialize_seq(Items)
+    }
+}

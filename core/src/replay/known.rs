@@ -1,0 +1,295 @@
+//! Entries of a plain feed that were handed over.
+//!
+//! Pure. A plain feed has no positions: an entry may be edited, move up, or be put in below newer ones.
+//! So a consumer remembers what it handed over, and not a place. It remembers all entries of the recent
+//! document, and a bounded number of others, which it recognises if they come again.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use data_encoding::BASE64URL_NOPAD;
+use serde::{Deserialize, Serialize, de::Error as _};
+
+use crate::{
+    digest::Digest,
+    instant::Instant,
+    limits::{KNOWN_BESIDES_MAX, SEEN_ENTRIES_MAX},
+    reader::Document,
+};
+
+/// Bytes of one entry in a bookmark: of its id's digest and of its `updated`.
+const RECORD: usize = 16;
+
+/// Stands for an entry without a date.
+const NO_DATE: i64 = i64::MIN;
+
+/// What an entry is to a consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coming {
+    /// It was not handed over.
+    New,
+    /// It was, with an earlier `updated`.
+    Revised,
+    /// It was, and was not revised since.
+    Again,
+}
+
+/// The entries that a bookmark remembers, in the order in which they were met.
+///
+/// In JSON it is text in Base64: for each entry 8 bytes of the SHA-256 of its id, and 8 of its `updated` in
+/// microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownEntries(Arc<Vec<(u64, i64)>>);
+
+impl KnownEntries {
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether no entry is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns these entries and those of a document from its bottom up to the one at `index`.
+    pub(super) fn and(&self, document: &Document, index: usize) -> Self {
+        let mut entries = Vec::clone(&self.0);
+        let passed = (index..document.len()).rev();
+        entries.extend(passed.filter_map(|index| Some(record(key(document, index)?))));
+        Self(Arc::new(entries))
+    }
+}
+
+impl Serialize for KnownEntries {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::with_capacity(RECORD * self.0.len());
+        for (id, updated) in self.0.iter() {
+            bytes.extend_from_slice(&id.to_be_bytes());
+            bytes.extend_from_slice(&updated.to_be_bytes());
+        }
+        serializer.serialize_str(&BASE64URL_NOPAD.encode(&bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for KnownEntries {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let bytes = BASE64URL_NOPAD
+            .decode(text.as_bytes())
+            .map_err(D::Error::custom)?;
+        let (records, rest) = bytes.as_chunks::<RECORD>();
+        if !rest.is_empty() {
+            return Err(D::Error::custom("known entries are no whole records"));
+        }
+        let read = |record: &[u8; RECORD]| {
+            let (id, updated) = record.split_at(RECORD / 2);
+            let id = u64::from_be_bytes(id.try_into().ok()?);
+            Some((id, i64::from_be_bytes(updated.try_into().ok()?)))
+        };
+        Ok(Self(Arc::new(records.iter().filter_map(read).collect())))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    updated: Option<Instant>,
+    /// When it was met last.
+    met: u64,
+}
+
+/// The entries that a consumer remembers while it runs.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    entries: HashMap<u64, Entry>,
+    /// Entries as they were met, the first one in front. An entry that was met again stands here twice.
+    order: VecDeque<(u64, u64)>,
+    /// The entries of the recent document, which are never forgotten.
+    window: HashSet<u64>,
+    clock: u64,
+    /// Whether an entry that was handed over may be in here no more.
+    is_partial: bool,
+}
+
+impl From<&KnownEntries> for Known {
+    fn from(entries: &KnownEntries) -> Self {
+        let mut known = Self {
+            // What was left out when these were written down is not told.
+            is_partial: entries.len() >= KNOWN_BESIDES_MAX,
+            ..Self::default()
+        };
+        for (id, updated) in entries.0.iter() {
+            let updated = (*updated != NO_DATE).then(|| Instant::from_micros(*updated));
+            // The entries of a document are written down beside those known before: the later date counts.
+            known.remember(*id, updated);
+        }
+        known
+    }
+}
+
+impl Known {
+    /// Returns whether an entry may have been handed over although it is not known.
+    pub(super) fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    /// Returns whether any of a document's entries is known.
+    pub(super) fn has_any_of(&self, document: &Document) -> bool {
+        (0..document.len()).any(|index| self.has(document, index))
+    }
+
+    /// Returns whether a document's entry is known.
+    pub(super) fn has(&self, document: &Document, index: usize) -> bool {
+        key(document, index).is_some_and(|(id, _)| self.entries.contains_key(&id))
+    }
+
+    /// Takes the recent document, none of whose entries may be forgotten once they were met.
+    pub(super) fn look_at(&mut self, recent: &Document) {
+        let ids = (0..recent.len()).filter_map(|index| Some(key(recent, index)?.0));
+        self.window = ids.collect();
+    }
+
+    /// Returns what a document's entry is.
+    pub(super) fn coming(&self, document: &Document, index: usize) -> Coming {
+        let Some((id, updated)) = key(document, index) else {
+            return Coming::Again;
+        };
+        match self.entries.get(&id) {
+            None => Coming::New,
+            Some(before) if before.updated < updated => Coming::Revised,
+            Some(_) => Coming::Again,
+        }
+    }
+
+    /// Remembers a document's entry.
+    pub(super) fn meet(&mut self, document: &Document, index: usize) {
+        let Some((id, updated)) = key(document, index) else {
+            return;
+        };
+        self.remember(id, updated);
+        self.forget();
+    }
+
+    /// Returns what a bookmark remembers: the entries of the recent document that were met, and the latest others.
+    pub(super) fn kept(&self) -> KnownEntries {
+        let live = |item: &&(u64, u64)| self.is_live(item);
+        let mut besides = 0;
+        let mut kept: Vec<(u64, i64)> = vec![];
+        for (id, _) in self.order.iter().rev().filter(live) {
+            if !self.window.contains(id) {
+                besides += 1;
+                if besides > KNOWN_BESIDES_MAX {
+                    continue;
+                }
+            }
+            let updated = self.entries.get(id).and_then(|entry| entry.updated);
+            kept.push(record((*id, updated)));
+        }
+        kept.reverse();
+        KnownEntries(Arc::new(kept))
+    }
+
+    fn remember(&mut self, id: u64, updated: Option<Instant>) {
+        let before = self.entries.get(&id).and_then(|entry| entry.updated);
+        let updated = before.max(updated);
+        self.clock += 1;
+        let met = self.clock;
+        self.entries.insert(id, Entry { updated, met });
+        self.order.push_back((id, met));
+    }
+
+    fn is_live(&self, (id, met): &(u64, u64)) -> bool {
+        self.entries.get(id).is_some_and(|entry| entry.met == *met)
+    }
+
+    /// Keeps within the bound, forgetting first what was met first.
+    fn forget(&mut self) {
+        if self.order.len() > 2 * (SEEN_ENTRIES_MAX + self.window.len()) {
+            let (entries, window) = (&self.entries, &self.window);
+            let mut spare = entries.len().saturating_sub(SEEN_ENTRIES_MAX);
+            let mut gone = vec![];
+            self.order.retain(|(id, met)| {
+                let live = entries.get(id).is_some_and(|entry| entry.met == *met);
+                let goes = live && spare > 0 && !window.contains(id);
+                if goes {
+                    spare -= 1;
+                    gone.push(*id);
+                }
+                live && !goes
+            });
+            self.is_partial |= !gone.is_empty();
+            for id in gone {
+                self.entries.remove(&id);
+            }
+        }
+    }
+}
+
+/// Returns what an entry is known by, and its date.
+fn key(document: &Document, index: usize) -> Option<(u64, Option<Instant>)> {
+    let id = document.entry(index)?.id;
+    let digest = Digest::of(id.as_bytes()).half();
+    let first = digest.first_chunk().expect("16 bytes begin with 8");
+    Some((u64::from_be_bytes(*first), document.updated_of(index)))
+}
+
+fn record((id, updated): (u64, Option<Instant>)) -> (u64, i64) {
+    (id, updated.map_or(NO_DATE, Instant::micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(ids: std::ops::Range<usize>) -> Document {
+        let entries = ids.fold(String::new(), |entries, id| {
+            entries
+                + &format!(
+                    "<entry><id>urn:{id}</id><updated>2026-01-01T00:00:00Z</updated></entry>"
+                )
+        });
+        let text = format!("<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id>{entries}</feed>");
+        let url = "http://h/".parse().unwrap();
+        Document::read(text.into_bytes().into(), &url).unwrap()
+    }
+
+    /// The whole recent document and a thousand others: nothing less, or it would be handed over again, and
+    /// not much more, or bookmarks would grow with the feed.
+    #[test]
+    fn a_bookmark_remembers_the_recent_document_and_a_thousand_others() {
+        let mut known = Known::default();
+        let (recent, old) = (document(0..3_000), document(10_000..15_000));
+        known.look_at(&recent);
+        for (document, entries) in [(&recent, 3_000), (&old, 5_000)] {
+            for index in (0..entries).rev() {
+                assert_eq!(known.coming(document, index), Coming::New);
+                known.meet(document, index);
+                assert_eq!(known.coming(document, index), Coming::Again);
+            }
+        }
+        let kept = known.kept();
+        assert_eq!(kept.len(), 3_000 + KNOWN_BESIDES_MAX);
+        let text = serde_json::to_string(&kept).unwrap();
+        let again: KnownEntries = serde_json::from_str(&text).unwrap();
+        assert_eq!(again, kept);
+        let known = Known::from(&again);
+        assert!((0..3_000).all(|index| known.has(&recent, index)));
+        assert!(known.has(&old, 0) && !known.has(&old, 4_999) && known.is_partial());
+        assert!(serde_json::from_str::<KnownEntries>("\"AAAA\"").is_err());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut known = Known::default();
+        for begin in 0..7 {
+            let many = document(begin * 50_000..(begin + 1) * 50_000);
+            for index in 0..50_000 {
+                known.meet(&many, index);
+            }
+        }
+        assert!(known.entries.len() <= 2 * SEEN_ENTRIES_MAX + 2);
+        assert!(known.order.len() <= 2 * SEEN_ENTRIES_MAX + 2);
+    }
+}

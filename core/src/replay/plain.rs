@@ -1,0 +1,769 @@
+//! One catching-up of a plain feed: one whose documents tell no positions.
+//!
+//! Pure. Entries have nothing but their ids and dates there. Between two looks they may be edited, move,
+//! be put in anywhere and be deleted, and documents may be cut. So no entry is a place: what is handed
+//! over is whatever was not handed over before, the oldest document first, each from its bottom to its
+//! top.
+//!
+//! ```text
+//! recent ──prev-archive──► 3 ──prev-archive──► 2    the document that preceded the recent one
+//!   ▲                      │                        at the last look: nothing behind it is new
+//!   └────── read again ────┘
+//! ```
+
+use std::collections::HashSet;
+
+use url::Url;
+
+use super::{
+    Ask, AskKind, Bookmark, Run, RunEntry, Start, Validators, WalkError,
+    known::{Coming, Known},
+    places::is_before,
+    walk::{is_closed, is_same_feed},
+};
+use crate::{
+    instant::Instant,
+    limits::{KNOWN_WINDOW_MAX, WALK_URL_BYTES_MAX},
+    reader::{Document, Listing},
+};
+
+/// How often a walk goes back again because documents were cut meanwhile, before it is a loop.
+const LOOKS_BETWEEN_MAX: u32 = 8;
+
+/// What a feed takes its archive links for.
+#[derive(Clone, Copy, Debug, Default)]
+enum Direction {
+    /// What they are called.
+    #[default]
+    AsNamed,
+    /// The other way round.
+    Inverted {
+        /// The feed-level `updated` of the document behind (towards the newest).
+        behind: Option<Instant>,
+    },
+}
+
+/// Where the walk stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Before the look at the recent document.
+    Looking,
+    /// Looking for the document to begin with, along `prev-archive`.
+    Back { url: Url },
+    /// Handing over, document by document.
+    Forward { url: Url },
+    /// Everything there was is handed over.
+    Done,
+}
+
+/// The document passed last.
+#[derive(Clone, Debug)]
+struct Passed {
+    asked: Url,
+    url: Url,
+    /// Whether nothing can have been added to it since it was read.
+    closed: bool,
+}
+
+/// Where a document stands to the place to begin at.
+enum Standing {
+    /// Everything in it, and behind it, is old.
+    Before,
+    /// It holds the place: what is older than the entry at this index, or it, is old.
+    Holds(usize),
+    /// Everything in it that is not known is new, and everything behind it is old.
+    Begins,
+    /// The place is farther back.
+    Behind,
+}
+
+/// One catching-up of a plain feed.
+#[expect(clippy::struct_excessive_bools, reason = "five independent facts")]
+#[derive(Debug)]
+pub(super) struct PlainWalk {
+    recent: Url,
+    start: Start,
+    /// The place that the last round ended at.
+    place: Option<Bookmark>,
+    known: Known,
+    state: State,
+    /// Whether the document asked for was asked for before, so that caches must be passed by.
+    again: bool,
+    /// The documents to hand over, the oldest last.
+    way: Vec<Url>,
+    /// How many of these, from the newest on, are not newer than one that has a known entry.
+    anchored: Option<usize>,
+    /// The documents handed over.
+    read: HashSet<Url>,
+    passed: Option<Passed>,
+    looks_between: u32,
+    /// Whether the recent document was looked at past all caches, because the place was not found.
+    looked_again: bool,
+    /// Whether any document said that it is closed: then all that are do.
+    meets_closed: bool,
+    /// Whether to go on where a document or the place is missing.
+    lenient: bool,
+    revisions: bool,
+    feed: Option<String>,
+    direction: Direction,
+    listing: Option<Listing>,
+    visited: HashSet<Url>,
+    visited_bytes: usize,
+    documents_max: usize,
+    handed_over: usize,
+    /// Entries dated before this instant are passed over.
+    seeking: Option<Instant>,
+    begins_after: Option<Bookmark>,
+    last: Option<Bookmark>,
+}
+
+impl PlainWalk {
+    /// Begins a catching-up of the feed whose recent document is at `recent`. `known` is what this consumer
+    /// remembers from earlier rounds.
+    pub(super) fn new(recent: Url, start: Start, known: Option<Known>) -> Self {
+        let place = match &start {
+            Start::Bookmark(place) if place.entry.is_some() => Some(place.clone()),
+            _ => None,
+        };
+        let remembered = place.as_ref().and_then(|place| place.known.as_ref());
+        let known = known.or_else(|| remembered.map(Known::from));
+        let start = match start {
+            Start::Bookmark(Bookmark { entry: None, .. }) => Start::Oldest,
+            // A bookmark from before entries were remembered, or of a feed that told positions then.
+            Start::Bookmark(Bookmark {
+                entry: Some(entry),
+                known: None,
+                ..
+            }) => Start::Entry(entry),
+            start => start,
+        };
+        let turned = place.as_ref().is_some_and(|place| place.oldest_first);
+        Self {
+            recent,
+            known: known.unwrap_or_default(),
+            state: State::Looking,
+            again: false,
+            way: vec![],
+            anchored: None,
+            read: HashSet::new(),
+            passed: None,
+            looks_between: 0,
+            looked_again: false,
+            meets_closed: false,
+            lenient: false,
+            revisions: false,
+            feed: None,
+            direction: Direction::default(),
+            listing: turned.then_some(Listing::OldestFirst),
+            visited: HashSet::new(),
+            visited_bytes: 0,
+            documents_max: usize::MAX,
+            handed_over: 0,
+            seeking: match start {
+                Start::Time(time) => Some(time),
+                _ => None,
+            },
+            begins_after: None,
+            last: place.clone(),
+            place,
+            start,
+        }
+    }
+
+    /// Passes over entries dated before `time`.
+    #[must_use]
+    pub(super) fn seek(self, time: Option<Instant>) -> Self {
+        Self {
+            seeking: self.seeking.or(time),
+            ..self
+        }
+    }
+
+    /// Returns the instant that no entry at or after was handed over yet, if the walk looks for one.
+    pub(super) fn seeking(&self) -> Option<Instant> {
+        self.seeking.filter(|_| self.begins_after.is_none())
+    }
+
+    #[must_use]
+    pub(super) fn documents_max(self, documents_max: usize) -> Self {
+        Self {
+            documents_max,
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub(super) fn revisions(self, revisions: bool) -> Self {
+        Self { revisions, ..self }
+    }
+
+    /// Goes on from what there is where a document or the place is missing.
+    #[must_use]
+    pub(super) fn lenient(self, lenient: bool) -> Self {
+        Self { lenient, ..self }
+    }
+
+    /// Returns what to fetch next, or `None` when the walk is over.
+    pub(super) fn ask(&self) -> Option<Ask> {
+        let (url, kind) = match &self.state {
+            State::Looking => (&self.recent, AskKind::Recent),
+            State::Back { url } | State::Forward { url } => (url, AskKind::Document),
+            State::Done => return None,
+        };
+        Some(Ask {
+            url: url.clone(),
+            kind,
+            again: self.again,
+            optional: false,
+            known: Validators::default(),
+        })
+    }
+
+    /// Returns the bookmark after everything passed so far.
+    pub(super) fn bookmark(&self) -> Option<Bookmark> {
+        let last = self.last.clone()?;
+        let known = Some(self.known.kept());
+        Some(Bookmark { known, ..last })
+    }
+
+    /// Returns what is known, for the next round.
+    pub(super) fn into_known(self) -> Known {
+        self.known
+    }
+
+    /// Returns the place right before the first entry handed over; `None` while none was. Where nothing
+    /// is to be handed over, it is the place where the walk ended.
+    pub(super) fn begins_after(&self) -> Option<Bookmark> {
+        let nowhere = || {
+            let feed = self.feed.clone()?;
+            Some(Bookmark {
+                feed,
+                ..Bookmark::default()
+            })
+        };
+        let ended = || match self.state {
+            State::Done => self.bookmark().or_else(nowhere),
+            _ => None,
+        };
+        self.begins_after.clone().or_else(ended)
+    }
+
+    /// Takes the news that what was asked for does not exist (any more).
+    ///
+    /// # Errors
+    ///
+    /// [`WalkError::Missing`] unless the walk goes on without it.
+    pub(super) fn missing(&mut self) -> Result<(), WalkError> {
+        match self.state.clone() {
+            State::Back { .. } | State::Forward { .. } if self.lenient => {
+                self.go_forward();
+                Ok(())
+            }
+            State::Back { url } | State::Forward { url } => Err(WalkError::Missing { url }),
+            State::Looking | State::Done => Err(WalkError::Missing {
+                url: self.recent.clone(),
+            }),
+        }
+    }
+
+    /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
+    ///
+    /// # Errors
+    ///
+    /// See [`WalkError`]. The walk is of no use after any of them.
+    pub(super) fn take(
+        &mut self,
+        mut document: Document,
+        url: &Url,
+    ) -> Result<Option<Run>, WalkError> {
+        self.right_links(&mut document, url)?;
+        self.right_order(&mut document);
+        self.check_feed(&document, url)?;
+        self.feed.get_or_insert_with(|| document.feed.clone());
+        self.meets_closed |= is_closed(&document);
+        match self.state.clone() {
+            State::Looking => self.look(document, url),
+            State::Back { url: asked } => self.back(document, url, asked),
+            State::Forward { url: asked } => self.forward(document, url, asked),
+            State::Done => Ok(None),
+        }
+    }
+
+    /// The look at the recent document: is there anything behind it that is not known?
+    fn look(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        if document.len() > KNOWN_WINDOW_MAX {
+            return Err(WalkError::TooManyEntries {
+                url: url.clone(),
+                max: KNOWN_WINDOW_MAX,
+            });
+        }
+        self.known.look_at(&document);
+        let asked = self.recent.clone();
+        let previous = document.link("prev-archive").cloned();
+        if !self.again && self.may_be_old(&document, url, &asked) {
+            self.again = true;
+            return Ok(None);
+        }
+        let begin_at = match (self.standing(&document, url, &asked), &previous) {
+            (Standing::Before, Some(previous)) if document.is_empty() => {
+                self.way.push(asked);
+                return self.go_back(previous.clone()).map(|()| None);
+            }
+            (Standing::Before, _) => {
+                self.pass_over(&document, 0, url);
+                self.state = State::Done;
+                return Ok(None);
+            }
+            (Standing::Holds(index), _) => Some(index),
+            (Standing::Behind, Some(previous)) => {
+                self.anchor(&document);
+                self.way.push(asked);
+                return self.go_back(previous.clone()).map(|()| None);
+            }
+            (Standing::Behind, None) if self.is_unknown(&document) => {
+                return self.not_found(Some((document, asked)), url);
+            }
+            (Standing::Begins, _) | (Standing::Behind, None) => None,
+        };
+        if let Some(index) = begin_at {
+            self.pass_over(&document, index, url);
+        }
+        let run = self.hand_over(document, url, &asked)?;
+        self.state = State::Done;
+        Ok(Some(run))
+    }
+
+    /// Whether a recent document may be an old copy: it leads to other archives than the last one or to none,
+    /// has no entry, or an unknown one below a known one. Without positions only a look past all caches can tell.
+    fn may_be_old(&self, document: &Document, url: &Url, asked: &Url) -> bool {
+        let Some(place) = &self.place else {
+            return false;
+        };
+        let has_lost = document.is_empty()
+            || place.archive.is_some() && document.link("prev-archive").is_none();
+        let mut known = (0..document.len()).map(|index| self.known.has(document, index));
+        let has_gap = known.by_ref().any(|known| known) && known.any(|known| !known);
+        has_lost || has_gap || matches!(self.standing(document, url, asked), Standing::Behind)
+    }
+
+    /// Whether the place cannot be in a feed that has this one document only.
+    fn is_unknown(&self, document: &Document) -> bool {
+        match self.start {
+            Start::Bookmark(_) => !document.is_empty() && !self.known.has_any_of(document),
+            Start::Entry(_) => true,
+            Start::Oldest | Start::Newest | Start::Time(_) => false,
+        }
+    }
+
+    fn anchor(&mut self, document: &Document) {
+        if self.known.has_any_of(document) {
+            self.anchored = Some(self.way.len() + 1);
+        }
+    }
+
+    /// Where a document stands to the place to begin at.
+    fn standing(&self, document: &Document, url: &Url, asked: &Url) -> Standing {
+        let is = |other: Option<&Url>| other.is_some_and(|other| other == url || other == asked);
+        let previous = document.link("prev-archive");
+        match &self.start {
+            Start::Newest => Standing::Before,
+            // An empty document tells nothing about the entries of those behind it.
+            Start::Time(time) if !document.is_empty() && is_before(document, *time) => {
+                Standing::Before
+            }
+            Start::Oldest | Start::Time(_) if previous.is_none() => Standing::Begins,
+            Start::Oldest | Start::Time(_) => Standing::Behind,
+            Start::Entry(id) => {
+                // The same id in another document may be a revision of the entry.
+                let read_in = self
+                    .place
+                    .as_ref()
+                    .and_then(|place| place.document.as_ref());
+                let is_elsewhere = read_in.is_some() && !is(read_in) && !self.looked_again;
+                match document.find(id).filter(|_| !is_elsewhere) {
+                    Some(index) => Standing::Holds(index),
+                    None => Standing::Behind,
+                }
+            }
+            Start::Bookmark(place) => {
+                if self.state == State::Looking {
+                    return match (previous, place.archive.as_ref()) {
+                        (None, _) if self.is_unknown(document) => Standing::Behind,
+                        (None, _) => Standing::Begins,
+                        (Some(previous), Some(archive)) if previous == archive => Standing::Begins,
+                        (Some(_), _) => Standing::Behind,
+                    };
+                }
+                let is_read = self.read.contains(url) || self.read.contains(asked);
+                if is(place.document.as_ref()) {
+                    Standing::Begins
+                } else if is_read || is(place.archive.as_ref()) {
+                    Standing::Before
+                } else if previous.is_none() && place.archive.is_none() {
+                    // There was no other document when the place was kept, so all of these are newer.
+                    Standing::Begins
+                } else {
+                    Standing::Behind
+                }
+            }
+        }
+    }
+
+    fn back(
+        &mut self,
+        document: Document,
+        url: &Url,
+        asked: Url,
+    ) -> Result<Option<Run>, WalkError> {
+        // A copy from when it was open, although there are newer documents.
+        let seeks_place = matches!(self.start, Start::Entry(_) | Start::Bookmark(_));
+        if (self.meets_closed || seeks_place) && !is_closed(&document) && !self.again {
+            self.again = true;
+            return Ok(None);
+        }
+        let is_read = self.read.contains(url) || self.read.contains(&asked);
+        let standing = if is_read {
+            Standing::Before
+        } else {
+            self.standing(&document, url, &asked)
+        };
+        let previous = document.link("prev-archive").cloned();
+        match (standing, previous) {
+            (Standing::Before, _) => {
+                let is_passed = matches!(self.start, Start::Time(_) | Start::Newest) && !is_read;
+                if is_passed {
+                    self.pass_over(&document, 0, url);
+                }
+                // What is behind the place of a bookmark is never read again: none of it is known.
+                let closed = !is_passed || is_closed(&document);
+                self.note_passed(asked, url, closed);
+                self.go_forward();
+                Ok(None)
+            }
+            (Standing::Holds(index), _) => {
+                self.pass_over(&document, index, url);
+                self.way.push(asked);
+                self.go_forward();
+                Ok(None)
+            }
+            (Standing::Begins, _) => {
+                self.way.push(asked);
+                self.go_forward();
+                Ok(None)
+            }
+            (Standing::Behind, Some(previous)) => {
+                self.anchor(&document);
+                self.way.push(asked);
+                self.go_back(previous).map(|()| None)
+            }
+            (Standing::Behind, None) => {
+                self.anchor(&document);
+                self.not_found(Some((document, asked)), url)
+            }
+        }
+    }
+
+    /// The place is in none of the documents: of a plain feed whose documents have other URLs now, or whose
+    /// entries are gone. An old copy of the recent document may have hidden it, so that is looked at once
+    /// more past all caches.
+    fn not_found(
+        &mut self,
+        at_hand: Option<(Document, Url)>,
+        url: &Url,
+    ) -> Result<Option<Run>, WalkError> {
+        if !self.looked_again {
+            self.looked_again = true;
+            self.way.clear();
+            self.anchored = None;
+            self.forget_visited();
+            self.state = State::Looking;
+            self.again = true;
+            return Ok(None);
+        }
+        let is_entry = matches!(self.start, Start::Entry(_));
+        match (self.anchored, is_entry) {
+            (Some(anchored), false) => {
+                // Everything behind the oldest document with a known entry was handed over.
+                if let Some((_, asked)) = at_hand {
+                    self.way.push(asked);
+                }
+                self.way.truncate(anchored);
+            }
+            _ if !self.lenient => return Err(self.gap()),
+            _ => {
+                if let Some((document, asked)) = at_hand {
+                    if self.state == State::Looking {
+                        let run = self.hand_over(document, url, &asked)?;
+                        self.state = State::Done;
+                        return Ok(Some(run));
+                    }
+                    self.way.push(asked);
+                }
+            }
+        }
+        self.go_forward();
+        Ok(None)
+    }
+
+    fn forward(
+        &mut self,
+        document: Document,
+        url: &Url,
+        asked: Url,
+    ) -> Result<Option<Run>, WalkError> {
+        let is_recent = asked == self.recent;
+        // What does not say that it is closed may come from a cache that has it from when it was open.
+        if !is_recent && !is_closed(&document) && !self.again {
+            self.again = true;
+            return Ok(None);
+        }
+        let previous = document.link("prev-archive").cloned();
+        let follows = |passed: &Passed| {
+            previous.as_ref() == Some(&passed.asked) || previous.as_ref() == Some(&passed.url)
+        };
+        let mut add_looks = || {
+            self.looks_between += 1;
+            if self.looks_between > LOOKS_BETWEEN_MAX {
+                return Err(WalkError::Loop { url: url.clone() });
+            }
+            Ok(())
+        };
+        if let Some(passed) = self.passed.as_mut() {
+            if passed.url != *url && follows(passed) && !passed.closed {
+                // It may have gained entries between the time it was read and the time this one followed.
+                passed.closed = true;
+                let passed = passed.asked.clone();
+                self.way.push(asked);
+                self.go(State::Forward { url: passed });
+                self.again = true;
+                return Ok(None);
+            }
+            let is_cut = passed.url != *url && !follows(passed);
+            let between = previous.filter(|previous| !self.read.contains(previous));
+            if let Some(between) = between.filter(|_| is_cut && is_recent) {
+                // Documents were cut since the way back began here.
+                add_looks()?;
+                self.way.push(asked);
+                self.forget_visited();
+                return self.go_back(between).map(|()| None);
+            }
+        }
+        if is_recent {
+            self.known.look_at(&document);
+        }
+        let run = self.hand_over(document, url, &asked)?;
+        self.go_forward();
+        Ok(Some(run))
+    }
+
+    fn note_passed(&mut self, asked: Url, url: &Url, closed: bool) {
+        self.read.extend([url.clone(), asked.clone()]);
+        self.passed = Some(Passed {
+            asked,
+            url: url.clone(),
+            closed,
+        });
+    }
+
+    /// Takes the entries of a document from `index` down for known.
+    fn pass_over(&mut self, document: &Document, index: usize, url: &Url) {
+        for index in (index..document.len()).rev() {
+            self.known.meet(document, index);
+        }
+        if index < document.len() {
+            self.last = Self::bookmark_at(document, index, url);
+        }
+        self.begin(document);
+    }
+
+    /// Has a place even where there is no entry yet.
+    fn begin(&mut self, document: &Document) {
+        self.last.get_or_insert_with(|| Bookmark {
+            feed: document.feed.clone(),
+            ..Bookmark::default()
+        });
+    }
+
+    /// Hands over what is not known of a document.
+    fn hand_over(&mut self, document: Document, url: &Url, asked: &Url) -> Result<Run, WalkError> {
+        self.handed_over += 1;
+        if self.handed_over > self.documents_max {
+            return Err(WalkError::TooMany {
+                max: self.documents_max,
+            });
+        }
+        let again = self
+            .passed
+            .as_ref()
+            .is_some_and(|passed| passed.url == *url);
+        let closed =
+            is_closed(&document) || again && self.passed.as_ref().is_some_and(|p| p.closed);
+        self.note_passed(asked.clone(), url, closed);
+        let before = self.known.kept();
+        let first = self.first_new(&document, asked);
+        let mut entries = vec![];
+        for index in (0..document.len()).rev() {
+            let is_wanted = match self.known.coming(&document, index) {
+                Coming::New => index < first && self.is_in_time(&document, index),
+                Coming::Revised => self.revisions,
+                Coming::Again => false,
+            };
+            if is_wanted {
+                if self.begins_after.is_none() {
+                    self.begins_after = Some(self.place_before(&document, index, url));
+                }
+                entries.push(RunEntry { index, place: None });
+            }
+            self.known.meet(&document, index);
+        }
+        if !document.is_empty() {
+            self.last = Self::bookmark_at(&document, 0, url);
+        } else if let Some(last) = &mut self.last {
+            last.archive = document.link("prev-archive").cloned();
+        }
+        self.begin(&document);
+        Ok(Run {
+            older: document.len() - entries.len(),
+            document,
+            url: url.clone(),
+            entries,
+            known: Some(before),
+        })
+    }
+
+    /// Returns the index below which an unknown entry of a document is new.
+    ///
+    /// All of them are, unless some that were handed over are forgotten. Then an archived document counts as
+    /// handed over from its newest known entry down.
+    fn first_new(&self, document: &Document, asked: &Url) -> usize {
+        if !self.known.is_partial() || *asked == self.recent {
+            return document.len();
+        }
+        let newest = (0..document.len()).find(|index| self.known.has(document, *index));
+        newest.unwrap_or(document.len())
+    }
+
+    fn is_in_time(&self, document: &Document, index: usize) -> bool {
+        let updated = document.updated_of(index);
+        let dates = self.seeking.zip(updated);
+        dates.is_none_or(|(time, updated)| updated >= time)
+    }
+
+    fn bookmark_at(document: &Document, index: usize, url: &Url) -> Option<Bookmark> {
+        super::places::bookmark(document, url, &RunEntry { index, place: None })
+    }
+
+    /// Returns the place before an entry, given that those below it are known.
+    fn place_before(&self, document: &Document, index: usize, url: &Url) -> Bookmark {
+        let below = Self::bookmark_at(document, index + 1, url);
+        let Some(place) = below.or_else(|| self.last.clone()) else {
+            return Bookmark {
+                feed: document.feed.clone(),
+                ..Bookmark::default()
+            };
+        };
+        Bookmark {
+            known: Some(self.known.kept()),
+            ..place
+        }
+    }
+
+    fn go(&mut self, state: State) {
+        self.state = state;
+        self.again = false;
+    }
+
+    fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
+        self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
+        if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
+            return Err(WalkError::TooMany {
+                max: self.documents_max,
+            });
+        }
+        if !self.visited.insert(url.clone()) {
+            return Err(WalkError::Loop { url });
+        }
+        self.go(State::Back { url });
+        Ok(())
+    }
+
+    /// Goes on to the oldest document that is not handed over yet. The recent one is asked for past all
+    /// caches: no older copy of it may be the end.
+    fn go_forward(&mut self) {
+        self.forget_visited();
+        match self.way.pop() {
+            Some(url) => {
+                let again = url == self.recent;
+                self.go(State::Forward { url });
+                self.again = again;
+            }
+            None => self.go(State::Done),
+        }
+    }
+
+    fn forget_visited(&mut self) {
+        self.visited.clear();
+        self.visited_bytes = 0;
+    }
+
+    /// Takes the archive links of a document for what they are: some feeds, as Atom Hopper's, have them
+    /// the wrong way round, which shows where the recent document leads on to a "next" archive and to no
+    /// "previous" one.
+    fn right_links(&mut self, document: &mut Document, url: &Url) -> Result<(), WalkError> {
+        if self.state == State::Looking {
+            let leads = |rel| document.link(rel).is_some();
+            let only_next = leads("next-archive") && !leads("prev-archive");
+            if only_next && !document.archived {
+                self.direction = Direction::Inverted { behind: None };
+            }
+        }
+        let Direction::Inverted { behind } = self.direction else {
+            return Ok(());
+        };
+        document.swap_archive_links();
+        // Unless it is the oldest document of a feed that has them right: then they lead to newer ones.
+        let back = matches!(self.state, State::Looking | State::Back { .. });
+        let newer = behind.zip(document.updated);
+        if back && newer.is_some_and(|(behind, updated)| updated > behind) {
+            return Err(WalkError::Backwards { url: url.clone() });
+        }
+        let behind = document.updated;
+        self.direction = Direction::Inverted { behind };
+        Ok(())
+    }
+
+    /// Takes the entries of a document in their true order: the one that it shows itself, or else the one that
+    /// the recent document has shown last. It only decides in which order entries are handed over.
+    fn right_order(&mut self, document: &mut Document) {
+        let shown = document.shown_listing();
+        self.listing = match self.state {
+            State::Looking => shown.or(self.listing),
+            _ => self.listing.or(shown),
+        };
+        if shown.or(self.listing) == Some(Listing::OldestFirst) {
+            document.list_newest_first();
+        }
+    }
+
+    fn check_feed(&self, document: &Document, url: &Url) -> Result<(), WalkError> {
+        let known = self.place.as_ref().map(|place| &place.feed);
+        let other = |known: &&String| !is_same_feed(known, document);
+        match known.or(self.feed.as_ref()).filter(other) {
+            Some(expected) => Err(WalkError::AnotherFeed {
+                url: url.clone(),
+                expected: expected.clone(),
+                found: document.feed.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn gap(&self) -> WalkError {
+        let entry = match (&self.start, &self.place) {
+            (Start::Entry(entry), _) => Some(entry),
+            (_, place) => place.as_ref().and_then(|place| place.entry.as_ref()),
+        };
+        let entry = entry.cloned().unwrap_or("before the oldest known".into());
+        WalkError::Gap { entry }
+    }
+}

@@ -1,0 +1,273 @@
+//! What an entry inherits from the feed document it was sent in.
+//!
+//! Pure. Everything here is written onto each entry, so its size is known before any of it is copied:
+//! a feed of a megabyte could otherwise unfold to gigabytes.
+
+use std::{borrow::Cow, collections::HashSet};
+
+use super::push_raw;
+use crate::{
+    digest::Digest,
+    entry::{Person, push_attribute},
+    xml::{Attribute, Namespace, Tag, escaped_len},
+};
+
+/// Attributes that a feed has for its entries, besides declarations and the base.
+const ATTRIBUTES: [&str; 2] = ["xml:lang", "xml:space"];
+
+/// Bytes around a value in ` xmlns:="…"` or ` xml:base="…"`.
+const AROUND: usize = 12;
+
+/// Returns the bytes that the entry `tag` will inherit at most from its feed, authors apart.
+pub(super) fn size<'t>(
+    feed: &Tag<'_>,
+    base: Option<&str>,
+    tag: &Tag<'_>,
+    scope: impl Iterator<Item = (&'t str, &'t Namespace<'t>)>,
+) -> usize {
+    let declarations = scope.map(|(prefix, uri)| prefix.len() + escaped_len(uri) + AROUND);
+    let attributes = ATTRIBUTES.iter().map(|name| {
+        let raw = feed
+            .attribute(name)
+            .map_or(0, |inherited| inherited.raw.len() + AROUND);
+        if tag.attribute(name).is_some() {
+            0
+        } else {
+            raw
+        }
+    });
+    let relative = feed.attribute("xml:base").map_or(0, |base| base.raw.len());
+    let base = base.map_or(relative, escaped_len);
+    let bases = if base == 0 { 0 } else { base + AROUND };
+    declarations.chain(attributes).sum::<usize>() + bases
+}
+
+/// Returns the form of inherited authors that the digest of what was sent covers.
+pub(super) fn of_authors(authors: &[Person]) -> String {
+    let mut context = String::new();
+    for person in authors {
+        for text in [
+            Some(&person.name),
+            person.uri.as_ref(),
+            person.email.as_ref(),
+        ] {
+            push_part("author", text.map_or("", String::as_str), &mut context);
+        }
+    }
+    context
+}
+
+/// What an entry inherits.
+#[derive(Debug)]
+pub(super) struct Inherited<'a> {
+    scope: Vec<(&'a str, Namespace<'a>)>,
+    /// Attributes of the feed, written as they stand there.
+    attributes: Vec<Attribute<'a>>,
+    /// The base to write onto the entry, if its own does not say it all.
+    base: Option<String>,
+    /// Whether references in the entry have an absolute base, written onto it or its own.
+    based: bool,
+}
+
+impl<'a> Inherited<'a> {
+    /// Returns what an entry inherits that was sent alone, given its own absolute base.
+    pub(super) fn nothing(base: Option<&str>) -> Self {
+        Self {
+            scope: vec![],
+            attributes: vec![],
+            base: None,
+            based: base.is_some(),
+        }
+    }
+
+    /// Returns what the entry `tag` inherits: its feed has the absolute base `outer`, the entry has `inside`.
+    pub(super) fn new<'t>(
+        feed: &Tag<'a>,
+        outer: Option<&str>,
+        inside: Option<&str>,
+        tag: &Tag<'a>,
+        scope: impl Iterator<Item = (&'a str, &'t Namespace<'a>)>,
+    ) -> Self
+    where
+        'a: 't,
+    {
+        let inherits = |name: &&str| tag.attribute(name).is_none();
+        let attributes = ATTRIBUTES.into_iter().filter(inherits);
+        let own = value_of(tag, "xml:base");
+        let base = match (outer, inside) {
+            (Some(_), inside) => inside.map(str::to_owned),
+            (None, _) => value_of(feed, "xml:base").and_then(|outer| {
+                let own = own.as_deref().unwrap_or_default();
+                // Only the result of both stands alone.
+                url::Url::parse(own)
+                    .is_err()
+                    .then(|| merge_bases(&outer, own))
+            }),
+        };
+        Self {
+            scope: scope.map(|(prefix, uri)| (prefix, uri.clone())).collect(),
+            attributes: attributes
+                .filter_map(|name| feed.attribute(name).cloned())
+                .collect(),
+            based: inside.is_some(),
+            base,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.scope.is_empty() && self.attributes.is_empty() && self.base.is_none()
+    }
+
+    /// Whether references in the entry have an absolute base.
+    pub(super) fn has_base(&self) -> bool {
+        self.based
+    }
+
+    /// Whether the entry's own base is replaced.
+    pub(super) fn replaces_base(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// Whether a default namespace is inherited.
+    pub(super) fn has_default(&self) -> bool {
+        self.scope.iter().any(|(prefix, _)| prefix.is_empty())
+    }
+
+    /// Appends all of it as attributes.
+    pub(super) fn push(&self, out: &mut String) {
+        for (prefix, uri) in &self.scope {
+            match *prefix {
+                "" => push_attribute("xmlns", uri, out),
+                _ => push_attribute(&format!("xmlns:{prefix}"), uri, out),
+            }
+        }
+        for attribute in &self.attributes {
+            push_raw(attribute, out);
+        }
+        if let Some(base) = &self.base {
+            push_attribute("xml:base", base, out);
+        }
+    }
+
+    /// Returns the digest of an entry's bytes together with what they inherit.
+    ///
+    /// The same bytes mean something else under another base or another binding of a prefix. A binding that
+    /// the entry has no use for does not count: feeds gain declarations, and their entries are not other ones
+    /// for that.
+    pub(super) fn sent(&self, entry: &str) -> Digest {
+        if self.is_empty() {
+            return Digest::of(entry.as_bytes());
+        }
+        let used = prefixes_in(entry);
+        let mut scope: Vec<(&str, &str)> = self
+            .scope
+            .iter()
+            .filter(|(prefix, _)| prefix.is_empty() || used.contains(prefix))
+            .map(|(prefix, uri)| (*prefix, &**uri))
+            .collect();
+        scope.sort_unstable();
+        let mut context = String::new();
+        for (prefix, uri) in scope {
+            push_part(prefix, uri, &mut context);
+        }
+        for attribute in &self.attributes {
+            push_part(attribute.name, attribute.raw, &mut context);
+        }
+        if let Some(base) = &self.base {
+            push_part("xml:base", base, &mut context);
+        }
+        Digest::of_parts(&[&Digest::of(entry.as_bytes()).0, context.as_bytes()])
+    }
+}
+
+/// Appends a name and a value so that no two lists of them are the same text.
+fn push_part(name: &str, value: &str, out: &mut String) {
+    for part in [name, value] {
+        out.push_str(&part.len().to_string());
+        out.push(':');
+        out.push_str(part);
+    }
+}
+
+/// Returns everything in a text that may be a prefix: what stands before a colon, in names and in values.
+fn prefixes_in(text: &str) -> HashSet<&str> {
+    let is_part =
+        |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '\u{b7}') || !c.is_ascii();
+    let mut prefixes = HashSet::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(':') {
+        let start = before.rfind(|c| !is_part(c)).map_or(0, |at| {
+            at + before
+                .get(at..)
+                .and_then(|tail| tail.chars().next())
+                .map_or(1, char::len_utf8)
+        });
+        prefixes.extend(before.get(start..).filter(|prefix| !prefix.is_empty()));
+        rest = after;
+    }
+    prefixes
+}
+
+/// Returns the value of an attribute that was read before without error.
+fn value_of<'t>(tag: &Tag<'t>, name: &str) -> Option<Cow<'t, str>> {
+    tag.value(name).ok().flatten()
+}
+
+/// Returns a relative base inside another one, as if both were still to be resolved (RFC 3986, 5.2).
+fn merge_bases(outer: &str, own: &str) -> String {
+    if own.is_empty() || own.starts_with('#') {
+        return outer.into();
+    }
+    if own.starts_with("//") {
+        return own.into();
+    }
+    let path_end = outer.find(['?', '#']).unwrap_or(outer.len());
+    let (path, _) = outer.split_at(path_end);
+    let host_end = path
+        .strip_prefix("//")
+        .map_or(0, |rest| 2 + rest.find('/').unwrap_or(rest.len()));
+    let kept = match own.as_bytes().first() {
+        Some(b'/') => host_end,
+        Some(b'?') => path.len(),
+        _ => path.rfind('/').map_or(0, |slash| slash + 1).max(host_end),
+    };
+    // A host and a path beside it need their slash.
+    let slash = if kept == host_end && kept > 0 && !own.starts_with(['/', '?']) {
+        "/"
+    } else {
+        ""
+    };
+    let (kept, _) = path.split_at(kept);
+    format!("{kept}{slash}{own}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    /// RFC 3986, 5.2: what both resolve to is the same, wherever they are resolved.
+    #[test]
+    fn bases_merge_as_if_they_were_resolved() {
+        let outers = [
+            "a/b", "a/b?x#y", "a", "", "/a/b", "//h", "//h/a", "?x", "../a/",
+        ];
+        let owns = [
+            "c", "c/", "../c", "./c", "/c", "//g/c", "?q", "", "#f", "c?q",
+        ];
+        for outer in outers {
+            for own in owns {
+                let merged = merge_bases(outer, own);
+                for place in ["http://place/p/q/r", "http://place/"] {
+                    let place: url::Url = place.parse().unwrap();
+                    let mut nested = place.join(outer).unwrap().join(own).unwrap();
+                    let mut at_once = place.join(&merged).unwrap();
+                    nested.set_fragment(None);
+                    at_once.set_fragment(None);
+                    assert_eq!(
+                        at_once, nested,
+                        "{outer:?} around {own:?} became {merged:?}"
+                    );
+                }
+            }
+        }
+    }
+}
