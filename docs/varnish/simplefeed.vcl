@@ -54,4 +54,13 @@ sub vcl_backend_response {
     # While the server is away, what was seen last is served, for a day.
     set beresp.grace = 24h;
     set beresp.keep = 24h;
+    # Varnish unpacks for clients that do not take gzip; the digest is of the packed bytes.
+    set beresp.http.X-Stored-Coding = beresp.http.Content-Encoding;
+}
+
+sub vcl_deliver {
+    if (resp.http.X-Stored-Coding ~ "gzip" && req.http.Accept-Encoding !~ "gzip") {
+        unset resp.http.Repr-Digest;
+    }
+    unset resp.http.X-Stored-Coding;
 }

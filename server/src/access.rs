@@ -1,19 +1,21 @@
 //! Who may do what: tokens, the rights they give, and what is asked of whoever has none.
 //!
-//! Pure, but for making a token. A token is 256 random bits; the server knows only its SHA-256, so whoever
+//! Pure, but for making a token and for the day. A token is 256 random bits; the server knows only its SHA-256, so whoever
 //! reads its file of tokens cannot use them.
 //!
 //! ```text
-//! # name : SHA-256 of the token, hex : right : feeds
+//! # name : SHA-256 of the token, hex : right : feeds [: last day]
 //! shop:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08:publish:orders
 //! shop:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08:read:orders-*
 //! ```
 
-use std::fmt;
+use std::{fmt, time::SystemTime};
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use simplefeed_core::{digest::Digest, feed::FeedName};
+use simplefeed_core::{digest::Digest, feed::FeedName, instant::Instant};
 use subtle::ConstantTimeEq as _;
+
+const DAY_SECONDS: i64 = 86_400;
 
 /// What every token begins with, so that people and scanners know one when they see it.
 const TOKEN_PREFIX: &str = "sft_";
@@ -89,6 +91,34 @@ struct Grant {
     secret: Digest,
     right: Right,
     feeds: FeedPattern,
+    /// The last day on which it counts.
+    until: Option<Day>,
+}
+
+/// A day in UTC, counted from 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Day(i64);
+
+impl Day {
+    /// Returns the day that a date such as `2027-12-31` names.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_date = text.len() == 10;
+        let midnight = Instant::parse(&format!("{text}T00:00:00Z")).filter(|_| is_date)?;
+        Some(Self(midnight.second().div_euclid(DAY_SECONDS)))
+    }
+
+    fn today() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = i64::try_from(since.unwrap_or_default().as_secs());
+        Self(seconds.unwrap_or(i64::MAX).div_euclid(DAY_SECONDS))
+    }
+}
+
+impl fmt::Display for Day {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let midnight = Instant::from_micros(self.0 * DAY_SECONDS * 1_000_000).to_string();
+        f.write_str(midnight.split('T').next().unwrap_or_default())
+    }
 }
 
 /// The tokens that a server knows.
@@ -105,11 +135,10 @@ impl Tokens {
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let (mut grants, mut problems) = (vec![], vec![]);
         for (number, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
+            if !is_grant(line) {
                 continue;
             }
-            match grant(line) {
+            match grant(line.trim()) {
                 Ok(grant) => grants.push(grant),
                 Err(problem) => problems.push(format!("line {}: {problem}", number + 1)),
             }
@@ -125,10 +154,20 @@ impl Tokens {
     /// whatever the token is.
     fn caller(&self, token: &str) -> Option<Caller<'_>> {
         let offered = Digest::of(token.as_bytes());
-        let is_offered = |grant: &&Grant| bool::from(grant.secret.0.ct_eq(&offered.0));
+        let today = Day::today();
+        let is_offered = |grant: &&Grant| {
+            let is_same = bool::from(grant.secret.0.ct_eq(&offered.0));
+            is_same && grant.until.is_none_or(|until| today <= until)
+        };
         let grants: Vec<&Grant> = self.0.iter().filter(is_offered).collect();
         (!grants.is_empty()).then_some(Caller(grants))
     }
+}
+
+/// Returns whether a line of a file of tokens gives a right: it is no comment and not blank.
+pub fn is_grant(line: &str) -> bool {
+    let line = line.trim();
+    !line.is_empty() && !line.starts_with('#')
 }
 
 /// Returns whether a holder of a token can have this name in a file of tokens.
@@ -139,15 +178,20 @@ pub fn is_holder(name: &str) -> bool {
 
 fn grant(line: &str) -> Result<Grant, &'static str> {
     let fields: Vec<&str> = line.split(':').collect();
-    let [_name, secret, right, feeds] = fields[..] else {
-        return Err("it is not name:sha256:right:feeds");
+    let ([_name, secret, right, feeds] | [_name, secret, right, feeds, _]) = fields[..] else {
+        return Err("it is not name:sha256:right:feeds, with :DATE behind it or without");
     };
+    let until = fields.get(4).map(|until| Day::parse(until));
+    if until == Some(None) {
+        return Err("the last day is not a date such as 2027-12-31");
+    }
     Ok(Grant {
         secret: Digest::parse(secret)
             .ok_or("the second field is not the SHA-256 of a token, in hex")?,
         right: Right::parse(right).ok_or("the right is not read, publish or admin")?,
         feeds: FeedPattern::parse(feeds)
-            .ok_or("the last field is not a feed, or what feeds begin with and *")?,
+            .ok_or("the fourth field is not a feed, or what feeds begin with and *")?,
+        until: until.flatten(),
     })
 }
 
@@ -225,6 +269,17 @@ impl Access {
         tokens.caller(token).map(drop).ok_or(Denied::WrongToken)
     }
 
+    /// Whether a request comes from somebody who sees nothing that is closed.
+    pub fn is_stranger(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Anyone => false,
+            Self::Readers => true,
+            Self::Holders(tokens) | Self::ReadingHolders(tokens) => {
+                token_of(headers).is_none_or(|token| tokens.caller(token).is_none())
+            }
+        }
+    }
+
     /// Whether a request may see a closed feed.
     pub fn shows(&self, headers: &HeaderMap, feed: &FeedName) -> bool {
         self.check(headers, Right::Read, feed).is_ok()
@@ -252,12 +307,14 @@ pub fn new_token(
     name: &str,
     right: Right,
     feeds: &FeedPattern,
+    until: Option<Day>,
 ) -> Result<(String, String), getrandom::Error> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits)?;
     let token = format!("{TOKEN_PREFIX}{}", Digest(bits));
     let secret = Digest::of(token.as_bytes());
-    Ok((token, format!("{name}:{secret}:{right}:{feeds}")))
+    let until = until.map_or(String::new(), |until| format!(":{until}"));
+    Ok((token, format!("{name}:{secret}:{right}:{feeds}{until}")))
 }
 
 #[cfg(test)]
@@ -359,13 +416,38 @@ mod tests {
 
     #[test]
     fn a_new_token_gives_its_right() {
-        let (token, text) =
-            new_token("n", Right::Publish, &FeedPattern::parse("a*").unwrap()).unwrap();
+        let (token, text) = new_token(
+            "n",
+            Right::Publish,
+            &FeedPattern::parse("a*").unwrap(),
+            None,
+        )
+        .unwrap();
         assert_eq!(token.len(), TOKEN_PREFIX.len() + 64);
         let access = Access::Holders(Tokens::parse(&text).unwrap());
         let bearer = bearing(&format!("Bearer {token}"));
         assert_eq!(access.check(&bearer, Right::Publish, &feed("ab")), Ok(()));
-        let (other, _) = new_token("n", Right::Read, &FeedPattern::parse("a").unwrap()).unwrap();
+        let (other, _) =
+            new_token("n", Right::Read, &FeedPattern::parse("a").unwrap(), None).unwrap();
         assert_ne!(token, other);
+    }
+
+    #[test]
+    fn a_token_counts_up_to_its_last_day() {
+        let granted = |until: &str| {
+            let text = line("t", "read", "a").trim_end().to_owned() + until;
+            let access = Access::Holders(Tokens::parse(&text).unwrap());
+            access.check(&bearing("Bearer t"), Right::Read, &feed("a"))
+        };
+        let today = Day::today();
+        assert_eq!(Day::parse(&today.to_string()), Some(today));
+        assert_eq!(granted(&format!(":{today}")), Ok(()));
+        assert_eq!(
+            granted(&format!(":{}", Day(today.0 - 1))),
+            Err(Denied::WrongToken)
+        );
+        for wrong in ["2027-13-01", "2027-1-1", "", "tomorrow"] {
+            assert_eq!(Day::parse(wrong), None, "{wrong}");
+        }
     }
 }

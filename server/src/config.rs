@@ -298,6 +298,11 @@ impl Config {
             limits,
         };
         config.check(&mut problems);
+        if let Some(tokens) = &config.tokens
+            && let Err(wrong) = read_tokens(tokens)
+        {
+            problems.extend(wrong.problems);
+        }
         if problems.is_empty() {
             Ok(config)
         } else {
@@ -472,6 +477,27 @@ fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
     .map_err(|problems| ConfigError { problems })
 }
 
+/// Returns where a file of settings has the server listen, if it says.
+///
+/// # Errors
+///
+/// Returns why it cannot be read.
+pub fn listen_in(path: &Path) -> Result<Option<SocketAddr>, ConfigError> {
+    let wrong = |problem: String| ConfigError {
+        problems: vec![format!("{}: {problem}", path.display())],
+    };
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let table = text.parse::<toml::Table>();
+    let table = table.map_err(|error| wrong(error.to_string()))?;
+    match table.get("listen").and_then(toml::Value::as_str) {
+        None => Ok(None),
+        Some(listen) => listen
+            .parse()
+            .map(Some)
+            .map_err(|error| wrong(format!("listen {listen:?}: {error}"))),
+    }
+}
+
 /// Returns the names of the settings that a file makes.
 ///
 /// # Errors
@@ -571,9 +597,10 @@ mod tests {
         for confined in ["127.0.0.1:81", "[::1]:81", "/run/simplefeed/publish.sock"] {
             assert!(Config::new(door(confined)).is_ok(), "{confined}");
         }
+        let tokens = tempfile::NamedTempFile::new().unwrap();
         let with_tokens = args(|args| {
             outside(args);
-            args.tokens = Some("tokens".into());
+            args.tokens = Some(tokens.path().into());
         });
         assert!(Config::new(with_tokens).is_ok());
         let local =

@@ -15,7 +15,7 @@ use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
     log::opening,
-    publish::{Append, Configure, Publisher},
+    publish::{Append, Conditions, Configure, Publisher},
     serve::Server,
 };
 
@@ -74,6 +74,7 @@ async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
             feed: feed.clone(),
             choices,
             id: None,
+            conditions: Conditions::default(),
         })
         .await?;
     let drafts = event::from_ndjson(EVENTS.as_bytes())?;
@@ -82,7 +83,8 @@ async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
             feed,
             drafts,
             key: None,
-            if_match: None,
+            conditions: Conditions::default(),
+            room: None,
         })
         .await?;
     Ok(())
@@ -104,7 +106,8 @@ async fn publish_more(publisher: Publisher) {
                 feed,
                 drafts,
                 key: None,
-                if_match: None,
+                conditions: Conditions::default(),
+                room: None,
             })
             .await
             .is_err()

@@ -17,6 +17,7 @@ use std::{
 use futures_util::FutureExt as _;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
@@ -127,6 +128,14 @@ impl Answering {
         }
     }
 
+    /// Returns where open connections are counted.
+    fn open_connections(&self) -> Gauge {
+        match self {
+            Self::Feeds(handler, _) => handler.metrics().connections.clone(),
+            Self::Metrics(metrics) => metrics.connections.clone(),
+        }
+    }
+
     /// Returns the answer to a request that made us fail.
     fn failed(&self) -> Answer {
         match self {
@@ -175,6 +184,8 @@ pub async fn serve(listener: Listener, service: Service) {
             let panicked = service.answering.clone();
             let failed = move || panicked.failed();
             let stopping = service.stopping.clone();
+            let open = service.answering.open_connections();
+            open.inc();
             let conversation = async move {
                 match connection {
                     Connection::Tcp(stream) => {
@@ -184,6 +195,7 @@ pub async fn serve(listener: Listener, service: Service) {
                         converse(stream, limits, stopping, answer, failed).await;
                     }
                 }
+                open.dec();
                 drop(slot);
             };
             drop(tokio::spawn(conversation));

@@ -9,10 +9,10 @@
 )]
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::{IsTerminal as _, Read as _, Write as _},
     net::SocketAddr,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -28,7 +28,7 @@ use clap::{
 };
 use sd_notify::NotifyState;
 use simplefeed_server::{
-    access::{self, FeedPattern, Right},
+    access::{self, Day, FeedPattern, Right},
     config::{self, Config, LISTEN_DEFAULT, ServeArgs},
     control, exit, health,
     listening::{Listening, StopSignals},
@@ -96,8 +96,11 @@ enum Command {
 #[derive(Args, Debug)]
 struct HealthArgs {
     /// Address the server listens on
-    #[arg(long, env = "SIMPLEFEED_LISTEN", value_name = "ADDR", default_value = LISTEN_DEFAULT)]
-    listen: SocketAddr,
+    #[arg(long, env = "SIMPLEFEED_LISTEN", value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// TOML file with settings, which may say where the server listens
+    #[arg(long, env = "SIMPLEFEED_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -123,6 +126,27 @@ enum TokenCommand {
     ///
     /// A running server takes note with SIGHUP. Whoever has only the file cannot use the token.
     New(NewTokenArgs),
+    /// Print who has a token, for what, and until when
+    List(TokensArgs),
+    /// Take a token back: remove its holder's lines from the file of tokens
+    ///
+    /// A running server takes note with SIGHUP.
+    Revoke(RevokeArgs),
+}
+
+#[derive(Args, Debug)]
+struct TokensArgs {
+    /// File of tokens
+    #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
+    tokens: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct RevokeArgs {
+    /// Who has it
+    name: String,
+    #[command(flatten)]
+    tokens: TokensArgs,
 }
 
 #[derive(Args, Debug)]
@@ -136,6 +160,9 @@ struct NewTokenArgs {
     /// The feed it is for, or what the names of its feeds begin with, and `*`
     #[arg(long, value_name = "FEED|BEGIN*", value_parser = parse_feeds)]
     feeds: FeedPattern,
+    /// Last day on which it counts, in UTC, as 2027-12-31 [default: it counts until it is revoked]
+    #[arg(long, value_name = "DATE", value_parser = parse_day)]
+    until: Option<Day>,
     /// File of tokens to add it to; else the line for it is printed to stderr
     #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
@@ -151,6 +178,10 @@ fn parse_holder(text: &str) -> Result<String, &'static str> {
 
 fn parse_right(text: &str) -> Result<Right, &'static str> {
     Right::parse(text).ok_or("the rights are read, publish and admin")
+}
+
+fn parse_day(text: &str) -> Result<Day, &'static str> {
+    Day::parse(text).ok_or("a day is written as 2027-12-31")
 }
 
 fn parse_feeds(text: &str) -> Result<FeedPattern, &'static str> {
@@ -205,6 +236,8 @@ fn main() -> ExitCode {
         Command::Config(ConfigCommand::Show(args)) => show(args, &matches),
         Command::Demo => demo::demo(),
         Command::Token(TokenCommand::New(args)) => new_token(&args),
+        Command::Token(TokenCommand::List(args)) => list_tokens(&args),
+        Command::Token(TokenCommand::Revoke(args)) => revoke_token(&args),
         Command::Verify(args) => look_after(&args, &Task::Verify),
         Command::Rebuild(args) => look_after(&args, &Task::Rebuild),
         Command::Export(args) => absolute(&args.to).and_then(|to| {
@@ -273,8 +306,17 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
 
 /// Asks a server whether it is ready.
 fn health(args: &HealthArgs) -> anyhow::Result<u8> {
-    let asked = health::ask(args.listen);
-    let (is_ready, said) = asked.with_context(|| format!("nobody answers at {}", args.listen))?;
+    let listen = match (args.listen, &args.config) {
+        (Some(listen), _) => Some(listen),
+        (None, Some(file)) => config::listen_in(file)?,
+        (None, None) => None,
+    };
+    let listen = match listen {
+        Some(listen) => listen,
+        None => LISTEN_DEFAULT.parse()?,
+    };
+    let asked = health::ask(listen);
+    let (is_ready, said) = asked.with_context(|| format!("nobody answers at {listen}"))?;
     println!("{said}");
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
@@ -298,7 +340,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<u8> {
 
 /// Makes a token.
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
-    let (token, line) = access::new_token(&args.name, args.right, &args.feeds)?;
+    let (token, line) = access::new_token(&args.name, args.right, &args.feeds, args.until)?;
     match &args.tokens {
         None => eprintln!("{line}"),
         Some(path) => {
@@ -308,6 +350,67 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     }
     println!("{token}");
     Ok(exit::OK)
+}
+
+/// Prints the tokens of a file, a line each: who, right, feeds, and the last day.
+fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
+    let text = read_tokens(&args.tokens)?;
+    for line in text.lines().filter(|line| access::is_grant(line)) {
+        let fields: Vec<&str> = line.trim().splitn(5, ':').collect();
+        if let [name, _secret, right, feeds, until @ ..] = &fields[..] {
+            let until = until.first().unwrap_or(&"-");
+            println!("{name}\t{right}\t{feeds}\t{until}");
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// Removes the lines of a holder from a file of tokens, which is replaced as a whole.
+fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
+    let path = &args.tokens.tokens;
+    let text = read_tokens(path)?;
+    let is_theirs = |line: &&str| {
+        access::is_grant(line) && line.trim().split(':').next() == Some(args.name.as_str())
+    };
+    let revoked = text.lines().filter(is_theirs).count();
+    if revoked == 0 {
+        eprintln!(
+            "error: nobody called {:?} has a token in {}",
+            args.name,
+            path.display()
+        );
+        return Ok(exit::NOT_FOUND);
+    }
+    let kept = text.lines().filter(|line| !is_theirs(line));
+    let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
+    replace_tokens(path, &kept).with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!(
+        "{revoked} tokens of {} are revoked; a running server takes note with SIGHUP.",
+        args.name
+    );
+    Ok(exit::OK)
+}
+
+fn read_tokens(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Replaces a file of tokens, which keeps its owner and mode.
+fn replace_tokens(path: &Path, text: &str) -> std::io::Result<()> {
+    let before = fs::metadata(path)?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
+    file.set_permissions(before.permissions())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)
 }
 
 /// Adds a line to a file of tokens, which stays one that a server can read.

@@ -29,8 +29,54 @@ use crate::{
     views::archive_files::Archive,
 };
 
-/// The media type of what is told.
-pub const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The media type of `OpenMetrics`.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The media type of Prometheus' own text format, which everything that scrapes reads.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Returns the form in which metrics are told to whoever accepts this, with its media type.
+pub fn form_of(text: String, accept: &str) -> (String, &'static str) {
+    if accept.contains("application/openmetrics-text") {
+        return (text, OPEN_METRICS);
+    }
+    (in_prometheus_form(&text), PROMETHEUS)
+}
+
+/// Returns `OpenMetrics` text in Prometheus' own format: counters are named as their samples are, infos are gauges,
+/// and there is neither a unit nor an end.
+fn in_prometheus_form(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut help = "";
+    for line in text.lines() {
+        if line.starts_with("# UNIT ") || line == "# EOF" {
+            continue;
+        }
+        if line.starts_with("# HELP ") {
+            help = line;
+            continue;
+        }
+        let Some(rest) = line.strip_prefix("# TYPE ") else {
+            out.push_str(line);
+            out.push('\n');
+            continue;
+        };
+        let (name, kind) = rest.split_once(' ').unwrap_or((rest, ""));
+        let (suffix, kind) = match kind {
+            "counter" => ("_total", kind),
+            "info" => ("_info", "gauge"),
+            "unknown" => ("", "untyped"),
+            _ => ("", kind),
+        };
+        if let Some(text) = help
+            .strip_prefix("# HELP ")
+            .and_then(|help| help.strip_prefix(name))
+        {
+            out.push_str(&["# HELP ", name, suffix, text, "\n"].concat());
+        }
+        out.push_str(&["# TYPE ", name, suffix, " ", kind, "\n"].concat());
+    }
+    out
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
@@ -61,6 +107,104 @@ struct Looked {
     open: Gauge,
     log_bytes: Gauge,
     free_bytes: Gauge,
+    process: Process,
+}
+
+/// What Prometheus' own libraries tell about any process, under the names that they have for it.
+#[derive(Debug, Default)]
+struct Process {
+    cpu: Counter<f64, AtomicU64>,
+    resident: Gauge,
+    open_files: Gauge,
+    max_files: Gauge,
+    started: Gauge<f64, AtomicU64>,
+}
+
+impl Process {
+    /// Looks at what the system tells; what it does not keeps its last value.
+    fn look(&self) {
+        if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
+            // Behind the name of the program, which may hold anything.
+            let fields: Vec<&str> = stat
+                .rsplit(')')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+                .collect();
+            let field = |index: usize| fields.get(index)?.parse::<f64>().ok();
+            if let (Some(user), Some(system)) = (field(11), field(12)) {
+                let seconds = (user + system) / TICKS;
+                let more = seconds - self.cpu.get();
+                if more > 0.0 {
+                    self.cpu.inc_by(more);
+                }
+            }
+            if let (Some(ticks), Some(booted)) = (field(19), booted()) {
+                self.started.set(booted + ticks / TICKS);
+            }
+        }
+        if let Some(kib) = resident_kib() {
+            self.resident.set(kib.saturating_mul(1_024));
+        }
+        if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
+            self.open_files
+                .set(i64::try_from(files.count()).unwrap_or(i64::MAX));
+        }
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        if let Some(most) = most {
+            self.max_files.set(i64::try_from(most).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn registered(&self, to: &mut Registry) {
+        let seconds = || Unit::Seconds;
+        to.register_with_unit(
+            "process_cpu",
+            "CPU time of the process",
+            seconds(),
+            self.cpu.clone(),
+        );
+        to.register_with_unit(
+            "process_resident_memory",
+            "Memory of the process",
+            Unit::Bytes,
+            self.resident.clone(),
+        );
+        to.register(
+            "process_open_fds",
+            "Open files of the process",
+            self.open_files.clone(),
+        );
+        to.register(
+            "process_max_fds",
+            "Most files the process may have open",
+            self.max_files.clone(),
+        );
+        to.register_with_unit(
+            "process_start_time",
+            "When the process was started",
+            seconds(),
+            self.started.clone(),
+        );
+    }
+}
+
+/// The unit of `/proc/self/stat`, in parts of a second, on every Linux there is.
+const TICKS: f64 = 100.0;
+
+fn resident_kib() -> Option<i64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// Returns when the system was started, in seconds from 1970.
+fn booted() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    line.trim().parse().ok()
 }
 
 /// What is counted most, found without looking it up.
@@ -77,6 +221,12 @@ pub const DOCUMENT: &str = "document";
 /// What has happened since the start, and what is so now.
 pub struct Metrics {
     registry: Registry,
+    /// What has names of its own.
+    plain: Registry,
+    /// Connections that are open.
+    pub connections: Gauge,
+    /// Bytes of bodies sent.
+    sent_bytes: Counter,
     requests: Family<Answered, Counter>,
     seconds: Family<On, Histogram>,
     documents: Documents,
@@ -122,6 +272,9 @@ impl Metrics {
         };
         let metrics = Self {
             registry: Registry::with_prefix("simplefeed"),
+            plain: Registry::default(),
+            connections: Gauge::default(),
+            sent_bytes: Counter::default(),
             requests,
             seconds,
             documents,
@@ -140,12 +293,14 @@ impl Metrics {
                 open: Gauge::default(),
                 log_bytes: Gauge::default(),
                 free_bytes: Gauge::default(),
+                process: Process::default(),
             }),
         };
         metrics.registered()
     }
 
     fn registered(mut self) -> Self {
+        self.register_traffic();
         let to = &mut self.registry;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         to.register("build", "The program", Info::new(version));
@@ -212,7 +367,24 @@ impl Metrics {
             Unit::Bytes,
             looked.free_bytes.clone(),
         );
+        looked.process.registered(&mut self.plain);
         self
+    }
+
+    fn register_traffic(&mut self) {
+        let to = &mut self.registry;
+        to.register("connections", "Open connections", self.connections.clone());
+        to.register_with_unit(
+            "response_body",
+            "Bytes of bodies of answers",
+            Unit::Bytes,
+            self.sent_bytes.clone(),
+        );
+    }
+
+    /// Counts the bytes of a body that is sent.
+    pub fn sent(&self, bytes: u64) {
+        self.sent_bytes.inc_by(bytes);
     }
 
     /// Counts an answer.
@@ -254,7 +426,7 @@ impl Metrics {
         self.commit_seconds.observe(time.as_secs_f64());
     }
 
-    /// Returns all of it, as Prometheus reads it. Looks at the disk.
+    /// Returns all of it as `OpenMetrics`. Looks at the disk.
     pub fn text(&self) -> String {
         let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         let head = self.log.head();
@@ -274,8 +446,35 @@ impl Metrics {
         if let Ok(bytes) = free_bytes(&looked.folder) {
             looked.free_bytes.set(whole(bytes));
         }
+        looked.process.look();
         let mut text = String::new();
+        encode(&mut text, &self.plain).expect("writing to memory does not fail");
+        let end = text.trim_end_matches("# EOF\n").len();
+        text.truncate(end);
         encode(&mut text, &self.registry).expect("writing to memory does not fail");
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_told_in_the_form_that_is_asked_for() {
+        let open = "# HELP a_seconds Time.\n# TYPE a_seconds counter\n# UNIT a_seconds seconds\na_seconds_total 1\n\
+                    # HELP b Build.\n# TYPE b info\nb_info{v=\"1\"} 1\n# EOF\n";
+        let (text, kind) = form_of(
+            open.into(),
+            "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
+        );
+        assert_eq!((text.as_str(), kind), (open, OPEN_METRICS));
+        let (text, kind) = form_of(open.into(), "*/*");
+        assert_eq!(kind, PROMETHEUS);
+        assert_eq!(
+            text,
+            "# HELP a_seconds_total Time.\n# TYPE a_seconds_total counter\na_seconds_total 1\n\
+             # HELP b_info Build.\n# TYPE b_info gauge\nb_info{v=\"1\"} 1\n"
+        );
     }
 }

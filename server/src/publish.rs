@@ -31,7 +31,7 @@ use simplefeed_core::{
     settings::{Choices, Defaults, Settings},
     sup::SupId,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{debug, error, info};
 use uuid::Uuid;
 
@@ -58,13 +58,27 @@ pub struct Append {
     pub drafts: Vec<Draft>,
     /// What ids are derived from for entries that have none.
     pub key: Option<String>,
-    /// Append only if the feed's head is this.
-    pub if_match: Option<IfMatch>,
+    /// Append only if this holds.
+    pub conditions: Conditions,
+    /// Room in memory for the entries, given back when they are stored or refused.
+    pub room: Room,
 }
 
-/// A condition on the head of a feed.
+/// Room in memory that work holds; given back when it is dropped, by whoever does the work.
+pub type Room = Option<OwnedSemaphorePermit>;
+
+/// Conditions on the head of a feed (RFC 9110, 13.1.1 and 13.1.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// The head is one of these.
+    pub if_match: Option<Heads>,
+    /// The head is none of these.
+    pub if_none_match: Option<Heads>,
+}
+
+/// Heads that a feed may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IfMatch {
+pub enum Heads {
     /// The feed exists.
     Any,
     /// The head has one of these tags, without coding.
@@ -80,6 +94,8 @@ pub struct Configure {
     pub choices: Choices,
     /// The id of a feed to be created.
     pub id: Option<FeedId>,
+    /// Change them only if this holds.
+    pub conditions: Conditions,
 }
 
 /// What became of an [`Append`].
@@ -93,6 +109,8 @@ pub struct Appended {
     pub tag: HeadTag,
     /// The feed's settings.
     pub settings: Arc<Settings>,
+    /// Whether there is such a feed: an empty batch creates none.
+    pub exists: bool,
 }
 
 /// What became of a [`Configure`].
@@ -401,16 +419,11 @@ impl Writer {
 
 fn note_changes(commit: &Commit) {
     for change in &commit.changes {
-        match change {
-            Change::Settings {
-                revision, settings, ..
-            } => {
-                info!(feed = %settings.name, revision = revision.0, "settings changed");
-            }
-            Change::Opened { feed, document, .. } if document.get() > 1 => {
-                debug!(feed = %feed.0, document = document.get(), "cut");
-            }
-            _ => {}
+        if let Change::Settings {
+            revision, settings, ..
+        } = change
+        {
+            info!(feed = %settings.name, revision = revision.0, "settings changed");
         }
     }
 }
@@ -429,6 +442,7 @@ struct Group<'w> {
     states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
     changes: Vec<Change>,
     answers: Vec<Answer>,
+    /// Bytes of the entries that the group stores.
     bytes: usize,
 }
 
@@ -467,7 +481,6 @@ impl<'w> Group<'w> {
     }
 
     fn add(&mut self, request: Request) {
-        self.bytes += size(&request, &self.defaults.author).1;
         match request {
             Request::Append(append, reply) => {
                 let outcome = self.append(append);
@@ -504,7 +517,8 @@ impl<'w> Group<'w> {
             feed,
             mut drafts,
             key,
-            if_match,
+            conditions,
+            room: _room,
         } = append;
         let (creation, state) = if let Some(state) = self.state(&feed)? {
             (vec![], state)
@@ -515,12 +529,13 @@ impl<'w> Group<'w> {
         plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
         let known = self.known(&feed, &state, &drafts)?;
         let plan = plan::plan(&state, &drafts, &known, self.defaults, self.moment)?;
-        if let Some(condition) = &if_match
-            && !plan.changes.is_empty()
-        {
-            check_condition(condition, &state, creation.is_empty())?;
+        let existed = creation.is_empty();
+        // A repeat whose answer was lost has changed the head itself.
+        if !plan.changes.is_empty() {
+            conditions.check(&state, existed)?;
         }
         let results = plan.results.clone();
+        let exists = existed || !plan.changes.is_empty();
         let state = if plan.changes.is_empty() {
             // Nothing is stored, so a feed that would have been created is not.
             state
@@ -535,15 +550,26 @@ impl<'w> Group<'w> {
             commit: 0,
             tag,
             settings: current.map_or(state.settings, Arc::new),
+            exists,
         })
     }
 
     fn configure(&mut self, configure: Configure) -> Result<Configured, PublishError> {
-        let Configure { feed, choices, id } = configure;
+        let Configure {
+            feed,
+            choices,
+            id,
+            conditions,
+        } = configure;
         choices.check()?;
         let (plan, created) = match self.state(&feed)? {
-            None => (self.create(&feed, choices, id)?, true),
+            None => {
+                let plan = self.create(&feed, choices, id)?;
+                conditions.check(&plan.state, false)?;
+                (plan, true)
+            }
             Some(state) => {
+                conditions.check(&state, true)?;
                 if id.is_some_and(|id| id != state.settings.id) {
                     let detail = "the id of a feed is given at its creation and never changes";
                     return Err(Refusal::unacceptable(detail, "settings")
@@ -655,9 +681,11 @@ impl<'w> Group<'w> {
                     id,
                     sent,
                     digest,
+                    fragment,
                     ..
                 } => {
                     self.moment.entries_before += 1;
+                    self.bytes += fragment.len();
                     if let Some(outcome) = outcomes.next() {
                         let known = Known {
                             at: *at,
@@ -679,21 +707,28 @@ impl<'w> Group<'w> {
     }
 }
 
-fn check_condition(
-    condition: &IfMatch,
-    state: &FeedState,
-    exists: bool,
-) -> Result<(), PublishError> {
-    let holds = match condition {
-        IfMatch::Any => exists,
-        IfMatch::Tags(tags) => exists && HeadTag::new(state.head.clone()).is_among(tags),
-    };
-    if holds {
-        return Ok(());
+impl Conditions {
+    fn check(&self, state: &FeedState, exists: bool) -> Result<(), Refusal> {
+        let matches = |heads: &Heads| match heads {
+            Heads::Any => exists,
+            Heads::Tags(tags) => exists && HeadTag::new(state.head.clone()).is_among(tags),
+        };
+        if self.if_match.as_ref().is_some_and(|heads| !matches(heads)) {
+            let detail = "the feed has changed since, or does not have the tag given";
+            return Err(Refusal::precondition(detail));
+        }
+        if self.if_none_match.as_ref().is_some_and(matches) {
+            let detail = match self.if_none_match {
+                Some(Heads::Any) => "the feed is there already",
+                _ => "the feed has the tag given",
+            };
+            return Err(Refusal::precondition(detail));
+        }
+        Ok(())
     }
-    Err(Refusal::precondition("the feed has changed since, or does not have the tag given").into())
 }
 
+/// Returns the entries of a request, and their bytes once they are completed with this author.
 fn size(request: &Request, author: &str) -> (usize, usize) {
     match request {
         Request::Append(append, _) => (

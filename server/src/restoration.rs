@@ -19,7 +19,7 @@ use crate::log::{EntryLog, LogError, LogHead};
 #[non_exhaustive]
 pub enum RestorationError {
     /// The clock is wrong. By a clock that is not, the epoch gets a number that no other one has.
-    #[error("the clock is behind the newest entry, of {newest}; set it first")]
+    #[error("the clock is not behind the last restoration, of {newest}; set it first")]
     Clock {
         /// When that was.
         newest: Instant,
@@ -43,9 +43,13 @@ pub fn begin_epoch(log: &dyn EntryLog, now: Instant) -> Result<Epoch, Restoratio
 
 /// Begins an epoch in commits of so many feeds.
 fn begin(log: &dyn EntryLog, now: Instant, feeds_max: usize) -> Result<Epoch, RestorationError> {
-    let LogHead { epoch, last, .. } = log.head();
-    if now < last {
-        return Err(RestorationError::Clock { newest: last });
+    let LogHead { epoch, .. } = log.head();
+    // The epoch is numbered by the clock, so that no other restoration of the same log has its number. Commits
+    // may be ahead of the clock; an epoch may not.
+    let begun = i64::from(epoch.0);
+    if !epoch.is_first() && now.second() <= begun {
+        let newest = Instant::from_micros(begun.saturating_mul(1_000_000));
+        return Err(RestorationError::Clock { newest });
     }
     let epoch = epoch.next(now);
     append(log, now, vec![Change::Epoch { epoch }])?;
@@ -179,12 +183,31 @@ mod tests {
         }
     }
 
+    /// An epoch is numbered by the clock, which must therefore be behind no other one.
     #[test]
     fn no_epoch_begins_by_a_clock_that_is_behind() {
         let log = MemoryLog::default();
         fill(&log);
-        let begun = begin_epoch(&log, second(99));
-        assert!(matches!(begun, Err(RestorationError::Clock { .. })));
-        assert_eq!(log.head().epoch, Epoch::FIRST);
+        let first = begin_epoch(&log, second(1_000)).unwrap();
+        for now in [999, 1_000] {
+            let begun = begin_epoch(&log, second(now));
+            assert!(
+                matches!(begun, Err(RestorationError::Clock { .. })),
+                "{now}"
+            );
+            assert_eq!(log.head().epoch, first);
+        }
+    }
+
+    /// A clock that was ahead once, for one commit, keeps no backup from being served.
+    #[test]
+    fn an_epoch_begins_although_commits_are_ahead_of_the_clock() {
+        let log = MemoryLog::default();
+        fill(&log);
+        let last = log.head().last;
+        assert!(second(99) < last);
+        let epoch = begin_epoch(&log, second(99)).unwrap();
+        assert_eq!((log.head().epoch, i64::from(epoch.0)), (epoch, 99));
+        assert!(log.head().last > last);
     }
 }

@@ -122,6 +122,7 @@ impl Server {
         let watermark = Watermark::open(&config.data.join("watermark"));
         let watermark = Arc::new(watermark.map_err(ServeError::Start)?);
         begin_epoch_if_restored(&log, &folder, &watermark)?;
+        watermark.begin_after(log.head().last);
         let log = Arc::new(log);
         let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
         keep_to_ourselves(&config.data).map_err(ServeError::Start)?;
@@ -150,7 +151,7 @@ impl Server {
             Arc::clone(&shared),
             config.defaults(&public_url),
             now,
-            watermark,
+            Arc::clone(&watermark),
             on_commit,
             Arc::clone(&metrics),
         );
@@ -162,6 +163,7 @@ impl Server {
             &public_url,
             config.limits,
             Arc::clone(&metrics),
+            watermark,
             now,
         );
         let handler = Arc::new(handler.telling(sup));

@@ -19,6 +19,8 @@ pub mod frozen;
 pub mod frozen_files;
 pub mod sidecar;
 pub mod archive_files;
+mod in_flight;
+pub mod open_feeds;
 pub mod index;
 pub mod watch;
 pub mod sup;

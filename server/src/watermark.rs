@@ -28,6 +28,8 @@ pub struct Watermark(Mutex<Marks>);
 struct Marks {
     /// The last second that was published.
     published: i64,
+    /// The last second that was left behind; not kept.
+    left: i64,
     /// The instant of the commit that readers do not see yet.
     stamped: Option<Instant>,
     /// When time ahead of the clock was published last.
@@ -58,6 +60,7 @@ impl Watermark {
         let published = is_read.then(|| published_in(record)).flatten();
         Ok(Self(Mutex::new(Marks {
             published: published.unwrap_or(i64::MIN),
+            left: i64::MIN,
             stamped: None,
             moved_on: None,
             file: Some(file),
@@ -68,17 +71,38 @@ impl Watermark {
     pub fn in_memory() -> Self {
         Self(Mutex::new(Marks {
             published: i64::MIN,
+            left: i64::MIN,
             stamped: None,
             moved_on: None,
             file: None,
         }))
     }
 
+    /// Leaves the second of the newest commit behind. It is called when a server starts: what it told of
+    /// that second before is not kept.
+    pub fn begin_after(&self, newest: Instant) {
+        let mut marks = self.marks();
+        marks.left = marks.left.max(newest.second());
+    }
+
+    /// Returns the last second that the writer has left behind: no commit of it, or of one before, is still
+    /// to come. Nothing is kept, so that reading leaves no trace.
+    pub fn leave(&self, clock: Instant) -> i64 {
+        let mut marks = self.marks();
+        let over = clock.second() - 1;
+        let possible = marks
+            .stamped
+            .map_or(over, |stamped| over.min(stamped.second() - 1));
+        marks.left = marks.left.max(possible);
+        marks.left
+    }
+
     /// Returns the instant of the next commit: the time on the clock, but later than the last commit and
-    /// than every second published. It counts as on its way until it is [`settled`](Self::settled).
+    /// than every second published or left behind. It counts as on its way until it is [`settled`](Self::settled).
     pub fn stamp(&self, clock: Instant, last: Instant) -> Instant {
         let mut marks = self.marks();
-        let after = marks.published.saturating_add(1).saturating_mul(1_000_000);
+        let before = marks.published.max(marks.left);
+        let after = before.saturating_add(1).saturating_mul(1_000_000);
         let instant = clock
             .max(last.plus_micros(1))
             .max(Instant::from_micros(after));
@@ -194,6 +218,23 @@ mod tests {
         mark.settled();
         assert_eq!(mark.publish(at(50_000), late), 100);
         assert!(mark.stamp(at(50_000), late) >= at(101_000));
+    }
+
+    /// What is left behind stays so: by commits on their way, by a clock that is set back, by a restart.
+    #[test]
+    fn no_commit_comes_in_a_second_that_was_left() {
+        let mark = Watermark::in_memory();
+        mark.stamp(at(10_900), at(0));
+        assert_eq!(mark.leave(at(12_000)), 9, "a commit is on its way");
+        mark.settled();
+        assert_eq!(mark.leave(at(12_000)), 11);
+        assert_eq!(mark.stamp(at(5_000), at(10_900)), at(12_000));
+        mark.settled();
+        assert_eq!(mark.leave(at(5_000)), 11);
+        let restarted = Watermark::in_memory();
+        restarted.begin_after(at(12_000));
+        assert_eq!(restarted.leave(at(12_300)), 12);
+        assert_eq!(restarted.stamp(at(12_300), at(12_000)), at(13_000));
     }
 
     /// Goal: whoever asks all the time does not make time run.

@@ -260,7 +260,7 @@ fn h_22_errors_and_redirects_are_not_stored() {
     let redirect = server.get("/feeds/a");
     assert_eq!(
         (redirect.status, redirect.header("location")),
-        (303, "a/recent.atom")
+        (307, "a/recent.atom")
     );
 }
 

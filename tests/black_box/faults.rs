@@ -132,7 +132,7 @@ impl Known {
         self.check_frozen(server);
         for feed in ["a", "b"] {
             let sent: Vec<_> = self.batches.iter().filter(|(of, ..)| of == feed).collect();
-            let exists = server.get(&format!("/feeds/{feed}")).status == 303;
+            let exists = server.get(&format!("/feeds/{feed}")).status == 307;
             let url = server.url(&format!("/feeds/{feed}"));
             let printed = if exists {
                 simplefeed(&["replay", &url], b"")

@@ -20,6 +20,8 @@ mod site;
 mod nginx;
 
 mod access;
+mod amplifying;
+mod answers;
 mod chain;
 mod commands;
 mod conditional;

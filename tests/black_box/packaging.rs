@@ -261,6 +261,8 @@ const SYSTEMCTL: &str = "#!/bin/bash\nset -eu\ncd \"$(dirname \"$0\")/..\"\n\
         for _ in $(seq 600); do simplefeed-server health >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1;;\n\
     stop) [ \"$*\" = 'stop simplefeed.socket simplefeed.service' ] || exit 1\n\
         kill \"$(cat pid)\"; while kill -0 \"$(cat pid)\" 2>/dev/null; do sleep 0.05; done;;\n\
+    daemon-reload) ;;\n\
+    enable) [ \"$*\" = 'enable simplefeed.socket simplefeed.service' ] || exit 1;;\n\
     reload) before=$(grep -c 'read again' log || true); kill -HUP \"$(cat pid)\"\n\
         for _ in $(seq 600); do [ \"$(grep -c 'read again' log)\" -gt \"$before\" ] && exit 0; sleep 0.1; done; exit 1;;\n\
     esac\n";

@@ -205,7 +205,7 @@ fn power_cut(run: usize, start: impl Fn(&Path) -> Server) -> Option<(usize, usiz
         let server = Server::start(&data, &[]);
         let mut found = std::collections::HashSet::new();
         for feed in ["f0", "f1"] {
-            if server.get(&format!("/feeds/{feed}")).status == 303 {
+            if server.get(&format!("/feeds/{feed}")).status == 307 {
                 let ids = simplefeed(
                     &[
                         "replay",

@@ -327,6 +327,12 @@ fn compression_by_the_proxy_confuses_nobody() {
 pub(crate) fn stubborn(site: &str) -> String {
     let keep = "proxy_cache simplefeed; proxy_ignore_headers Cache-Control Expires; proxy_cache_valid 200 1h;";
     let site = replace(site, "proxy_ignore_headers Vary;", "");
+    let past = " $simplefeed_past_caches;";
+    let site = replace(
+        &site,
+        &format!("proxy_cache_bypass $http_authorization{past}"),
+        "",
+    );
     let keep = keep.replace("ignore_headers", "ignore_headers Vary");
     replace(&site, "proxy_cache simplefeed;", &keep)
 }

@@ -348,7 +348,7 @@ fn repeats_are_duplicates() {
     );
 }
 
-/// Our deviation from RFC 4287, 4.1.3.3: JSON content is no Base64, and no byte of it is changed.
+/// RFC 4287, 4.1.3.3, rule 5: JSON content is text as it is, and no byte of it is changed.
 #[test]
 fn json_stands_as_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -356,7 +356,7 @@ fn json_stands_as_text() {
     let line = "{\"id\":\"urn:t:1\",\"content\":{\"b\": 1.0,\"a\":[1e3,  \"<&>\"]}}";
     assert_eq!(server.publish("a", line).status, 201);
     let expected =
-        "<content type=\"application/json\">{\"b\": 1.0,\"a\":[1e3,  \"&lt;&amp;&gt;\"]}</content>";
+        "<content type=\"text/json\">{\"b\": 1.0,\"a\":[1e3,  \"&lt;&amp;&gt;\"]}</content>";
     let document = server.get("/feeds/a/recent.atom").text();
     assert!(document.contains(expected), "{document}");
 }

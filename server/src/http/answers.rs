@@ -7,15 +7,16 @@ use http_body_util::Full;
 use hyper::{
     Response, StatusCode,
     header::{
-        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, LOCATION, RETRY_AFTER,
-        VARY, WWW_AUTHENTICATE,
+        ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, LOCATION,
+        RETRY_AFTER, VARY, WWW_AUTHENTICATE,
     },
 };
 use simplefeed_core::{feed::FeedName, header::RECENT};
 
 use super::{
     conditional::Verdict,
-    problem::{PROBLEM_TYPE, Problem},
+    problem::{Accepts, PROBLEM_TYPE, Problem},
+    publishing::ENTRY_TYPES,
     reply::{NO_STORE, Reply},
 };
 use crate::{access::Denied, publish::PublishError, views::documents::HeadTag};
@@ -52,9 +53,9 @@ pub(super) fn answer_to(
     Ok(answer)
 }
 
-/// Leads to the feed's recent document.
+/// Leads to the feed's recent document. Some feed readers take 303 for a final answer; all take 307.
 pub(super) fn redirect(feed: &FeedName) -> Answer {
-    let mut answer = plain(StatusCode::SEE_OTHER, "");
+    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
     // Relative, so that it leads on wherever a proxy shows us.
     let location = format!("{feed}/{RECENT}");
     answer
@@ -123,9 +124,14 @@ pub(super) fn problem_answer(problem: &Problem) -> Answer {
     if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    if problem.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
-        let codings = HeaderValue::from_static("identity");
-        headers.insert(ACCEPT_ENCODING, codings);
+    match problem.accepts() {
+        Some(Accepts::NoCoding) => {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        Some(Accepts::OtherType) => {
+            headers.insert(ACCEPT, HeaderValue::from_static(ENTRY_TYPES));
+        }
+        None => {}
     }
     if problem.status() == StatusCode::NOT_ACCEPTABLE {
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));

@@ -4,10 +4,19 @@
 
 use bytes::Bytes;
 use serde::Serialize;
-use simplefeed_core::{feed::FeedName, header::RECENT, limits::CATALOGUE_FEEDS_MAX};
+use simplefeed_core::{
+    feed::FeedName, header::RECENT, limits::CATALOGUE_FEEDS_MAX, plan::FeedHead, settings::Settings,
+};
 
 use super::problem::Problem;
-use crate::log::{EntryLog, LogError, settings_of};
+use crate::{
+    log::{EntryLog, LogError, settings_of},
+    views::open_feeds::OpenFeeds,
+};
+
+/// How many feeds are looked up: one more than is shown. That there are more is told by the last one shown,
+/// for the others may be closed to who asks.
+const SHOWN_AND_ONE: usize = CATALOGUE_FEEDS_MAX + 1;
 
 #[derive(Serialize)]
 struct Catalogue {
@@ -37,18 +46,17 @@ pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
     }
 }
 
-/// Returns the part of the catalogue behind a feed, as JSON; `shows` says whether one that is closed is
-/// shown.
+/// Returns the part of the catalogue behind a feed that `shows` lets be seen, as JSON. Returns, too,
+/// whether any of those listed is closed.
 pub(super) fn list(
     log: &dyn EntryLog,
     mut after: Option<FeedName>,
     public_url: &str,
     shows: impl Fn(&FeedName) -> bool,
-) -> Result<Bytes, LogError> {
+) -> Result<(Bytes, bool), LogError> {
     let mut feeds: Vec<CatalogueFeed> = vec![];
-    // One more than is shown: that there are more is told by the last one shown, for the others may
-    // be closed to who asks.
-    while feeds.len() <= CATALOGUE_FEEDS_MAX {
+    let mut lists_closed = false;
+    while feeds.len() < SHOWN_AND_ONE {
         let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
         let Some((last, _)) = found.last() else { break };
         after = Some(last.clone());
@@ -57,19 +65,46 @@ pub(super) fn list(
             if settings.is_closed() && !shows(name) {
                 continue;
             }
-            feeds.push(CatalogueFeed {
-                name: name.to_string(),
-                id: settings.id.to_string(),
-                title: settings.title().into(),
-                entries: head.next.0,
-                href: format!("{public_url}/feeds/{name}/{RECENT}"),
-            });
+            lists_closed |= settings.is_closed();
+            feeds.push(listed(head, &settings, public_url));
         }
     }
+    Ok((page(feeds, public_url), lists_closed))
+}
+
+/// Returns the part of the catalogue behind a feed that everybody sees, as JSON. Feeds that are closed
+/// cost nothing.
+pub(super) fn list_open(
+    log: &dyn EntryLog,
+    open: &OpenFeeds,
+    after: Option<&FeedName>,
+    public_url: &str,
+) -> Result<Bytes, LogError> {
+    let mut feeds = vec![];
+    for name in open.names(log, after, SHOWN_AND_ONE)? {
+        if let Some(head) = log.named(&name)? {
+            let settings = settings_of(log, head.feed, head.revision)?;
+            feeds.push(listed(&head, &settings, public_url));
+        }
+    }
+    Ok(page(feeds, public_url))
+}
+
+fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFeed {
+    CatalogueFeed {
+        name: settings.name.to_string(),
+        id: settings.id.to_string(),
+        title: settings.title().into(),
+        entries: head.next.0,
+        href: format!("{public_url}/feeds/{}/{RECENT}", settings.name),
+    }
+}
+
+fn page(mut feeds: Vec<CatalogueFeed>, public_url: &str) -> Bytes {
     let more = feeds.len() > CATALOGUE_FEEDS_MAX;
     feeds.truncate(CATALOGUE_FEEDS_MAX);
     let last = feeds.last().filter(|_| more);
     let next = last.map(|last| format!("{public_url}/feeds?after={}", last.name));
     let body = serde_json::to_vec(&Catalogue { feeds, next });
-    Ok(body.expect("a catalogue has a JSON form").into())
+    body.expect("a catalogue has a JSON form").into()
 }

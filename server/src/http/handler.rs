@@ -10,18 +10,18 @@ use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Uri,
     body::{Body as _, Incoming},
     header::{
-        ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName,
-        HeaderValue, LINK, LOCATION, VARY,
+        ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE,
+        ETAG, HeaderName, HeaderValue, LINK, LOCATION, VARY,
     },
 };
 use simplefeed_core::{
     feed::{DocumentName, FeedKey, FeedName, Numbered},
     instant::Instant,
-    limits::BODY_BYTES_MAX,
+    limits::FEED_NAME_BYTES_MAX,
     settings::Settings,
     sup::SUP_HEADER,
 };
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 use tracing::{Level, debug, enabled, error};
 
 use super::{
@@ -36,14 +36,14 @@ use super::{
     publishing::{self, EntryMedia},
     ready::{Ready, ReadyAnswers},
     reply::{Audience, Lifetimes, NO_STORE, Reply, repr_digest},
-    request::{check_request, is_reading, read_body},
+    request::{check_request, drain, is_reading, read_body, waits_to_send},
     routes::Route,
 };
 use crate::{
     access::{Access, Right},
     config::Limits,
     log::{Closed, EntryLog, LogError, settings_of},
-    metrics::{DOCUMENT, Fate, METRICS_TYPE, Metrics},
+    metrics::{DOCUMENT, Fate, Metrics, form_of},
     publish::{Append, Configure, Publisher},
     sup::{Sup, Told},
     views::{
@@ -51,6 +51,7 @@ use crate::{
         documents::{Address, Body, Coding, Documents, Resource, growing_listing},
         sup::Circle,
     },
+    watermark::Watermark,
 };
 
 /// Bodies above this are read into entries on a thread that may take its time.
@@ -73,7 +74,8 @@ pub struct Handler {
     prefix: String,
     limits: Limits,
     /// Room for the bodies of requests, in KiB.
-    bodies: Semaphore,
+    bodies: Arc<Semaphore>,
+    watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
     /// What is told of updates, if anything is.
     sup: Option<Arc<Sup>>,
@@ -87,10 +89,23 @@ pub struct Handler {
 struct Shown {
     audience: Audience,
     sup: Option<HeaderValue>,
+    over: i64,
+}
+
+/// How an answer is given.
+#[derive(Debug)]
+struct Terms {
+    audience: Audience,
+    /// How long it may be kept.
+    policy: HeaderValue,
+    more: Vec<(HeaderName, HeaderValue)>,
+    /// The last second that the writer had left behind before the resource was looked up.
+    over: i64,
 }
 
 impl Handler {
     /// Returns a handler; `public_url` is where clients see the server.
+    #[expect(clippy::too_many_arguments, reason = "it is put together in one place")]
     pub fn new(
         documents: Arc<Documents>,
         publisher: Publisher,
@@ -98,6 +113,7 @@ impl Handler {
         public_url: &url::Url,
         limits: Limits,
         metrics: Arc<Metrics>,
+        watermark: Arc<Watermark>,
         clock: fn() -> Instant,
     ) -> Self {
         Self {
@@ -108,12 +124,18 @@ impl Handler {
             public_url: public_url.as_str().trim_end_matches('/').into(),
             prefix: public_url.path().trim_end_matches('/').into(),
             limits,
-            bodies: Semaphore::new(BODIES_KIB_MAX),
+            bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
+            watermark,
             metrics,
             sup: None,
             apart: Semaphore::new(1),
             clock,
         }
+    }
+
+    /// Returns what the server counts.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// Tells of updates, too, if there is something that knows of them.
@@ -153,26 +175,46 @@ impl Handler {
         }
         let status = answer.status().as_u16();
         self.metrics.answered(route, status, began.elapsed());
+        self.metrics
+            .sent(answer.body().size_hint().exact().unwrap_or(0));
         answer
     }
 
+    /// Answers a request, and takes what is left of its body.
     async fn dispatch(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         route: Option<Route>,
         access: &Access,
     ) -> Result<Answer, Problem> {
-        if let Err(problem) = check_request(&request) {
+        let waits = waits_to_send(&request);
+        let answer = self.decide(&mut request, route, access).await;
+        let mut answer = answer.unwrap_or_else(|problem| problem_answer(&problem));
+        let body = request.body_mut();
+        let is_left = !body.is_end_stream();
+        if is_left && (waits || !drain(body).await) {
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(CONNECTION, close);
+        }
+        Ok(answer)
+    }
+
+    async fn decide(
+        &self,
+        request: &mut Request<Incoming>,
+        route: Option<Route>,
+        access: &Access,
+    ) -> Result<Answer, Problem> {
+        if let Err(problem) = check_request(request) {
             let mut answer = problem_answer(&problem);
             // What follows may be of the same request; nobody knows where it ends.
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(CONNECTION, close);
             return Ok(answer);
         }
-        let reading = is_reading(&request);
+        let reading = is_reading(request);
         let path = request.uri().path();
-        let route =
-            route.ok_or_else(|| Problem::not_found(format!("there is nothing at {path}")))?;
+        let route = route.ok_or_else(|| nothing_at(path))?;
         let headers = request.headers();
         match (route, request.method()) {
             (Route::Resource(feed, address), _) if reading => {
@@ -227,6 +269,7 @@ impl Handler {
         headers: &HeaderMap,
         access: &Access,
     ) -> Result<Shown, Problem> {
+        let over = self.watermark.leave((self.clock)());
         let mut state = self.documents.current(feed);
         if state.is_none() {
             let (documents, name) = (Arc::clone(&self.documents), feed.clone());
@@ -241,7 +284,11 @@ impl Handler {
             return Err(absent(feed));
         };
         let sup = self.announcement(&state.settings);
-        Ok(Shown { audience, sup })
+        Ok(Shown {
+            audience,
+            sup,
+            over,
+        })
     }
 
     /// Returns what answers about a feed tell of its SUP-ID (rules SUP-A1, SUP-A4).
@@ -267,7 +314,7 @@ impl Handler {
         match (found, address) {
             (Some(resource), _) => self.show(path, headers, resource, shown).await,
             (None, Address::Document(name)) => {
-                let mut answer = self.renamed(feed, name).await?;
+                let mut answer = self.renamed(feed, name, shown.audience).await?;
                 announce(&mut answer, shown.sup);
                 Ok(answer)
             }
@@ -276,16 +323,31 @@ impl Handler {
     }
 
     /// Leads on to a document that a restoration has given another name: the document before it links
-    /// to this one for ever.
-    async fn renamed(&self, feed: FeedName, name: DocumentName) -> Result<Answer, Problem> {
+    /// to this one for ever. So this answer is kept as long as the document, or caches would lack it when the server
+    /// is away.
+    async fn renamed(
+        &self,
+        feed: FeedName,
+        name: DocumentName,
+        audience: Audience,
+    ) -> Result<Answer, Problem> {
         let documents = Arc::clone(&self.documents);
         let absent = absent(&feed);
-        let renamed = off_thread(move || documents.renamed(&feed, name)).await?;
-        let location = renamed.ok_or(absent)?.to_string();
+        let found = off_thread(move || {
+            let Some(renamed) = documents.renamed(&feed, name)? else {
+                return Ok(None);
+            };
+            let resource = documents.resource(&feed, &Address::Document(renamed))?;
+            Ok(resource.map(|resource| (renamed, resource)))
+        });
+        let (renamed, resource) = found.await?.ok_or(absent)?;
+        let location = renamed.to_string();
         let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
         answer
             .headers_mut()
             .insert(LOCATION, header_value(&location));
+        let policy = self.lifetimes.of(&resource, audience);
+        answer.headers_mut().insert(CACHE_CONTROL, policy);
         Ok(answer)
     }
 
@@ -301,23 +363,31 @@ impl Handler {
         let sup = shown
             .sup
             .map(|sup| (HeaderName::from_static(SUP_HEADER), sup));
-        let more = sup.into_iter().collect();
-        self.send(path, headers, resource, shown.audience, policy, more)
-            .await
+        let terms = Terms {
+            audience: shown.audience,
+            policy,
+            more: sup.into_iter().collect(),
+            over: shown.over,
+        };
+        self.send(path, headers, resource, terms).await
     }
 
-    /// Answers with a resource found at `path`, which may be kept as `policy` says.
+    /// Answers with a resource found at `path`.
     async fn send(
         &self,
         path: &str,
         headers: &HeaderMap,
         resource: Resource,
-        audience: Audience,
-        policy: HeaderValue,
-        more: Vec<(HeaderName, HeaderValue)>,
+        terms: Terms,
     ) -> Result<Answer, Problem> {
         let coding = negotiate(headers).ok_or_else(Problem::not_acceptable)?;
-        let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)());
+        let Terms {
+            audience,
+            policy,
+            more,
+            over,
+        } = terms;
+        let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)(), over);
         let verdict = reply.verdict(headers);
         let body = match verdict {
             Verdict::Send => {
@@ -365,17 +435,22 @@ impl Handler {
         off_thread(move || documents.body(&resource, coding)).await
     }
 
-    async fn append(&self, feed: FeedName, request: Request<Incoming>) -> Result<Answer, Problem> {
+    async fn append(
+        &self,
+        feed: FeedName,
+        request: &mut Request<Incoming>,
+    ) -> Result<Answer, Problem> {
         let media = EntryMedia::of(request.headers())?;
         let key = publishing::idempotency_key(request.headers())?;
-        let if_match = publishing::if_match(request.headers())?;
-        let _room = self.room_for(&request).await?;
-        let body = read_body(request, &self.limits).await?;
-        let drafts = if body.len() <= INLINE_BODY_BYTES {
-            media.drafts(&body)
+        let conditions = publishing::conditions(request.headers())?;
+        let read = read_body(request.body_mut(), &self.limits, &self.bodies);
+        let (body, room) = read.await?;
+        let (drafts, room) = if body.len() <= INLINE_BODY_BYTES {
+            (media.drafts(&body), room)
         } else {
-            let drafts = tokio::task::spawn_blocking(move || media.drafts(&body)).await;
-            drafts.map_err(|error| {
+            // The room goes where the work goes: it is done even if the client leaves.
+            let work = tokio::task::spawn_blocking(move || (media.drafts(&body), room));
+            work.await.map_err(|error| {
                 error!(%error, "reading entries failed");
                 Problem::internal()
             })?
@@ -385,7 +460,8 @@ impl Handler {
             feed,
             drafts,
             key,
-            if_match,
+            conditions,
+            room,
         };
         let offered = append.drafts.len();
         let appended = match self.publisher.append(append).await {
@@ -398,7 +474,9 @@ impl Handler {
         let duplicates = appended.results.iter().filter(|one| one.duplicate).count();
         self.metrics.published(Fate::Duplicate, duplicates);
         self.metrics.published(Fate::Appended, offered - duplicates);
+        // An empty batch makes no feed, so there is nothing to announce.
         let sup = self.announcement(&appended.settings);
+        let sup = sup.filter(|_| appended.exists);
         let new = appended.results.iter().any(|outcome| !outcome.duplicate);
         let status = if new {
             StatusCode::CREATED
@@ -406,6 +484,9 @@ impl Handler {
             StatusCode::OK
         };
         let mut answer = json(status, publishing::append_answer(&appended), &appended.tag);
+        if !appended.exists {
+            answer.headers_mut().remove(ETAG);
+        }
         if let Some(location) = publishing::entry_location(&appended) {
             answer
                 .headers_mut()
@@ -415,33 +496,22 @@ impl Handler {
         Ok(answer)
     }
 
-    /// Waits until there is room in memory for a request's body. It is given back with what is returned.
-    async fn room_for(&self, request: &Request<Incoming>) -> Result<SemaphorePermit<'_>, Problem> {
-        let hint = request.body().size_hint();
-        let most = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX);
-        let bytes = hint.exact().unwrap_or(most).min(most);
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let room = tokio::time::timeout(self.limits.body, self.bodies.acquire_many(kib)).await;
-        match room {
-            Ok(Ok(room)) => Ok(room),
-            _ => Err(Problem::busy()),
-        }
-    }
-
     async fn configure(
         &self,
         feed: FeedName,
-        request: Request<Incoming>,
+        request: &mut Request<Incoming>,
     ) -> Result<Answer, Problem> {
-        let headers = request.headers().clone();
-        let _room = self.room_for(&request).await?;
-        let body = read_body(request, &self.limits).await?;
-        let (choices, id) = publishing::settings_body(&headers, &body)?;
-        match self
-            .publisher
-            .configure(Configure { feed, choices, id })
-            .await
-        {
+        let conditions = publishing::conditions(request.headers())?;
+        let read = read_body(request.body_mut(), &self.limits, &self.bodies);
+        let (body, _room) = read.await?;
+        let (choices, id) = publishing::settings_body(request.headers(), &body)?;
+        let configure = Configure {
+            feed,
+            choices,
+            id,
+            conditions,
+        };
+        match self.publisher.configure(configure).await {
             Ok(configured) => {
                 let status = if configured.created {
                     StatusCode::CREATED
@@ -473,15 +543,31 @@ impl Handler {
             Audience::Everybody
         };
         let (asking, rules) = (headers.clone(), access.clone());
+        let over = self.watermark.leave((self.clock)());
         let listing = off_thread(move || {
-            let shows = |name: &FeedName| rules.shows(&asking, name);
-            let body = catalogue::list(&**documents.log(), after, &public_url, shows)?;
-            Ok(growing_listing(body))
+            let (log, open) = (&**documents.log(), documents.open());
+            let (body, lists_closed) = if rules.is_stranger(&asking) {
+                let body = catalogue::list_open(log, open, after.as_ref(), &public_url)?;
+                (body, false)
+            } else {
+                let shows = |name: &FeedName| rules.shows(&asking, name);
+                catalogue::list(log, after, &public_url, shows)?
+            };
+            Ok((growing_listing(body), lists_closed))
         });
-        let listing = listing.await?;
-        let policy = self.lifetimes.of(&listing, audience);
-        let sent = self.send(path, headers, listing, audience, policy, vec![]);
-        let mut answer = sent.await?;
+        let (listing, lists_closed) = listing.await?;
+        let audience = if lists_closed {
+            Audience::Entitled
+        } else {
+            audience
+        };
+        let terms = Terms {
+            audience,
+            policy: self.lifetimes.of(&listing, audience),
+            more: vec![],
+            over,
+        };
+        let mut answer = self.send(path, headers, listing, terms).await?;
         depends_on_reader(&mut answer);
         Ok(answer)
     }
@@ -503,6 +589,7 @@ impl Handler {
             // Nothing is asked but the path.
             Some(_) => period_of("", sup.periods())?,
         };
+        let over = self.watermark.leave((self.clock)());
         let told = self.told(sup, period, headers, circle, window, access);
         let told = told.await?.ok_or_else(|| match window {
             Some(_) => nothing(),
@@ -521,9 +608,13 @@ impl Handler {
             let link = format!("<{previous}>; rel=\"prev-archive\"");
             (LINK, header_value(&link))
         });
-        let more = previous.into_iter().collect();
-        let place = place_of(uri);
-        let sent = self.send(place, headers, told.resource, audience, policy, more);
+        let terms = Terms {
+            audience,
+            policy,
+            more: previous.into_iter().collect(),
+            over,
+        };
+        let sent = self.send(place_of(uri), headers, told.resource, terms);
         let mut answer = sent.await?;
         if circle == Circle::Apart {
             depends_on_reader(&mut answer);
@@ -547,15 +638,22 @@ impl Handler {
             return Ok(Some(told));
         }
         let sup = Arc::clone(sup);
-        // Each is made for whoever asks; one at a time.
-        let turn = match circle {
-            Circle::Public => None,
-            Circle::Apart => Some(self.apart.acquire().await),
+        let is_stranger = access.is_stranger(headers);
+        // Each is made for whoever asks; one at a time. A stranger's costs little, and holds up nobody.
+        let turn = if circle == Circle::Apart && !is_stranger {
+            Some(self.apart.acquire().await)
+        } else {
+            None
         };
-        let log = Arc::clone(self.documents.log());
+        let documents = Arc::clone(&self.documents);
         let (asking, rules) = (headers.clone(), access.clone());
         let told = off_thread(move || {
-            let tells = |feed| may_be_told(&*log, feed, &rules, &asking);
+            let (log, open) = (&**documents.log(), documents.open());
+            let tells =
+                |feed| {
+                    Ok(open.has(log, feed)?
+                        || !is_stranger && may_be_told(log, feed, &rules, &asking)?)
+                };
             match (circle, window) {
                 (_, Some(name)) => sup.archived(circle, name, &tells),
                 (Circle::Public, None) => Ok(sup.public(period)),
@@ -591,6 +689,21 @@ impl Handler {
             })
         })
         .await
+    }
+}
+
+/// Returns the problem of a path that names nothing.
+fn nothing_at(path: &str) -> Problem {
+    let feed = path
+        .split("/feeds/")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next());
+    match feed.filter(|feed| FeedName::parse(feed).is_none()) {
+        Some(feed) => Problem::not_found(format!(
+            "there is nothing at {path}: {feed:?} is no name of a feed, which begins with a lower-case letter or a \
+             digit and has letters, digits, '.', '_' and '-', {FEED_NAME_BYTES_MAX} at most"
+        )),
+        None => Problem::not_found(format!("there is nothing at {path}")),
     }
 }
 
@@ -654,9 +767,13 @@ pub async fn metrics(request: &Request<Incoming>, metrics: &Arc<Metrics>) -> Ans
     let Ok(text) = tokio::task::spawn_blocking(move || metrics.text()).await else {
         return failed();
     };
+    let accept = request.headers().get(ACCEPT);
+    let accept = accept.and_then(|accept| accept.to_str().ok());
+    let (text, kind) = form_of(text, accept.unwrap_or_default());
     let mut answer = Response::new(Full::from(text));
     let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(VARY, HeaderValue::from_static("accept"));
     headers.insert(CACHE_CONTROL, NO_STORE);
     answer
 }

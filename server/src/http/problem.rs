@@ -33,6 +33,18 @@ pub struct Problem {
     rule: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     conflicts: Vec<ConflictMember>,
+    #[serde(skip)]
+    accepts: Accepts,
+}
+
+/// What a body must be that was not taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accepts {
+    /// Of another media type.
+    #[default]
+    OtherType,
+    /// Without a content coding.
+    NoCoding,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -60,6 +72,7 @@ impl Problem {
             line: None,
             rule: None,
             conflicts: vec![],
+            accepts: Accepts::default(),
         }
     }
 
@@ -128,6 +141,19 @@ impl Problem {
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             detail,
         )
+    }
+
+    /// The body has a content coding.
+    pub fn content_coding(detail: impl Into<String>) -> Self {
+        Self {
+            accepts: Accepts::NoCoding,
+            ..Self::media_type(detail)
+        }
+    }
+
+    /// Returns what the server would have taken instead (RFC 9110, 12.5.1 and 12.5.3).
+    pub fn accepts(&self) -> Option<Accepts> {
+        (self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE).then_some(self.accepts)
     }
 
     /// The body is too long.
@@ -233,7 +259,7 @@ impl From<Denied> for Problem {
                 "forbidden",
                 "forbidden",
                 forbidden,
-                "the token is not for this feed, or not for this",
+                "the token may not do this with this feed: its right is a lesser one, or for other feeds",
             ),
             Denied::NotHere => (
                 "forbidden",

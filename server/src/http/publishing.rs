@@ -2,7 +2,9 @@
 //!
 //! Pure: from headers and body to what the writer takes, and from its outcome to JSON.
 
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, IF_MATCH};
+use hyper::header::{
+    CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH,
+};
 use serde::{Deserialize, Serialize};
 use simplefeed_core::{
     cut::Period,
@@ -16,7 +18,10 @@ use simplefeed_core::{
 };
 
 use super::{conditional::TagList, problem::Problem};
-use crate::publish::{Appended, Configured, IfMatch};
+use crate::publish::{Appended, Conditions, Configured, Heads};
+
+/// The media types that entries may have, as a list.
+pub const ENTRY_TYPES: &str = "application/atom+xml, application/json, application/x-ndjson";
 
 /// The media types that entries may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +50,19 @@ impl EntryMedia {
                 .then(|| value.trim().trim_matches('"'))
         });
         if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
-            return Err(Problem::media_type("the body must be UTF-8"));
+            return Err(Problem::media_type(format!(
+                "the body must be UTF-8; the request has {}",
+                shown(kind)
+            )));
         }
         match essence(kind).as_str() {
             "application/atom+xml" => Ok(Self::Atom),
             "application/json" => Ok(Self::Json),
             "application/x-ndjson" => Ok(Self::Ndjson),
-            _ => Err(Problem::media_type(
-                "entries are application/atom+xml, application/json or application/x-ndjson",
-            )),
+            _ => Err(Problem::media_type(format!(
+                "entries are {ENTRY_TYPES}; the request has {}",
+                shown(kind)
+            ))),
         }
     }
 
@@ -71,6 +80,15 @@ impl EntryMedia {
     }
 }
 
+/// Returns a media type as it was sent, for a message.
+fn shown(kind: &str) -> String {
+    if kind.is_empty() {
+        return "no Content-Type".into();
+    }
+    let kind: String = kind.chars().take(100).collect();
+    format!("Content-Type {kind:?}")
+}
+
 fn media_type(headers: &HeaderMap) -> &str {
     headers
         .get(CONTENT_TYPE)
@@ -86,7 +104,7 @@ fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
             .trim_ascii()
             .eq_ignore_ascii_case(b"identity")
         {
-            return Err(Problem::media_type(
+            return Err(Problem::content_coding(
                 "a body is accepted without content coding only",
             ));
         }
@@ -115,20 +133,30 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     Ok(Some(text.into()))
 }
 
-/// Returns the condition under which to append.
+/// Returns the conditions under which to publish.
 ///
 /// # Errors
 ///
-/// A problem with status 400 if it is no list of entity tags.
-pub fn if_match(headers: &HeaderMap) -> Result<Option<IfMatch>, Problem> {
-    match TagList::of(headers, &IF_MATCH) {
+/// A problem with status 400 if one of them is no list of entity tags.
+pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
+    Ok(Conditions {
+        if_match: heads(headers, &IF_MATCH)?,
+        if_none_match: heads(headers, &IF_NONE_MATCH)?,
+    })
+}
+
+fn heads(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Heads>, Problem> {
+    match TagList::of(headers, name) {
         None => Ok(None),
-        Some(TagList::Any) => Ok(Some(IfMatch::Any)),
+        Some(TagList::Any) => Ok(Some(Heads::Any)),
         // A proxy that compresses makes our tags weak, so weakness is not held against them.
-        Some(TagList::Tags(tags)) => Ok(Some(IfMatch::Tags(
+        Some(TagList::Tags(tags)) => Ok(Some(Heads::Tags(
             tags.iter().map(|tag| tag.tag().into()).collect(),
         ))),
-        Some(TagList::Invalid) => Err(Problem::malformed("If-Match is not a list of entity tags")),
+        Some(TagList::Invalid) => {
+            let detail = format!("{name} is not a list of entity tags");
+            Err(Problem::malformed(detail))
+        }
     }
 }
 
@@ -184,7 +212,7 @@ pub fn entry_location(appended: &Appended) -> Option<String> {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "settings (a JSON object)")]
 struct SettingsBody {
     id: Option<String>,
     title: Option<String>,
@@ -207,7 +235,10 @@ pub fn settings_body(
 ) -> Result<(Choices, Option<FeedId>), Problem> {
     check_uncoded(headers)?;
     if essence(media_type(headers)) != "application/json" {
-        return Err(Problem::media_type("settings are application/json"));
+        return Err(Problem::media_type(format!(
+            "settings are application/json; the request has {}",
+            shown(media_type(headers))
+        )));
     }
     let parsed: SettingsBody = serde_json::from_slice(body).map_err(|error| {
         let refusal = if error.is_data() {

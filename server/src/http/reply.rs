@@ -83,16 +83,18 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Prepares an answer that may be kept as `policy` says. `now` is the time on our clock.
+    /// Prepares an answer that may be kept as `policy` says. `now` is the time on our clock, and `over` the last
+    /// second that the writer has left behind: no commit of it or before is still to come.
     pub fn new(
         resource: &Resource,
         coding: Coding,
         policy: HeaderValue,
         more: Vec<(HeaderName, HeaderValue)>,
         now: Instant,
+        over: i64,
     ) -> Self {
         let tag = EntityTag::strong(&resource.tag(coding));
-        let modified = told_modification(resource.modified, resource.frozen, now);
+        let modified = told_modification(resource.modified, resource.frozen, now, over);
 
         let mut headers = HeaderMap::with_capacity(12);
         headers.insert(CACHE_CONTROL, policy);
@@ -132,16 +134,18 @@ impl Reply {
 
 /// Returns the second to tell as `Last-Modified` (rule H-4).
 ///
-/// What grows may change again in the same second, so that second must be over. What is final may
-/// not claim to be from the future, which our clock can be behind.
-fn told_modification(modified: Option<Instant>, frozen: bool, now: Instant) -> Option<i64> {
+/// What grows may change again in the same second, so the writer must have left that second behind: that
+/// it is over on the clock is not enough, because a commit of it may still be on its way. No date is told that is
+/// later than now, which our clock can be behind.
+fn told_modification(
+    modified: Option<Instant>,
+    frozen: bool,
+    now: Instant,
+    over: i64,
+) -> Option<i64> {
     let second = modified?.second();
-    let over = if frozen {
-        second <= now.second()
-    } else {
-        second < now.second()
-    };
-    over.then_some(second)
+    let is_final = frozen || second <= over;
+    (is_final && second <= now.second()).then_some(second)
 }
 
 /// Returns the `Repr-Digest` of coded bytes (RFC 9530).
@@ -154,23 +158,24 @@ pub fn repr_digest(digest: &Digest) -> HeaderValue {
 mod tests {
     use super::*;
 
-    fn told(frozen: bool, now: i64) -> Option<i64> {
+    fn told(frozen: bool, now: i64, over: i64) -> Option<i64> {
         let modified = Some(Instant::from_micros(5_300_000));
-        told_modification(modified, frozen, Instant::from_micros(now))
+        told_modification(modified, frozen, Instant::from_micros(now), over)
     }
 
     #[test]
-    fn h_4_what_grows_tells_its_date_once_the_second_is_over() {
-        assert_eq!(told(false, 5_300_000), None);
-        assert_eq!(told(false, 5_999_999), None);
-        assert_eq!(told(false, 6_000_000), Some(5));
+    fn h_4_what_grows_tells_its_date_once_the_writer_has_left_its_second() {
+        assert_eq!(told(false, 5_999_999, 4), None);
+        // Over on the clock, and a commit of it is on its way.
+        assert_eq!(told(false, 6_000_000, 4), None);
+        assert_eq!(told(false, 6_000_000, 5), Some(5));
     }
 
     #[test]
     fn h_4_no_date_is_later_than_now() {
-        assert_eq!(told(true, 4_999_999), None);
-        assert_eq!(told(true, 5_000_000), Some(5));
-        assert_eq!(told(false, 4_999_999), None);
-        assert_eq!(told_modification(None, true, Instant::MAX), None);
+        assert_eq!(told(true, 4_999_999, 5), None);
+        assert_eq!(told(true, 5_000_000, 4), Some(5));
+        assert_eq!(told(false, 4_999_999, 5), None);
+        assert_eq!(told_modification(None, true, Instant::MAX, 5), None);
     }
 }

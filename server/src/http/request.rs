@@ -2,19 +2,21 @@
 //!
 //! Shell: reads from the connection.
 
+use std::{sync::Arc, time::Duration};
+
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{
     HeaderMap, Method, Request, Version,
     body::{Body as _, Incoming},
-    header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING},
+    header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING},
 };
 use simplefeed_core::limits::BODY_BYTES_MAX;
-use tokio::time::Instant as Moment;
+use tokio::{sync::Semaphore, time::Instant as Moment};
 use tracing::debug;
 
 use super::problem::Problem;
-use crate::config::Limits;
+use crate::{config::Limits, publish::Room};
 
 pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
@@ -30,14 +32,25 @@ pub(super) fn check_request(request: &Request<Incoming>) -> Result<(), Problem> 
     Ok(())
 }
 
-/// One Host, as HTTP/1.1 demands (RFC 9110, 7.2); hyper accepts none and two.
+/// One Host, as HTTP/1.1 demands (RFC 9110, 7.2); hyper accepts none, two, and any text.
 fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
-    let hosts = request.headers().get_all(HOST).iter().count();
-    match (hosts, request.version()) {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let first = hosts.next();
+    let count = first.iter().count() + hosts.count();
+    match (count, request.version()) {
+        (1, _) if !first.is_some_and(is_host) => Err(Problem::malformed(
+            "Host is not a host with an optional port",
+        )),
         (1, _) | (0, Version::HTTP_10) => Ok(()),
         (0, _) => Err(Problem::malformed("the request has no Host")),
         _ => Err(Problem::malformed("the request has several Hosts")),
     }
+}
+
+/// Whether a text can be a host and a port (RFC 3986, 3.2.2 and 3.2.3). It may be empty (RFC 9112, 3.2).
+fn is_host(value: &HeaderValue) -> bool {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
+    value.as_bytes().iter().all(allowed)
 }
 
 /// Chunks and nothing else, if there is no length (RFC 9112, 6.1); hyper would give us what is compressed as it
@@ -64,31 +77,87 @@ fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The bytes of a body that cost it no room: small requests are always read.
+const FREE_BYTES: usize = 16 * 1024;
+
+/// Room is taken in steps of so many KiB.
+const STEP_KIB: u32 = 64;
+
+/// The bytes of a refused body that are read and thrown away, so that its sender gets to read the answer.
+const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
+
+/// How long that may take.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+
+/// Reads a body, taking room for it as its bytes arrive: what is only announced takes none.
 pub(super) async fn read_body(
-    request: Request<Incoming>,
+    body: &mut Incoming,
     limits: &Limits,
-) -> Result<Bytes, Problem> {
+    rooms: &Arc<Semaphore>,
+) -> Result<(Bytes, Room), Problem> {
     let too_large = || Problem::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes"));
-    let announced = request.body().size_hint().lower();
-    let continues = request.headers().contains_key(EXPECT);
+    let announced = body.size_hint().lower();
     if usize::try_from(announced).map_or(true, |announced| announced > BODY_BYTES_MAX) {
-        debug!(announced, continues, "a body is too large");
+        debug!(announced, "a body is too large");
         return Err(too_large());
     }
-    let mut body = Limited::new(request.into_body(), BODY_BYTES_MAX);
+    let mut body = Limited::new(body, BODY_BYTES_MAX);
     let mut read = BytesMut::new();
+    let mut room: Room = None;
+    let mut paid = FREE_BYTES;
     let deadline = Moment::now() + limits.body;
     loop {
         // Neither may it take long as a whole, nor may it stall.
         let patience = deadline.min(Moment::now() + limits.stall);
         match tokio::time::timeout_at(patience, body.frame()).await {
             Err(_) => return Err(Problem::timeout()),
-            Ok(None) => return Ok(read.freeze()),
+            Ok(None) => return Ok((read.freeze(), room)),
             Ok(Some(Ok(frame))) => read.extend(frame.into_data().ok()),
             Ok(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(too_large()),
             Ok(Some(Err(error))) => {
                 return Err(Problem::malformed(format!("the body is broken: {error}")));
             }
         }
+        while paid < read.len() {
+            // Who waited here would hold what it has, and so would all others.
+            let more = Arc::clone(rooms).try_acquire_many_owned(STEP_KIB);
+            let more = more.map_err(|_full| Problem::busy())?;
+            match &mut room {
+                Some(room) => room.merge(more),
+                None => room = Some(more),
+            }
+            paid += usize::try_from(STEP_KIB * 1024).unwrap_or(usize::MAX);
+        }
     }
+}
+
+/// Reads what is left of the body of a request that is answered already. A client that is still sending could
+/// otherwise not read the answer. Returns whether the connection can be used again.
+pub(super) async fn drain(body: &mut Incoming) -> bool {
+    if body.is_end_stream() {
+        return true;
+    }
+    let announced = usize::try_from(body.size_hint().lower());
+    if announced.map_or(true, |announced| announced > DRAINED_BYTES_MAX) {
+        return false;
+    }
+    let mut body = Limited::new(body, DRAINED_BYTES_MAX);
+    let drained = async {
+        loop {
+            match body.frame().await {
+                None => return true,
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return false,
+            }
+        }
+    };
+    tokio::time::timeout(DRAIN_TIME, drained)
+        .await
+        .unwrap_or(false)
+}
+
+/// Whether the client waits for our word before it sends a body (RFC 9110, 10.1.1). To read its body would give
+/// that word.
+pub(super) fn waits_to_send(request: &Request<Incoming>) -> bool {
+    request.headers().contains_key(EXPECT)
 }

@@ -97,6 +97,14 @@ pub enum OpenError {
         /// What is free.
         free: u64,
     },
+    /// There is no log in the folder, and something else is.
+    #[error("{folder} holds no log, but {found}: a new log is begun in an empty folder")]
+    Foreign {
+        /// The folder.
+        folder: PathBuf,
+        /// One thing in it.
+        found: String,
+    },
     /// There is no log in the folder.
     #[error("there is no log in {folder}")]
     Absent {

@@ -17,11 +17,12 @@ use simplefeed_core::{
     feed::CommitNumber,
 };
 use sled::{Db, Mode};
+use tracing::info;
 
 use super::{
     EntryLog, LogError,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
-    folder::{DataFolder, OpenError, copy_folder},
+    folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
     nudge::Nudge,
     record::{STORAGE_VERSION, VERSION_KEY},
     sled_log::{Durability, SledLog},
@@ -52,6 +53,45 @@ pub struct OpenedLog {
 /// See [`OpenError`].
 pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
     open_with(folder, |path| Ok(Box::new(DiskBarrier::new(path)?)))
+}
+
+/// Returns whether there is no log in a folder yet.
+///
+/// # Errors
+///
+/// Returns that there is something else in it: a mistyped path is no place for a log.
+fn is_new(folder: &Path) -> Result<bool, OpenError> {
+    let Ok(items) = fs::read_dir(folder) else {
+        return Ok(true);
+    };
+    let names =
+        items.filter_map(|item| Some(item.ok()?.file_name().to_string_lossy().into_owned()));
+    let names: Vec<String> = names.collect();
+    let has = |name: &str| names.iter().any(|found| found == name);
+    if has("witness") || has("sled") || has("sled.before") {
+        return Ok(false);
+    }
+    // What a server makes beside a log, or before it, and what a file system has at its top.
+    let expected = [
+        "lock",
+        "www",
+        "closed",
+        "sidecars",
+        "views",
+        "ids",
+        "watermark",
+        "restored",
+        "clean",
+        CONTROL_SOCKET,
+        "lost+found",
+    ];
+    match names.iter().find(|name| !expected.contains(&name.as_str())) {
+        Some(found) => Err(OpenError::Foreign {
+            folder: folder.into(),
+            found: found.clone(),
+        }),
+        None => Ok(true),
+    }
 }
 
 /// Copies the log in `folder` to `scratch`, whatever is the matter with it, and opens what sled makes of
@@ -130,7 +170,11 @@ pub fn open_with(
     folder: &Path,
     barrier: impl FnOnce(&Path) -> io::Result<Box<dyn Barrier>>,
 ) -> Result<OpenedLog, OpenError> {
+    let is_new = is_new(folder)?;
     let data = DataFolder::lock(folder)?;
+    if is_new {
+        info!(folder = %folder.display(), "a new log");
+    }
     // Before sled writes anything.
     let barrier = barrier(&data.path).map_err(data.io("sync", ""))?;
     let (witness, testimony) = data.witness()?;

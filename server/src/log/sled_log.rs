@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -60,6 +60,8 @@ pub struct SledLog {
     shadow: RwLock<Shadow>,
     failed: AtomicBool,
     closing: AtomicBool,
+    /// The bytes of the entries that there was no room for when last looked.
+    wanted: AtomicU64,
 }
 
 /// What makes an append durable.
@@ -94,6 +96,7 @@ impl SledLog {
             file,
             failed: AtomicBool::new(durability.is_none()),
             closing: AtomicBool::new(false),
+            wanted: AtomicU64::new(0),
             durability,
             ids: RwLock::default(),
             head: RwLock::new(head),
@@ -109,6 +112,7 @@ impl SledLog {
             file,
             failed: AtomicBool::new(true),
             closing: AtomicBool::new(false),
+            wanted: AtomicU64::new(0),
             durability: None,
             ids: RwLock::default(),
             head: RwLock::new(head),
@@ -575,7 +579,13 @@ impl EntryLog for SledLog {
         let log = std::fs::metadata(&self.file).map_err(LogError::io("measure", &self.file))?;
         let folder = self.file.parent().unwrap_or(&self.file);
         let free = space::free_bytes(folder).map_err(LogError::io("measure", folder))?;
-        Ok(free >= space::needed_bytes(log.len(), bytes))
+        // What had no room is what must have it: a log that refuses some entries and takes others is neither full
+        // nor ready.
+        let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
+        let has_room = free >= space::needed_bytes(log.len(), wanted);
+        self.wanted
+            .store(if has_room { 0 } else { wanted }, Ordering::Release);
+        Ok(has_room)
     }
 
     fn settle(&self) -> Result<(), LogError> {

@@ -116,14 +116,18 @@ impl EntryLog for Gated {
     }
 }
 
-fn append(lines: &str, if_match: Option<IfMatch>) -> Append {
+fn append(lines: &str, if_match: Option<Heads>) -> Append {
     let feed = FeedName::parse("a").unwrap();
     let drafts = event::from_ndjson(lines.as_bytes()).unwrap();
     Append {
         feed,
         drafts,
         key: None,
-        if_match,
+        conditions: Conditions {
+            if_match,
+            ..Conditions::default()
+        },
+        room: None,
     }
 }
 
@@ -169,7 +173,7 @@ fn a_group_is_answered_behind_its_barrier() {
         log.wait_for_append(1);
         let new = "{\"id\":\"urn:1\",\"content\":1}";
         let other = "{\"id\":\"urn:1\",\"content\":2}";
-        let stale = IfMatch::Tags(vec!["stale".into()]);
+        let stale = Heads::Tags(vec!["stale".into()]);
         let mut waiting = vec![
             ask(&publisher, append(new, None)),
             ask(&publisher, append(new, None)),

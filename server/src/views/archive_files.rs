@@ -660,12 +660,21 @@ impl Archive {
                 Ok(made) => {
                     self.made.fetch_add(made, Ordering::Relaxed);
                     let document = document.map(DocumentNumber::get);
-                    info!(feed = %feed.0, document, "archived");
+                    let name = name_of(log, feed)?;
+                    info!(feed = %name, document, "archived");
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(Some(last).filter(|last| *last > cursor))
+    }
+}
+
+/// Returns the name of a feed, by which operators know it.
+fn name_of(log: &dyn EntryLog, feed: FeedKey) -> Result<String, LogError> {
+    match log.feed(feed)? {
+        Some(head) => Ok(settings_of(log, feed, head.revision)?.name.to_string()),
+        None => Ok(feed.0.to_string()),
     }
 }
 

@@ -34,8 +34,10 @@ use super::{
     archive_files::{Archive, ArchiveError},
     frozen::Frozen,
     frozen_files::{SMALLEST, gzip, twin},
+    in_flight::InFlight,
     index,
     manifest::{Archived, Coded},
+    open_feeds::OpenFeeds,
 };
 use tracing::warn;
 
@@ -354,6 +356,9 @@ pub struct Documents {
     snapshots: Cache<FeedName, Arc<Snapshot>>,
     archived: Cache<(FeedName, DocumentName), Archived>,
     bodies: Cache<String, Bytes, BodyWeight>,
+    /// The bytes of files that are being sent.
+    in_flight: InFlight,
+    open: OpenFeeds,
 }
 
 impl std::fmt::Debug for Documents {
@@ -374,6 +379,8 @@ impl Documents {
             snapshots: Cache::new(SNAPSHOTS_MAX),
             archived: Cache::new(ARCHIVED_MAX),
             bodies: Cache::with_weighter(1_000, BODIES_BYTES_MAX, BodyWeight),
+            in_flight: InFlight::default(),
+            open: OpenFeeds::default(),
         }
     }
 
@@ -382,8 +389,14 @@ impl Documents {
         &self.log
     }
 
+    /// Returns which feeds are open to everybody.
+    pub fn open(&self) -> &OpenFeeds {
+        &self.open
+    }
+
     /// Lets readers see a commit. Called by the writer before it answers anybody.
     pub fn committed(&self, commit: &Commit) {
+        self.open.committed(commit);
         for change in &commit.changes {
             if let Some(feed) = change.feed() {
                 self.stripe(feed).fetch_add(1, Ordering::Release);
@@ -611,7 +624,11 @@ impl Documents {
             return Ok(body);
         }
         let bytes = match (&resource.content, coding) {
-            (Content::File { feed, archived }, _) => self.file_bytes(feed, archived, coding)?,
+            (Content::File { feed, archived }, _) => {
+                let tag = resource.tag(coding);
+                self.in_flight
+                    .get(tag, || self.file_bytes(feed, archived, coding))?
+            }
             (Content::Bytes(bytes), Coding::Identity) => bytes.clone(),
             (Content::Made(made), _) => made.coded(coding).0.clone(),
             (Content::Growing { state, form, .. }, Coding::Identity) => {

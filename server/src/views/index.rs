@@ -118,7 +118,8 @@ fn name_of_closed(
     feed: &FeedName,
     block: u64,
 ) -> Result<Option<String>, ManifestError> {
-    let Some(last) = DocumentNumber::new(block * INDEX_BLOCK_DOCUMENTS) else {
+    let last = block.checked_mul(INDEX_BLOCK_DOCUMENTS);
+    let Some(last) = last.and_then(DocumentNumber::new) else {
         return Ok(None);
     };
     Ok(manifests.get(feed, last)?.map(|last| name_of(block, &last)))

@@ -265,8 +265,13 @@ impl Manifests {
         let Some(mut file) = self.existing(feed)? else {
             return Ok(vec![]);
         };
+        let start = (first.get() - 1).checked_mul(RECORD_LENGTH);
+        // No file is so long, and no system seeks so far.
+        let Some(start) = start.filter(|start| i64::try_from(*start).is_ok()) else {
+            return Ok(vec![]);
+        };
         let mut bytes = vec![];
-        file.seek(SeekFrom::Start((first.get() - 1) * RECORD_LENGTH))
+        file.seek(SeekFrom::Start(start))
             .and_then(|_| file.take(max * RECORD_LENGTH).read_to_end(&mut bytes))
             .map_err(self.io("read", feed))?;
         let (records, _) = bytes.as_chunks::<RECORD_BYTES>();

@@ -9,7 +9,7 @@ use simplefeed_server::{
     http::{
         coding::negotiate,
         conditional::{Validators, verdict},
-        publishing::{EntryMedia, idempotency_key, if_match, settings_body},
+        publishing::{EntryMedia, conditions, idempotency_key, settings_body},
     },
 };
 
@@ -31,7 +31,7 @@ fuzz_target!(|lines: &[u8]| {
     let _verdict = verdict(&headers, &validators);
     let _media = EntryMedia::of(&headers);
     let _key = idempotency_key(&headers);
-    let _condition = if_match(&headers);
+    let _conditions = conditions(&headers);
     let _settings = settings_body(&headers, lines);
     let feed = FeedName::parse("a").expect("that is a name");
     let access = Access::Holders(Tokens::default());

@@ -1,0 +1,103 @@
+//! Bytes that are being sent, shared by all who are sent the same.
+//!
+//! Pure. Sixty slow readers of one document hold one copy of it, and none when the last has gone.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use bytes::Bytes;
+
+/// The parts of the table, so that documents do not wait for each other.
+const STRIPES: usize = 64;
+
+/// The entries of a part at which those that nobody holds any more are removed.
+const SWEEP_AT: usize = 64;
+
+type Stripe = HashMap<String, Weak<[u8]>>;
+
+/// Bytes that are being sent, by the entity tag of what they are.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    stripes: Vec<Mutex<Stripe>>,
+    hasher: RandomState,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self {
+            stripes: std::iter::repeat_with(Mutex::default)
+                .take(STRIPES)
+                .collect(),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+/// Bytes that somebody sends.
+struct Sent(Arc<[u8]>);
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl InFlight {
+    /// Returns the bytes with this tag: those that are being sent, or else what `read` returns. Only one reads
+    /// the same at a time.
+    pub(super) fn get<E>(
+        &self,
+        tag: String,
+        read: impl FnOnce() -> Result<Bytes, E>,
+    ) -> Result<Bytes, E> {
+        let index = usize::try_from(self.hasher.hash_one(&tag)).unwrap_or_default() % STRIPES;
+        let Some(stripe) = self.stripes.get(index) else {
+            return read();
+        };
+        // The table is whole even if somebody panicked meanwhile.
+        let mut stripe = stripe.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = stripe.get(&tag).and_then(Weak::upgrade) {
+            return Ok(Bytes::from_owner(Sent(bytes)));
+        }
+        let bytes: Arc<[u8]> = Arc::from(&read()?[..]);
+        if stripe.len() >= SWEEP_AT {
+            stripe.retain(|_, bytes| bytes.strong_count() > 0);
+        }
+        stripe.insert(tag, Arc::downgrade(&bytes));
+        Ok(Bytes::from_owner(Sent(bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_of_one_document_share_its_bytes() {
+        let in_flight = InFlight::default();
+        let read = |text: &'static str| in_flight.get("a".into(), || Ok::<_, ()>(text.into()));
+        let first = read("one").unwrap();
+        let second = read("two").unwrap();
+        assert_eq!(&second[..], b"one");
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        drop((first, second));
+        assert_eq!(
+            &read("three").unwrap()[..],
+            b"three",
+            "nobody holds the first"
+        );
+        assert_eq!(in_flight.get("b".into(), || Err(7)), Err(7));
+        for number in 0..100_000 {
+            drop(in_flight.get(number.to_string(), || Ok::<_, ()>(Bytes::from("x"))));
+        }
+        let left: usize = in_flight
+            .stripes
+            .iter()
+            .map(|stripe| stripe.lock().unwrap().len())
+            .sum();
+        assert!(left <= STRIPES * SWEEP_AT, "{left}");
+    }
+}

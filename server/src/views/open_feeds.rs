@@ -1,0 +1,217 @@
+//! Which feeds are open to everybody.
+//!
+//! In memory, made of the log when somebody asks for it first, and kept up by commits. So what a stranger
+//! is told costs nothing for feeds that are closed, and takes no time that tells of them.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    ops::Bound,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::{FeedKey, FeedName},
+    limits::CATALOGUE_FEEDS_MAX,
+    settings::Settings,
+};
+
+use crate::log::{EntryLog, LogError, settings_of};
+
+/// The names and keys of open feeds.
+#[derive(Debug, Default)]
+pub struct OpenFeeds {
+    known: Mutex<Known>,
+    /// Held by who reads the log.
+    reading: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+enum Known {
+    #[default]
+    Nothing,
+    /// The log is being read; these settings were committed meanwhile.
+    Reading(Vec<(FeedKey, Settings)>),
+    All(Feeds),
+}
+
+#[derive(Debug, Default)]
+struct Feeds {
+    names: BTreeSet<FeedName>,
+    keys: HashSet<FeedKey>,
+}
+
+impl Feeds {
+    fn take(&mut self, feed: FeedKey, settings: &Settings) {
+        if settings.is_closed() {
+            self.names.remove(&settings.name);
+            self.keys.remove(&feed);
+        } else {
+            self.names.insert(settings.name.clone());
+            self.keys.insert(feed);
+        }
+    }
+}
+
+impl OpenFeeds {
+    /// Takes a commit into account that the log holds.
+    pub fn committed(&self, commit: &Commit) {
+        let mut known = lock(&self.known);
+        for change in &commit.changes {
+            let Change::Settings { feed, settings, .. } = change else {
+                continue;
+            };
+            match &mut *known {
+                Known::Nothing => {}
+                Known::Reading(meanwhile) => meanwhile.push((*feed, settings.clone())),
+                Known::All(feeds) => feeds.take(*feed, settings),
+            }
+        }
+    }
+
+    /// Returns the names of at most `max` open feeds, from behind `after` on, in order.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    pub fn names(
+        &self,
+        log: &dyn EntryLog,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<FeedName>, LogError> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.with(log, |feeds| {
+            let names = feeds.names.range::<FeedName, _>((from, Bound::Unbounded));
+            names.take(max).cloned().collect()
+        })
+    }
+
+    /// Returns whether a feed is open.
+    ///
+    /// # Errors
+    ///
+    /// Returns what cannot be read from the log.
+    pub fn has(&self, log: &dyn EntryLog, feed: FeedKey) -> Result<bool, LogError> {
+        self.with(log, |feeds| feeds.keys.contains(&feed))
+    }
+
+    fn with<T>(&self, log: &dyn EntryLog, look: impl FnOnce(&Feeds) -> T) -> Result<T, LogError> {
+        if let Known::All(feeds) = &*lock(&self.known) {
+            return Ok(look(feeds));
+        }
+        let _reading = lock(&self.reading);
+        let mut known = lock(&self.known);
+        if !matches!(*known, Known::All(_)) {
+            *known = Known::Reading(vec![]);
+            // The writer waits for nobody who reads.
+            drop(known);
+            let read = read(log);
+            known = lock(&self.known);
+            let meanwhile = std::mem::take(&mut *known);
+            let mut feeds = read?;
+            if let Known::Reading(changes) = meanwhile {
+                for (feed, settings) in changes {
+                    feeds.take(feed, &settings);
+                }
+            }
+            *known = Known::All(feeds);
+        }
+        match &*known {
+            Known::All(feeds) => Ok(look(feeds)),
+            Known::Nothing | Known::Reading(_) => unreachable!("it was read just now"),
+        }
+    }
+}
+
+fn read(log: &dyn EntryLog) -> Result<Feeds, LogError> {
+    let mut feeds = Feeds::default();
+    let mut after: Option<FeedName> = None;
+    loop {
+        let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
+        let Some((last, _)) = found.last() else {
+            return Ok(feeds);
+        };
+        after = Some(last.clone());
+        for (_, head) in &found {
+            feeds.take(head.feed, &settings_of(log, head.feed, head.revision)?);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What it holds is whole even if somebody panicked meanwhile.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use simplefeed_core::{
+        feed::{CommitNumber, DocumentNumber, FeedId, Position, Revision},
+        instant::Instant,
+        settings::{Choices, Defaults},
+    };
+
+    use super::*;
+    use crate::log::memory::MemoryLog;
+
+    fn feed() -> FeedKey {
+        FeedId::parse("urn:f").unwrap().key()
+    }
+
+    /// A commit that makes a feed, or opens it.
+    fn commit(number: u64, closed: bool) -> Commit {
+        let settings = Settings {
+            name: FeedName::parse("f").unwrap(),
+            id: FeedId::parse("urn:f").unwrap(),
+            choices: Choices {
+                closed: Some(closed),
+                ..Choices::default()
+            },
+            defaults: Defaults::new("http://h/"),
+            sup_id: None,
+            was_closed: false,
+        };
+        let mut changes = vec![Change::Settings {
+            feed: feed(),
+            revision: Revision(number.try_into().unwrap()),
+            settings,
+        }];
+        if number == 1 {
+            changes.push(Change::Opened {
+                feed: feed(),
+                document: DocumentNumber::OLDEST,
+                first: Position(0),
+                revision: Revision(1),
+            });
+        }
+        Commit {
+            number: CommitNumber(number),
+            instant: Instant::from_micros(i64::try_from(number).unwrap()),
+            changes,
+        }
+    }
+
+    fn names(open: &OpenFeeds, log: &MemoryLog) -> usize {
+        open.names(log, None, 10).unwrap().len()
+    }
+
+    /// Whether the log is read before, between or after the commits, what is closed is not told.
+    #[test]
+    fn what_is_open_follows_the_commits() {
+        for asked in 0..3 {
+            let (log, open) = (MemoryLog::default(), OpenFeeds::default());
+            for (number, closed) in [(1, true), (2, false)] {
+                if asked < number {
+                    assert_eq!(names(&open, &log), 0);
+                    assert!(!open.has(&log, feed()).unwrap());
+                }
+                let commit = commit(number, closed);
+                log.append(&commit).unwrap();
+                open.committed(&commit);
+            }
+            assert_eq!(names(&open, &log), 1);
+            assert!(open.has(&log, feed()).unwrap());
+        }
+    }
+}
