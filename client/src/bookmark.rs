@@ -4,8 +4,11 @@
 //! over the old one, the folder synced. So after any crash there is the old one or the new one.
 
 use std::{
-    fs, io,
+    ffi::OsString,
+    fs::{self, File, OpenOptions, TryLockError},
+    io,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
@@ -63,6 +66,9 @@ pub trait BookmarkStore: Send {
 
 /// A bookmark in a file, as JSON.
 ///
+/// One process at a time goes on from a bookmark: [`load`](BookmarkStore::load) and
+/// [`save`](BookmarkStore::save) lock the file `.NAME.lock` beside it as long as the value lives. Clones share the lock.
+///
 /// # Examples
 ///
 /// ```
@@ -74,7 +80,7 @@ pub trait BookmarkStore: Send {
 /// assert_eq!(file.load()?, None);
 /// let bookmark = Bookmark { feed: "urn:f".into(), ..Bookmark::default() };
 /// file.save(&bookmark)?;
-/// assert_eq!(FileBookmark::open(&path)?.load()?, Some(bookmark));
+/// assert_eq!(FileBookmark::open(&path)?.peek()?, Some(bookmark));
 /// assert_eq!(file.attempt()?, None);
 /// assert!(file.clear()?);
 /// assert_eq!(file.load()?, None);
@@ -83,6 +89,7 @@ pub trait BookmarkStore: Send {
 #[derive(Clone, Debug)]
 pub struct FileBookmark {
     path: PathBuf,
+    lock: Arc<Mutex<Option<File>>>,
 }
 
 #[derive(Deserialize)]
@@ -139,7 +146,8 @@ impl FileBookmark {
     /// Returns why the folder cannot be used.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_path_buf();
-        let bookmark = Self { path };
+        let lock = Arc::default();
+        let bookmark = Self { path, lock };
         let folder = fs::metadata(files::folder_of(&bookmark.path))?;
         if !folder.is_dir() {
             return Err(io::Error::new(
@@ -165,7 +173,47 @@ impl FileBookmark {
     ///
     /// Returns why it cannot be removed.
     pub fn clear(&mut self) -> io::Result<bool> {
+        self.hold()?;
         files::remove(&self.path).map_err(|error| files::about(&self.path, &error))
+    }
+
+    /// Holds the lock from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::ResourceBusy`] if another process holds it.
+    fn hold(&self) -> io::Result<()> {
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_some() {
+            return Ok(());
+        }
+        let mut name = OsString::from(".");
+        name.push(self.path.file_name().unwrap_or_default());
+        name.push(".lock");
+        let path = files::folder_of(&self.path).join(name);
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(|error| files::about(&path, &error))?;
+        match file.try_lock() {
+            Ok(()) => {
+                *held = Some(file);
+                Ok(())
+            }
+            Err(TryLockError::WouldBlock) => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{} is used by another process", self.path.display()),
+            )),
+            Err(TryLockError::Error(error)) => Err(files::about(&path, &error)),
+        }
+    }
+
+    /// Returns the bookmark without a claim to go on from it: another process may.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](BookmarkStore::load).
+    pub fn peek(&self) -> io::Result<Option<Bookmark>> {
+        Ok(self.load_place()?.map(|place| place.bookmark))
     }
 
     fn read(&self) -> io::Result<Option<Place>> {
@@ -204,10 +252,12 @@ impl FileBookmark {
 
 impl BookmarkStore for FileBookmark {
     fn load(&mut self) -> io::Result<Option<Bookmark>> {
-        Ok(self.load_place()?.map(|place| place.bookmark))
+        self.hold()?;
+        self.peek()
     }
 
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        self.hold()?;
         self.save_place(Place {
             bookmark: bookmark.clone(),
             attempt: None,
@@ -231,7 +281,8 @@ mod tests {
         assert_eq!(bookmark.entry.as_deref(), Some("urn:example:7"));
         assert_eq!(bookmark.etag.as_deref(), Some("W/\"abc\""));
         fs::remove_file(&path).unwrap();
-        FileBookmark::open(&path).unwrap().save(&bookmark).unwrap();
+        let mut file = FileBookmark::open(&path).unwrap();
+        file.save(&bookmark).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), GOLDEN);
     }
 
@@ -254,13 +305,29 @@ mod tests {
         assert_eq!(file.load().unwrap(), Some(bookmark("urn:2")));
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
-            1,
-            "nothing is left over"
+            2,
+            "nothing is left over but the lock"
         );
         // Where the temporary file cannot be, nothing is touched.
         fs::create_dir(folder.path().join("bookmark.new")).unwrap();
         let error = file.save(&bookmark("urn:3")).unwrap_err();
         assert!(error.to_string().contains("bookmark: "), "{error}");
         assert_eq!(file.load().unwrap(), Some(bookmark("urn:2")));
+    }
+
+    /// Two consumers on one bookmark would each hand over every entry.
+    #[test]
+    fn a_bookmark_has_one_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bookmark");
+        let mut first = FileBookmark::open(&path).unwrap();
+        assert_eq!(first.load().unwrap(), None);
+        let mut second = FileBookmark::open(&path).unwrap();
+        let busy = second.load().unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy, "{busy}");
+        assert!(second.save(&Bookmark::default()).is_err() && second.clear().is_err());
+        assert_eq!(second.peek().unwrap(), None);
+        drop(first);
+        assert_eq!(second.load().unwrap(), None);
     }
 }

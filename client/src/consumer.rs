@@ -23,12 +23,11 @@ use std::{
     time::Duration,
 };
 
-use futures_core::Stream;
 use simplefeed_core::{
     digest::Digest,
     index::IndexBlock,
     instant::Instant,
-    limits::FROZEN_REMEMBERED_MAX,
+    limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT},
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
     sup::Announcement,
 };
@@ -46,12 +45,15 @@ use crate::{
 mod ahead;
 mod builder;
 mod error;
+mod stream;
 
 use ahead::Ahead;
 pub use builder::Builder;
 pub use error::ConsumerError;
+pub use stream::Item;
+use stream::Ledger;
 
-/// How old an acceptance may get in [`Consumer::into_stream`].
+/// How old an acceptance may get before it is kept, in [`Consumer::into_stream`].
 const ACCEPT_EVERY: Duration = Duration::from_secs(1);
 
 /// Where to begin if there is no bookmark.
@@ -76,12 +78,21 @@ pub enum Since {
     Entry(String),
 }
 
+/// What to do at a gap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnGap {
+    /// Stop, and leave the bookmark where it is: a person decides.
+    #[default]
+    Stop,
+    /// Tell the [`Observer`], and go on from what there is. What was between is lost.
+    GoOn,
+}
+
 /// Follows a feed.
 ///
 /// # Examples
 ///
-/// The first example of the [crate] shows how entries are taken one by one. As a stream, which
-/// accepts them by itself:
+/// The first example of the [crate] shows how entries are taken one by one. As a stream:
 ///
 /// ```no_run
 /// use std::pin::pin;
@@ -91,8 +102,10 @@ pub enum Since {
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let feed = Consumer::builder("https://example.org/feeds/orders").build()?;
 /// let mut orders = pin!(feed.into_stream());
-/// while let Some(delivery) = orders.next().await {
-///     println!("{}", delivery?.id());
+/// while let Some(order) = orders.next().await {
+///     let order = order?;
+///     println!("{}", order.id());
+///     order.accept()?;
 /// }
 /// # Ok(()) }
 /// ```
@@ -123,15 +136,12 @@ pub enum Since {
 pub struct Consumer {
     fetcher: Fetcher,
     replay: Replay,
-    store: Option<Box<dyn BookmarkStore>>,
+    ledger: Arc<Ledger>,
     follow: bool,
     observer: Box<dyn Observer>,
     queue: VecDeque<Delivery>,
     /// The bookmark as the store has it.
     kept: Option<Bookmark>,
-    /// How many entries were put into the queue, and up to which they were accepted.
-    delivered: u64,
-    accepted: u64,
     /// Nothing is asked for earlier.
     not_before: Option<time::Instant>,
     /// The request that has not been answered yet.
@@ -149,6 +159,11 @@ pub struct Consumer {
     attempts: u32,
     /// Whether no cache may answer a question for the recent document from its own stock.
     fresh: bool,
+    on_gap: OnGap,
+    /// How often to look where a plain feed does not say.
+    interval: Duration,
+    /// The gap that this round goes on behind.
+    gap: Option<WalkError>,
 }
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
@@ -197,13 +212,11 @@ impl Consumer {
         Self {
             fetcher,
             replay,
-            store,
+            ledger: Ledger::new(store),
             follow,
             observer,
             queue: VecDeque::new(),
             kept,
-            delivered: 0,
-            accepted: 0,
             not_before: None,
             on_the_way: None,
             ahead: Ahead::default(),
@@ -213,7 +226,32 @@ impl Consumer {
             announced: Announcement::Untold,
             attempts: ATTEMPTS,
             fresh: false,
+            on_gap: OnGap::Stop,
+            interval: Duration::from_secs(PLAIN_POLL_SECONDS_DEFAULT),
+            gap: None,
         }
+    }
+
+    fn on_gap(self, on_gap: OnGap) -> Self {
+        Self { on_gap, ..self }
+    }
+
+    fn interval(self, interval: Duration) -> Self {
+        Self { interval, ..self }
+    }
+
+    /// Returns how long to wait before the next look.
+    fn poll_after(&self) -> Duration {
+        let told = self.freshness.told().filter(|told| !told.is_zero());
+        match told {
+            None if self.replay.is_plain() => self.interval,
+            _ => self.freshness.poll_after(),
+        }
+    }
+
+    /// Returns the gap that was passed since this was asked last.
+    pub(crate) fn take_gap(&mut self) -> Option<WalkError> {
+        self.gap.take()
     }
 
     /// Looks once: nothing is tried again, and if `fresh`, no cache is asked either.
@@ -223,6 +261,16 @@ impl Consumer {
             fresh,
             ..self
         }
+    }
+
+    /// Whether any entry was read.
+    pub(crate) fn has_delivered(&self) -> bool {
+        self.ledger.has_delivered()
+    }
+
+    /// Gives up the request that is on its way: it is made again when somebody asks for an entry.
+    pub(crate) fn pause(&mut self) {
+        self.on_the_way = None;
     }
 
     /// Returns where updates are told.
@@ -297,9 +345,8 @@ impl Consumer {
         reason = "so that stores that wait can come without changing callers"
     )]
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        if delivery.number > self.accepted {
-            self.keep(delivery.bookmark())?;
-            self.accepted = delivery.number;
+        if self.ledger.accept_up_to(delivery)? {
+            self.kept = Some(delivery.bookmark());
         }
         Ok(())
     }
@@ -348,37 +395,6 @@ impl Consumer {
                 None => self.end_round()?,
             }
         }
-    }
-
-    /// Returns the entries as a stream that accepts them by itself: an entry counts as accepted when
-    /// the next one is asked for. The bookmark is kept once per document and once per second, so that
-    /// after a crash at most that much is delivered again.
-    ///
-    /// The stream goes on after a transient error and ends after any other.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Delivery, ConsumerError>> + Send {
-        futures_util::stream::unfold(Some(Streaming::new(self)), |streaming| async {
-            let mut streaming = streaming?;
-            match streaming.advance().await {
-                Ok(delivery) => Some((Ok(delivery?), Some(streaming))),
-                Err(error) => {
-                    let goes_on = error.is_transient();
-                    Some((Err(error), Some(streaming).filter(|_| goes_on)))
-                }
-            }
-        })
-    }
-
-    fn keep(&mut self, bookmark: Bookmark) -> Result<(), ConsumerError> {
-        if let Some(store) = &mut self.store {
-            store
-                .save(&bookmark)
-                .map_err(|source| ConsumerError::Bookmark {
-                    action: "kept",
-                    source,
-                })?;
-        }
-        self.kept = Some(bookmark);
-        Ok(())
     }
 
     /// Fetches one thing, when it is time.
@@ -474,9 +490,8 @@ impl Consumer {
         self.observer.behind(behind(&run, self.replay.left()));
         let run = Arc::new(run);
         for entry in &run.entries {
-            self.delivered += 1;
-            let delivery = Delivery::new(&run, *entry, self.delivered);
-            self.queue.extend(delivery);
+            let delivery = Delivery::new(&run, *entry, self.ledger.deliver());
+            self.queue.push_back(delivery);
         }
     }
 
@@ -485,7 +500,9 @@ impl Consumer {
         let Failure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
-        let passes = error.is_transient();
+        let is_awaited =
+            self.follow && is_missing && ask.kind == AskKind::Recent && self.replay.wait_for_feed();
+        let passes = error.is_transient() || is_awaited;
         if passes {
             self.ahead.recall();
             let pause = jittered(back_off(self.failures, asked));
@@ -496,7 +513,13 @@ impl Consumer {
         let another_way = ask.optional && of_the_server && (!passes || tried_enough);
         if another_way || (is_missing && ask.kind != AskKind::Recent) {
             self.failures = 0;
-            return Ok(self.replay.missing()?);
+            return match self.replay.missing() {
+                Ok(()) => Ok(()),
+                Err(gap) => self.meet_gap(gap),
+            };
+        }
+        if let ConsumerError::Walk(gap @ WalkError::Gap { .. }) = error {
+            return self.meet_gap(gap);
         }
         if !passes || (tried_enough && !(self.follow && waits_for(&error))) {
             // Who follows, and asks once more all the same, waits longer.
@@ -506,6 +529,19 @@ impl Consumer {
             return Err(error);
         }
         self.observer.retrying(&error);
+        Ok(())
+    }
+
+    /// Goes on behind a gap, or ends with it.
+    fn meet_gap(&mut self, gap: WalkError) -> Result<(), ConsumerError> {
+        // A second gap in one round would be met for ever.
+        if self.on_gap == OnGap::Stop || self.gap.as_ref() == Some(&gap) {
+            return Err(gap.into());
+        }
+        self.ahead.clear();
+        self.observer.gap(&gap);
+        self.replay.pass_gap();
+        self.gap = Some(gap);
         Ok(())
     }
 
@@ -519,15 +555,16 @@ impl Consumer {
         if !past {
             self.observer.caught_up();
         }
-        let pause = jittered(self.freshness.poll_after());
+        let pause = jittered(self.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
         let place = self.replay.next_round();
-        let place = place.filter(|_| self.accepted == self.delivered);
+        let place = place.filter(|_| self.ledger.is_settled());
         if let Some(place) = place.filter(|place| self.kept.as_ref() != Some(place)) {
-            self.keep(place)?;
+            self.ledger.keep(&place)?;
+            self.kept = Some(place);
         }
-        if let Some(store) = self.store.as_mut().filter(|_| !past) {
-            store.caught_up();
+        if !past {
+            self.ledger.caught_up();
         }
         Ok(())
     }
@@ -594,35 +631,6 @@ impl From<Since> for Start {
             Since::Time(instant) => Self::Time(instant),
             Since::Entry(id) => Self::Entry(id),
         }
-    }
-}
-
-/// A consumer that accepts by itself.
-struct Streaming {
-    consumer: Consumer,
-    last: Option<Delivery>,
-    accepted_at: time::Instant,
-}
-
-impl Streaming {
-    fn new(consumer: Consumer) -> Self {
-        Self {
-            consumer,
-            last: None,
-            accepted_at: time::Instant::now(),
-        }
-    }
-
-    async fn advance(&mut self) -> Result<Option<Delivery>, ConsumerError> {
-        let due = self.consumer.ready() == 0 || self.accepted_at.elapsed() >= ACCEPT_EVERY;
-        if let Some(last) = self.last.as_ref().filter(|_| due) {
-            self.consumer.accept(last).await?;
-            self.last = None;
-            self.accepted_at = time::Instant::now();
-        }
-        let delivery = self.consumer.next().await?;
-        self.last.clone_from(&delivery);
-        Ok(delivery)
     }
 }
 

@@ -2,13 +2,17 @@
 //!
 //! Pure.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use simplefeed_core::{
     event::Event,
     feed::Position,
+    instant::Instant,
     replay::{Bookmark, Run, RunEntry},
     xml::XmlError,
 };
@@ -32,14 +36,16 @@ use url::Url;
 ///     let entry = delivery.entry()?; // as atom_syndication sees it
 ///     println!("{} at {:?}: order {}", delivery.id(), delivery.position(), order.order);
 ///     println!("{:?}, {}, {} bytes", event.title, entry.title.value, delivery.raw().len());
-///     println!("read in {:?}", delivery.document());
+///     println!("read in {:?}, committed by {:?}", delivery.document(), delivery.committed_by());
 ///     println!("{}", serde_json::to_string(&delivery.bookmark())?); // to be kept with the effect
 ///     Ok(())
 /// }
 /// ```
 #[derive(Clone)]
 pub struct Delivery {
-    fragment: Bytes,
+    /// The entry as an element that stands alone. Made when it is asked for: what entries inherit from a foreign
+    /// feed is many times what they are.
+    fragment: OnceLock<Bytes>,
     origin: Origin,
     /// Counts the deliveries of one consumer, from 1.
     pub(crate) number: u64,
@@ -79,18 +85,18 @@ impl fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    pub(crate) fn new(run: &Arc<Run>, entry: RunEntry, number: u64) -> Option<Self> {
-        Some(Self {
-            fragment: run.document.stand_alone(entry.index)?,
+    pub(crate) fn new(run: &Arc<Run>, entry: RunEntry, number: u64) -> Self {
+        Self {
+            fragment: OnceLock::new(),
             origin: Origin::Read(Arc::clone(run), entry),
             number,
-        })
+        }
     }
 
     /// Returns an entry that was set aside, and the place after it.
     pub(crate) fn kept(fragment: Bytes, place: Bookmark) -> Self {
         Self {
-            fragment,
+            fragment: fragment.into(),
             origin: Origin::Kept(Arc::new(place)),
             number: 0,
         }
@@ -124,10 +130,28 @@ impl Delivery {
         }
     }
 
+    /// Returns the instant of the newest commit of the document that the entry was read in, if the server tells
+    /// commits: the entry was committed then or before, whatever date its publisher gave it.
+    pub fn committed_by(&self) -> Option<Instant> {
+        match &self.origin {
+            Origin::Read(run, _) => run
+                .document
+                .updated
+                .filter(|_| run.document.history.is_some()),
+            Origin::Kept(_) => None,
+        }
+    }
+
     /// Returns the entry's bytes as they stand in the document; of a foreign feed, with the namespace
     /// declarations, base, language and authors of the feed, so that they stand alone.
     pub fn raw(&self) -> &Bytes {
-        &self.fragment
+        self.fragment.get_or_init(|| match &self.origin {
+            Origin::Read(run, entry) => {
+                let alone = run.document.stand_alone(entry.index);
+                alone.unwrap_or_default()
+            }
+            Origin::Kept(_) => Bytes::new(),
+        })
     }
 
     /// Returns the bookmark after this entry, to be saved together with the entry's effect.
@@ -147,7 +171,7 @@ impl Delivery {
     ///
     /// [`EntryError::Xml`].
     pub fn event(&self) -> Result<Event, EntryError> {
-        let text = String::from_utf8_lossy(&self.fragment);
+        let text = String::from_utf8_lossy(self.raw());
         Ok(Event::from_entry(&text)?)
     }
 
@@ -168,6 +192,6 @@ impl Delivery {
     ///
     /// [`EntryError::Atom`].
     pub fn entry(&self) -> Result<atom_syndication::Entry, EntryError> {
-        Ok(atom_syndication::Entry::read_from(&self.fragment[..])?)
+        Ok(atom_syndication::Entry::read_from(&self.raw()[..])?)
     }
 }

@@ -23,7 +23,7 @@ mod links;
 
 pub use answer::{Freshness, successful};
 use answer::{charset, check_type, is_immutable, last_modified, redirect};
-pub(crate) use answer::{problem_detail, retry_after};
+pub(crate) use answer::{problem_detail, problem_entry, retry_after};
 
 const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
 const INDEX_TYPE: &str = "application/json";
@@ -323,11 +323,12 @@ impl Fetcher {
         Self { token, ..self }
     }
 
-    /// Whether something may be asked of a server.
+    /// Returns the origin that the fetcher is at home at.
     pub(crate) fn home(&self) -> Origin {
         self.home.clone()
     }
 
+    /// Whether something may be asked of a server.
     fn may_ask(&self, url: &Url) -> bool {
         let origin = url.origin();
         let is_allowed = |allowed: &Origin| {
@@ -529,6 +530,20 @@ impl Fetcher {
             answer_bytes_max: self.document_bytes_max,
         }
     }
+}
+
+/// Returns a URL as it may be shown and stored: without the name and password it may hold, even where it is
+/// no URL.
+pub(crate) fn without_userinfo(url: &str) -> String {
+    let start = url.find("://").map_or(0, |scheme| scheme + 3);
+    let (scheme, rest) = url.split_at(start);
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rfind('@').map_or(0, |at| at + 1);
+    format!(
+        "{scheme}{}{path}",
+        authority.get(host..).unwrap_or_default()
+    )
 }
 
 /// Reads the document in an answer from `url`: its body, in the encoding that its media type names, and the

@@ -79,7 +79,7 @@ mod files;
 mod patience;
 
 pub use bookmark::{BookmarkStore, FileBookmark};
-pub use consumer::{Consumer, ConsumerError, Since};
+pub use consumer::{Consumer, ConsumerError, OnGap, Since};
 pub use delivery::{Delivery, EntryError};
 pub use observer::Observer;
 pub use policy::Policy;

@@ -2,7 +2,7 @@
 //!
 //! Pure: the seam to metrics and logs.
 
-use simplefeed_core::replay::Run;
+use simplefeed_core::replay::{Run, WalkError};
 
 use crate::{bookmark::Attempt, consumer::ConsumerError, delivery::Delivery};
 
@@ -42,6 +42,10 @@ pub trait Observer: Send {
     /// The recent document came from a cache whose copy is past its time, as may be while the server is
     /// down: there may be entries that are not seen yet. Told when it begins.
     fn sees_the_past(&mut self) {}
+
+    /// The place to go on from, or a document on the way, is in the feed no more, and the consumer goes on from what
+    /// there is ([`OnGap::GoOn`](crate::OnGap::GoOn)). Entries may be lost.
+    fn gap(&mut self, _gap: &WalkError) {}
 
     /// A document was read. So many entries are waiting now to be delivered, or to be fetched up to what
     /// was newest at the last look; of a foreign feed only those that were read are counted.

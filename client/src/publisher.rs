@@ -7,6 +7,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use data_encoding::BASE64;
 use serde::Deserialize;
 use simplefeed_core::{
     event::Event, limits::CLIENT_DOCUMENT_BYTES_MAX, refusal::Refusal, syndication::to_atom,
@@ -16,7 +17,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    fetch::{problem_detail, retry_after},
+    fetch::{problem_detail, problem_entry, retry_after, without_userinfo},
     patience::{asks_too_much, back_off, jittered},
     transport::{self, Answer, Method, Request, Timeouts, Transport, TransportError},
 };
@@ -112,6 +113,8 @@ pub enum PublishError {
         status: u16,
         /// What the server says about it.
         detail: String,
+        /// Index of the entry at fault among those that were to be published, from 0, if it is one's.
+        entry: Option<usize>,
     },
     /// The answer is not one of a Simplefeed server.
     #[error("{url} did not answer like a Simplefeed server")]
@@ -124,6 +127,24 @@ pub enum PublishError {
 }
 
 impl PublishError {
+    /// Returns an error about a batch as one about all entries: so many were before it.
+    fn behind(self, before: usize) -> Self {
+        match self {
+            Self::Refused {
+                url,
+                status,
+                detail,
+                entry,
+            } => Self::Refused {
+                url,
+                status,
+                detail,
+                entry: entry.map(|entry| entry + before),
+            },
+            other => other,
+        }
+    }
+
     /// Returns whether the same entries may be taken later with nothing changed.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -162,6 +183,7 @@ fn is_transient(status: u16) -> bool {
 ///         println!("{} is at position {}", entry.id, entry.position);
 ///     }
 /// };
+/// let publisher = publisher.on_retry(|error| eprintln!("{error}; trying again"));
 /// match publisher.append_reporting(entries, report).await {
 ///     Err(PublishError::Refused { status: 409, detail, .. }) => println!("conflict: {detail}"),
 ///     Err(error) if error.is_transient() => println!("try again later: {error}"),
@@ -175,7 +197,11 @@ pub struct Publisher {
     transport: Arc<dyn Transport>,
     /// The value of the header field that says who we are.
     authorization: Option<String>,
+    retrying: Option<Retrying>,
 }
+
+/// Told why a request failed that is sent again.
+type Retrying = Arc<dyn Fn(&PublishError) + Send + Sync>;
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,10 +219,17 @@ impl Publisher {
     /// If `url` is none, or there is no ready-made transport.
     pub fn new(url: &str) -> Result<Self, PublishError> {
         let parsed = Url::parse(url);
-        let parsed = parsed.map_err(|source| PublishError::Url {
-            url: url.into(),
+        let given = parsed.map_err(|source| PublishError::Url {
+            url: without_userinfo(url),
             source,
         })?;
+        // A password is for the server: it stands in no message.
+        let parsed =
+            Url::parse(&without_userinfo(given.as_str())).unwrap_or_else(|_| given.clone());
+        let authorization = given.password().map(|password| {
+            let credentials = BASE64.encode(format!("{}:{password}", given.username()).as_bytes());
+            format!("Basic {credentials}")
+        });
         let failed = |source| PublishError::Transport {
             url: parsed.clone(),
             source,
@@ -205,7 +238,8 @@ impl Publisher {
         Ok(Self {
             url: parsed,
             transport,
-            authorization: None,
+            authorization,
+            retrying: None,
         })
     }
 
@@ -213,6 +247,15 @@ impl Publisher {
     #[must_use]
     pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
         Self { transport, ..self }
+    }
+
+    /// Tells `told` of each request that failed and will be sent again, so that nobody waits in silence.
+    #[must_use]
+    pub fn on_retry(self, told: impl Fn(&PublishError) + Send + Sync + 'static) -> Self {
+        Self {
+            retrying: Some(Arc::new(told)),
+            ..self
+        }
     }
 
     /// Sends a bearer token (RFC 6750) with every request. Redirects are not followed, so nobody else sees
@@ -308,16 +351,20 @@ impl Publisher {
         entries: impl IntoIterator<Item = P>,
         mut report: impl FnMut(&[Published]),
     ) -> Result<(), PublishError> {
-        let mut batch = Batch::default();
+        let (mut batch, mut before) = (Batch::default(), 0);
         for entry in entries {
             let item = Item::new(entry.into())?;
             if !batch.takes(&item) {
-                report(&self.send(std::mem::take(&mut batch)).await?);
+                let published = self.send(std::mem::take(&mut batch));
+                let published = published.await.map_err(|error| error.behind(before))?;
+                before += published.len();
+                report(&published);
             }
             batch.push(item);
         }
         if !batch.items.is_empty() {
-            report(&self.send(batch).await?);
+            let published = self.send(batch).await;
+            report(&published.map_err(|error| error.behind(before))?);
         }
         Ok(())
     }
@@ -360,10 +407,15 @@ impl Publisher {
                         && !last
                         && !asks_too_much(retry_after(&answer)) =>
                 {
+                    self.tell(&self.refused(&answer));
                     retry_after(&answer)
                 }
                 Ok(answer) => return Err(self.refused(&answer)),
-                Err(source) if source.transient && !last => None,
+                Err(source) if source.transient && !last => {
+                    let url = self.url.clone();
+                    self.tell(&PublishError::Transport { url, source });
+                    None
+                }
                 Err(source) => {
                     return Err(PublishError::Transport {
                         url: self.url.clone(),
@@ -373,6 +425,12 @@ impl Publisher {
             };
             tokio::time::sleep(jittered(back_off(attempt, asked))).await;
             attempt += 1;
+        }
+    }
+
+    fn tell(&self, error: &PublishError) {
+        if let Some(retrying) = &self.retrying {
+            retrying(error);
         }
     }
 
@@ -389,6 +447,7 @@ impl Publisher {
             url,
             status,
             detail,
+            entry: problem_entry(answer),
         }
     }
 }

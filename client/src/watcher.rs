@@ -15,7 +15,7 @@ use std::{
 
 use simplefeed_core::{
     instant::Instant,
-    limits::{HEARD_TOGETHER_MAX, WATCHED_FEEDS_MAX, WATCHED_TOGETHER_MAX},
+    limits::{HEARD_TOGETHER_MAX, WATCHED_FEEDS_MAX, WATCHED_PER_ORIGIN_MAX, WATCHED_TOGETHER_MAX},
     replay::Bookmark,
     sup::SupDocument,
     watch::{FeedNumber, Heard, Looked, Next, SourceNumber, Tally, Watch},
@@ -44,6 +44,8 @@ pub use builder::WatchBuilder;
 
 /// Entries that are read before anybody takes them.
 const AHEAD: usize = 256;
+/// Looks that wait for their turn.
+const WAITING_MAX: usize = 4_096;
 const IN_ORDER: &str = "numbers are in the order of the feeds";
 /// How old what is remembered of feeds without news may get.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
@@ -53,6 +55,14 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 pub enum Watched {
     /// A new entry.
     Entry(WatchedEntry),
+    /// A feed from which entries may be lost: what was remembered of it is in it no more. It goes on from what there
+    /// is.
+    Gap {
+        /// Its URL.
+        url: Arc<str>,
+        /// What is missing.
+        error: Arc<ConsumerError>,
+    },
     /// A feed or a SUP document that could not be read. It will be tried again.
     Trouble {
         /// Its URL.
@@ -107,7 +117,7 @@ pub enum WatchError {
 /// ```no_run
 /// use std::time::Duration;
 /// use simplefeed_client::{
-///     FeedWatcher, Since, StateFolder, transport::Timeouts,
+///     FeedWatcher, OnGap, Since, StateFolder, transport::Timeouts,
 ///     watcher::{WatchBuilder, WatchError, Watched, WatchedEntry},
 /// };
 ///
@@ -120,6 +130,10 @@ pub enum WatchError {
 ///         .sup_interval(Duration::from_secs(180))
 ///         .timeouts(Timeouts::default())
 ///         .document_bytes_max(8 * 1024 * 1024)
+///         .documents_max(10_000)
+///         .redirects_max(2)
+///         .on_gap(OnGap::GoOn)
+///         .anew("https://example.org/feeds/restored")
 ///         .allow_origin("https://sup.example.org/".parse().expect("a URL"))
 ///         .bearer_token("sft_…");
 ///     let mut feeds = builder.build()?;
@@ -130,6 +144,7 @@ pub enum WatchError {
 ///                 println!("{}: {}", entry.feed, entry.delivery.id());
 ///                 feeds.accept([&entry]).await?; // durable when it returns
 ///             }
+///             Watched::Gap { url, error } => eprintln!("{url}: {error}; entries may be lost"),
 ///             Watched::Trouble { url, error } => eprintln!("{url}: {error}"),
 ///         }
 ///         if feeds.ready() == 0 {
@@ -148,6 +163,10 @@ pub struct FeedWatcher {
     origins: HashSet<Origin>,
     /// What SUP documents were when they were heard last.
     tags: HashMap<SourceNumber, (Url, String)>,
+    /// Looks that are due, in their order, or have had a turn and are not over.
+    waiting: VecDeque<Turn>,
+    /// How many looks there are at each origin.
+    busy: HashMap<Origin, usize>,
     looks: JoinSet<()>,
     hearings: JoinSet<()>,
     events: mpsc::Receiver<Event>,
@@ -177,7 +196,11 @@ impl std::fmt::Debug for FeedWatcher {
 
 #[derive(Debug)]
 struct Feed {
+    /// Its URL, without a password.
     url: Arc<str>,
+    /// Its URL with the password.
+    given: Option<String>,
+    origin: Origin,
     /// After the last entry that was accepted.
     place: Option<Bookmark>,
     /// How many looks there were.
@@ -191,6 +214,17 @@ struct Feed {
     over: Option<Outcome>,
 }
 
+/// A look that waits for its turn.
+#[derive(Debug)]
+struct Turn {
+    number: FeedNumber,
+    origin: Origin,
+    /// Where it stands, if it has begun.
+    consumer: Option<Box<Consumer>>,
+    /// Whether no cache may answer.
+    fresh: bool,
+}
+
 #[derive(Debug)]
 struct Outcome {
     looked: Looked,
@@ -201,6 +235,9 @@ struct Outcome {
 #[derive(Debug)]
 enum Event {
     Entry(FeedNumber, Delivery),
+    /// A look goes on after others have had their turn.
+    Paused(FeedNumber, Box<Consumer>),
+    Gap(FeedNumber, ConsumerError),
     Looked(FeedNumber, Outcome, Option<ConsumerError>),
     Heard(
         SourceNumber,
@@ -324,39 +361,100 @@ impl FeedWatcher {
                 }
             }
         }
-        while self.looks.len() < WATCHED_TOGETHER_MAX {
+        // In the order in which they are due, so that feeds that answer slowly let others have their turn.
+        while self.waiting.len() < WAITING_MAX {
             match self.watch.next_feed(now) {
-                Next::Look { feed, fresh } => self.look(feed, fresh),
+                Next::Look { feed, fresh } => self.wait_for_turn(feed, fresh),
                 next => {
                     due = due.into_iter().chain(next.due()).min();
                     break;
                 }
             }
         }
+        while self.looks.len() < WATCHED_TOGETHER_MAX
+            && let Some(turn) = self.next_turn()
+        {
+            self.look(turn);
+        }
         due.map(|due| self.began + due)
     }
 
-    fn look(&mut self, number: FeedNumber, fresh: bool) {
-        let wants_announcement = self.watch.wants_announcement(number);
+    fn wait_for_turn(&mut self, number: FeedNumber, fresh: bool) {
         let feed = self.feed_mut(number);
         feed.look += 1;
         feed.is_looked_at = true;
         (feed.delivered, feed.accepted) = (0, 0);
+        let turn = Turn {
+            number,
+            origin: feed.origin.clone(),
+            consumer: None,
+            fresh,
+        };
+        self.waiting.push_back(turn);
+    }
+
+    /// Returns the first look whose origin is not busy.
+    fn next_turn(&mut self) -> Option<Turn> {
+        let is_free = |turn: &Turn| {
+            let looks = self.busy.get(&turn.origin);
+            looks.is_none_or(|looks| *looks < WATCHED_PER_ORIGIN_MAX)
+        };
+        let first = self.waiting.iter().position(is_free)?;
+        let turn = self.waiting.remove(first)?;
+        *self.busy.entry(turn.origin.clone()).or_default() += 1;
+        Some(turn)
+    }
+
+    fn look(&mut self, turn: Turn) {
+        let Turn {
+            number,
+            consumer,
+            fresh,
+            ..
+        } = turn;
+        let consumer = match consumer {
+            Some(consumer) => Ok(consumer),
+            None => self.begin_look(number, fresh),
+        };
+        let deadline = time::Instant::now() + self.options.turn();
+        let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
+        self.looks.spawn(async move {
+            let event = match consumer {
+                Ok(consumer) => read(number, consumer, &tell, &ahead, deadline).await,
+                Err(error) => Event::Looked(number, failed_with(false, &error), Some(error)),
+            };
+            // Nobody listens any more if it fails.
+            drop(tell.send(event).await);
+        });
+    }
+
+    fn begin_look(
+        &mut self,
+        number: FeedNumber,
+        fresh: bool,
+    ) -> Result<Box<Consumer>, ConsumerError> {
+        let wants_announcement = self.watch.wants_announcement(number);
+        let feed = self.feed_mut(number);
         let (url, mut place) = (Arc::clone(&feed.url), feed.place.clone());
+        let given = feed.given.clone();
         if let Some(place) = place.as_mut().filter(|_| wants_announcement) {
             // That nothing has changed tells less than a document.
             (place.etag, place.last_modified) = (None, None);
         }
-        let consumer = self.options.consumer(&url, place, &self.transport);
-        let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
-        self.looks.spawn(async move {
-            let (outcome, error) = match consumer {
-                Ok(consumer) => read(number, consumer.looking_once(fresh), &tell, &ahead).await,
-                Err(error) => (failed_with(false, &error), Some(error)),
-            };
-            // Nobody listens any more if it fails.
-            drop(tell.send(Event::Looked(number, outcome, error)).await);
-        });
+        let url = given.as_deref().unwrap_or(&url);
+        let consumer = self.options.consumer(url, place, &self.transport)?;
+        Ok(Box::new(consumer.looking_once(fresh)))
+    }
+
+    /// Lets another feed of the same origin have its turn.
+    fn end_turn(&mut self, number: FeedNumber) {
+        let origin = self.feed_mut(number).origin.clone();
+        if let Some(looks) = self.busy.get_mut(&origin) {
+            *looks -= 1;
+            if *looks == 0 {
+                self.busy.remove(&origin);
+            }
+        }
     }
 
     fn hear(&mut self, source: SourceNumber, document: &Url, url: Url, fresh: bool) {
@@ -387,7 +485,23 @@ impl FeedWatcher {
                     look: feed.look,
                 });
             }
+            Event::Paused(number, consumer) => {
+                self.end_turn(number);
+                let origin = self.feed_mut(number).origin.clone();
+                self.waiting.push_back(Turn {
+                    number,
+                    origin,
+                    consumer: Some(consumer),
+                    fresh: false,
+                });
+            }
+            Event::Gap(number, error) => {
+                let url = Arc::clone(&self.feed_mut(number).url);
+                let error = Arc::new(error);
+                self.troubles.push_back(Watched::Gap { url, error });
+            }
             Event::Looked(number, outcome, error) => {
+                self.end_turn(number);
                 let feed = self.feed_mut(number);
                 let url = Arc::clone(&feed.url);
                 feed.over = Some(outcome);
@@ -550,35 +664,46 @@ fn failed_with(news: bool, error: &ConsumerError) -> Outcome {
     failed(news, !error.is_transient(), retry_after)
 }
 
-/// Reads a feed up to its end, and hands over what is new.
+/// Reads a feed up to its end or to the end of its turn, and hands over what is new.
 async fn read(
     number: FeedNumber,
-    mut consumer: Consumer,
+    mut consumer: Box<Consumer>,
     tell: &mpsc::Sender<Event>,
     ahead: &AtomicUsize,
-) -> (Outcome, Option<ConsumerError>) {
-    let mut news = false;
+    deadline: time::Instant,
+) -> Event {
+    let mut news = consumer.has_delivered();
     loop {
-        match consumer.next().await {
-            Ok(Some(delivery)) => {
+        let next = time::timeout_at(deadline, consumer.next()).await;
+        if let Some(gap) = consumer.take_gap() {
+            drop(tell.send(Event::Gap(number, gap.into())).await);
+        }
+        match next {
+            Ok(Ok(Some(delivery))) => {
                 news = true;
                 ahead.fetch_add(1, Ordering::Relaxed);
                 // Whether it is accepted is seen where it is taken.
                 let is_kept = consumer.accept(&delivery).await.is_ok();
                 if !is_kept || tell.send(Event::Entry(number, delivery)).await.is_err() {
-                    return (failed(news, false, None), None);
+                    return Event::Looked(number, failed(news, false, None), None);
                 }
             }
-            Ok(None) => {
+            Ok(Ok(None)) => {
                 let looked = Looked::Read {
                     news,
                     stale: consumer.sees_the_past(),
                     sup: consumer.announced(),
                 };
                 let place = consumer.place().cloned();
-                return (Outcome { looked, place }, None);
+                return Event::Looked(number, Outcome { looked, place }, None);
             }
-            Err(error) => return (failed_with(news, &error), Some(error)),
+            Ok(Err(error)) => {
+                return Event::Looked(number, failed_with(news, &error), Some(error));
+            }
+            Err(_turn_is_over) => {
+                consumer.pause();
+                return Event::Paused(number, consumer);
+            }
         }
     }
 }

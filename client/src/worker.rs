@@ -254,11 +254,26 @@ impl Worker {
         stop: impl Future<Output = ()>,
         mut handler: impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
     ) -> Result<Tally, WorkerError> {
-        let mut stop = pin!(stop.fuse());
         let mut tally = Tally::default();
+        let ended = self.handle_all(stop, &mut handler, &mut tally).await;
+        // An error of the next entry must not forget that this one is handled.
+        if let Some(done) = self.done.as_ref().filter(|_| !self.done_is_kept) {
+            self.state.keep(done)?;
+            self.done_is_kept = true;
+        }
+        ended.map(|()| tally)
+    }
+
+    async fn handle_all(
+        &mut self,
+        stop: impl Future<Output = ()>,
+        handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+        tally: &mut Tally,
+    ) -> Result<(), WorkerError> {
+        let mut stop = pin!(stop.fuse());
         while let Some(next) = before(stop.as_mut(), self.next()).await {
             let Some(delivery) = next? else { break };
-            let outcome = self.process(&delivery, stop.as_mut(), &mut handler).await?;
+            let outcome = self.process(&delivery, stop.as_mut(), handler).await?;
             match outcome {
                 Outcome::Handled => tally.handled += 1,
                 Outcome::Skipped => tally.skipped += 1,
@@ -266,11 +281,7 @@ impl Worker {
                 Outcome::Stopped => break,
             }
         }
-        if let Some(done) = self.done.as_ref().filter(|_| !self.done_is_kept) {
-            self.state.keep(done)?;
-            self.done_is_kept = true;
-        }
-        Ok(tally)
+        Ok(())
     }
 
     /// Returns the next entry; who follows waits for it, whatever happens meanwhile.

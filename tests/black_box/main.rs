@@ -39,6 +39,7 @@ mod lint;
 mod mirror;
 mod misbehaving;
 mod packaging;
+mod pipes;
 mod power_cut;
 mod proxy;
 mod recover;

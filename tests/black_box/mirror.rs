@@ -307,3 +307,92 @@ fn a_mirror_stays_in_its_folder() {
         assert_eq!(written, 0, "{evil}");
     }
 }
+
+/// A folder that is published may hold no file that a web server runs, and an index no end.
+#[test]
+fn an_index_leads_a_mirror_nowhere() {
+    for (index, code, said) in [
+        (
+            r#"{"feed":"urn:f","prev":null,"documents":[{"href":"shell.php","first":0,"entries":1,"opened":"","updated":"","sha256":"ZERO"}]}"#,
+            1,
+            "shell.php",
+        ),
+        (
+            r#"{"feed":"urn:f","prev":"NEXT.json","documents":[]}"#,
+            1,
+            "more than 50 documents",
+        ),
+        (
+            r#"{"feed":"urn:f","prev":"x.php","documents":[]}"#,
+            1,
+            "x.php",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let times = std::sync::atomic::AtomicUsize::new(0);
+        let index = index.replace("ZERO", &"0".repeat(64));
+        let site = Site::new(move |asked, stream| {
+            let bytes = if asked.path.contains("json") {
+                let next = times
+                    .fetch_add(1, std::sync::atomic::Ordering::SeqCst)
+                    .to_string();
+                let body = index.replace("NEXT", &next);
+                crate::site::answer(
+                    "200 OK",
+                    "Content-Type: application/json\r\n",
+                    body.as_bytes(),
+                )
+            } else {
+                let body = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>\
+                            <link rel='index' href='index.json'/></feed>";
+                crate::site::answer(
+                    "200 OK",
+                    "Content-Type: application/atom+xml\r\n",
+                    body.as_bytes(),
+                )
+            };
+            let _gone = std::io::Write::write_all(stream, &bytes).is_err();
+        });
+        let copy = folder.path().join("copy");
+        let url = site.url("/feeds/f/recent.atom");
+        let args = ["mirror", &url, copy.to_str().unwrap(), "--documents", "50"];
+        let output = run("simplefeed", &args, b"");
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(said),
+            "{}",
+            text(&output.stderr)
+        );
+        assert!(!copy.join("shell.php").exists());
+    }
+}
+
+/// Two documents that lead to each other are a loop at once.
+#[test]
+fn a_circle_is_walked_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::new(|asked, stream| {
+        let other = if asked.path.ends_with("1.atom") {
+            "2.atom"
+        } else {
+            "1.atom"
+        };
+        let body = format!(
+            "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>\
+             <link rel='prev-archive' href='{other}'/></feed>"
+        );
+        let kind = "Content-Type: application/atom+xml\r\n";
+        let bytes = crate::site::answer("200 OK", kind, body.as_bytes());
+        let _gone = std::io::Write::write_all(stream, &bytes).is_err();
+    });
+    let copy = folder.path().join("copy");
+    let url = site.url("/feeds/f/recent.atom");
+    let output = run("simplefeed", &["mirror", &url, copy.to_str().unwrap()], b"");
+    assert_eq!(output.status.code(), Some(15), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("loop"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(site.asked().len() < 10);
+}

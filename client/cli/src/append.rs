@@ -12,13 +12,19 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
-    Publication, Publisher,
+    Publication, PublishError, Publisher,
     publisher::{BATCH_BYTES, BATCH_ENTRIES, Published, Status},
 };
 use simplefeed_core::scanner::elements;
 use tokio::sync::mpsc;
 
-use crate::{exit, progress::counter, say, token::TokenArgs};
+use crate::{
+    events::{Events, Numbered},
+    exit,
+    progress::counter,
+    say,
+    token::TokenArgs,
+};
 
 /// How long a batch waits for more.
 const QUIET: Duration = Duration::from_millis(100);
@@ -38,7 +44,7 @@ pub(crate) async fn append(args: AppendArgs) -> anyhow::Result<u8> {
     let publisher = args.token.publisher(&args.url)?;
     let mut report = Report::new("entries published");
     let outcome = append_all(&publisher, args.file.as_deref(), &mut report).await;
-    report.finish();
+    report.finish(outcome.is_ok());
     outcome.map(|()| exit::OK)
 }
 
@@ -48,7 +54,7 @@ async fn append_all(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let mut input = open(file)?;
-    let first = first_byte(&mut input)?;
+    let (first, line) = first_byte(&mut input)?;
     if first == Some(b'<') {
         let mut text = String::new();
         input
@@ -57,7 +63,7 @@ async fn append_all(
         let entries = elements(&text)?.into_iter().map(Publication::Atom);
         return publish(publisher, entries, report).await;
     }
-    append_lines(publisher, input, report).await
+    append_events(publisher, input, line, report).await
 }
 
 /// Publishes entries, and prints what became of each.
@@ -75,37 +81,41 @@ pub(crate) async fn publish(
             }
         })
         .await;
-    // What was published comes first: it is stored whatever happened to the rest.
-    told?;
-    Ok(published?)
+    // A refusal comes first: that it could not be printed must not hide it.
+    published?;
+    told
 }
 
-async fn append_lines(
+async fn append_events(
     publisher: &Publisher,
     input: Input,
+    first: u64,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let (sender, mut lines) = mpsc::channel(BATCH_ENTRIES);
+    let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
     // A thread of its own, because reading a pipe blocks and the batch must close meanwhile.
-    let reader = std::thread::spawn(move || read_lines(input, &sender));
-    let mut batch = vec![];
+    let reader = std::thread::spawn(move || read_events(input, first, &sender));
+    let (mut batch, mut lines) = (vec![], vec![]);
     let mut bytes = 0;
     loop {
         let next = if batch.is_empty() {
-            Ok(lines.recv().await)
+            Ok(events.recv().await)
         } else {
-            tokio::time::timeout(QUIET, lines.recv()).await
+            tokio::time::timeout(QUIET, events.recv()).await
         };
         let ended = matches!(next, Ok(None));
-        if let Ok(Some(line)) = next {
-            bytes += line.len();
-            batch.push(Publication::Line(line));
+        if let Ok(Some((line, event))) = next {
+            bytes += event.len();
+            lines.push(line);
+            batch.push(Publication::Line(event));
             if batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
                 continue;
             }
         }
         if !batch.is_empty() {
-            publish(publisher, std::mem::take(&mut batch), report).await?;
+            let published = publish(publisher, std::mem::take(&mut batch), report).await;
+            published.map_err(|error| at_line(error, &lines))?;
+            lines.clear();
             bytes = 0;
         }
         if ended {
@@ -118,11 +128,34 @@ async fn append_lines(
     }
 }
 
-fn read_lines(input: Input, sender: &mpsc::Sender<String>) -> io::Result<()> {
-    for line in input.lines() {
-        let line = line?;
-        // Without a receiver, publishing has failed and said so.
-        if !line.trim().is_empty() && sender.blocking_send(line).is_err() {
+/// Says on which line of the input the entry is that was refused.
+pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
+    let entry = match error.downcast_ref() {
+        Some(PublishError::Refused { entry, .. }) => *entry,
+        _ => None,
+    };
+    match entry.and_then(|entry| lines.get(entry)) {
+        Some(line) => error.context(format!("the event on line {line} was not published")),
+        None => error,
+    }
+}
+
+/// Reads events from an input whose first line has the number `first`.
+fn read_events(input: Input, first: u64, sender: &mpsc::Sender<Numbered>) -> io::Result<()> {
+    let mut events = Events::default();
+    let mut found = vec![];
+    for (number, line) in (first..).zip(input.lines()) {
+        events.line(number, &line?, &mut found);
+        for event in found.drain(..) {
+            // Without a receiver, publishing has failed and said so.
+            if sender.blocking_send(event).is_err() {
+                return Ok(());
+            }
+        }
+    }
+    events.end(&mut found);
+    for event in found {
+        if sender.blocking_send(event).is_err() {
             break;
         }
     }
@@ -142,8 +175,9 @@ fn open(file: Option<&Path>) -> anyhow::Result<Input> {
     }
 }
 
-/// Returns the first byte that is not white space, leaving it to be read.
-fn first_byte(input: &mut Input) -> anyhow::Result<Option<u8>> {
+/// Returns the first byte that is not white space, leaving it to be read, and the number of its line.
+fn first_byte(input: &mut Input) -> anyhow::Result<(Option<u8>, u64)> {
+    let mut line = 1;
     loop {
         let buffered = input.fill_buf().context("cannot read the input")?;
         let blank = buffered
@@ -159,14 +193,22 @@ fn first_byte(input: &mut Input) -> anyhow::Result<Option<u8>> {
             .first()
             .copied()
         {
+            line += lines_in(buffered, blank);
             input.consume(blank);
-            return Ok(Some(first));
+            return Ok((Some(first), line));
         }
         if buffered_bytes == 0 {
-            return Ok(None);
+            return Ok((None, line));
         }
+        line += lines_in(buffered, blank);
         input.consume(blank);
     }
+}
+
+/// Returns how many of the first `length` bytes end a line.
+fn lines_in(bytes: &[u8], length: usize) -> u64 {
+    let ends = bytes.iter().take(length).filter(|byte| **byte == b'\n');
+    u64::try_from(ends.count()).unwrap_or(0)
 }
 
 /// What was published.
@@ -175,6 +217,8 @@ pub(crate) struct Report {
     appended: u64,
     duplicates: u64,
     bar: indicatif::ProgressBar,
+    /// Whether stdout is closed.
+    is_unread: bool,
 }
 
 impl Report {
@@ -184,20 +228,29 @@ impl Report {
             appended: 0,
             duplicates: 0,
             bar: counter(what),
+            is_unread: false,
         }
     }
 
-    pub(crate) fn finish(&self) {
+    /// Says what was published; nothing where an error says it all.
+    pub(crate) fn finish(&self, is_all: bool) {
         self.bar.finish_and_clear();
-        say::note(&format!(
-            "Appended {} entries, {} were there before.",
-            self.appended, self.duplicates
-        ));
+        if self.is_unread {
+            say::warning(
+                "nobody reads what became of each entry any more; they were published all the same",
+            );
+        }
+        if is_all || self.entries > 0 {
+            say::note(&format!(
+                "Appended {} entries, {} were there before.",
+                self.appended, self.duplicates
+            ));
+        }
     }
 
     /// Prints what became of a batch: `appended|duplicate TAB position TAB id`.
     fn add(&mut self, published: &[Published]) -> anyhow::Result<()> {
-        let mut out = io::stdout().lock();
+        let mut out = vec![];
         for entry in published {
             let status = match entry.status {
                 Status::Appended => {
@@ -211,9 +264,19 @@ impl Report {
             };
             writeln!(out, "{status}\t{}\t{}", entry.position, entry.id)?;
         }
-        out.flush()?;
         self.entries += published.len();
         self.bar.inc(u64::try_from(published.len()).unwrap_or(0));
-        Ok(())
+        if self.is_unread {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(&out).and_then(|()| stdout.flush()) {
+            // `append … | head`: whoever reads has had enough; what is to be published is not.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_unread = true;
+                Ok(())
+            }
+            written => Ok(written?),
+        }
     }
 }

@@ -72,7 +72,7 @@ pub(crate) async fn bookmark(args: BookmarkArgs) -> anyhow::Result<u8> {
 }
 
 fn show(path: &Path) -> anyhow::Result<u8> {
-    let loaded = open(path)?.load();
+    let loaded = open(path)?.peek();
     let found = loaded.map_err(|source| {
         let action = "read";
         ConsumerError::Bookmark { action, source }

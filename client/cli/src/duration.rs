@@ -24,9 +24,46 @@ pub(crate) fn read(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(number.checked_mul(seconds)?))
 }
 
+/// Returns seconds as people say them, by their two largest units: `3 d 4 h`.
+pub(crate) fn shown(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 5] = [
+        (365 * 86_400, "y"),
+        (86_400, "d"),
+        (3_600, "h"),
+        (60, "min"),
+        (1, "s"),
+    ];
+    let largest = UNITS.iter().position(|(unit, _)| seconds >= *unit);
+    let first = largest.unwrap_or(UNITS.len() - 1);
+    let (mut left, mut parts) = (seconds, vec![]);
+    for (unit, name) in UNITS.iter().skip(first).take(2) {
+        let count = left / unit;
+        left %= unit;
+        if count > 0 || parts.is_empty() {
+            parts.push(format!("{count} {name}"));
+        }
+    }
+    parts.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_for_people() {
+        for (seconds, expected) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (3_725, "1 h 2 min"),
+            (273_600, "3 d 4 h"),
+            (86_400 + 59, "1 d"),
+            (96_572_130, "3 y 22 d"),
+        ] {
+            assert_eq!(shown(seconds), expected);
+        }
+    }
 
     #[test]
     fn times_are_numbers_with_a_unit() {

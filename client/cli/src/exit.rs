@@ -74,6 +74,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             _ => OTHER,
         };
     }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return code_of_file(error);
+    }
     if error.downcast_ref::<EntryError>().is_some() {
         return INTEGRITY;
     }
@@ -110,6 +113,7 @@ fn code_of_state(error: &StateError) -> u8 {
 fn code_of_file(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => INTEGRITY,
+        io::ErrorKind::ResourceBusy => LOCKED,
         _ => OTHER,
     }
 }
@@ -145,9 +149,9 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         ConsumerError::Walk(WalkError::Backwards { .. }) => {
             Some("give the URL of the feed's newest document.")
         }
-        ConsumerError::Walk(WalkError::Gap { .. } | WalkError::Missing { .. }) => {
-            Some("to go on from a place of your choice, use `simplefeed bookmark set`.")
-        }
+        ConsumerError::Walk(WalkError::Gap { .. } | WalkError::Missing { .. }) => Some(
+            "to go on from what there is, use --on-gap go-on; from another place, `simplefeed bookmark set`.",
+        ),
         ConsumerError::Walk(WalkError::HistoryChanged { .. }) => Some(
             "the server was rolled back or rebuilt, or a document was changed; what was read before \
              may not be there any more. To go on from a place of your choice, use \

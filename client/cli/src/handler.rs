@@ -16,6 +16,9 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use crate::{duration, exit::Usage, format::Format};
 
+/// The longest value of a variable, in bytes.
+const VARIABLE_BYTES_MAX: usize = 32 * 1024;
+
 /// What to run for an entry
 #[derive(Args, Debug)]
 pub(crate) struct HandlerArgs {
@@ -23,6 +26,16 @@ pub(crate) struct HandlerArgs {
     /// `$SIMPLEFEED_UPDATED`, `$SIMPLEFEED_TYPE` and `$SIMPLEFEED_POSITION` set; exit 0 accepts it
     #[arg(long, value_name = "COMMAND", help_heading = "Handler")]
     pub(crate) exec: Option<String>,
+    /// Run the command for so many entries at a time, with a line for each on its stdin, and
+    /// `$SIMPLEFEED_ENTRIES` set; exit 0 accepts all of them, otherwise it is run again
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Handler",
+        requires = "exec",
+        conflicts_with_all = ["policy", "attempts", "parked_max", "key"]
+    )]
+    pub(crate) batch: Option<NonZeroU32>,
     #[command(flatten)]
     pub(crate) rules: RulesArgs,
 }
@@ -144,6 +157,15 @@ impl Handler {
         let event = delivery.event()?;
         let mut input = vec![];
         self.format.write(delivery, &mut input)?;
+        self.run(&input, &variables(delivery, &event)).await
+    }
+
+    /// Runs the command with this on its stdin, and these variables.
+    pub(crate) async fn run(
+        &self,
+        input: &[u8],
+        variables: &[(&'static str, String)],
+    ) -> Result<(), HandlerError> {
         let mut command = Command::new("sh");
         command
             .args(["-c", &self.command])
@@ -151,8 +173,11 @@ impl Handler {
             .kill_on_drop(true)
             // What the command starts ends with it; what is typed at the terminal is for us.
             .process_group(0);
-        for (name, value) in variables(delivery, &event) {
-            command.env(name, value);
+        for (name, value) in variables {
+            // What is longer, the system refuses; it stands in the entry.
+            if value.len() <= VARIABLE_BYTES_MAX {
+                command.env(name, value);
+            }
         }
         let mut child = command.spawn().context("the command cannot be run")?;
         let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
@@ -160,7 +185,7 @@ impl Handler {
         let fed = async {
             if let Some(mut stdin) = stdin {
                 // A command need not read what it is given.
-                drop(stdin.write_all(&input).await);
+                drop(stdin.write_all(input).await);
             }
         };
         let ended = async {

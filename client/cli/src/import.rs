@@ -15,7 +15,8 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    append::{Report, publish},
+    append::{Report, at_line, publish},
+    events::Events,
     exit, say,
     token::TokenArgs,
 };
@@ -32,6 +33,9 @@ pub(crate) struct ImportArgs {
     /// File that remembers the last entry imported from a URL; the next run begins after it
     #[arg(long, value_name = "FILE")]
     bookmark: Option<PathBuf>,
+    /// Pass over entries that the server refuses, and say which; the exit code is 3 then
+    #[arg(long)]
+    skip_invalid: bool,
     #[command(flatten)]
     token: TokenArgs,
     /// Origin that links and redirects may lead to besides the source's own
@@ -41,14 +45,14 @@ pub(crate) struct ImportArgs {
 
 pub(crate) async fn import(args: ImportArgs) -> anyhow::Result<u8> {
     let publisher = args.token.publisher(&args.url)?;
-    let mut import = Import::new(&publisher);
+    let mut import = Import::new(&publisher, args.skip_invalid);
     let outcome = import_all(&args, &mut import).await;
-    let conflicts = import.finish();
+    let (conflicts, skipped) = import.finish(outcome.is_ok());
     outcome?;
-    Ok(if conflicts == 0 {
-        exit::OK
-    } else {
-        exit::INTEGRITY
+    Ok(match (conflicts, skipped) {
+        (0, 0) => exit::OK,
+        (0, _) => exit::PARTIAL,
+        _ => exit::INTEGRITY,
     })
 }
 
@@ -109,37 +113,67 @@ fn entry_of(delivery: &Delivery) -> anyhow::Result<String> {
     let folder = delivery
         .document()
         .and_then(|document| document.join(".").ok());
-    let (Err(_), Some(base)) = (elements(entry), folder) else {
-        return Ok(entry.into());
+    Ok(based(entry, folder.as_ref()))
+}
+
+/// Returns an entry with a base for its relative references, if it lacks one.
+fn based(entry: &str, base: Option<&Url>) -> String {
+    let (Err(_), Some(base)) = (elements(entry), base) else {
+        return entry.into();
     };
     let base = base.as_str().replace('&', "&amp;").replace('"', "&quot;");
     let based = format!("<feed xmlns=\"{ATOM}\" xml:base=\"{base}\">{entry}</feed>");
     let based = elements(&based).ok().and_then(|mut based| based.pop());
     // What is wrong with it otherwise, the server says best.
-    Ok(based.unwrap_or_else(|| entry.into()))
+    based.unwrap_or_else(|| entry.into())
 }
 
 async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> {
-    let bytes = std::fs::read(path)?;
-    let text = String::from_utf8(bytes).context("it is not UTF-8")?;
+    let text = String::from_utf8(std::fs::read(path)?).context("it is not UTF-8")?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     if text.trim_start().starts_with('<') {
-        let place = Url::parse("file:///").context("no base")?;
-        if let Ok(feed) = Document::read(text.to_owned().into(), &place) {
-            import.keep_feed_id(&feed.feed).await?;
-        }
-        for element in elements(text)? {
-            import.add(Publication::Atom(element)).await?;
-        }
+        import_atom(text, import).await?;
     } else {
-        for (number, line) in (1_u64..).zip(text.lines()) {
-            if !line.trim().is_empty() {
-                let line = with_id(number, line);
-                import.add(Publication::Line(line)).await?;
-            }
+        let (mut events, mut found) = (Events::default(), vec![]);
+        for (number, line) in (1..).zip(text.lines()) {
+            events.line(number, line, &mut found);
+        }
+        events.end(&mut found);
+        for (number, event) in found {
+            let event = with_id(number, &event);
+            import
+                .add_at(Publication::Line(event), Some(number))
+                .await?;
         }
     }
     import.send().await
+}
+
+/// Imports a feed document as it would be from its URL, which it may name; or entries one after the other.
+async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> {
+    let place = Url::parse("file:///").context("no base")?;
+    let Ok(mut feed) = Document::read(text.to_owned().into(), &place) else {
+        for element in elements(text)? {
+            import.add(Publication::Atom(element)).await?;
+        }
+        return Ok(());
+    };
+    let own = feed
+        .link("self")
+        .filter(|own| own.scheme() != "file")
+        .cloned();
+    if let Some(own) = &own {
+        feed = Document::read(text.to_owned().into(), own)?;
+    }
+    import.keep_feed_id(&feed.feed).await?;
+    let folder = own.and_then(|own| own.join(".").ok());
+    for index in (0..feed.len()).rev() {
+        let element = feed.stand_alone(index).unwrap_or_default();
+        let element = String::from_utf8_lossy(&element);
+        let element = based(&element, folder.as_ref());
+        import.add(Publication::Atom(element)).await?;
+    }
+    Ok(())
 }
 
 /// Gives an event that has no id one that it gets in every run, made of the line and its number.
@@ -161,19 +195,26 @@ struct Import<'p> {
     publisher: &'p Publisher,
     report: Report,
     batch: Vec<Publication>,
+    /// The lines that the events of the batch stand on.
+    lines: Vec<u64>,
     /// Whether the feed is there.
     created: bool,
     conflicts: u64,
+    skip_invalid: bool,
+    skipped: u64,
 }
 
 impl<'p> Import<'p> {
-    fn new(publisher: &'p Publisher) -> Self {
+    fn new(publisher: &'p Publisher, skip_invalid: bool) -> Self {
         Self {
             publisher,
             report: Report::new("entries imported"),
             batch: vec![],
+            lines: vec![],
             created: false,
             conflicts: 0,
+            skip_invalid,
+            skipped: 0,
         }
     }
 
@@ -195,6 +236,12 @@ impl<'p> Import<'p> {
 
     /// Adds an entry to the batch, which is sent when it is full.
     async fn add(&mut self, entry: Publication) -> anyhow::Result<()> {
+        self.add_at(entry, None).await
+    }
+
+    /// Adds an event that stands on a line of a file.
+    async fn add_at(&mut self, entry: Publication, line: Option<u64>) -> anyhow::Result<()> {
+        self.lines.extend(line);
         self.batch.push(entry);
         if self.batch.len() >= BATCH_ENTRIES {
             self.send().await?;
@@ -206,36 +253,56 @@ impl<'p> Import<'p> {
     /// it may have been revised.
     async fn send(&mut self) -> anyhow::Result<()> {
         let batch = std::mem::take(&mut self.batch);
+        let lines = std::mem::take(&mut self.lines);
         let before = self.report.entries;
         let Err(error) = publish(self.publisher, batch.clone(), &mut self.report).await else {
             return Ok(());
         };
-        if !is_conflict(&error) {
-            return Err(error);
+        if !self.is_passed_over(&error) {
+            return Err(at_line(error, &lines));
         }
         let published = self.report.entries - before;
+        let mut lines = lines.into_iter().skip(published);
         for entry in batch.into_iter().skip(published) {
-            match publish(self.publisher, [entry], &mut self.report).await {
-                Err(error) if is_conflict(&error) => {
-                    self.conflicts += 1;
-                    say::warning(&format!("conflict: {error}"));
-                }
-                published => published?,
+            let line: Vec<u64> = lines.next().into_iter().collect();
+            let Err(error) = publish(self.publisher, [entry], &mut self.report).await else {
+                continue;
+            };
+            let error = at_line(error, &line);
+            if is_conflict(&error) {
+                self.conflicts += 1;
+                say::warning(&format!("conflict: {error:#}"));
+            } else if self.is_passed_over(&error) {
+                self.skipped += 1;
+                say::warning(&format!("skipped: {error:#}"));
+            } else {
+                return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Reports, and returns how many entries were there with another content.
-    fn finish(self) -> u64 {
-        self.report.finish();
+    /// Whether the import goes on without the entry that an error is about.
+    fn is_passed_over(&self, error: &anyhow::Error) -> bool {
+        is_conflict(error) || self.skip_invalid && is_invalid(error)
+    }
+
+    /// Reports, and returns how many entries were there with another content, and how many were skipped.
+    fn finish(self, is_all: bool) -> (u64, u64) {
+        self.report.finish(is_all);
         if self.conflicts > 0 {
             say::note(&format!(
                 "{} entries were there with another content, which stays.",
                 self.conflicts
             ));
         }
-        self.conflicts
+        if self.skipped > 0 {
+            say::note(&format!(
+                "{} entries were refused and are skipped.",
+                self.skipped
+            ));
+        }
+        (self.conflicts, self.skipped)
     }
 }
 
@@ -243,6 +310,17 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),
         Some(PublishError::Refused { status: 409, .. })
+    )
+}
+
+/// Whether an entry was refused for what it is.
+fn is_invalid(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(PublishError::Refused {
+            status: 400 | 413 | 422,
+            ..
+        })
     )
 }
 

@@ -10,9 +10,11 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 mod append;
+mod batch;
 mod bookmark;
 mod catalogue;
 mod duration;
+mod events;
 mod exit;
 mod format;
 mod get;
@@ -24,6 +26,7 @@ mod parked;
 mod progress;
 mod replay;
 mod say;
+mod signals;
 mod since;
 mod source;
 mod state;
@@ -77,7 +80,9 @@ enum Command {
     /// Print a feed's entries, oldest first, up to the newest there is, or run a command for each
     #[command(after_help = "Examples:\n  \
         simplefeed replay URL --since 7d --format text\n  \
-        simplefeed replay URL --bookmark orders.bookmark | ./load")]
+        simplefeed replay URL --exec ./load --batch 1000 --state DIR\n\n\
+        What a program reads from a pipe is lost if it fails, because the bookmark has moved on. With --exec it moves\n\
+        when the command has ended with exit code 0.")]
     Replay(Box<replay::ReplayArgs>),
     /// Print entries as they come, or run a command for each
     #[command(after_help = "Examples:\n  \
@@ -102,7 +107,7 @@ enum Command {
     Status(Box<status::StatusArgs>),
     /// Print the new entries of many feeds, with few requests
     #[command(
-        after_help = "Example:\n  simplefeed watch subscriptions.opml --state DIR | ./index\n\n\
+        after_help = "Example:\n  simplefeed watch subscriptions.opml --state DIR >> entries.ndjson\n\n\
         Feeds that announce a SUP document are looked at when it tells of them, all others every --interval.\n\
         Each line says of which feed it is; it ends with 0 when it is terminated and 130 when it is interrupted."
     )]
@@ -207,9 +212,11 @@ async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
     if ends_by_itself {
         return run(command).await;
     }
+    signals::end_in_any_case()?;
+    let mut ends = signals::Ends::listen()?;
     tokio::select! {
         outcome = run(command) => outcome,
-        _ = tokio::signal::ctrl_c() => Ok(exit::INTERRUPTED),
+        code = ends.told() => Ok(code),
     }
 }
 

@@ -106,7 +106,7 @@ impl Mirror {
             } else if document.link("via").is_some() && document.history.is_some() {
                 continue;
             }
-            let newest = self.archives(&document).await?;
+            let newest = self.archives(&recent.url, &document).await?;
             self.index(&document).await?;
             self.keep(&recent)?;
             let memory = Memory {
@@ -186,9 +186,15 @@ impl Mirror {
     }
 
     /// Copies the archives, newest first, down to those that are here. Returns the newest.
-    async fn archives(&mut self, recent: &Document) -> anyhow::Result<Option<Url>> {
+    async fn archives(
+        &mut self,
+        recent_url: &Url,
+        recent: &Document,
+    ) -> anyhow::Result<Option<Url>> {
         let complete = self.memory()?.and_then(|memory| memory.complete);
         let mut behind = recent.clone();
+        let mut behind_url = recent.link("via").unwrap_or(recent_url).clone();
+        let mut visited = HashSet::new();
         let newest = recent.link(self.older).cloned();
         let mut next = newest.clone();
         let mut left = self.documents_max;
@@ -197,12 +203,35 @@ impl Mirror {
                 let max = self.documents_max;
                 walk(WalkError::TooMany { max })
             })?;
+            if !visited.insert(url.clone()) {
+                return Err(walk(WalkError::Loop { url }));
+            }
             let is_complete = complete.as_ref() == Some(&url);
             behind = self.archive(&url, &behind).await?;
+            self.alias(&behind, &behind_url)?;
+            behind_url = url;
             next = behind.link(self.older).cloned();
             next = next.filter(|_| !is_complete);
         }
         Ok(newest)
+    }
+
+    /// Keeps a document under the name that the one before it has for it, too: a restoration has given it another
+    /// one, and the server leads there by a redirect, which a folder cannot keep.
+    fn alias(&mut self, before: &Document, behind: &Url) -> anyhow::Result<()> {
+        let linked = before.link("next-archive");
+        let Some(linked) = linked.filter(|linked| *linked != behind && before.history.is_some())
+        else {
+            return Ok(());
+        };
+        let path = self.path(linked)?;
+        let bytes = fs::read(self.path(behind)?)
+            .with_context(|| format!("cannot read the copy of {behind}"))?;
+        if fs::read(&path).is_ok_and(|here| here == bytes) {
+            return Ok(());
+        }
+        self.written += 1;
+        self.write(&path, &bytes)
     }
 
     /// Returns an archive that is here, or copies it; either way it must continue to the one behind it.
@@ -239,12 +268,21 @@ impl Mirror {
         let mut next = recent.link("index").cloned();
         let mut blocks = vec![];
         let mut seen = HashSet::new();
+        let mut listed_left = self.documents_max;
         while let Some(url) = next.take().filter(|url| seen.insert(url.clone())) {
+            self.check_name(&url, "json")?;
             let fetched = self.fetch(&url).await?;
             let block = IndexBlock::read(&fetched.answer.body);
             let block = block.map_err(|source| FetchError::NotAnIndex { url, source })?;
+            // A block without documents is one more that leads nowhere.
+            let listed = block.documents.len().max(1);
+            listed_left = listed_left.checked_sub(listed).ok_or_else(|| {
+                let max = self.documents_max;
+                walk(WalkError::TooMany { max })
+            })?;
             for listed in &block.documents {
                 let url = fetched.url.join(&listed.href)?;
+                self.check_name(&url, "atom")?;
                 let here = fs::read(self.path(&url)?);
                 if here.is_ok_and(|here| Digest::of(&here) == listed.sha256) {
                     continue;
@@ -325,6 +363,16 @@ impl Mirror {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
+    }
+
+    /// Checks that what an index names is named like what it is: the folder may be public, and a web server may run
+    /// other files.
+    fn check_name(&self, url: &Url, extension: &str) -> anyhow::Result<()> {
+        let path = self.path(url)?;
+        if path.extension().is_none_or(|found| found != extension) {
+            bail!("the index names {url}, which does not end in .{extension}");
+        }
+        Ok(())
     }
 
     /// Returns where the file of a URL is: in the folder, as the URL is below that of the recent document.

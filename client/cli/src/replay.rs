@@ -14,13 +14,19 @@ use clap::Args;
 use simplefeed_client::{
     Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker, worker::Attempt,
 };
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::oneshot,
-};
+use simplefeed_core::replay::WalkError;
+use tokio::sync::oneshot;
 
 use crate::{
-    exit, format::Format, handler::HandlerArgs, progress::counter, say, since, source::SourceArgs,
+    batch::{Batches, is_of_entry},
+    duration, exit,
+    format::Format,
+    handler::HandlerArgs,
+    progress::counter,
+    say,
+    signals::Ends,
+    since,
+    source::{Gap, SourceArgs},
     state::StateArgs,
 };
 
@@ -57,6 +63,13 @@ pub(crate) struct ReplayArgs {
     /// Hand over at most this many entries a second
     #[arg(long, value_name = "N")]
     rate: Option<NonZeroU32>,
+    /// What to do at a gap, where entries are in the feed no more: stop with exit code 13, or warn and go on from what
+    /// there is
+    #[arg(long, value_enum, default_value = "stop")]
+    on_gap: Gap,
+    /// How often to look at a feed whose answers do not say how long they stay fresh [default: 15m]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    interval: Option<Duration>,
     /// Hand over entries of foreign feeds again that come again with a later date
     #[arg(long)]
     revisions: bool,
@@ -74,7 +87,10 @@ impl ReplayArgs {
 
     fn consumer(&self, follow: bool) -> anyhow::Result<simplefeed_client::consumer::Builder> {
         let default = if follow { Since::Newest } else { Since::Oldest };
-        let builder = self.source.consumer(&self.url)?;
+        let mut builder = self.source.consumer(&self.url)?.on_gap(self.on_gap.into());
+        if let Some(interval) = self.interval {
+            builder = builder.interval(interval);
+        }
         Ok(builder
             .follow(follow)
             .since(self.since.clone().unwrap_or(default))
@@ -84,9 +100,10 @@ impl ReplayArgs {
 }
 
 pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
-    match &args.handler.exec {
-        Some(command) => run_for_each(&args, command, follow).await,
-        None => print(args, follow).await,
+    match (&args.handler.exec, args.handler.batch) {
+        (Some(command), Some(size)) => run_for_batches(&args, command, size, follow).await,
+        (Some(command), None) => run_for_each(&args, command, follow).await,
+        (None, _) => print(args, follow).await,
     }
 }
 
@@ -106,6 +123,8 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
         written: None,
         settled: Instant::now(),
         unsettled: 0,
+        line: vec![],
+        skipped: 0,
         bar: counter("entries"),
         pace: Pace::new(args.rate),
     };
@@ -119,7 +138,32 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     });
     let outcome = output.copy(format, args.limit, follow).await;
     output.bar.finish_and_clear();
-    outcome.map(|()| exit::OK)
+    outcome?;
+    Ok(if output.skipped > 0 && !follow {
+        exit::PARTIAL
+    } else {
+        exit::OK
+    })
+}
+
+/// Runs a command for so many entries at a time.
+async fn run_for_batches(
+    args: &ReplayArgs,
+    command: &str,
+    size: NonZeroU32,
+    follow: bool,
+) -> anyhow::Result<u8> {
+    let state = args.state.open(&args.url)?;
+    say::detail(&format!("the state is in {}", state.path().display()));
+    let format = args.format.unwrap_or(Format::Ndjson);
+    let batches = Batches {
+        consumer: args.consumer(follow)?.bookmark(state).build()?,
+        handler: args.handler.rules.handler(command, format),
+        format,
+        size: usize::try_from(size.get())?,
+        follow,
+    };
+    batches.run(&mut Ends::listen()?).await
 }
 
 /// Runs a command for each entry.
@@ -133,10 +177,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
         .handler
         .rules
         .handler(command, args.format.unwrap_or(Format::Ndjson));
-    let (mut interrupted, mut terminated) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
+    let mut ends = Ends::listen()?;
     let (told, stop) = oneshot::channel::<()>();
     let stop = async {
         // It is told by being dropped.
@@ -153,8 +194,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
     let tally = loop {
         let code = tokio::select! {
             tally = &mut tally => break tally?,
-            _ = interrupted.recv() => exit::INTERRUPTED,
-            _ = terminated.recv() => exit::OK,
+            code = ends.told() => code,
         };
         ended_by = code;
         let Some(told) = told.take() else {
@@ -226,6 +266,12 @@ impl Observer for Warnings {
         self.warn(PAST.into());
     }
 
+    fn gap(&mut self, gap: &WalkError) {
+        self.warn(format!(
+            "{gap}; entries may be lost, it goes on from what there is"
+        ));
+    }
+
     fn behind(&mut self, entries: u64) {
         say::detail(&format!("{entries} entries to go"));
     }
@@ -262,6 +308,9 @@ struct Output {
     settled: Instant,
     /// The entries written since.
     unsettled: u64,
+    line: Vec<u8>,
+    /// The entries that could not be printed.
+    skipped: u64,
     bar: indicatif::ProgressBar,
     pace: Pace,
 }
@@ -290,14 +339,21 @@ impl Output {
                 Err(error) => return Err(error.into()),
             };
             self.pace.wait().await;
-            if let Err(error) = format.write(&delivery, &mut self.out) {
-                // What stands before it is printed and need not come again.
-                self.settle().await?;
-                return Err(error);
+            self.line.clear();
+            match format.write(&delivery, &mut self.line) {
+                Ok(()) => {
+                    self.out.write_all(&self.line)?;
+                    self.unsettled += 1;
+                    left -= 1;
+                }
+                // It is this entry that is wrong, and not what comes behind it.
+                Err(error) if is_of_entry(&error) => {
+                    say::skipped(delivery.id(), &error);
+                    self.skipped += 1;
+                }
+                Err(error) => return Err(error),
             }
             self.written = Some(delivery);
-            self.unsettled += 1;
-            left -= 1;
         }
         self.settle().await
     }

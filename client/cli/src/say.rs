@@ -1,9 +1,12 @@
 //! What is said beside the data: on stderr, for a person or for a program.
 //!
 //! Shell: stderr. Set up once, from the command line; `NO_COLOR` is heeded.
-#![expect(clippy::print_stderr, reason = "this is stderr")]
 
-use std::{error::Error, io::IsTerminal as _, sync::OnceLock};
+use std::{
+    error::Error,
+    io::{self, IsTerminal as _, Write as _},
+    sync::OnceLock,
+};
 
 use serde::Serialize;
 
@@ -55,12 +58,20 @@ pub(crate) fn warning(text: &str) {
     tell("warning", "33", text);
 }
 
+/// Says that an entry is passed over because it cannot be printed.
+pub(crate) fn skipped(id: &str, error: &anyhow::Error) {
+    let id: String = id.chars().take(200).collect();
+    warning(&format!(
+        "entry {id} is passed over, it cannot be printed: {error:#}"
+    ));
+}
+
 /// Says what came of a command.
 pub(crate) fn note(text: &str) {
     if voice().json {
         tell("note", "", text);
     } else if voice().loudness > Loudness::Quiet {
-        eprintln!("{text}");
+        line(text);
     }
 }
 
@@ -82,16 +93,22 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
             hint,
             exit,
         };
-        eprintln!("{}", serde_json::to_string(&failure).unwrap_or_default());
+        line(&serde_json::to_string(&failure).unwrap_or_default());
         return;
     }
-    eprintln!("{} {error}", coloured("error:", "31"));
+    line(&format!("{} {error}", coloured("error:", "31")));
     for cause in causes {
-        eprintln!("caused by: {cause}");
+        line(&format!("caused by: {cause}"));
     }
     if let Some(hint) = hint {
-        eprintln!("hint: {hint}");
+        line(&format!("hint: {hint}"));
     }
+}
+
+/// Writes a line. Whoever closed stderr does not want to know.
+fn line(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _closed = writeln!(stderr, "{text}").is_err();
 }
 
 /// Returns an error with its causes, on one line.
@@ -112,15 +129,15 @@ fn tell(what: &str, colour: &str, text: &str) {
     if voice().json {
         let mut line = serde_json::Map::new();
         line.insert(what.into(), text.into());
-        eprintln!("{}", serde_json::Value::from(line));
+        self::line(&serde_json::Value::from(line).to_string());
     } else {
-        eprintln!("{} {text}", coloured(&format!("{what}:"), colour));
+        line(&format!("{} {text}", coloured(&format!("{what}:"), colour)));
     }
 }
 
 /// Returns text in a colour (an ANSI code), where a person may see it.
 fn coloured(text: &str, colour: &str) -> String {
-    if voice().plain || !std::io::stderr().is_terminal() {
+    if voice().plain || !io::stderr().is_terminal() {
         return text.into();
     }
     format!("\x1b[{colour}m{text}\x1b[0m")

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
-    Consumer, FeedWatcher,
+    Consumer, FeedWatcher, OnGap,
     consumer::Builder,
     fetch::Fetcher,
     transport::{self, Timeouts},
@@ -55,6 +55,24 @@ pub(crate) struct SourceArgs {
     request_timeout: Duration,
 }
 
+/// What to do at a gap: where the place to go on from, or a document on the way, is in the feed no more
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Gap {
+    /// Go no further in this feed; a command that reads one feed ends with exit code 13
+    Stop,
+    /// Warn, and go on from what there is
+    GoOn,
+}
+
+impl From<Gap> for OnGap {
+    fn from(gap: Gap) -> Self {
+        match gap {
+            Gap::Stop => Self::Stop,
+            Gap::GoOn => Self::GoOn,
+        }
+    }
+}
+
 impl SourceArgs {
     /// Begins a consumer of the feed at `url`.
     pub(crate) fn consumer(&self, url: &str) -> anyhow::Result<Builder> {
@@ -77,6 +95,8 @@ impl SourceArgs {
         let token = self.token.token()?;
         let mut builder = FeedWatcher::builder(urls)
             .document_bytes_max(self.document_bytes)
+            .documents_max(self.documents)
+            .redirects_max(self.redirects)
             .timeouts(self.timeouts());
         for origin in &self.allow_origin {
             builder = builder.allow_origin(origin.clone());

@@ -17,7 +17,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
 use simplefeed_client::{
-    Bookmark, BookmarkStore as _, Consumer, ConsumerError, Delivery, FileBookmark,
+    Bookmark, Consumer, ConsumerError, Delivery, FileBookmark,
     fetch::{Fetched, Fetcher},
     state::parked,
     worker::Attempt,
@@ -30,7 +30,9 @@ use simplefeed_core::{
 };
 use url::Url;
 
-use crate::{exit, format::one_line, say, since, source::SourceArgs, state::StateArgs};
+use crate::{
+    duration::shown, exit, format::one_line, say, since, source::SourceArgs, state::StateArgs,
+};
 
 /// Tell how far behind a consumer is
 #[derive(Args, Debug)]
@@ -61,8 +63,13 @@ struct Status {
     entries: u64,
     /// Documents that hold them.
     documents: u64,
-    /// The age of the oldest of them.
+    /// How long ago the oldest of them was committed, at least; where the server tells no commits, its age by its
+    /// date.
     seconds: u64,
+    /// What that is counted from: `commit` or `date`.
+    counted_from: &'static str,
+    /// The age of the oldest of them by the date that its publisher gave it.
+    dated_seconds: u64,
     parked: u64,
     /// When the consumer last finished an entry, or had nothing to do.
     last_success: Option<String>,
@@ -157,12 +164,12 @@ impl Status {
 async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
     let folder = args.state.folder(&args.url)?;
     let nothing = || format!("nothing is remembered in {}", folder.display());
-    let mut file = match FileBookmark::open(folder.join("bookmark")) {
+    let file = match FileBookmark::open(folder.join("bookmark")) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(nothing()),
         Err(error) => return Err(error.into()),
     };
-    let bookmark = file.load()?.with_context(nothing)?;
+    let bookmark = file.peek()?.with_context(nothing)?;
     let last = last_success(&folder);
     let idle = last.and_then(|last| SystemTime::now().duration_since(last).ok());
     let mut status = Status {
@@ -170,6 +177,8 @@ async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
         entries: 0,
         documents: 0,
         seconds: 0,
+        counted_from: "commit",
+        dated_seconds: 0,
         parked: u64::try_from(parked::iter(&folder)?.count())?,
         last_success: last.map(|last| instant_of(last).to_string()),
         idle: idle.map(|idle| idle.as_secs()),
@@ -180,7 +189,13 @@ async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
     let builder = args.source.consumer(&args.url)?.resume(bookmark.clone());
     let mut consumer = builder.build()?;
     if let Some(first) = consumer.next().await? {
-        status.seconds = age_of(&first);
+        status.dated_seconds = age_of(&first);
+        status.seconds = status.dated_seconds;
+        if let Some(committed) = first.committed_by() {
+            status.seconds = seconds_since(committed);
+        } else {
+            status.counted_from = "date";
+        }
         count(args, &mut status, consumer, &first, &bookmark).await?;
     }
     Ok(status)
@@ -259,7 +274,11 @@ fn end_of(listed: &IndexedDocument) -> u64 {
 fn age_of(delivery: &Delivery) -> u64 {
     let updated = delivery.event().ok().and_then(|event| event.updated);
     let updated = updated.and_then(|updated| Instant::parse(&updated));
-    let age = updated.map_or(0, |updated| since::now().micros() - updated.micros());
+    updated.map_or(0, seconds_since)
+}
+
+fn seconds_since(instant: Instant) -> u64 {
+    let age = since::now().micros().saturating_sub(instant.micros());
     u64::try_from(age / 1_000_000).unwrap_or(0)
 }
 
@@ -283,15 +302,25 @@ fn print(status: &Status, json: bool) -> anyhow::Result<()> {
     }
     match status.entries {
         0 => writeln!(out, "lag           caught up")?,
-        entries => writeln!(
-            out,
-            "lag           {entries} entries in {} documents, the oldest {} s old",
-            status.documents, status.seconds
-        )?,
+        entries => {
+            let (seconds, dated) = (shown(status.seconds), shown(status.dated_seconds));
+            let age = match status.counted_from {
+                "commit" => format!("committed at least {seconds} ago, dated {dated} ago"),
+                _ => format!("dated {dated} ago"),
+            };
+            let documents = status.documents;
+            writeln!(
+                out,
+                "lag           {entries} entries in {documents} documents, the oldest {age}"
+            )?;
+        }
     }
     let never = || "never".to_owned();
     let last = status.last_success.clone().unwrap_or_else(never);
-    writeln!(out, "last success  {last}")?;
+    let idle = status
+        .idle
+        .map_or(String::new(), |idle| format!(", {} ago", shown(idle)));
+    writeln!(out, "last success  {last}{idle}")?;
     writeln!(out, "parked        {}", status.parked)?;
     if let Some(Attempt {
         entry,

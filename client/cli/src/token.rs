@@ -9,6 +9,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use simplefeed_client::Publisher;
 
+use crate::say;
+
 /// The environment variable that holds a token.
 const VARIABLE: &str = "SIMPLEFEED_TOKEN";
 
@@ -48,7 +50,9 @@ impl TokenArgs {
 
     /// Returns a publisher that sends the token.
     pub(crate) fn publisher(&self, url: &str) -> anyhow::Result<Publisher> {
-        let publisher = Publisher::new(url)?;
+        let publisher = Publisher::new(url)?.on_retry(|error| {
+            say::warning(&format!("{}; trying again", say::chain(error)));
+        });
         Ok(match self.token()? {
             Some(token) => publisher.bearer_token(token),
             None => publisher,

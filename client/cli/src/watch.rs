@@ -19,7 +19,16 @@ use simplefeed_core::{opml, watch::Tally};
 use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
-use crate::{duration, exit, exit::Usage, format::Format, say, since, source::SourceArgs};
+use crate::{
+    duration, exit,
+    exit::Usage,
+    format::Format,
+    say, signals, since,
+    source::{Gap, SourceArgs},
+};
+
+/// How long the end waits for whoever reads what was written.
+const SETTLE_AT_END: Duration = Duration::from_secs(5);
 
 /// How old the state may get while entries are written.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
@@ -42,6 +51,12 @@ pub(crate) struct WatchArgs {
     /// Hear SUP documents so often, where they allow it [default: a little faster than their period]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     sup_interval: Option<Duration>,
+    /// What to do at a gap in a feed: warn and go on from what there is, or leave the feed alone
+    #[arg(long, value_enum, default_value = "go-on")]
+    on_gap: Gap,
+    /// URL of a feed to begin anew, as one that was never seen; can be given more than once
+    #[arg(long, value_name = "URL", requires = "state")]
+    reset: Vec<String>,
     /// How to print an entry
     #[arg(long, value_enum, default_value = "ndjson")]
     pub(crate) format: Format,
@@ -57,11 +72,16 @@ pub(crate) struct WatchArgs {
 
 pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let urls = listed(&args.feeds)?;
+    signals::end_in_any_case()?;
     let mut builder = args
         .source
         .watcher(urls)?
         .since(args.since)
-        .interval(args.interval);
+        .interval(args.interval)
+        .on_gap(args.on_gap.into());
+    for url in &args.reset {
+        builder = builder.anew(url);
+    }
     if let Some(sup_interval) = args.sup_interval {
         builder = builder.sup_interval(sup_interval);
     }
@@ -83,15 +103,21 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     };
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
     let limit = args.limit.unwrap_or(u64::MAX);
     let code = tokio::select! {
         ended = output.copy(args.format, limit) => ended.map(|()| exit::OK),
         () = ends => Ok(exit::OK),
         _ = interrupted.recv() => Ok(exit::INTERRUPTED),
         _ = terminated.recv() => Ok(exit::OK),
+        _ = hung_up.recv() => Ok(exit::OK),
     };
     let code = code?;
-    output.settle().await?;
+    // What a reader that has stopped reading does not take is not accepted.
+    let settled = tokio::time::timeout(SETTLE_AT_END, output.settle()).await;
+    if let Ok(settled) = settled {
+        settled?;
+    }
     output.feeds.save().await?;
     say::note(&told(output.feeds.tally()));
     Ok(code)
@@ -177,6 +203,12 @@ impl Output {
                 self.settle().await?;
             }
             match self.feeds.next().await? {
+                Watched::Gap { url, error } => {
+                    say::warning(&format!(
+                        "{url}: {}; entries may be lost, it goes on from what there is",
+                        say::chain(&*error)
+                    ));
+                }
                 Watched::Trouble { url, error } => {
                     say::warning(&format!(
                         "{url}: {}; it will be tried again",

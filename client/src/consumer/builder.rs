@@ -2,15 +2,17 @@
 //!
 //! Shell: reads the bookmark.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use simplefeed_core::{
-    limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX, WALK_DOCUMENTS_MAX},
+    limits::{
+        CLIENT_DOCUMENT_BYTES_MAX, PLAIN_POLL_SECONDS_DEFAULT, REDIRECTS_MAX, WALK_DOCUMENTS_MAX,
+    },
     replay::{Bookmark, Replay, Start},
 };
 use url::Url;
 
-use super::{Consumer, ConsumerError, Since};
+use super::{Consumer, ConsumerError, OnGap, Since};
 use crate::{
     bookmark::BookmarkStore,
     fetch::Fetcher,
@@ -30,7 +32,7 @@ impl Observer for Nobody {}
 /// ```no_run
 /// use std::time::Duration;
 /// use simplefeed_client::{
-///     Consumer, FileBookmark, Since, consumer::Builder, transport::Timeouts,
+///     Consumer, FileBookmark, OnGap, Since, consumer::Builder, transport::Timeouts,
 /// };
 ///
 /// # fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,6 +45,8 @@ impl Observer for Nobody {}
 ///     .documents_max(10_000)
 ///     .redirects_max(2)
 ///     .timeouts(Timeouts { total: Duration::from_secs(30), ..Timeouts::default() })
+///     .on_gap(OnGap::GoOn)
+///     .interval(Duration::from_mins(5))
 ///     .revisions(true);
 /// let feed = orders.build()?;
 /// # Ok(()) }
@@ -61,6 +65,8 @@ pub struct Builder {
     documents_max: usize,
     redirects_max: usize,
     revisions: bool,
+    on_gap: OnGap,
+    interval: Duration,
     observer: Box<dyn Observer>,
 }
 
@@ -87,6 +93,8 @@ impl Builder {
             documents_max: WALK_DOCUMENTS_MAX,
             redirects_max: REDIRECTS_MAX,
             revisions: false,
+            on_gap: OnGap::Stop,
+            interval: Duration::from_secs(PLAIN_POLL_SECONDS_DEFAULT),
             observer: Box::new(Nobody),
         }
     }
@@ -201,6 +209,21 @@ impl Builder {
         Self { revisions, ..self }
     }
 
+    /// Looks so often at a plain feed whose answers do not say how long they stay fresh; every 15 minutes by
+    /// default. Feeds of a Simplefeed server always say so.
+    #[must_use]
+    pub fn interval(self, interval: Duration) -> Self {
+        Self { interval, ..self }
+    }
+
+    /// Says what to do at a gap: where the bookmarked entry, or a document on the way, is in the feed no more.
+    /// By default the consumer stops with [`WalkError::Gap`](simplefeed_core::replay::WalkError::Gap) or
+    /// [`WalkError::Missing`](simplefeed_core::replay::WalkError::Missing).
+    #[must_use]
+    pub fn on_gap(self, on_gap: OnGap) -> Self {
+        Self { on_gap, ..self }
+    }
+
     /// Tells `observer` what the consumer does and bears, so that an operator can know.
     #[must_use]
     pub fn observer(self, observer: impl Observer + 'static) -> Self {
@@ -218,7 +241,7 @@ impl Builder {
     pub fn build(mut self) -> Result<Consumer, ConsumerError> {
         let url = Url::parse(&self.url);
         let given = url.map_err(|source| ConsumerError::Url {
-            url: self.url.clone(),
+            url: crate::fetch::without_userinfo(&self.url),
             source,
         })?;
         let url = without_password(given.clone());
@@ -257,14 +280,15 @@ impl Builder {
         let replay = Replay::new(url, start)
             .documents_max(self.documents_max)
             .revisions(self.revisions);
-        Ok(Consumer::new(
+        let consumer = Consumer::new(
             fetcher,
             replay,
             self.store,
             kept,
             self.follow,
             self.observer,
-        ))
+        );
+        Ok(consumer.on_gap(self.on_gap).interval(self.interval))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::transport::Answer;
 /// use simplefeed_client::fetch::Freshness;
 ///
 /// let unknown = Freshness::default();
+/// assert_eq!(unknown.told(), None);
 /// assert_eq!(unknown.poll_after(), Duration::from_secs(1));
 /// assert_eq!(unknown.let_go_after(), Duration::from_secs(1));
 /// assert!(!unknown.is_past());
@@ -36,14 +37,18 @@ pub struct Freshness {
 
 impl Freshness {
     pub(super) fn of(answer: &Answer) -> Self {
-        let policy = answer.header("cache-control").unwrap_or_default();
+        // A list may be spread over several fields (RFC 9110, 5.3).
+        let policy = answer.all("cache-control").collect::<Vec<_>>().join(",");
         let age = answer.header("age").and_then(|age| age.trim().parse().ok());
+        let max_age = directive(&policy, "max-age");
         Self {
-            max_age: directive(policy, "max-age"),
-            shared_max_age: directive(policy, "s-maxage"),
-            stale_while_revalidate: directive(policy, "stale-while-revalidate").unwrap_or_default(),
+            max_age: max_age.or_else(|| expires(answer)),
+            shared_max_age: directive(&policy, "s-maxage"),
+            stale_while_revalidate: directive(&policy, "stale-while-revalidate")
+                .unwrap_or_default(),
             age: bounded(age.unwrap_or(0)),
-            told_past: answer.header("cache-status").is_some_and(tells_past),
+            told_past: answer.all("cache-status").any(tells_past)
+                || answer.all("warning").any(warns_of_the_past),
         }
     }
 
@@ -59,6 +64,11 @@ impl Freshness {
             },
             ..newer
         }
+    }
+
+    /// Returns how long the server says that the answer stays fresh, if it does.
+    pub fn told(&self) -> Option<Duration> {
+        self.max_age
     }
 
     /// Returns how long to wait before the next look: what the server says, and at least a second.
@@ -95,6 +105,25 @@ fn tells_past(status: &str) -> bool {
     })
 }
 
+/// Whether a cache warns that its copy is stale, that it could not revalidate it, or that it is cut off. RFC 9111
+/// has no such field any more; Apache sends it, and no `Age`.
+fn warns_of_the_past(warnings: &str) -> bool {
+    warnings.split(',').any(|warning| {
+        let code = warning.trim().get(..3);
+        matches!(code, Some("110" | "111" | "112"))
+    })
+}
+
+/// Returns the lifetime that `Expires` gives (RFC 9111, 5.3). What is no date is in the past.
+fn expires(answer: &Answer) -> Option<Duration> {
+    let text = answer.header("expires")?;
+    let date = |text: &str| httpdate::parse_http_date(text).ok();
+    let answered = answer.header("date").and_then(date);
+    let answered = answered.unwrap_or_else(SystemTime::now);
+    let lifetime = date(text).and_then(|expires| expires.duration_since(answered).ok());
+    Some(bounded(lifetime.unwrap_or_default().as_secs()))
+}
+
 /// Returns the answer's `Last-Modified`, if it is good enough to ask with: what changed within the
 /// second of the answer could change once more in it (RFC 9110, 8.8.2.2).
 pub(super) fn last_modified(answer: &Answer) -> Option<String> {
@@ -124,7 +153,7 @@ pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
     from.join(answer.header("location")?).ok()
 }
 
-/// Returns an answer with status 200, or the error that any other status is.
+/// Returns an answer with status 200, or 203 from a proxy that changed it, or the error that any other status is.
 ///
 /// # Errors
 ///
@@ -144,7 +173,7 @@ pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
 pub fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError> {
     let (url, status) = (url.clone(), answer.status);
     match status {
-        200 => Ok(answer),
+        200 | 203 => Ok(answer),
         404 | 410 => Err(FetchError::Missing { url, status }),
         401 | 403 => Err(FetchError::Unauthorized { url, status }),
         _ => {
@@ -187,8 +216,15 @@ pub(super) fn check_type(url: &Url, answer: &Answer) -> Result<(), FetchError> {
         .unwrap_or_default()
         .trim()
         .to_ascii_lowercase();
+    if bare.is_empty() && is_page(&answer.body) {
+        return Err(FetchError::OtherType {
+            url: url.clone(),
+            found: "an HTML page".into(),
+        });
+    }
     match bare.as_str() {
-        "application/atom+xml" | "application/xml" | "text/xml" => Ok(()),
+        // Without a type, what it is shows when it is read (RFC 9110, 8.3).
+        "" | "application/atom+xml" | "application/xml" | "text/xml" => Ok(()),
         _ => Err(FetchError::OtherType {
             url: url.clone(),
             found: kind.into(),
@@ -196,22 +232,66 @@ pub(super) fn check_type(url: &Url, answer: &Answer) -> Result<(), FetchError> {
     }
 }
 
+/// A problem document (RFC 9457), as far as it is for us.
+#[derive(serde::Deserialize)]
+struct Problem {
+    detail: String,
+    line: Option<u64>,
+    entry: Option<usize>,
+}
+
+/// Returns the index of the entry that a problem document is about.
+pub(crate) fn problem_entry(answer: &Answer) -> Option<usize> {
+    serde_json::from_slice::<Problem>(&answer.body).ok()?.entry
+}
+
+/// Whether a body without a type is a page for people.
+fn is_page(body: &[u8]) -> bool {
+    let body = body.trim_ascii_start();
+    ["<!doctype html", "<html"].iter().any(|mark| {
+        let start = body.get(..mark.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(mark.as_bytes()))
+    })
+}
+
 /// Returns what a problem document says, or the beginning of any other text.
 pub(crate) fn problem_detail(answer: &Answer) -> String {
-    #[derive(serde::Deserialize)]
-    struct Problem {
-        detail: String,
-        line: Option<u64>,
-    }
     if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
-        return match problem.line {
-            Some(line) => format!("{} (line {line} of the request)", problem.detail),
-            None => problem.detail,
+        // The line of a request says nothing to who gave a file; of which entry it is, does.
+        return match (problem.line, problem.entry) {
+            (Some(line), None) => format!("{} (line {line} of the request)", problem.detail),
+            _ => problem.detail,
         };
+    }
+    let kind = answer.header("content-type").unwrap_or_default();
+    if kind.to_ascii_lowercase().contains("html") {
+        // A page for people, of a proxy most often; its title says what there is to say.
+        return title_of(&String::from_utf8_lossy(&answer.body));
     }
     let text = String::from_utf8_lossy(&answer.body);
     let line = text.lines().next().unwrap_or_default();
     line.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+/// Returns the title of a page, in quotes.
+fn title_of(page: &str) -> String {
+    let lower = page.to_ascii_lowercase();
+    let inside = || {
+        let start = lower.find("<title")?;
+        let start = start + lower.get(start..)?.find('>')? + 1;
+        let end = start + lower.get(start..)?.find("</title")?;
+        page.get(start..end)
+    };
+    let title = inside().unwrap_or_default().trim();
+    if title.is_empty() {
+        return "an HTML page".into();
+    }
+    let title: String = title
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(100)
+        .collect();
+    format!("an HTML page, {title:?}")
 }
 
 /// Returns how long the server asks to wait: seconds, or until a date.
@@ -220,6 +300,9 @@ pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let date = httpdate::parse_http_date(text).ok()?;
-    date.duration_since(SystemTime::now()).ok()
+    let date = |text: &str| httpdate::parse_http_date(text).ok();
+    // By the server's clock, which need not be ours.
+    let answered = answer.header("date").and_then(date);
+    let answered = answered.unwrap_or_else(SystemTime::now);
+    date(text)?.duration_since(answered).ok()
 }

@@ -205,3 +205,105 @@ async fn a_date_is_a_validator_once_its_second_is_over() {
         assert_eq!(validators.last_modified.is_some(), kept, "{date:?}");
     }
 }
+
+fn answer(headers: &[(&str, &str)]) -> Answer {
+    let headers = headers.iter();
+    Answer {
+        status: 200,
+        headers: headers
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        body: FEED.into(),
+    }
+}
+
+/// RFC 9110, 5.3: a list may be spread over several fields. RFC 9111, 5.3: `Expires` counts where there is no `max-age`.
+#[test]
+fn freshness_is_what_all_fields_say_together() {
+    const DATE: &str = "Sun, 22 Nov 2026 10:00:00 GMT";
+    let seconds = |headers: &[(&str, &str)]| {
+        let told = Freshness::of(&answer(headers)).told();
+        told.map(|told| told.as_secs())
+    };
+    assert_eq!(seconds(&[]), None);
+    assert_eq!(
+        seconds(&[("cache-control", "public"), ("cache-control", "max-age=60")]),
+        Some(60)
+    );
+    let expires = ("expires", "Sun, 22 Nov 2026 10:05:00 GMT");
+    assert_eq!(seconds(&[("date", DATE), expires]), Some(300));
+    assert_eq!(
+        seconds(&[("date", DATE), expires, ("cache-control", "max-age=1")]),
+        Some(1)
+    );
+    assert_eq!(seconds(&[("expires", "0")]), Some(0));
+}
+
+/// Apache gives stale copies without an `Age`, and warns.
+#[test]
+fn a_stale_copy_of_apache_is_past() {
+    for (warning, past) in [
+        ("110 httpd \"Response is stale\"", true),
+        ("199 - \"x\", 111 httpd \"Revalidation failed\"", true),
+        ("112 httpd \"Disconnected\"", true),
+        ("214 proxy \"Transformation applied\"", false),
+    ] {
+        let headers = [("cache-control", "max-age=60"), ("warning", warning)];
+        assert_eq!(
+            Freshness::of(&answer(&headers)).is_past(),
+            past,
+            "{warning}"
+        );
+    }
+}
+
+/// A date in `Retry-After` is of the server's clock.
+#[test]
+fn a_pause_is_counted_by_the_servers_clock() {
+    let headers = [
+        ("date", "Thu, 01 Jan 2015 00:00:00 GMT"),
+        ("retry-after", "Thu, 01 Jan 2015 00:02:00 GMT"),
+    ];
+    assert_eq!(retry_after(&answer(&headers)), Some(Duration::from_mins(2)));
+}
+
+/// 203 is an answer that a proxy has changed; without a type, what it is shows when it is read.
+#[tokio::test(start_paused = true)]
+async fn answers_of_other_servers_are_read() {
+    let web = Arc::new(Web::default());
+    web.serve("https://h/changed", Page::new(KIND, FEED).status(203));
+    web.serve("https://h/untyped", Page::new("", FEED));
+    for name in ["changed", "untyped"] {
+        let url = url(&format!("https://h/{name}"));
+        let fetched = fetcher(&web)
+            .document(&url, &Validators::default(), false)
+            .await;
+        assert!(
+            matches!(fetched, Ok(Fetched::Document { .. })),
+            "{fetched:?}"
+        );
+    }
+}
+
+/// A proxy's page for people is told by its title.
+#[test]
+fn a_page_for_people_is_told_by_its_title() {
+    let page = "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>…";
+    let html = Answer {
+        body: page.into(),
+        ..answer(&[("content-type", "text/html")])
+    };
+    assert_eq!(problem_detail(&html), "an HTML page, \"403 Forbidden\"");
+}
+
+#[test]
+fn a_url_is_shown_without_its_password() {
+    for (url, shown) in [
+        ("https://a:b@h/x@y", "https://h/x@y"),
+        ("https://a:b@c@h:nonsense", "https://h:nonsense"),
+        ("http://h", "http://h"),
+        ("a:b@h", "h"),
+    ] {
+        assert_eq!(without_userinfo(url), shown);
+    }
+}

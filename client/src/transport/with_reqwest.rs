@@ -2,7 +2,14 @@
 //!
 //! Shell: the network.
 
+use std::io::Write as _;
+
+use flate2::write::MultiGzDecoder;
+
 use super::{Answer, Answering, Method, Request, Timeouts, Transport, TransportError};
+
+/// The packed bytes that are unpacked at a time, before the bound is looked at: at most a thousand times as many.
+const PACKED_BYTES: usize = 1024;
 
 /// The bytes that most bodies have at most, unpacked.
 const BODY_BYTES: usize = 64 * 1024;
@@ -57,6 +64,10 @@ impl ReqwestTransport {
             Method::Put => reqwest::Method::PUT,
         };
         let mut outgoing = self.client.request(method, request.url);
+        let chosen = |(name, _): &(&str, String)| name.eq_ignore_ascii_case("accept-encoding");
+        if !request.headers.iter().any(chosen) {
+            outgoing = outgoing.header("accept-encoding", "gzip");
+        }
         for (name, value) in request.headers {
             outgoing = outgoing.header(name, value);
         }
@@ -71,30 +82,118 @@ impl ReqwestTransport {
                 String::from_utf8_lossy(value.as_bytes()).into_owned(),
             )
         });
-        let headers = headers.collect();
-        let mut body = Vec::with_capacity(BODY_BYTES.min(request.answer_bytes_max));
+        let mut headers: Vec<(String, String)> = headers.collect();
+        let is_packed = |(name, value): &(String, String)| {
+            let value = value.trim().to_ascii_lowercase();
+            name == "content-encoding" && matches!(value.as_str(), "gzip" | "x-gzip")
+        };
+        let mut body = Body::new(request.answer_bytes_max, headers.iter().any(is_packed));
+        // What they say is not true of what is unpacked.
+        let is_told = body.is_packed();
+        headers.retain(|(name, _)| {
+            !is_told || !matches!(name.as_str(), "content-encoding" | "content-length")
+        });
         while let Some(chunk) = incoming.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > request.answer_bytes_max {
-                let detail = format!(
-                    "the answer is longer than {} bytes",
-                    request.answer_bytes_max
-                );
-                return Err(TransportError {
-                    detail,
-                    transient: false,
-                    source: None,
-                });
-            }
-            body.extend_from_slice(&chunk);
-        }
-        if body.len() < body.capacity() / 2 {
-            body.shrink_to_fit();
+            body.add(&chunk)?;
         }
         Ok(Answer {
             status,
             headers,
-            body: body.into(),
+            body: body.end()?.into(),
         })
+    }
+}
+
+/// The body of an answer as it comes.
+#[expect(clippy::large_enum_variant, reason = "one of it lives per answer")]
+enum Body {
+    Plain {
+        bytes: Vec<u8>,
+        max: usize,
+    },
+    Packed {
+        bytes: MultiGzDecoder<Vec<u8>>,
+        max: usize,
+        is_empty: bool,
+    },
+}
+
+impl Body {
+    fn new(max: usize, is_packed: bool) -> Self {
+        let bytes = Vec::with_capacity(BODY_BYTES.min(max));
+        if is_packed {
+            // Of several members, too (RFC 1952, 2.2): some servers pack a header and a body apart.
+            let bytes = MultiGzDecoder::new(bytes);
+            let is_empty = true;
+            return Self::Packed {
+                bytes,
+                max,
+                is_empty,
+            };
+        }
+        Self::Plain { bytes, max }
+    }
+
+    fn is_packed(&self) -> bool {
+        matches!(self, Self::Packed { .. })
+    }
+
+    fn add(&mut self, chunk: &[u8]) -> Result<(), TransportError> {
+        match self {
+            Self::Plain { bytes, max } => {
+                check(bytes.len() + chunk.len(), *max)?;
+                bytes.extend_from_slice(chunk);
+            }
+            Self::Packed {
+                bytes,
+                max,
+                is_empty,
+            } => {
+                for piece in chunk.chunks(PACKED_BYTES) {
+                    *is_empty = false;
+                    bytes.write_all(piece).map_err(broken)?;
+                    check(bytes.get_ref().len(), *max)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<Vec<u8>, TransportError> {
+        let mut body = match self {
+            Self::Plain { bytes, .. } => bytes,
+            // A 304 says how it would be packed and has no body.
+            Self::Packed { is_empty: true, .. } => vec![],
+            Self::Packed { mut bytes, max, .. } => {
+                bytes.try_finish().map_err(broken)?;
+                check(bytes.get_ref().len(), max)?;
+                bytes.finish().map_err(broken)?
+            }
+        };
+        if body.len() < body.capacity() / 2 {
+            body.shrink_to_fit();
+        }
+        Ok(body)
+    }
+}
+
+fn check(bytes: usize, max: usize) -> Result<(), TransportError> {
+    if bytes <= max {
+        return Ok(());
+    }
+    Err(TransportError {
+        detail: format!("the answer is longer than {max} bytes"),
+        transient: false,
+        source: None,
+    })
+}
+
+/// What does not unpack may have been cut short.
+fn broken(error: std::io::Error) -> TransportError {
+    TransportError {
+        detail: "the answer broke off".into(),
+        transient: true,
+        source: Some(Box::new(error)),
     }
 }
 
@@ -173,5 +272,45 @@ mod tests {
             transport.send(request(4_000_000)).await.unwrap().body.len(),
             4_000_000
         );
+    }
+
+    /// Some servers pack each part of an answer apart (RFC 1952, 2.2).
+    #[tokio::test]
+    async fn an_answer_of_several_members_is_unpacked() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let pack = |text: &str| {
+            let mut packed = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
+            packed.write_all(text.as_bytes()).unwrap();
+            packed.finish().unwrap()
+        };
+        let whole = [pack("one, "), pack("two")].concat();
+        std::thread::spawn(move || {
+            for cut in [0, 9] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _request = stream.read(&mut [0; 4_096]).unwrap();
+                let packed = &whole[..whole.len() - cut];
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                    packed.len()
+                );
+                stream
+                    .write_all(&[head.as_bytes(), packed].concat())
+                    .unwrap();
+            }
+        });
+        let transport = ReqwestTransport::new(Timeouts::default()).unwrap();
+        let request = || Request {
+            method: Method::Get,
+            url: url.parse().unwrap(),
+            headers: vec![],
+            body: bytes::Bytes::new(),
+            answer_bytes_max: 100,
+        };
+        let answer = transport.send(request()).await.unwrap();
+        assert_eq!(&answer.body[..], b"one, two");
+        assert_eq!(answer.header("content-encoding"), None);
+        let cut_short = transport.send(request()).await.unwrap_err();
+        assert!(cut_short.transient, "{cut_short}");
     }
 }

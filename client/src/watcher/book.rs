@@ -3,11 +3,15 @@
 //! Shell: the disk. A line for each feed or SUP document says what is known of it; the last one counts. When
 //! the file has grown to more than twice what it says, it is replaced as a whole.
 
-use std::{collections::HashMap, fs, io, path::PathBuf};
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    path::PathBuf,
+};
 
 use serde::{Deserialize, Serialize};
 use simplefeed_core::{instant::Instant, replay::Bookmark, sup::SupAddress};
-use url::Url;
+use url::{Origin, Url};
 
 use crate::{
     files,
@@ -79,6 +83,9 @@ pub(super) struct Known {
     pub(super) place: Option<Bookmark>,
     pub(super) sup: Option<SupAddress>,
     pub(super) update: Option<Box<str>>,
+    /// The URL as it was given, if it holds a password.
+    pub(super) given: Option<String>,
+    pub(super) origin: Option<Origin>,
     /// The bytes of its line.
     bytes: usize,
 }
@@ -212,6 +219,12 @@ impl Notes {
         notes
     }
 
+    /// Forgets feeds. Returns what to note then.
+    pub(super) fn forget(&mut self, urls: &HashSet<String>) -> Vec<Note> {
+        let known = urls.iter().filter(|url| self.feeds.remove(*url).is_some());
+        known.map(|url| Note::feed(url, None, None)).collect()
+    }
+
     /// Returns up to where the feeds that are left were read, and which of them say besides by what their
     /// updates are told.
     pub(super) fn of_others(self) -> (Vec<Note>, Vec<Note>) {
@@ -236,6 +249,8 @@ impl Notes {
                     place: bookmark,
                     sup,
                     update,
+                    given: None,
+                    origin: None,
                     bytes,
                 };
                 self.feeds.insert(feed, known);

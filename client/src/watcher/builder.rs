@@ -16,15 +16,15 @@ use simplefeed_core::{
     watch::{Pace, Watch},
 };
 use tokio::{sync::mpsc, task::JoinSet, time};
-use url::Url;
+use url::{Origin, Url};
 
 use super::{
     AHEAD, Feed, FeedWatcher, WatchError,
     book::{Book, Known, Notes},
 };
 use crate::{
-    consumer::{Consumer, ConsumerError, Since},
-    fetch::Fetcher,
+    consumer::{Consumer, ConsumerError, OnGap, Since},
+    fetch::{Fetcher, without_userinfo},
     state::StateFolder,
     transport::{self, Timeouts, Transport},
 };
@@ -34,9 +34,15 @@ pub(super) struct Options {
     since: Since,
     timeouts: Timeouts,
     document_bytes_max: Option<usize>,
+    documents_max: Option<usize>,
+    redirects_max: Option<usize>,
+    on_gap: OnGap,
     token: Option<String>,
     allowed_origins: Vec<Url>,
 }
+
+/// Feeds by their URLs, with what is known of them.
+type Given = Vec<(String, Known)>;
 
 /// Makes a [`FeedWatcher`].
 pub struct WatchBuilder {
@@ -45,6 +51,8 @@ pub struct WatchBuilder {
     options: Options,
     transport: Option<Arc<dyn Transport>>,
     state: Option<StateFolder>,
+    /// Feeds of which nothing is to be remembered.
+    anew: HashSet<String>,
 }
 
 impl std::fmt::Debug for WatchBuilder {
@@ -65,11 +73,15 @@ impl WatchBuilder {
                 since: Since::Newest,
                 timeouts: Timeouts::default(),
                 document_bytes_max: None,
+                documents_max: None,
+                redirects_max: None,
+                on_gap: OnGap::GoOn,
                 token: None,
                 allowed_origins: vec![],
             },
             transport: None,
             state: None,
+            anew: HashSet::new(),
         }
     }
 
@@ -118,6 +130,36 @@ impl WatchBuilder {
         self
     }
 
+    /// Walks over at most this many documents in one look; 1,000,000 by default.
+    #[must_use]
+    pub fn documents_max(mut self, documents_max: usize) -> Self {
+        self.options.documents_max = Some(documents_max);
+        self
+    }
+
+    /// Follows at most this many redirects for one document; 5 by default.
+    #[must_use]
+    pub fn redirects_max(mut self, redirects_max: usize) -> Self {
+        self.options.redirects_max = Some(redirects_max);
+        self
+    }
+
+    /// Says what to do at a gap in a feed: tell it and go on from what there is, which is the default, or leave the
+    /// feed alone until it is begun [anew](Self::anew).
+    #[must_use]
+    pub fn on_gap(mut self, on_gap: OnGap) -> Self {
+        self.options.on_gap = on_gap;
+        self
+    }
+
+    /// Forgets what is remembered of a feed, so that it begins as one that was never seen: after a gap, another feed
+    /// or a changed history, which no watcher passes by itself.
+    #[must_use]
+    pub fn anew(mut self, url: &str) -> Self {
+        self.anew.insert(without_userinfo(url));
+        self
+    }
+
     /// Sends a bearer token to the origin of the feeds, and to no other. They must be of one.
     #[must_use]
     pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
@@ -154,6 +196,7 @@ impl WatchBuilder {
             options,
             transport,
             state,
+            anew,
         } = self;
         let count = urls.len();
         if !(1..=WATCHED_FEEDS_MAX).contains(&count) {
@@ -171,16 +214,8 @@ impl WatchBuilder {
         };
         let asker = options.asker();
         let mut changed = notes.are_for(&asker);
-        let (mut given, mut origins) = (vec![], HashSet::new());
-        let mut seen = HashSet::new();
-        for url in urls {
-            if seen.insert(url.clone()) {
-                let consumer = options.consumer(&url, None, &transport)?;
-                origins.insert(consumer.origin());
-                let known = notes.feeds.remove(&url).unwrap_or_default();
-                given.push((url, known));
-            }
-        }
+        changed.extend(notes.forget(&anew));
+        let (given, origins) = options.known(urls, &mut notes, &transport)?;
         let feeds = add_all(&mut watch, given, &notes.heard);
         if options.token.is_some() && origins.len() > 1 {
             let origins = origins.len();
@@ -198,6 +233,8 @@ impl WatchBuilder {
             transport,
             origins,
             tags: HashMap::new(),
+            waiting: VecDeque::new(),
+            busy: HashMap::new(),
             looks: JoinSet::new(),
             hearings: JoinSet::new(),
             events,
@@ -217,11 +254,7 @@ impl WatchBuilder {
 }
 
 /// Has feeds watched, with what is known of them, and of the documents that tell of them.
-fn add_all(
-    watch: &mut Watch,
-    given: Vec<(String, Known)>,
-    heard: &HashMap<Url, Instant>,
-) -> Vec<Feed> {
+fn add_all(watch: &mut Watch, given: Given, heard: &HashMap<Url, Instant>) -> Vec<Feed> {
     for (_, known) in &given {
         if let Some(told) = known.told()
             && let Some(updated) = heard.get(&told.document)
@@ -239,6 +272,8 @@ fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
     watch.add_feed(told, update);
     Feed {
         url: url.into(),
+        given: known.given,
+        origin: known.origin.unwrap_or_else(Origin::new_opaque),
         place: known.place,
         look: 0,
         is_looked_at: false,
@@ -249,6 +284,34 @@ fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
 }
 
 impl Options {
+    /// Returns how long a look may take before another feed has its turn. Each request of it ends within that time.
+    pub(super) fn turn(&self) -> Duration {
+        self.timeouts.total
+    }
+
+    /// Returns the feeds, each once, with what is known of them, and the origins they are of.
+    fn known(
+        &self,
+        urls: Vec<String>,
+        notes: &mut Notes,
+        transport: &Arc<dyn Transport>,
+    ) -> Result<(Given, HashSet<Origin>), ConsumerError> {
+        let (mut given, mut origins, mut seen) = (vec![], HashSet::new(), HashSet::new());
+        for given_url in urls {
+            let url = without_userinfo(&given_url);
+            if seen.insert(url.clone()) {
+                let origin = self.consumer(&given_url, None, transport)?.origin();
+                origins.insert(origin.clone());
+                let mut known = notes.feeds.remove(&url).unwrap_or_default();
+                known.origin = Some(origin);
+                // A password is for the server: it is neither shown nor stored.
+                known.given = Some(given_url).filter(|given| *given != url);
+                given.push((url, known));
+            }
+        }
+        Ok((given, origins))
+    }
+
     fn transport(
         &self,
         brought: Option<Arc<dyn Transport>>,
@@ -289,8 +352,15 @@ impl Options {
         if let Some(place) = place {
             builder = builder.resume(place);
         }
+        builder = builder.on_gap(self.on_gap);
         if let Some(bytes) = self.document_bytes_max {
             builder = builder.document_bytes_max(bytes);
+        }
+        if let Some(documents) = self.documents_max {
+            builder = builder.documents_max(documents);
+        }
+        if let Some(redirects) = self.redirects_max {
+            builder = builder.redirects_max(redirects);
         }
         if let Some(token) = &self.token {
             builder = builder.bearer_token(token);
@@ -312,6 +382,9 @@ impl Options {
         let mut fetcher = Fetcher::new(Arc::clone(transport), document);
         if let Some(bytes) = self.document_bytes_max {
             fetcher = fetcher.document_bytes_max(bytes);
+        }
+        if let Some(redirects) = self.redirects_max {
+            fetcher = fetcher.redirects_max(redirects);
         }
         if let Some(token) = self.token.as_ref().filter(|_| is_of_feeds) {
             fetcher = fetcher.bearer_token(token);

@@ -3,6 +3,7 @@ use std::fs;
 use simplefeed_core::sup::SupAddress;
 
 use super::*;
+use crate::OnGap;
 use crate::{
     consumer::{
         Since,
@@ -165,6 +166,7 @@ async fn entry(feeds: &mut FeedWatcher) -> (WatchedEntry, String) {
                 );
                 return (entry, name);
             }
+            Watched::Gap { url, error } => panic!("{url}: {error}"),
             Watched::Trouble { .. } => {}
         }
     }
@@ -437,4 +439,116 @@ async fn feeds_that_hang_delay_no_document() {
     let asked = web.sent("accept");
     let documents = asked.iter().filter(|(url, _)| url.contains("sup.json"));
     assert!(documents.count() >= 4, "{asked:?}");
+}
+
+/// A gap is told, and the feed goes on from what there is: nobody looks after ten thousand feeds one by one.
+#[tokio::test(start_paused = true)]
+async fn a_gap_in_a_feed_is_told_and_passed() {
+    let web = Arc::new(Web::default());
+    web.put("https://h/plain", "", &["urn:2", "urn:1"]);
+    let mut feeds = watch(&web, &["plain"]).build().unwrap();
+    for id in ["plain urn:1", "plain urn:2"] {
+        let (found, name) = entry(&mut feeds).await;
+        assert_eq!(name, id);
+        feeds.accept([&found]).await.unwrap();
+    }
+    web.put("https://h/plain", "", &["urn:90", "urn:80"]);
+    let Watched::Gap { url, error } = feeds.next().await.unwrap() else {
+        panic!("no gap is told")
+    };
+    assert_eq!(&*url, "https://h/plain");
+    assert!(error.to_string().starts_with("gap:"), "{error}");
+    for id in ["plain urn:80", "plain urn:90"] {
+        let (found, name) = entry(&mut feeds).await;
+        assert_eq!(name, id);
+        feeds.accept([&found]).await.unwrap();
+    }
+}
+
+/// A feed that stays away from a gap can be begun anew.
+#[tokio::test(start_paused = true)]
+async fn a_feed_can_be_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = || StateFolder::open(folder.path()).unwrap();
+    let web = Arc::new(Web::default());
+    web.put("https://h/plain", "", &["urn:1"]);
+    let build = |anew: &[&str]| {
+        let builder = watch(&web, &["plain"]).state(state()).on_gap(OnGap::Stop);
+        let builder = anew.iter().fold(builder, |builder, url| builder.anew(url));
+        builder.build().unwrap()
+    };
+    let mut feeds = build(&[]);
+    let (found, _) = entry(&mut feeds).await;
+    feeds.accept([&found]).await.unwrap();
+    web.put("https://h/plain", "", &["urn:90"]);
+    let stopped = feeds.next().await.unwrap();
+    assert!(matches!(stopped, Watched::Trouble { .. }), "{stopped:?}");
+    drop(feeds);
+    let mut feeds = build(&["https://user:secret@h/plain"]);
+    assert_eq!(entry(&mut feeds).await.1, "plain urn:90");
+}
+
+/// Sixteen feeds that never answer let others have their turn.
+#[tokio::test(start_paused = true)]
+async fn slow_feeds_starve_nobody() {
+    let web = Arc::new(Web::default());
+    let slow: Vec<String> = (0..40).map(|number| format!("slow{number}")).collect();
+    for name in &slow {
+        web.hang(&format!("https://h/{name}"));
+    }
+    let mut urls: Vec<String> = slow
+        .iter()
+        .map(|name| format!("https://h/{name}"))
+        .collect();
+    for name in ["a", "b"] {
+        let url = format!("https://other/{name}");
+        web.put(&url, "", &["urn:1"]);
+        urls.push(url);
+    }
+    let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
+    let mut feeds = FeedWatcher::builder(urls)
+        .transport(transport)
+        .since(Since::Oldest)
+        .build()
+        .unwrap();
+    let found = time::timeout(Duration::from_mins(1), async {
+        let mut names = vec![entry(&mut feeds).await.1, entry(&mut feeds).await.1];
+        names.sort();
+        names
+    });
+    assert_eq!(found.await.unwrap(), ["a urn:1", "b urn:1"]);
+    // As many of one origin as of the other, and more than hang, in their turn.
+    let asked = web.sent("accept");
+    assert!(asked.iter().filter(|(url, _)| url.contains("//h/")).count() <= 8);
+    time::timeout(Duration::from_mins(30), feeds.next())
+        .await
+        .unwrap_err();
+    let asked = web.sent("accept");
+    let names: HashSet<&str> = asked.iter().map(|(url, _)| url.as_str()).collect();
+    assert_eq!(names.len(), 42, "every feed had its turn");
+}
+
+/// A password is for the server alone.
+#[tokio::test(start_paused = true)]
+async fn a_password_is_neither_shown_nor_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let web = Arc::new(Web::default());
+    web.put("https://h/plain", "", &["urn:1"]);
+    let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
+    let mut feeds = FeedWatcher::builder(["https://ann:secret@h/plain"])
+        .transport(transport)
+        .state(StateFolder::open(folder.path()).unwrap())
+        .since(Since::Oldest)
+        .build()
+        .unwrap();
+    let (found, _) = entry(&mut feeds).await;
+    assert_eq!(&*found.feed, "https://h/plain");
+    feeds.accept([&found]).await.unwrap();
+    let asked = web.sent("authorization");
+    assert_eq!(asked[0].1.as_deref(), Some("Basic YW5uOnNlY3JldA=="));
+    let stored = fs::read_to_string(folder.path().join("watched.ndjson")).unwrap();
+    assert!(!stored.contains("secret"), "{stored}");
+    let wrong = FeedWatcher::builder(["https://ann:secret@h:nonsense/"]).build();
+    let told = wrong.unwrap_err().to_string();
+    assert!(!told.contains("secret"), "{told}");
 }

@@ -527,6 +527,22 @@ async fn there_is_a_bound_to_what_is_parked() {
     assert_eq!(scene.found().parked, [(1, false, 2), (2, false, 2)]);
 }
 
+/// What was handled before too many are parked is not handled again.
+#[tokio::test(start_paused = true)]
+async fn an_error_forgets_nothing_that_was_handled() {
+    let scene = Scene::new(Fails, &[1, 3], usize::MAX);
+    let mut worker = scene.worker(Policy::Park).parked_max(1);
+    let run = worker.run(async |delivery| scene.handle(delivery).await);
+    run.await.unwrap_err();
+    drop(worker);
+    let before = scene.begun.lock().unwrap().len();
+    let mut again = scene.worker(Policy::Park).parked_max(1);
+    let run = again.run(async |delivery| scene.handle(delivery).await);
+    run.await.unwrap_err();
+    let begun = scene.begun.lock().unwrap()[before..].to_vec();
+    assert!(begun.iter().all(|number| *number == 3), "{begun:?}");
+}
+
 /// Who is asked to stop lets the handler end, and begins nothing more.
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_the_handler() {

@@ -12,7 +12,7 @@ use simplefeed_core::{
     history::HistoryHash,
     instant::Instant,
     reader::{Document, Listing},
-    scanner::{elements, is_json_type},
+    scanner::{elements, holds_raw_json},
     xml::ATOM,
 };
 use url::Url;
@@ -354,10 +354,12 @@ impl Rules {
                 self.error(rule, &page.url, format!("entry {id} has no {name}"));
             }
         }
-        let is_json = event.kind.as_deref().is_some_and(is_json_type);
-        if is_json && !self.tells_json {
+        if !self.tells_json && holds_raw_json(&element) {
             self.tells_json = true;
-            let detail = "JSON content stands as text, not as Base64 (RFC 4287, 4.1.3.3)";
+            let detail = format!(
+                "entry {id} has JSON as it is under a type that is neither text nor XML: feed readers expect \
+                 Base64 there (RFC 4287, 4.1.3.3); text/json has it as it is"
+            );
             self.add(Severity::Note, "A-11", &page.url, detail);
         }
     }

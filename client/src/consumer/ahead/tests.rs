@@ -324,3 +324,16 @@ async fn the_index_leads_to_no_other_origin() {
     let asked = web.sent("accept");
     assert!(asked.iter().all(|(url, _)| url.starts_with("http://h/")));
 }
+
+/// Patience that a server asks for is given where there is another way, too.
+#[tokio::test(start_paused = true)]
+async fn another_way_is_not_taken_before_its_time() {
+    let web = Arc::new(Web::default());
+    serve(&web, 3);
+    let busy = Page::new("application/json", "").status(429);
+    web.serve(&url("index"), busy.with("retry-after", "600"));
+    assert_eq!(replay(&web).await.unwrap(), (0..9).collect::<Vec<_>>());
+    let asked = web.sent("accept");
+    let after_busy = asked.iter().position(|(url, _)| url.ends_with("index"));
+    assert!(web.pauses()[after_busy.unwrap()] >= Duration::from_mins(10));
+}

@@ -1,0 +1,149 @@
+//! `--exec --batch`: a command for so many entries at a time, all of them on its stdin.
+//!
+//! Shell: processes and signals. The bookmark moves behind a batch when the command has ended with exit code 0, so
+//! that what reads a pipe of entries loses none of them, whatever is killed when.
+
+use std::time::Duration;
+
+use simplefeed_client::{Consumer, ConsumerError, Delivery, EntryError};
+use tokio::time;
+
+use crate::{exit, format::Format, handler::Handler, say, signals::Ends};
+
+/// How long a batch waits for more entries.
+const QUIET: Duration = Duration::from_secs(1);
+/// The longest pause behind a command that failed.
+const PAUSE_MAX: Duration = Duration::from_mins(1);
+
+/// Hands entries to a command, batch by batch.
+pub(crate) struct Batches {
+    pub(crate) consumer: Consumer,
+    pub(crate) handler: Handler,
+    pub(crate) format: Format,
+    /// The most entries of a batch.
+    pub(crate) size: usize,
+    pub(crate) follow: bool,
+}
+
+/// What is handed over together.
+#[derive(Default)]
+struct Batch {
+    input: Vec<u8>,
+    entries: usize,
+    first: String,
+    /// The last entry of the batch, or behind it: one that cannot be printed.
+    last: Option<Delivery>,
+    /// Why there is nothing behind it for now.
+    ended: Option<Result<(), ConsumerError>>,
+}
+
+impl Batches {
+    /// Runs to the end of the feed, for ever if it follows, or until it is asked to end. Returns the exit code.
+    pub(crate) async fn run(mut self, ends: &mut Ends) -> anyhow::Result<u8> {
+        let mut skipped = 0_u64;
+        loop {
+            let batch = tokio::select! {
+                batch = self.gather(&mut skipped) => batch,
+                code = ends.told() => return Ok(code),
+            };
+            if batch.entries > 0
+                && let Some(code) = self.hand_over(&batch, ends).await?
+            {
+                return Ok(code);
+            }
+            if let Some(last) = &batch.last {
+                self.consumer.accept(last).await?;
+            }
+            match batch.ended {
+                None => {}
+                Some(Ok(())) if skipped > 0 => return Ok(exit::PARTIAL),
+                Some(Ok(())) => return Ok(exit::OK),
+                Some(Err(error)) if self.follow && error.is_transient() => {
+                    say::warning(&format!("{}; trying again", say::chain(&error)));
+                }
+                Some(Err(error)) => return Err(error.into()),
+            }
+            if let Some(code) = ends.was_told().await {
+                return Ok(code);
+            }
+        }
+    }
+
+    /// Reads entries until there are enough, or none comes for a while.
+    async fn gather(&mut self, skipped: &mut u64) -> Batch {
+        let mut batch = Batch::default();
+        while batch.entries < self.size {
+            let next = if batch.last.is_none() {
+                Ok(self.consumer.next().await)
+            } else {
+                time::timeout(QUIET, self.consumer.next()).await
+            };
+            match next {
+                Ok(Ok(Some(delivery))) => {
+                    if !batch.add(&delivery, self.format) {
+                        *skipped += 1;
+                    }
+                    batch.last = Some(delivery);
+                }
+                Ok(Ok(None)) => {
+                    batch.ended = Some(Ok(()));
+                    break;
+                }
+                Ok(Err(error)) => {
+                    batch.ended = Some(Err(error));
+                    break;
+                }
+                Err(_quiet) => break,
+            }
+        }
+        batch
+    }
+
+    /// Runs the command until it succeeds. Returns an exit code if it is asked to end before.
+    async fn hand_over(&self, batch: &Batch, ends: &mut Ends) -> anyhow::Result<Option<u8>> {
+        let mut pause = Duration::from_secs(1);
+        loop {
+            let variables = [
+                ("SIMPLEFEED_ENTRIES", batch.entries.to_string()),
+                ("SIMPLEFEED_ID", batch.first.clone()),
+            ];
+            let run = self.handler.run(&batch.input, &variables);
+            let Err(error) = run.await else {
+                return Ok(None);
+            };
+            say::warning(&format!(
+                "the command failed for {} entries, the first of them {}: {error}; trying again in {} s",
+                batch.entries,
+                batch.first,
+                pause.as_secs()
+            ));
+            tokio::select! {
+                () = time::sleep(pause) => {}
+                code = ends.told() => return Ok(Some(code)),
+            }
+            pause = PAUSE_MAX.min(pause * 2);
+        }
+    }
+}
+
+impl Batch {
+    /// Adds an entry. Returns whether it can be printed.
+    fn add(&mut self, delivery: &Delivery, format: Format) -> bool {
+        let before = self.input.len();
+        if let Err(error) = format.write(delivery, &mut self.input) {
+            self.input.truncate(before);
+            say::skipped(delivery.id(), &error);
+            return false;
+        }
+        if self.entries == 0 {
+            self.first = delivery.id().into();
+        }
+        self.entries += 1;
+        true
+    }
+}
+
+/// Whether an error is about one entry, and not about where it is written to.
+pub(crate) fn is_of_entry(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<EntryError>().is_some()
+}

@@ -1,0 +1,68 @@
+//! Signals that ask a command to end.
+//!
+//! Shell: signals.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time,
+};
+
+use crate::exit;
+
+/// How long a command has for its end before the process is ended under it.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What asks for an end: Ctrl-C, a termination, or a terminal that hangs up.
+pub(crate) struct Ends {
+    interrupted: Signal,
+    terminated: Signal,
+    hung_up: Signal,
+    told: Option<u8>,
+}
+
+impl Ends {
+    /// Listens from here on.
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupted: signal(SignalKind::interrupt())?,
+            terminated: signal(SignalKind::terminate())?,
+            hung_up: signal(SignalKind::hangup())?,
+            told: None,
+        })
+    }
+
+    /// Waits for a signal. Returns the exit code it stands for.
+    pub(crate) async fn told(&mut self) -> u8 {
+        let code = tokio::select! {
+            _ = self.interrupted.recv() => exit::INTERRUPTED,
+            _ = self.terminated.recv() => exit::OK,
+            _ = self.hung_up.recv() => exit::OK,
+        };
+        self.told = Some(code);
+        code
+    }
+
+    /// Returns the exit code of a signal that came meanwhile.
+    pub(crate) async fn was_told(&mut self) -> Option<u8> {
+        let _nothing_new = time::timeout(Duration::ZERO, self.told()).await.is_err();
+        self.told
+    }
+}
+
+/// Ends the process some time after a signal, whatever the command does: it may be blocked by a pipe that nobody
+/// reads.
+#[expect(
+    clippy::exit,
+    reason = "the main thread is blocked, so it cannot decide"
+)]
+pub(crate) fn end_in_any_case() -> io::Result<()> {
+    let mut ends = Ends::listen()?;
+    tokio::spawn(async move {
+        let code = ends.told().await;
+        time::sleep(GRACE).await;
+        std::process::exit(code.into());
+    });
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! A consumer as a stream, whose items are accepted one by one.
+//!
+//! Shell: the bookmark. A stream may be read far ahead of its handlers, by `buffered` for instance, so an item
+//! counts as handled only when it says so.
+
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_core::Stream;
+use simplefeed_core::replay::Bookmark;
+use tokio::time;
+
+use super::{ACCEPT_EVERY, Consumer, ConsumerError};
+use crate::{bookmark::BookmarkStore, delivery::Delivery};
+
+/// An entry of a [stream](Consumer::into_stream), not accepted yet.
+///
+/// # Examples
+///
+/// Handlers that work side by side, and a bookmark that moves only behind those that are done:
+///
+/// ```no_run
+/// use futures_util::{StreamExt as _, TryStreamExt as _};
+/// use simplefeed_client::{Consumer, ConsumerError, consumer::Item};
+///
+/// async fn ship(entry: Item) -> Result<(), ConsumerError> {
+///     println!("{}", entry.id());
+///     entry.accept()
+/// }
+///
+/// # async fn run() -> Result<(), ConsumerError> {
+/// let orders = Consumer::builder("https://example.org/feeds/orders").build()?;
+/// let shipped = orders.into_stream().map_ok(ship).try_buffered(16);
+/// shipped.try_for_each(async |()| Ok(())).await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Item {
+    delivery: Delivery,
+    ledger: Arc<Ledger>,
+}
+
+impl Item {
+    /// Remembers that this entry need not be delivered again. The bookmark moves behind it once all entries before
+    /// it are accepted, too; it is kept once a second, and when nothing is left to accept.
+    ///
+    /// # Errors
+    ///
+    /// [`ConsumerError::Bookmark`].
+    pub fn accept(&self) -> Result<(), ConsumerError> {
+        self.ledger.accept(&self.delivery)
+    }
+
+    /// Returns the entry alone. Dropping it accepts nothing.
+    pub fn delivery(&self) -> &Delivery {
+        &self.delivery
+    }
+}
+
+impl Deref for Item {
+    type Target = Delivery;
+
+    fn deref(&self) -> &Delivery {
+        &self.delivery
+    }
+}
+
+/// What was accepted, and where that is kept. A consumer shares it with the items of its stream.
+#[derive(Debug)]
+pub(super) struct Ledger(Mutex<Accepted>);
+
+struct Accepted {
+    store: Option<Box<dyn BookmarkStore>>,
+    /// The number of the newest entry read.
+    delivered: u64,
+    /// All entries up to this number are accepted.
+    done: u64,
+    /// The places after entries that were accepted before one in front of them.
+    ahead: BTreeMap<u64, Bookmark>,
+    /// The place after `done`, while the store does not have it.
+    unkept: Option<Bookmark>,
+    kept_at: time::Instant,
+}
+
+impl std::fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accepted")
+            .field("delivered", &self.delivered)
+            .field("done", &self.done)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(store: Option<Box<dyn BookmarkStore>>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Accepted {
+            store,
+            delivered: 0,
+            done: 0,
+            ahead: BTreeMap::new(),
+            unkept: None,
+            kept_at: time::Instant::now(),
+        })))
+    }
+
+    /// Counts an entry that was read. Returns its number, from 1.
+    pub(super) fn deliver(&self) -> u64 {
+        let mut accepted = self.lock();
+        accepted.delivered += 1;
+        accepted.delivered
+    }
+
+    pub(super) fn has_delivered(&self) -> bool {
+        self.lock().delivered > 0
+    }
+
+    /// Whether everything that was read is accepted.
+    pub(super) fn is_settled(&self) -> bool {
+        let accepted = self.lock();
+        accepted.done == accepted.delivered
+    }
+
+    /// Accepts an entry and all before it, durably. Returns whether that was news.
+    pub(super) fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
+        let mut accepted = self.lock();
+        if delivery.number <= accepted.done {
+            return Ok(false);
+        }
+        accepted.save(&delivery.bookmark())?;
+        accepted.done = delivery.number;
+        accepted.unkept = None;
+        Ok(true)
+    }
+
+    /// Keeps a place behind everything that was read.
+    pub(super) fn keep(&self, place: &Bookmark) -> Result<(), ConsumerError> {
+        let mut accepted = self.lock();
+        accepted.unkept = None;
+        accepted.save(place)
+    }
+
+    pub(super) fn caught_up(&self) {
+        if let Some(store) = &mut self.lock().store {
+            store.caught_up();
+        }
+    }
+
+    /// Keeps what was accepted.
+    fn settle(&self) -> Result<(), ConsumerError> {
+        self.lock().settle()
+    }
+
+    fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
+        let mut accepted = self.lock();
+        if delivery.number > accepted.done {
+            accepted.ahead.insert(delivery.number, delivery.bookmark());
+        }
+        let next = |accepted: &mut Accepted| accepted.ahead.remove(&(accepted.done + 1));
+        while let Some(place) = next(&mut accepted) {
+            accepted.done += 1;
+            accepted.unkept = Some(place);
+        }
+        let is_due =
+            accepted.done == accepted.delivered || accepted.kept_at.elapsed() >= ACCEPT_EVERY;
+        if is_due { accepted.settle() } else { Ok(()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Accepted> {
+        // A store that panicked is asked again; what it has is read at the next start.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Accepted {
+    fn settle(&mut self) -> Result<(), ConsumerError> {
+        self.kept_at = time::Instant::now();
+        match self.unkept.take() {
+            Some(place) => self.save(&place),
+            None => Ok(()),
+        }
+    }
+
+    fn save(&mut self, place: &Bookmark) -> Result<(), ConsumerError> {
+        let Some(store) = &mut self.store else {
+            return Ok(());
+        };
+        store.save(place).map_err(|source| ConsumerError::Bookmark {
+            action: "kept",
+            source,
+        })
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        // Nobody is left to be told; what is not kept is delivered again.
+        let _kept = self.settle().is_ok();
+    }
+}
+
+impl Consumer {
+    /// Returns the entries as a stream of items. The bookmark moves only behind entries that were
+    /// [accepted](Item::accept), and before it none that was not, so that any number of them may be on their way
+    /// through `buffered` or `for_each_concurrent`. An entry that is dropped without being accepted is delivered
+    /// again by the next consumer.
+    ///
+    /// The stream goes on after a transient error and ends after any other.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Item, ConsumerError>> + Send {
+        futures_util::stream::unfold(Some(self), |consumer| async {
+            let mut consumer = consumer?;
+            // Before anything is waited for.
+            if consumer.ready() == 0
+                && let Err(error) = consumer.ledger.settle()
+            {
+                return Some((Err(error), None));
+            }
+            match consumer.next().await {
+                Ok(delivery) => {
+                    let ledger = Arc::clone(&consumer.ledger);
+                    let delivery = delivery?;
+                    Some((Ok(Item { delivery, ledger }), Some(consumer)))
+                }
+                Err(error) => {
+                    let goes_on = error.is_transient();
+                    Some((Err(error), Some(consumer).filter(|_| goes_on)))
+                }
+            }
+        })
+    }
+}
