@@ -391,8 +391,14 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
+/// Returns the text of a file of tokens that a server would take.
 fn read_tokens(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    match access::Tokens::parse(&text) {
+        Ok(_) => Ok(text),
+        Err(problems) => anyhow::bail!("{}: {}", path.display(), problems.join("; ")),
+    }
 }
 
 /// Replaces a file of tokens, which keeps its owner and mode.

@@ -86,10 +86,11 @@ impl Watermark {
     }
 
     /// Returns the last second that the writer has left behind: no commit of it, or of one before, is still
-    /// to come. Nothing is kept, so that reading leaves no trace.
-    pub fn leave(&self, clock: Instant) -> i64 {
+    /// to come. It is not later than that of the `newest` commit, so that a clock that is ahead for a moment
+    /// moves nothing. Nothing is kept, so that reading leaves no trace.
+    pub fn leave(&self, clock: Instant, newest: Instant) -> i64 {
         let mut marks = self.marks();
-        let over = clock.second() - 1;
+        let over = newest.second().min(clock.second() - 1);
         let possible = marks
             .stamped
             .map_or(over, |stamped| over.min(stamped.second() - 1));
@@ -225,15 +226,19 @@ mod tests {
     fn no_commit_comes_in_a_second_that_was_left() {
         let mark = Watermark::in_memory();
         mark.stamp(at(10_900), at(0));
-        assert_eq!(mark.leave(at(12_000)), 9, "a commit is on its way");
+        assert_eq!(mark.leave(at(12_000), at(10_100)), 9, "one is on its way");
         mark.settled();
-        assert_eq!(mark.leave(at(12_000)), 11);
-        assert_eq!(mark.stamp(at(5_000), at(10_900)), at(12_000));
+        assert_eq!(
+            mark.leave(at(99_000), at(10_900)),
+            10,
+            "the clock was ahead"
+        );
+        assert_eq!(mark.stamp(at(5_000), at(10_900)), at(11_000));
         mark.settled();
-        assert_eq!(mark.leave(at(5_000)), 11);
+        assert_eq!(mark.leave(at(5_000), at(11_000)), 10);
         let restarted = Watermark::in_memory();
         restarted.begin_after(at(12_000));
-        assert_eq!(restarted.leave(at(12_300)), 12);
+        assert_eq!(restarted.leave(at(12_300), at(12_000)), 12);
         assert_eq!(restarted.stamp(at(12_300), at(12_000)), at(13_000));
     }
 

@@ -269,7 +269,7 @@ impl Handler {
         headers: &HeaderMap,
         access: &Access,
     ) -> Result<Shown, Problem> {
-        let over = self.watermark.leave((self.clock)());
+        let over = self.left_behind();
         let mut state = self.documents.current(feed);
         if state.is_none() {
             let (documents, name) = (Arc::clone(&self.documents), feed.clone());
@@ -289,6 +289,12 @@ impl Handler {
             sup,
             over,
         })
+    }
+
+    /// Returns the last second that the writer has left behind.
+    fn left_behind(&self) -> i64 {
+        let newest = self.documents.log().head().last;
+        self.watermark.leave((self.clock)(), newest)
     }
 
     /// Returns what answers about a feed tell of its SUP-ID (rules SUP-A1, SUP-A4).
@@ -543,7 +549,7 @@ impl Handler {
             Audience::Everybody
         };
         let (asking, rules) = (headers.clone(), access.clone());
-        let over = self.watermark.leave((self.clock)());
+        let over = self.left_behind();
         let listing = off_thread(move || {
             let (log, open) = (&**documents.log(), documents.open());
             let (body, lists_closed) = if rules.is_stranger(&asking) {
@@ -589,7 +595,7 @@ impl Handler {
             // Nothing is asked but the path.
             Some(_) => period_of("", sup.periods())?,
         };
-        let over = self.watermark.leave((self.clock)());
+        let over = self.left_behind();
         let told = self.told(sup, period, headers, circle, window, access);
         let told = told.await?.ok_or_else(|| match window {
             Some(_) => nothing(),

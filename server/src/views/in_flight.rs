@@ -16,7 +16,7 @@ const STRIPES: usize = 64;
 /// The entries of a part at which those that nobody holds any more are removed.
 const SWEEP_AT: usize = 64;
 
-type Stripe = HashMap<String, Weak<[u8]>>;
+type Stripe = HashMap<String, Weak<Bytes>>;
 
 /// Bytes that are being sent, by the entity tag of what they are.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl Default for InFlight {
     }
 }
 
-/// Bytes that somebody sends.
-struct Sent(Arc<[u8]>);
+/// Bytes that somebody sends. They lie behind the counters, or these would keep them when all have gone.
+struct Sent(Arc<Bytes>);
 
 impl AsRef<[u8]> for Sent {
     fn as_ref(&self) -> &[u8] {
@@ -62,7 +62,7 @@ impl InFlight {
         if let Some(bytes) = stripe.get(&tag).and_then(Weak::upgrade) {
             return Ok(Bytes::from_owner(Sent(bytes)));
         }
-        let bytes: Arc<[u8]> = Arc::from(&read()?[..]);
+        let bytes = Arc::new(read()?);
         if stripe.len() >= SWEEP_AT {
             stripe.retain(|_, bytes| bytes.strong_count() > 0);
         }
@@ -74,6 +74,14 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Owner(Arc<[u8; 3]>);
+
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &*self.0
+        }
+    }
 
     #[test]
     fn readers_of_one_document_share_its_bytes() {
@@ -90,6 +98,10 @@ mod tests {
             "nobody holds the first"
         );
         assert_eq!(in_flight.get("b".into(), || Err(7)), Err(7));
+        let held = Arc::new([0; 3]);
+        let owner = Owner(Arc::clone(&held));
+        drop(in_flight.get("c".into(), || Ok::<_, ()>(Bytes::from_owner(owner))));
+        assert_eq!(Arc::strong_count(&held), 1, "the bytes are still held");
         for number in 0..100_000 {
             drop(in_flight.get(number.to_string(), || Ok::<_, ()>(Bytes::from("x"))));
         }
