@@ -500,8 +500,10 @@ impl Consumer {
         let Failure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
-        let is_awaited =
-            self.follow && is_missing && ask.kind == AskKind::Recent && self.replay.wait_for_feed();
+        let is_awaited = self.follow
+            && is_missing
+            && ask.kind == AskKind::Recent
+            && self.replay.wait_for_feed(a_minute_ago());
         let passes = error.is_transient() || is_awaited;
         if passes {
             self.ahead.recall();
@@ -568,6 +570,11 @@ impl Consumer {
         }
         Ok(())
     }
+}
+
+/// Returns when whatever is dated later is new, though the clock of the feed's server may be behind ours.
+fn a_minute_ago() -> Instant {
+    Instant::from_micros(crate::files::now().micros() - 60_000_000)
 }
 
 /// Whether to try again for ever: a server may be down for long, but a document that stays broken, or

@@ -135,7 +135,9 @@ pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
         _ => None,
     };
     match entry.and_then(|entry| lines.get(entry)) {
-        Some(line) => error.context(format!("the event on line {line} was not published")),
+        Some(line) => error.context(format!(
+            "the event on line {line} is wrong; nothing of its batch was published"
+        )),
         None => error,
     }
 }

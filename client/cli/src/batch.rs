@@ -107,10 +107,27 @@ impl Batches {
                 ("SIMPLEFEED_ENTRIES", batch.entries.to_string()),
                 ("SIMPLEFEED_ID", batch.first.clone()),
             ];
-            let run = self.handler.run(&batch.input, &variables);
-            let Err(error) = run.await else {
+            let mut run = std::pin::pin!(self.handler.run(&batch.input, &variables));
+            let mut ended_by = None;
+            let run = loop {
+                tokio::select! {
+                    run = &mut run => break run,
+                    code = ends.told() => {
+                        if ended_by.is_some() {
+                            // What is dropped is killed.
+                            return Ok(Some(code));
+                        }
+                        say::note("The command may come to its end; once more, and it is killed.");
+                        ended_by = Some(code);
+                    }
+                }
+            };
+            let Err(error) = run else {
                 return Ok(None);
             };
+            if let Some(code) = ended_by {
+                return Ok(Some(code));
+            }
             say::warning(&format!(
                 "the command failed for {} entries, the first of them {}: {error}; trying again in {} s",
                 batch.entries,

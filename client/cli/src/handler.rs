@@ -33,7 +33,7 @@ pub(crate) struct HandlerArgs {
         value_name = "N",
         help_heading = "Handler",
         requires = "exec",
-        conflicts_with_all = ["policy", "attempts", "parked_max", "key"]
+        conflicts_with_all = ["policy", "attempts", "parked_max", "key", "rate"]
     )]
     pub(crate) batch: Option<NonZeroU32>,
     #[command(flatten)]

@@ -72,6 +72,9 @@ pub(crate) struct WatchArgs {
 
 pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let urls = listed(&args.feeds)?;
+    if let Some(url) = args.reset.iter().find(|url| !urls.contains(url)) {
+        anyhow::bail!("--reset {url}: no list has this feed, spelt so");
+    }
     signals::end_in_any_case()?;
     let mut builder = args
         .source
@@ -134,7 +137,7 @@ fn told(tally: Tally) -> String {
     } = tally;
     format!(
         "{documents} requests for SUP documents; looks at feeds: {first} first ones, {pings} because of pings, \
-         {background} in the background; {gaps} gaps, {sweeps} sweeps."
+         {background} in the background; {gaps} gaps in SUP documents, {sweeps} sweeps."
     )
 }
 

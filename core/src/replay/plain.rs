@@ -101,6 +101,8 @@ pub(super) struct PlainWalk {
     looked_again: bool,
     /// Whether any document said that it is closed: then all that are do.
     meets_closed: bool,
+    /// Whether the way back has come to the place.
+    meets_place: bool,
     /// Whether to go on where a document or the place is missing.
     lenient: bool,
     revisions: bool,
@@ -150,6 +152,7 @@ impl PlainWalk {
             looks_between: 0,
             looked_again: false,
             meets_closed: false,
+            meets_place: false,
             lenient: false,
             revisions: false,
             feed: None,
@@ -431,6 +434,7 @@ impl PlainWalk {
         match (standing, previous) {
             (Standing::Before, _) => {
                 let is_passed = matches!(self.start, Start::Time(_) | Start::Newest) && !is_read;
+                self.meets_place |= !is_passed;
                 if is_passed {
                     self.pass_over(&document, 0, url);
                 }
@@ -636,7 +640,11 @@ impl PlainWalk {
     /// All of them are, unless some that were handed over are forgotten. Then an archived document counts as
     /// handed over from its newest known entry down.
     fn first_new(&self, document: &Document, asked: &Url) -> usize {
-        if !self.known.is_partial() || *asked == self.recent {
+        let place = self.place.as_ref();
+        let is_place = place.is_some_and(|place| place.document.as_ref() == Some(asked));
+        // What is newer than the place was in the recent document then, all of which is remembered, or is new.
+        let is_newer = self.meets_place || is_place || *asked == self.recent;
+        if is_newer || !self.known.is_partial() {
             return document.len();
         }
         let newest = (0..document.len()).find(|index| self.known.has(document, *index));

@@ -112,21 +112,23 @@ impl Replay {
     }
 
     /// Takes the news that there is no feed at the URL, and returns whether one can be waited for: a place
-    /// in it would tell that there was one. All that it will have is newer than now.
+    /// in it would tell that there was one. What is newest is what is dated `since` or later, then: a feed
+    /// that was only away or closed is not handed over from its beginning.
     ///
     /// # Examples
     ///
     /// ```
-    /// use simplefeed_core::replay::{Replay, Start};
+    /// use simplefeed_core::{instant::Instant, replay::{Replay, Start}};
     ///
     /// let url: url::Url = "https://example.org/feed".parse()?;
-    /// assert!(Replay::new(url.clone(), Start::Newest).wait_for_feed());
-    /// assert!(!Replay::new(url, Start::Entry("urn:17".into())).wait_for_feed());
+    /// let since = Instant::from_micros(0);
+    /// assert!(Replay::new(url.clone(), Start::Newest).wait_for_feed(since));
+    /// assert!(!Replay::new(url, Start::Entry("urn:17".into())).wait_for_feed(since));
     /// # Ok::<(), url::ParseError>(())
     /// ```
-    pub fn wait_for_feed(&mut self) -> bool {
+    pub fn wait_for_feed(&mut self, since: Instant) -> bool {
         if matches!(self.start, Start::Newest) {
-            self.start = Start::Oldest;
+            self.start = Start::Time(since);
         }
         matches!(self.start, Start::Oldest | Start::Time(_))
     }
