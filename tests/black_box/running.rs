@@ -473,6 +473,15 @@ fn tokens_are_listed_and_revoked() {
         (post(&shop) == 401).then_some(())
     });
     assert!(!text(&command(&["list"]).stdout).contains("shop"));
+    // A running server takes no note of a file with a line that is wrong.
+    let torn = format!("{}nonsense\n", fs::read_to_string(&path).unwrap());
+    fs::write(&path, torn).unwrap();
+    for args in [&["list"][..], &["revoke", "lasting"]] {
+        let refused = command(args);
+        assert!(!refused.status.success(), "{args:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains("line 3"), "{said}");
+    }
 }
 
 /// A configuration is checked as a whole: one look tells all.

@@ -595,7 +595,10 @@ fn ten_thousand_feeds_are_few_requests() {
     let looks = [" first ones", " because of pings", " in the background"];
     let looks: usize = looks.iter().map(|what| count_of(&said, what)).sum();
     assert!((30..300).contains(&looks), "{said}");
-    assert!(said.contains(" 0 gaps in SUP documents, 0 sweeps"), "{said}");
+    assert!(
+        said.contains(" 0 gaps in SUP documents, 0 sweeps"),
+        "{said}"
+    );
 
     // Views are functions of commits.
     server.stop();
