@@ -314,8 +314,12 @@ pub(crate) fn pause(time: Duration) {
 
 /// Runs a program to its end, with `input` on its stdin.
 pub(crate) fn run<S: AsRef<OsStr>>(name: &str, args: &[S], input: &[u8]) -> Output {
-    let mut child = Command::new(program(name))
-        .args(args)
+    run_command(Command::new(program(name)).args(args), input)
+}
+
+/// Runs a command to its end, with `input` on its stdin.
+pub(crate) fn run_command(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -332,7 +336,14 @@ pub(crate) fn run<S: AsRef<OsStr>>(name: &str, args: &[S], input: &[u8]) -> Outp
     output
 }
 
-/// Returns what a program wrote, as text.
+/// Replays a feed from its oldest entry. Returns the ids.
+pub(crate) fn ids(server: &Server, feed: &str) -> Vec<String> {
+    let url = server.url(&format!("/feeds/{feed}"));
+    let printed = simplefeed(&["replay", &url, "--format", "id"], b"");
+    printed.lines().map(str::to_owned).collect()
+}
+
+/// Returns the output of a program as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The command in pipelines: what is lost when one end goes away, and what is told.
+//! The command in pipelines: losses and messages when one end closes.
 
 use std::{
     fs,
@@ -7,11 +7,11 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, events, program, run, signal, simplefeed, text, wait_for},
+    harness::{Server, events, ids, program, run, signal, simplefeed, text, wait_for},
     site::{Asked, Site, answer},
 };
 
-/// Serves one document, whatever is asked for.
+/// Serves one document for every request.
 fn plain(entries: &'static str) -> Site {
     Site::new(move |_: &Asked, stream| {
         let body =
@@ -22,8 +22,7 @@ fn plain(entries: &'static str) -> Site {
     })
 }
 
-/// Whoever reads the report may have had enough; what is to be published is published all the same, and a refusal
-/// is told.
+/// A closed report (`append | head`) stops no publishing and hides no refusal.
 #[test]
 fn a_closed_report_stops_no_publishing() {
     let folder = tempfile::tempdir().unwrap();
@@ -37,7 +36,7 @@ fn a_closed_report_stops_no_publishing() {
             .spawn()
             .unwrap();
         let mut input = child.stdin.take().unwrap();
-        // Whoever reads its output goes after one line.
+        // The reader of the report closes the pipe after one line.
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let lines = events(5_000);
         let half = lines.len() / 2;
@@ -48,16 +47,7 @@ fn a_closed_report_stops_no_publishing() {
         input.write_all(&lines.as_bytes()[half..]).unwrap();
         // The nonsense is in a batch of its own, behind all that is stored.
         wait_for("not all is published", || {
-            let ids = simplefeed(
-                &[
-                    "replay",
-                    &server.url(&format!("/feeds/{feed}")),
-                    "--format",
-                    "id",
-                ],
-                b"",
-            );
-            (ids.lines().count() == expected).then_some(())
+            (ids(&server, feed).len() == expected).then_some(())
         });
         input.write_all(more.as_bytes()).unwrap();
         drop(input);
@@ -133,7 +123,7 @@ fn a_batch_is_accepted_by_its_command() {
     );
 }
 
-/// One odd entry is that entry's failure: those behind it come, and the exit code tells.
+/// One unreadable entry is skipped: those behind it are printed, and the exit code is 3.
 #[test]
 fn an_entry_that_cannot_be_printed_stops_nothing() {
     let site = plain(
@@ -196,7 +186,7 @@ fn a_bookmark_file_has_one_user() {
         "{}",
         text(&second.stderr)
     );
-    // And it ends as it says, when it is asked to.
+    // SIGTERM ends it with exit code 0, as documented.
     signal("TERM", first.id());
     assert_eq!(first.wait().unwrap().code(), Some(0));
 }
@@ -257,7 +247,7 @@ fn json_is_taken_as_it_is_written() {
     assert_eq!(ids, "urn:i:1\nurn:i:2\n");
 }
 
-/// A gap stops, unless it is said to be passed.
+/// A gap stops the command, unless `--on-gap go-on` is given.
 #[test]
 fn a_gap_is_passed_where_that_is_wanted() {
     let folder = tempfile::tempdir().unwrap();
@@ -300,7 +290,7 @@ fn a_gap_is_passed_where_that_is_wanted() {
     );
 }
 
-/// What waits for a server says so.
+/// A command that waits for a server prints a warning.
 #[test]
 fn a_server_that_is_away_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -325,7 +315,7 @@ fn a_server_that_is_away_is_told() {
     child.wait().unwrap();
 }
 
-/// Who follows a feed that is not there yet gets it from its beginning.
+/// `tail` of a feed that does not exist yet waits, and prints its first entries.
 #[test]
 fn a_feed_that_is_not_there_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();

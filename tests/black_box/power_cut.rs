@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, check_folder, is_long, pause, simplefeed},
+    harness::{Server, check_folder, ids, is_long, pause, simplefeed},
     http::Request,
     visibility::{Seen, crowd},
 };
@@ -206,22 +206,10 @@ fn power_cut(run: usize, start: impl Fn(&Path) -> Server) -> Option<(usize, usiz
         let mut found = std::collections::HashSet::new();
         for feed in ["f0", "f1"] {
             if server.get(&format!("/feeds/{feed}")).status == 307 {
-                let ids = simplefeed(
-                    &[
-                        "replay",
-                        &server.url(&format!("/feeds/{feed}")),
-                        "--format",
-                        "id",
-                    ],
-                    b"",
-                );
-                let before = found.len();
-                found.extend(ids.lines().map(str::to_owned));
-                assert_eq!(
-                    found.len() - before,
-                    ids.lines().count(),
-                    "an entry is there twice"
-                );
+                let ids = ids(&server, feed);
+                let (before, count) = (found.len(), ids.len());
+                found.extend(ids);
+                assert_eq!(found.len() - before, count, "an entry is there twice");
             }
         }
         server.stop();

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, check_folder, pause, run, simplefeed, text},
+    harness::{Server, check_folder, ids, pause, run, simplefeed, text},
     http::Request,
 };
 
@@ -71,12 +71,6 @@ impl Load {
             publisher.join().unwrap();
         }
     }
-}
-
-fn ids(server: &Server, feed: &str) -> Vec<String> {
-    let url = server.url(&format!("/feeds/{feed}"));
-    let printed = simplefeed(&["replay", &url, "--format", "id"], b"");
-    printed.lines().map(str::to_owned).collect()
 }
 
 fn backup(data: &Path, to: &Path) {
@@ -335,7 +329,7 @@ fn an_export_of_a_restored_log_is_one_chain() {
     assert_eq!(found, expected);
 }
 
-/// Follows `next-archive` from the oldest document, as a reader does who finds a feed anywhere. Returns the ids.
+/// Follows `next-archive` from the oldest document to the end, by text search alone. Returns the ids.
 fn follow_by_hand(get: impl Fn(&str) -> String) -> Vec<String> {
     let (mut found, mut name) = (vec![], "1.atom".to_owned());
     loop {
@@ -431,7 +425,7 @@ fn a_restored_feed_outlives_its_server_behind_a_cache() {
             (expected.clone(), expected.clone())
         );
         server.kill();
-        // What grows is past its time by now.
+        // The caches' copies of growing documents are stale now.
         pause(Duration::from_millis(2_500));
         assert_eq!(
             (follow_by_hand(get), replay()),

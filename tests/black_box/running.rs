@@ -10,7 +10,9 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, events, free_address, pause, program, run, text, wait_for, workspace},
+    harness::{
+        Server, events, free_address, pause, program, run, run_command, text, wait_for, workspace,
+    },
     http::Request,
 };
 
@@ -335,8 +337,7 @@ fn systemd_hands_over_its_socket_and_is_told() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Goal: what the shipped alerts and the dashboard ask for is there, under the names they have for it, and
-/// Prometheus' own tool finds nothing wrong with any of it.
+/// Goal: every metric in the shipped alerts and dashboard exists, and promtool accepts the metrics and alerts.
 #[test]
 #[ignore = "needs promtool"]
 fn alerts_and_dashboard_fit_the_metrics() {
@@ -360,15 +361,7 @@ fn alerts_and_dashboard_fit_the_metrics() {
     assert!(open.text().ends_with("# EOF\n"));
     let metrics = told.text();
     let promtool = |args: &[&str], input: &[u8]| {
-        let mut child = Command::new("promtool")
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(input).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = run_command(Command::new("promtool").args(args), input);
         let said = text(&output.stdout) + &text(&output.stderr);
         assert!(output.status.success(), "{said}");
         said
@@ -394,7 +387,7 @@ fn alerts_and_dashboard_fit_the_metrics() {
     }
 }
 
-/// A mistyped folder is no place for a log; a new log is told.
+/// A folder with other files is refused as a log; a new log is logged.
 #[test]
 fn a_new_log_is_told_and_begun_where_nothing_else_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -484,7 +477,7 @@ fn tokens_are_listed_and_revoked() {
     }
 }
 
-/// A configuration is checked as a whole: one look tells all.
+/// `config check` prints all faults of a configuration at once.
 #[test]
 fn a_configuration_is_told_all_that_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
@@ -503,7 +496,7 @@ fn a_configuration_is_told_all_that_is_wrong() {
     for wrong in ["document_entries", "line 1", "data folder"] {
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
-    // And health finds the server where its configuration says.
+    // `health --config` finds the server's address.
     fs::write(&config, format!("listen = \"{listen}\"\n")).unwrap();
     let health = || {
         run(

@@ -11,11 +11,11 @@ use hyper::{
     body::{Body as _, Incoming},
     header::{
         ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE,
-        ETAG, HeaderName, HeaderValue, LINK, LOCATION, VARY,
+        ETAG, HeaderName, HeaderValue, LOCATION, VARY,
     },
 };
 use simplefeed_core::{
-    feed::{DocumentName, FeedKey, FeedName, Numbered},
+    feed::{DocumentName, FeedName},
     instant::Instant,
     limits::FEED_NAME_BYTES_MAX,
     settings::Settings,
@@ -42,10 +42,10 @@ use super::{
 use crate::{
     access::{Access, Right},
     config::Limits,
-    log::{Closed, EntryLog, LogError, settings_of},
+    log::{Closed, LogError},
     metrics::{DOCUMENT, Fate, Metrics, form_of},
     publish::{Append, Configure, Publisher},
-    sup::{Sup, Told},
+    sup::Sup,
     views::{
         archive_files::ArchiveError,
         documents::{Address, Body, Coding, Documents, Resource, growing_listing},
@@ -53,6 +53,8 @@ use crate::{
     },
     watermark::Watermark,
 };
+
+mod updates;
 
 /// Bodies above this are read into entries on a thread that may take its time.
 const INLINE_BODY_BYTES: usize = 16 * 1024;
@@ -133,7 +135,7 @@ impl Handler {
         }
     }
 
-    /// Returns what the server counts.
+    /// Returns the server's metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
@@ -180,7 +182,7 @@ impl Handler {
         answer
     }
 
-    /// Answers a request, and takes what is left of its body.
+    /// Answers a request, and drains the rest of its body.
     async fn dispatch(
         &self,
         mut request: Request<Incoming>,
@@ -578,99 +580,6 @@ impl Handler {
         Ok(answer)
     }
 
-    /// Answers with what is told of updates.
-    async fn updates(
-        &self,
-        uri: &Uri,
-        headers: &HeaderMap,
-        circle: Circle,
-        window: Option<Numbered>,
-        access: &Access,
-    ) -> Result<Answer, Problem> {
-        let query = uri.query().unwrap_or_default();
-        let nothing = || Problem::not_found(format!("there is nothing at {}", uri.path()));
-        let sup = self.sup.as_ref().ok_or_else(nothing)?;
-        let period = match window {
-            None => period_of(query, sup.periods())?,
-            // Nothing is asked but the path.
-            Some(_) => period_of("", sup.periods())?,
-        };
-        let over = self.left_behind();
-        let told = self.told(sup, period, headers, circle, window, access);
-        let told = told.await?.ok_or_else(|| match window {
-            Some(_) => nothing(),
-            None => Problem::unavailable("what happened before the start is being read"),
-        })?;
-        let audience = match circle {
-            Circle::Public => Audience::Everybody,
-            Circle::Apart => Audience::Entitled,
-        };
-        let policy = if told.resource.frozen {
-            self.lifetimes.of(&told.resource, audience)
-        } else {
-            Lifetimes::of_sup(period, audience)
-        };
-        let previous = told.previous.map(|previous| {
-            let link = format!("<{previous}>; rel=\"prev-archive\"");
-            (LINK, header_value(&link))
-        });
-        let terms = Terms {
-            audience,
-            policy,
-            more: previous.into_iter().collect(),
-            over,
-        };
-        let sent = self.send(place_of(uri), headers, told.resource, terms);
-        let mut answer = sent.await?;
-        if circle == Circle::Apart {
-            depends_on_reader(&mut answer);
-        }
-        Ok(answer)
-    }
-
-    /// Returns a document about updates, if there is one.
-    async fn told(
-        &self,
-        sup: &Arc<Sup>,
-        period: u32,
-        headers: &HeaderMap,
-        circle: Circle,
-        window: Option<Numbered>,
-        access: &Access,
-    ) -> Result<Option<Told>, Problem> {
-        if (circle, window) == (Circle::Public, None)
-            && let Some(told) = sup.public_at_once(period)
-        {
-            return Ok(Some(told));
-        }
-        let sup = Arc::clone(sup);
-        let is_stranger = access.is_stranger(headers);
-        // Each is made for whoever asks; one at a time. A stranger's costs little, and holds up nobody.
-        let turn = if circle == Circle::Apart && !is_stranger {
-            Some(self.apart.acquire().await)
-        } else {
-            None
-        };
-        let documents = Arc::clone(&self.documents);
-        let (asking, rules) = (headers.clone(), access.clone());
-        let told = off_thread(move || {
-            let (log, open) = (&**documents.log(), documents.open());
-            let tells =
-                |feed| {
-                    Ok(open.has(log, feed)?
-                        || !is_stranger && may_be_told(log, feed, &rules, &asking)?)
-                };
-            match (circle, window) {
-                (_, Some(name)) => sup.archived(circle, name, &tells),
-                (Circle::Public, None) => Ok(sup.public(period)),
-                (Circle::Apart, None) => Ok(sup.apart(period, &tells)?),
-            }
-        })
-        .await;
-        drop(turn);
-        told
-    }
-
     /// Counts a request that made us fail, and answers it.
     pub fn failed(&self) -> Answer {
         let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
@@ -748,20 +657,6 @@ fn period_of(query: &str, periods: &[u32]) -> Result<u32, Problem> {
             all.join(", ")
         ))
     })
-}
-
-/// Whether who asks may be told of a feed.
-fn may_be_told(
-    log: &dyn EntryLog,
-    feed: FeedKey,
-    access: &Access,
-    headers: &HeaderMap,
-) -> Result<bool, LogError> {
-    let Some(head) = log.feed(feed)? else {
-        return Ok(false);
-    };
-    let settings = settings_of(log, feed, head.revision)?;
-    Ok(!settings.is_closed() || access.shows(headers, &settings.name))
 }
 
 /// Answers a request to the listener for metrics.
