@@ -67,7 +67,8 @@ pub trait BookmarkStore: Send {
 /// A bookmark in a file, as JSON.
 ///
 /// One process at a time goes on from a bookmark: [`load`](BookmarkStore::load) and
-/// [`save`](BookmarkStore::save) lock the file `.NAME.lock` beside it as long as the value lives. Clones share the lock.
+/// [`save`](BookmarkStore::save) lock the file `.NAME.lock` beside it for the lifetime of the value. Clones
+/// share the lock.
 ///
 /// # Examples
 ///

@@ -78,13 +78,13 @@ pub enum Since {
     Entry(String),
 }
 
-/// What to do at a gap.
+/// Action at a gap: the bookmarked entry, or a document on the way, has left the feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnGap {
     /// Stop, and leave the bookmark where it is: a person decides.
     #[default]
     Stop,
-    /// Tell the [`Observer`], and go on from what there is. What was between is lost.
+    /// Notify the [`Observer`], and go on from the oldest entry left. The entries between are lost.
     GoOn,
 }
 
@@ -160,7 +160,7 @@ pub struct Consumer {
     /// Whether no cache may answer a question for the recent document from its own stock.
     fresh: bool,
     on_gap: OnGap,
-    /// How often to look where a plain feed does not say.
+    /// Time between looks at a plain feed without freshness information.
     interval: Duration,
     /// The gap that this round goes on behind.
     gap: Option<WalkError>,
@@ -572,7 +572,8 @@ impl Consumer {
     }
 }
 
-/// Returns when whatever is dated later is new, though the clock of the feed's server may be behind ours.
+/// Returns the instant from which entries of a new feed count as new. The minute allows for a server clock that
+/// is behind ours.
 fn a_minute_ago() -> Instant {
     Instant::from_micros(crate::files::now().micros() - 60_000_000)
 }

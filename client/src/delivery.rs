@@ -43,8 +43,8 @@ use url::Url;
 /// ```
 #[derive(Clone)]
 pub struct Delivery {
-    /// The entry as an element that stands alone. Made when it is asked for: what entries inherit from a foreign
-    /// feed is many times what they are.
+    /// Stand-alone element of the entry, built on first use: inherited declarations of a foreign feed can be many
+    /// times as long as its entries.
     fragment: OnceLock<Bytes>,
     origin: Origin,
     /// Counts the deliveries of one consumer, from 1.
@@ -130,8 +130,8 @@ impl Delivery {
         }
     }
 
-    /// Returns the instant of the newest commit of the document that the entry was read in, if the server tells
-    /// commits: the entry was committed then or before, whatever date its publisher gave it.
+    /// Returns the instant of the newest commit in the entry's document, if the server publishes commit instants. It
+    /// is an upper bound of the entry's own commit, independent of the publisher's date.
     pub fn committed_by(&self) -> Option<Instant> {
         match &self.origin {
             Origin::Read(run, _) => run

@@ -43,8 +43,8 @@ pub trait Observer: Send {
     /// down: there may be entries that are not seen yet. Told when it begins.
     fn sees_the_past(&mut self) {}
 
-    /// The place to go on from, or a document on the way, is in the feed no more, and the consumer goes on from what
-    /// there is ([`OnGap::GoOn`](crate::OnGap::GoOn)). Entries may be lost.
+    /// The consumer passes a gap ([`OnGap::GoOn`](crate::OnGap::GoOn)): the bookmarked entry, or a document on the
+    /// way, has left the feed. Entries may be lost.
     fn gap(&mut self, _gap: &WalkError) {}
 
     /// A document was read. So many entries are waiting now to be delivered, or to be fetched up to what

@@ -200,7 +200,7 @@ pub struct Publisher {
     retrying: Option<Retrying>,
 }
 
-/// Told why a request failed that is sent again.
+/// Callback for a failed request that will be retried.
 type Retrying = Arc<dyn Fn(&PublishError) + Send + Sync>;
 
 impl fmt::Debug for Publisher {
@@ -249,7 +249,7 @@ impl Publisher {
         Self { transport, ..self }
     }
 
-    /// Tells `told` of each request that failed and will be sent again, so that nobody waits in silence.
+    /// Calls `told` before each retry, for instance to print the reason of the delay.
     #[must_use]
     pub fn on_retry(self, told: impl Fn(&PublishError) + Send + Sync + 'static) -> Self {
         Self {

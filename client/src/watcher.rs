@@ -55,12 +55,12 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 pub enum Watched {
     /// A new entry.
     Entry(WatchedEntry),
-    /// A feed from which entries may be lost: what was remembered of it is in it no more. It goes on from what there
-    /// is.
+    /// Gap in a feed: the remembered entries have left it, and some between may be lost. The watcher goes on from the
+    /// oldest entry left.
     Gap {
         /// Its URL.
         url: Arc<str>,
-        /// What is missing.
+        /// The missing entry or document.
         error: Arc<ConsumerError>,
     },
     /// A feed or a SUP document that could not be read. It will be tried again.
@@ -393,7 +393,7 @@ impl FeedWatcher {
         self.waiting.push_back(turn);
     }
 
-    /// Returns the first look whose origin is not busy.
+    /// Returns the first due look at an origin below its limit of parallel requests.
     fn next_turn(&mut self) -> Option<Turn> {
         let is_free = |turn: &Turn| {
             let looks = self.busy.get(&turn.origin);
@@ -438,7 +438,7 @@ impl FeedWatcher {
         let (url, mut place) = (Arc::clone(&feed.url), feed.place.clone());
         let given = feed.given.clone();
         if let Some(place) = place.as_mut().filter(|_| wants_announcement) {
-            // That nothing has changed tells less than a document.
+            // A 304 may lack the feed's SUP announcement, so this look is unconditional.
             (place.etag, place.last_modified) = (None, None);
         }
         let url = given.as_deref().unwrap_or(&url);
@@ -664,7 +664,7 @@ fn failed_with(news: bool, error: &ConsumerError) -> Outcome {
     failed(news, !error.is_transient(), retry_after)
 }
 
-/// Reads a feed up to its end or to the end of its turn, and hands over what is new.
+/// Reads a feed up to its end or to the end of its turn, and hands over its new entries.
 async fn read(
     number: FeedNumber,
     mut consumer: Box<Consumer>,

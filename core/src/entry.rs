@@ -63,7 +63,7 @@ pub struct Missing {
 pub struct Draft {
     /// The entry's id, unless it is to be given one.
     pub id: Option<EntryId>,
-    /// The digest of what was sent: an Atom entry's bytes with what they inherit, a JSON event's canonical
+    /// Digest of the sent form: an Atom entry's bytes with its inherited context, or a JSON event's canonical
     /// form.
     pub sent: Digest,
     /// Authors inherited from the feed document it was sent in; used if it names none.

@@ -5,7 +5,7 @@
 //! `replay A | append B` gives B the same contents.
 //!
 //! JSON content is kept verbatim, numbers and order of members included: as `text/json`, which RFC 4287
-//! (4.1.3.3) has as it is, or in Base64 where its media type says more than that it is JSON.
+//! (4.1.3.3) has as it is, or in Base64 under any other JSON type (`application/ld+json`).
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
@@ -251,7 +251,7 @@ fn draft(text: &str) -> Result<Draft, Refusal> {
         let syntax = serde_json::from_str::<&RawValue>(text).err();
         json_refusal(&syntax.unwrap_or(error))
     })?;
-    // serde takes an array for an object whose names are left out.
+    // serde deserializes a struct from an array of its fields, too.
     if !text.trim_start().starts_with('{') {
         let detail = "an event is a JSON object, not an array";
         return Err(Refusal::unacceptable(detail, "Simplefeed profile: events"));

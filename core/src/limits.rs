@@ -144,8 +144,7 @@ pub const ATTEMPT_SECONDS_DEFAULT: u64 = 300;
 /// The shortest time between two polls of a recent document, in seconds.
 pub const POLL_SECONDS_MIN: u64 = 1;
 
-/// How often a consumer looks at a plain feed whose answers do not say how long they stay fresh, in seconds.
-/// Configurable.
+/// Seconds between looks at a plain feed without freshness information. Configurable.
 pub const PLAIN_POLL_SECONDS_DEFAULT: u64 = 900;
 
 /// The shortest pause after a failed request, in seconds.

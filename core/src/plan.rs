@@ -371,7 +371,7 @@ pub fn plan(
     }
 }
 
-/// Bounds what a batch becomes before any of it is made: short entries gain more than they have.
+/// Bounds the completed bytes of a batch before any entry is built: completion can multiply short entries.
 fn check_completed(drafts: &[Draft], author: &str) -> Result<(), Refusal> {
     let bytes: usize = drafts.iter().map(|draft| draft.size(author)).sum();
     if bytes <= COMPLETED_BATCH_BYTES_MAX {

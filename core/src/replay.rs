@@ -8,8 +8,7 @@
 //! deliver ◄── 4.atom ◄──next-archive── 3.atom ◄──next-archive── 2.atom
 //! ```
 //!
-//! A feed whose documents tell no positions is walked in another way, because none of its entries is a
-//! place: see `plain.rs`.
+//! A plain feed has documents without positions, so an entry is no place in it. `plain.rs` walks such feeds.
 //!
 //! [`Replay`] goes in rounds: each is a [`Walk`] from the place where the last one ended to what is
 //! newest when it begins. The first look at the recent document only tells how far behind the
@@ -72,7 +71,7 @@ pub struct Run {
     pub older: usize,
     /// The entries, oldest first.
     pub entries: Vec<RunEntry>,
-    /// What was handed over before these, where the feed tells no positions.
+    /// Entries of a plain feed that were handed over before this run.
     known: Option<KnownEntries>,
 }
 

@@ -331,8 +331,8 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Scans an element that is not stored as it was sent in the form it is stored in: what it inherits
-    /// may take it beyond a bound that its consumers keep.
+    /// Scans the stored form of an element if it differs from the sent one: the inherited context can exceed a
+    /// bound of the reader.
     fn check_stored(&self, tag: &Tag<'a>, element: &str) -> Result<(), Refusal> {
         let scanned = Tokens::new(element).and_then(|mut tokens| {
             while tokens.read()?.is_some() {}

@@ -1,7 +1,7 @@
 //! Who may do what: tokens, the rights they give, and what is asked of whoever has none.
 //!
-//! Pure, but for making a token and for the day. A token is 256 random bits; the server knows only its SHA-256, so whoever
-//! reads its file of tokens cannot use them.
+//! Pure, except for the random bits of a new token and today's date. A token is 256 random bits. The server
+//! stores only its SHA-256, so a leaked file of tokens gives no access.
 //!
 //! ```text
 //! # name : SHA-256 of the token, hex : right : feeds [: last day]
@@ -269,7 +269,7 @@ impl Access {
         tokens.caller(token).map(drop).ok_or(Denied::WrongToken)
     }
 
-    /// Whether a request comes from somebody who sees nothing that is closed.
+    /// Whether a request has no right to any closed feed.
     pub fn is_stranger(&self, headers: &HeaderMap) -> bool {
         match self {
             Self::Anyone => false,

@@ -477,7 +477,7 @@ fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
     .map_err(|problems| ConfigError { problems })
 }
 
-/// Returns where a file of settings has the server listen, if it says.
+/// Returns the listener's address in a configuration file, if it has one.
 ///
 /// # Errors
 ///

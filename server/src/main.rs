@@ -98,7 +98,7 @@ struct HealthArgs {
     /// Address the server listens on
     #[arg(long, env = "SIMPLEFEED_LISTEN", value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// TOML file with settings, which may say where the server listens
+    /// TOML file with settings, such as `listen`
     #[arg(long, env = "SIMPLEFEED_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -126,7 +126,7 @@ enum TokenCommand {
     ///
     /// A running server takes note with SIGHUP. Whoever has only the file cannot use the token.
     New(NewTokenArgs),
-    /// Print who has a token, for what, and until when
+    /// Print the name, right, feeds and last day of each token
     List(TokensArgs),
     /// Take a token back: remove its holder's lines from the file of tokens
     ///
@@ -143,7 +143,7 @@ struct TokensArgs {
 
 #[derive(Args, Debug)]
 struct RevokeArgs {
-    /// Who has it
+    /// Name of its holder
     name: String,
     #[command(flatten)]
     tokens: TokensArgs,
@@ -352,7 +352,7 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Prints the tokens of a file, a line each: who, right, feeds, and the last day.
+/// Prints the tokens of a file, a line each: name, right, feeds, last day.
 fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
     let text = read_tokens(&args.tokens)?;
     for line in text.lines().filter(|line| access::is_grant(line)) {

@@ -34,7 +34,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// The media type of Prometheus' own text format, which everything that scrapes reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Returns the form in which metrics are told to whoever accepts this, with its media type.
+/// Returns the metrics in the text format that `accept` asks for, and its media type.
 pub fn form_of(text: String, accept: &str) -> (String, &'static str) {
     if accept.contains("application/openmetrics-text") {
         return (text, OPEN_METRICS);
@@ -110,7 +110,7 @@ struct Looked {
     process: Process,
 }
 
-/// What Prometheus' own libraries tell about any process, under the names that they have for it.
+/// Process metrics under the names that Prometheus' client libraries use.
 #[derive(Debug, Default)]
 struct Process {
     cpu: Counter<f64, AtomicU64>,
@@ -121,7 +121,7 @@ struct Process {
 }
 
 impl Process {
-    /// Looks at what the system tells; what it does not keeps its last value.
+    /// Reads `/proc`. A value that cannot be read keeps its last one.
     fn look(&self) {
         if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
             // Behind the name of the program, which may hold anything.
@@ -221,7 +221,7 @@ pub const DOCUMENT: &str = "document";
 /// What has happened since the start, and what is so now.
 pub struct Metrics {
     registry: Registry,
-    /// What has names of its own.
+    /// Metrics without the `simplefeed` prefix.
     plain: Registry,
     /// Connections that are open.
     pub connections: Gauge,

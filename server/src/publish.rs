@@ -64,7 +64,7 @@ pub struct Append {
     pub room: Room,
 }
 
-/// Room in memory that work holds; given back when it is dropped, by whoever does the work.
+/// Reserved memory of a piece of work, returned on drop when the work ends.
 pub type Room = Option<OwnedSemaphorePermit>;
 
 /// Conditions on the head of a feed (RFC 9110, 13.1.1 and 13.1.2).
@@ -530,7 +530,7 @@ impl<'w> Group<'w> {
         let known = self.known(&feed, &state, &drafts)?;
         let plan = plan::plan(&state, &drafts, &known, self.defaults, self.moment)?;
         let existed = creation.is_empty();
-        // A repeat whose answer was lost has changed the head itself.
+        // A duplicate skips the conditions: its first attempt, whose answer was lost, changed the head itself.
         if !plan.changes.is_empty() {
             conditions.check(&state, existed)?;
         }

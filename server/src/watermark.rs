@@ -28,7 +28,7 @@ pub struct Watermark(Mutex<Marks>);
 struct Marks {
     /// The last second that was published.
     published: i64,
-    /// The last second that was left behind; not kept.
+    /// The last finished second; in memory only.
     left: i64,
     /// The instant of the commit that readers do not see yet.
     stamped: Option<Instant>,
@@ -78,16 +78,16 @@ impl Watermark {
         }))
     }
 
-    /// Leaves the second of the newest commit behind. It is called when a server starts: what it told of
-    /// that second before is not kept.
+    /// Finishes the second of the newest commit. Call it at the start: the server before may have published that
+    /// second as `Last-Modified`, and [`leave`](Self::leave) stores nothing.
     pub fn begin_after(&self, newest: Instant) {
         let mut marks = self.marks();
         marks.left = marks.left.max(newest.second());
     }
 
-    /// Returns the last second that the writer has left behind: no commit of it, or of one before, is still
-    /// to come. It is not later than that of the `newest` commit, so that a clock that is ahead for a moment
-    /// moves nothing. Nothing is kept, so that reading leaves no trace.
+    /// Finishes seconds, and returns the last finished one: no later commit gets an instant in it or before. It is
+    /// at most the second of the `newest` commit, so a clock that jumps ahead moves nothing. Nothing is stored, so
+    /// reading leaves no trace on the disk.
     pub fn leave(&self, clock: Instant, newest: Instant) -> i64 {
         let mut marks = self.marks();
         let over = newest.second().min(clock.second() - 1);
@@ -99,7 +99,7 @@ impl Watermark {
     }
 
     /// Returns the instant of the next commit: the time on the clock, but later than the last commit and
-    /// than every second published or left behind. It counts as on its way until it is [`settled`](Self::settled).
+    /// than every second published or finished. It is pending until it is [`settled`](Self::settled).
     pub fn stamp(&self, clock: Instant, last: Instant) -> Instant {
         let mut marks = self.marks();
         let before = marks.published.max(marks.left);
@@ -221,7 +221,7 @@ mod tests {
         assert!(mark.stamp(at(50_000), late) >= at(101_000));
     }
 
-    /// What is left behind stays so: by commits on their way, by a clock that is set back, by a restart.
+    /// A finished second stays finished: with a pending commit, a clock that is set back, a restart.
     #[test]
     fn no_commit_comes_in_a_second_that_was_left() {
         let mark = Watermark::in_memory();

@@ -333,7 +333,7 @@ fn the_catalogue_turns_its_pages_at_what_it_shows() {
     let second = guarded.ask(Request::get(path), Some(&guarded.admin)).json();
     assert_eq!(second["feeds"][0]["name"], "shut");
     assert!(second["next"].is_null());
-    // What is opened and what is created later is listed for strangers, too, unless it is closed.
+    // Strangers see feeds that are opened or created later, unless they are closed.
     for (path, settings) in [
         ("/feeds/p998", "{\"closed\":false}"),
         ("/feeds/q1", "{\"closed\":true}"),

@@ -1,7 +1,7 @@
 //! Documents, requests and feeds that are small and unfold to much, against programs with little memory.
 //!
-//! Each family says the same thing in many sizes. Programs may refuse or serve; they may not end, and what they
-//! take is bounded by what was sent.
+//! A family is one input shape in many sizes. Programs may refuse or serve. They must not abort, and their memory
+//! and time are bounded by the bytes sent.
 
 use std::{
     fmt::Write as _,
@@ -165,7 +165,7 @@ fn bounded(name: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Publishes one entry after the other to a feed of its own until it is told to stop. Returns how long each took.
+/// Publishes one entry after the other to a feed of its own until `stop`. Returns the time of each request.
 fn publish(address: &str, stop: &AtomicBool) -> Vec<Duration> {
     let mut times = vec![];
     for number in 0.. {
@@ -233,7 +233,7 @@ fn a_small_server_survives_what_unfolds() {
         at(50),
         at(99)
     );
-    // What is stored is what was sent, and a bounded part of what it inherits.
+    // The log holds the bytes sent and a bounded part of the inherited ones.
     let stored: u64 = crate::harness::files(&data.join("sled"))
         .iter()
         .map(|(_, bytes)| u64::try_from(bytes.len()).unwrap())

@@ -1,4 +1,4 @@
-//! What a server answers to unusual requests, and that a client gets to read it.
+//! Answers to unusual requests, and their delivery to a client that still sends.
 
 use std::{
     io::{Read as _, Write as _},
@@ -46,7 +46,7 @@ fn publishing_keeps_its_conditions() {
     assert_eq!(put("If-Match", "nonsense").status, 400);
 }
 
-/// Numbers at the end of what 64 bits hold name nothing, everywhere.
+/// Numbers near 2^64 in any URL are 404.
 #[test]
 fn enormous_numbers_name_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ fn odd_requests_are_told_what_is_wrong() {
     );
 }
 
-/// An empty batch makes no feed, and tells of none.
+/// An empty batch makes no feed, and its answer has no SUP-ID.
 #[test]
 fn an_empty_batch_announces_nothing() {
     let folder = tempfile::tempdir().unwrap();

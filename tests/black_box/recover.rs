@@ -90,7 +90,8 @@ impl World {
         server.publish_ids("b", (12..20).map(|n| format!("b{n}")));
         put(&server, "empty", "{}");
         publish_at_once(&server);
-        // A start leaves the second of the newest commit behind, and no date that is to come is told.
+        // A start finishes the second of the newest commit, so commits right behind it are dated up to a second ahead,
+        // and have no `Last-Modified` until then.
         pause(std::time::Duration::from_millis(2_300));
         let mut world = Self {
             folder,

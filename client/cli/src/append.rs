@@ -128,7 +128,7 @@ async fn append_events(
     }
 }
 
-/// Says on which line of the input the entry is that was refused.
+/// Adds the input line of the refused entry to an error.
 pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
     let entry = match error.downcast_ref() {
         Some(PublishError::Refused { entry, .. }) => *entry,
@@ -149,7 +149,7 @@ fn read_events(input: Input, first: u64, sender: &mpsc::Sender<Numbered>) -> io:
     for (number, line) in (first..).zip(input.lines()) {
         events.line(number, &line?, &mut found);
         for event in found.drain(..) {
-            // Without a receiver, publishing has failed and said so.
+            // A missing receiver means that publishing failed and printed its error.
             if sender.blocking_send(event).is_err() {
                 return Ok(());
             }
@@ -234,12 +234,12 @@ impl Report {
         }
     }
 
-    /// Says what was published; nothing where an error says it all.
+    /// Prints the number of published entries; nothing if an error was printed and the number is 0.
     pub(crate) fn finish(&self, is_all: bool) {
         self.bar.finish_and_clear();
         if self.is_unread {
             say::warning(
-                "nobody reads what became of each entry any more; they were published all the same",
+                "stdout is closed, so nobody reads the report of each entry; they are published all the same",
             );
         }
         if is_all || self.entries > 0 {
@@ -273,7 +273,7 @@ impl Report {
         }
         let mut stdout = io::stdout().lock();
         match stdout.write_all(&out).and_then(|()| stdout.flush()) {
-            // `append … | head`: whoever reads has had enough; what is to be published is not.
+            // `append … | head` closes the report early. Publishing goes on without it.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.is_unread = true;
                 Ok(())

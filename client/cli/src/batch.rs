@@ -1,7 +1,7 @@
 //! `--exec --batch`: a command for so many entries at a time, all of them on its stdin.
 //!
-//! Shell: processes and signals. The bookmark moves behind a batch when the command has ended with exit code 0, so
-//! that what reads a pipe of entries loses none of them, whatever is killed when.
+//! Shell: processes and signals. The bookmark moves behind a batch after the command exits with 0. A kill at any
+//! moment repeats entries and loses none.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) struct Batches {
     pub(crate) follow: bool,
 }
 
-/// What is handed over together.
+/// Entries of one run of the command.
 #[derive(Default)]
 struct Batch {
     input: Vec<u8>,
@@ -114,7 +114,7 @@ impl Batches {
                     run = &mut run => break run,
                     code = ends.told() => {
                         if ended_by.is_some() {
-                            // What is dropped is killed.
+                            // Dropping the run kills the command and its process group.
                             return Ok(Some(code));
                         }
                         say::note("The command may come to its end; once more, and it is killed.");

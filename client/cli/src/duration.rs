@@ -24,7 +24,7 @@ pub(crate) fn read(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(number.checked_mul(seconds)?))
 }
 
-/// Returns seconds as people say them, by their two largest units: `3 d 4 h`.
+/// Formats seconds by their two largest units: `3 d 4 h`.
 pub(crate) fn shown(seconds: u64) -> String {
     const UNITS: [(u64, &str); 5] = [
         (365 * 86_400, "y"),

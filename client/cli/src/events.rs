@@ -20,7 +20,7 @@ pub(crate) struct Events {
 pub(crate) type Numbered = (u64, String);
 
 impl Events {
-    /// Takes the next line, whose number is `number`, from 1.
+    /// Takes the next line; `number` counts from 1.
     pub(crate) fn line(&mut self, number: u64, line: &str, events: &mut Vec<Numbered>) {
         let line = if self.is_array.is_none() {
             line.trim_start_matches('\u{feff}')
@@ -31,7 +31,7 @@ impl Events {
             self.take(number, c, events);
         }
         if self.depth == 0 || self.in_string {
-            // No string has a line end: what is wrong with this one, the server says best.
+            // JSON strings have no line ends. The server's refusal names the fault better.
             self.end(events);
         } else {
             self.event.push(' ');
@@ -106,7 +106,7 @@ mod tests {
             "{\n  \"a\": \"\\\"{\"\n}\n{\n}\n",
             &[(1, "{   \"a\": \"\\\"{\" }"), (4, "{ }")],
         );
-        // What is wrong is handed on as it is, and hides nothing behind it.
+        // A malformed line is handed on unchanged, and the next event begins behind it.
         check("nonsense\n{}\n", &[(1, "nonsense"), (2, "{}")]);
         check("{\"a\":\"\n{}\n", &[(1, "{\"a\":\""), (2, "{}")]);
         check("{\"a\":1", &[(1, "{\"a\":1 ")]);

@@ -174,7 +174,7 @@ impl Handler {
             // What the command starts ends with it; what is typed at the terminal is for us.
             .process_group(0);
         for (name, value) in variables {
-            // What is longer, the system refuses; it stands in the entry.
+            // Linux refuses longer variables (E2BIG). The value is in the entry, too.
             if value.len() <= VARIABLE_BYTES_MAX {
                 command.env(name, value);
             }

@@ -33,7 +33,7 @@ pub(crate) struct ImportArgs {
     /// File that remembers the last entry imported from a URL; the next run begins after it
     #[arg(long, value_name = "FILE")]
     bookmark: Option<PathBuf>,
-    /// Pass over entries that the server refuses, and say which; the exit code is 3 then
+    /// Pass over entries that the server refuses, and print their ids; the exit code is 3 then
     #[arg(long)]
     skip_invalid: bool,
     #[command(flatten)]
@@ -313,7 +313,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Whether an entry was refused for what it is.
+/// Whether a refusal is about the entry itself: another server or a retry would refuse it, too.
 fn is_invalid(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),

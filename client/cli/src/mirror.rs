@@ -365,8 +365,8 @@ impl Mirror {
         }
     }
 
-    /// Checks that what an index names is named like what it is: the folder may be public, and a web server may run
-    /// other files.
+    /// Checks the extension of a file that an index names. The folder may be public, and a web server may execute
+    /// other extensions (`shell.php`).
     fn check_name(&self, url: &Url, extension: &str) -> anyhow::Result<()> {
         let path = self.path(url)?;
         if path.extension().is_none_or(|found| found != extension) {

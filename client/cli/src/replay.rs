@@ -63,11 +63,11 @@ pub(crate) struct ReplayArgs {
     /// Hand over at most this many entries a second
     #[arg(long, value_name = "N")]
     rate: Option<NonZeroU32>,
-    /// What to do at a gap, where entries are in the feed no more: stop with exit code 13, or warn and go on from what
-    /// there is
+    /// Action at a gap (entries have left the feed): stop with exit code 13, or warn and go on from the oldest entry
+    /// left
     #[arg(long, value_enum, default_value = "stop")]
     on_gap: Gap,
-    /// How often to look at a feed whose answers do not say how long they stay fresh [default: 15m]
+    /// Time between looks at a feed without freshness information (Cache-Control, Expires) [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     interval: Option<Duration>,
     /// Hand over entries of foreign feeds again that come again with a later date
@@ -346,7 +346,7 @@ impl Output {
                     self.unsettled += 1;
                     left -= 1;
                 }
-                // It is this entry that is wrong, and not what comes behind it.
+                // The fault is this entry's alone. The entries behind it are printed.
                 Err(error) if is_of_entry(&error) => {
                     say::skipped(delivery.id(), &error);
                     self.skipped += 1;

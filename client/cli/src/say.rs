@@ -58,7 +58,7 @@ pub(crate) fn warning(text: &str) {
     tell("warning", "33", text);
 }
 
-/// Says that an entry is passed over because it cannot be printed.
+/// Warns that an entry is skipped because it cannot be printed.
 pub(crate) fn skipped(id: &str, error: &anyhow::Error) {
     let id: String = id.chars().take(200).collect();
     warning(&format!(
@@ -105,7 +105,7 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
     }
 }
 
-/// Writes a line. Whoever closed stderr does not want to know.
+/// Writes a line. A closed stderr is no error.
 fn line(text: &str) {
     let mut stderr = io::stderr().lock();
     let _closed = writeln!(stderr, "{text}").is_err();

@@ -14,7 +14,7 @@ use crate::exit;
 /// How long a command has for its end before the process is ended under it.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What asks for an end: Ctrl-C, a termination, or a terminal that hangs up.
+/// Signals that ask for a shutdown: SIGINT, SIGTERM and SIGHUP.
 pub(crate) struct Ends {
     interrupted: Signal,
     terminated: Signal,
@@ -51,8 +51,7 @@ impl Ends {
     }
 }
 
-/// Ends the process some time after a signal, whatever the command does: it may be blocked by a pipe that nobody
-/// reads.
+/// Ends the process some time after a signal, even if a write to a full pipe blocks the main thread.
 #[expect(
     clippy::exit,
     reason = "the main thread is blocked, so it cannot decide"

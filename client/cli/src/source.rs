@@ -55,12 +55,12 @@ pub(crate) struct SourceArgs {
     request_timeout: Duration,
 }
 
-/// What to do at a gap: where the place to go on from, or a document on the way, is in the feed no more
+/// Action at a gap: the bookmarked entry, or a document on the way, has left the feed
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Gap {
     /// Go no further in this feed; a command that reads one feed ends with exit code 13
     Stop,
-    /// Warn, and go on from what there is
+    /// Warn, and go on from the oldest entry left
     GoOn,
 }
 

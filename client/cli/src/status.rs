@@ -63,10 +63,10 @@ struct Status {
     entries: u64,
     /// Documents that hold them.
     documents: u64,
-    /// How long ago the oldest of them was committed, at least; where the server tells no commits, its age by its
-    /// date.
+    /// Lower bound of the oldest pending entry's age, in seconds: by its commit, or by its date if the server
+    /// publishes no commit instants.
     seconds: u64,
-    /// What that is counted from: `commit` or `date`.
+    /// Origin of `seconds`: `commit` or `date`.
     counted_from: &'static str,
     /// The age of the oldest of them by the date that its publisher gave it.
     dated_seconds: u64,

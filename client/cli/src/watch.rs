@@ -27,7 +27,7 @@ use crate::{
     source::{Gap, SourceArgs},
 };
 
-/// How long the end waits for whoever reads what was written.
+/// Longest wait for a blocked reader of stdout at shutdown.
 const SETTLE_AT_END: Duration = Duration::from_secs(5);
 
 /// How old the state may get while entries are written.
@@ -51,7 +51,7 @@ pub(crate) struct WatchArgs {
     /// Hear SUP documents so often, where they allow it [default: a little faster than their period]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     sup_interval: Option<Duration>,
-    /// What to do at a gap in a feed: warn and go on from what there is, or leave the feed alone
+    /// Action at a gap in a feed: warn and go on from the oldest entry left, or leave the feed alone
     #[arg(long, value_enum, default_value = "go-on")]
     on_gap: Gap,
     /// URL of a feed to begin anew, as one that was never seen; can be given more than once
@@ -116,7 +116,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
         _ = hung_up.recv() => Ok(exit::OK),
     };
     let code = code?;
-    // What a reader that has stopped reading does not take is not accepted.
+    // Entries that a blocked reader has not taken stay unaccepted, and are printed again.
     let settled = tokio::time::timeout(SETTLE_AT_END, output.settle()).await;
     if let Ok(settled) = settled {
         settled?;

@@ -209,14 +209,14 @@ impl Builder {
         Self { revisions, ..self }
     }
 
-    /// Looks so often at a plain feed whose answers do not say how long they stay fresh; every 15 minutes by
-    /// default. Feeds of a Simplefeed server always say so.
+    /// Sets the time between looks at a plain feed without freshness information; 15 minutes by default. Answers
+    /// of a Simplefeed server always have `max-age`.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval, ..self }
     }
 
-    /// Says what to do at a gap: where the bookmarked entry, or a document on the way, is in the feed no more.
+    /// Sets the action at a gap: the bookmarked entry, or a document on the way, has left the feed.
     /// By default the consumer stops with [`WalkError::Gap`](simplefeed_core::replay::WalkError::Gap) or
     /// [`WalkError::Missing`](simplefeed_core::replay::WalkError::Missing).
     #[must_use]

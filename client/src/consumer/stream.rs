@@ -1,7 +1,7 @@
-//! A consumer as a stream, whose items are accepted one by one.
+//! A consumer as a stream of items, each with its own acknowledgement.
 //!
-//! Shell: the bookmark. A stream may be read far ahead of its handlers, by `buffered` for instance, so an item
-//! counts as handled only when it says so.
+//! Shell: the bookmark. Combinators such as `buffered` read a stream far ahead of its handlers, so an item counts
+//! as handled only after [`Item::accept`].
 
 use std::{
     collections::BTreeMap,
@@ -68,7 +68,7 @@ impl Deref for Item {
     }
 }
 
-/// What was accepted, and where that is kept. A consumer shares it with the items of its stream.
+/// Accepted places and the store of the bookmark. A consumer shares it with the items of its stream.
 #[derive(Debug)]
 pub(super) struct Ledger(Mutex<Accepted>);
 
@@ -148,7 +148,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps what was accepted.
+    /// Saves the latest accepted place.
     fn settle(&self) -> Result<(), ConsumerError> {
         self.lock().settle()
     }
@@ -169,7 +169,7 @@ impl Ledger {
     }
 
     fn lock(&self) -> MutexGuard<'_, Accepted> {
-        // A store that panicked is asked again; what it has is read at the next start.
+        // A panic inside a store leaves the ledger whole. The next start reads the store's own state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -196,7 +196,7 @@ impl Accepted {
 
 impl Drop for Accepted {
     fn drop(&mut self) {
-        // Nobody is left to be told; what is not kept is delivered again.
+        // `drop` has no way to return an error. An unsaved place is delivered again.
         let _kept = self.settle().is_ok();
     }
 }

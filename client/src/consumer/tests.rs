@@ -484,7 +484,7 @@ async fn a_bookmark_never_moves_back() {
     assert_eq!(kept.entry().as_deref(), Some("urn:2"));
 }
 
-/// A stream is read far ahead of its handlers; what they have not accepted is not accepted.
+/// A stream is read far ahead of its handlers: only items that a handler accepted count.
 #[tokio::test(start_paused = true)]
 async fn an_item_of_a_stream_is_accepted_by_its_handler() {
     let (web, kept) = (Arc::new(Web::default()), Kept::default());
@@ -495,7 +495,7 @@ async fn an_item_of_a_stream_is_accepted_by_its_handler() {
         .collect()
         .await;
     assert_eq!((items.len(), kept.entry()), (5, None));
-    // Not in order: the place is behind what is accepted without a hole.
+    // Accepting out of order moves the place only behind an unbroken run of accepted items.
     items[1].accept().unwrap();
     items[2].accept().unwrap();
     assert_eq!(kept.entry(), None);
@@ -508,7 +508,7 @@ async fn an_item_of_a_stream_is_accepted_by_its_handler() {
         Some("urn:3"),
         "at most once a second"
     );
-    // What was accepted is kept by whoever goes last.
+    // The last owner to be dropped saves the accepted place.
     drop(items);
     assert_eq!(kept.entry().as_deref(), Some("urn:4"));
     let rest = consumer(&web, &kept, Since::Oldest).into_stream();
@@ -795,7 +795,7 @@ impl Observer for Counting {
     }
 }
 
-/// One who says so goes on behind a gap, with all that there is, and is told of it once.
+/// With `OnGap::GoOn`, a consumer delivers all entries left behind a gap, and notifies its observer once.
 #[tokio::test(start_paused = true)]
 async fn a_gap_can_be_passed() {
     #[derive(Clone, Default)]
@@ -832,7 +832,7 @@ async fn a_gap_can_be_passed() {
     assert_eq!(all(&mut going_on.build().unwrap()).await, ["5"]);
 }
 
-/// A stranger whose answers do not say how long they stay fresh is not asked every second.
+/// A foreign server without freshness information is not polled every second.
 #[tokio::test(start_paused = true)]
 async fn a_stranger_is_asked_rarely() {
     let web = Arc::new(Web::default());

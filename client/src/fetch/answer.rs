@@ -66,7 +66,7 @@ impl Freshness {
         }
     }
 
-    /// Returns how long the server says that the answer stays fresh, if it does.
+    /// Returns the freshness lifetime that the server gave, if any (`max-age` or `Expires`).
     pub fn told(&self) -> Option<Duration> {
         self.max_age
     }
@@ -114,7 +114,7 @@ fn warns_of_the_past(warnings: &str) -> bool {
     })
 }
 
-/// Returns the lifetime that `Expires` gives (RFC 9111, 5.3). What is no date is in the past.
+/// Returns the lifetime from `Expires` (RFC 9111, 5.3). An invalid date counts as past.
 fn expires(answer: &Answer) -> Option<Duration> {
     let text = answer.header("expires")?;
     let date = |text: &str| httpdate::parse_http_date(text).ok();
@@ -223,7 +223,7 @@ pub(super) fn check_type(url: &Url, answer: &Answer) -> Result<(), FetchError> {
         });
     }
     match bare.as_str() {
-        // Without a type, what it is shows when it is read (RFC 9110, 8.3).
+        // RFC 9110, 8.3: a recipient may examine the body of an answer without a media type.
         "" | "application/atom+xml" | "application/xml" | "text/xml" => Ok(()),
         _ => Err(FetchError::OtherType {
             url: url.clone(),
@@ -257,7 +257,7 @@ fn is_page(body: &[u8]) -> bool {
 /// Returns what a problem document says, or the beginning of any other text.
 pub(crate) fn problem_detail(answer: &Answer) -> String {
     if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
-        // The line of a request says nothing to who gave a file; of which entry it is, does.
+        // A line of the request differs from the line of the user's file. The index of the entry is the same in both.
         return match (problem.line, problem.entry) {
             (Some(line), None) => format!("{} (line {line} of the request)", problem.detail),
             _ => problem.detail,
@@ -265,7 +265,7 @@ pub(crate) fn problem_detail(answer: &Answer) -> String {
     }
     let kind = answer.header("content-type").unwrap_or_default();
     if kind.to_ascii_lowercase().contains("html") {
-        // A page for people, of a proxy most often; its title says what there is to say.
+        // HTML error pages come from proxies. Their title is the whole message.
         return title_of(&String::from_utf8_lossy(&answer.body));
     }
     let text = String::from_utf8_lossy(&answer.body);

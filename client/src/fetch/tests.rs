@@ -217,7 +217,7 @@ fn answer(headers: &[(&str, &str)]) -> Answer {
     }
 }
 
-/// RFC 9110, 5.3: a list may be spread over several fields. RFC 9111, 5.3: `Expires` counts where there is no `max-age`.
+/// RFC 9110, 5.3: a list may be spread over several fields. RFC 9111, 5.3: `Expires` counts without `max-age`.
 #[test]
 fn freshness_is_what_all_fields_say_together() {
     const DATE: &str = "Sun, 22 Nov 2026 10:00:00 GMT";
@@ -267,7 +267,7 @@ fn a_pause_is_counted_by_the_servers_clock() {
     assert_eq!(retry_after(&answer(&headers)), Some(Duration::from_mins(2)));
 }
 
-/// 203 is an answer that a proxy has changed; without a type, what it is shows when it is read.
+/// A 203 was transformed by a proxy and is a valid answer; so is an answer without a media type.
 #[tokio::test(start_paused = true)]
 async fn answers_of_other_servers_are_read() {
     let web = Arc::new(Web::default());
@@ -285,7 +285,7 @@ async fn answers_of_other_servers_are_read() {
     }
 }
 
-/// A proxy's page for people is told by its title.
+/// The error for a proxy's HTML page shows its title.
 #[test]
 fn a_page_for_people_is_told_by_its_title() {
     let page = "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>…";

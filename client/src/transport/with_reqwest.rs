@@ -88,7 +88,7 @@ impl ReqwestTransport {
             name == "content-encoding" && matches!(value.as_str(), "gzip" | "x-gzip")
         };
         let mut body = Body::new(request.answer_bytes_max, headers.iter().any(is_packed));
-        // What they say is not true of what is unpacked.
+        // Length and coding describe the packed body, not the unpacked one.
         let is_told = body.is_packed();
         headers.retain(|(name, _)| {
             !is_told || !matches!(name.as_str(), "content-encoding" | "content-length")
@@ -162,7 +162,7 @@ impl Body {
     fn end(self) -> Result<Vec<u8>, TransportError> {
         let mut body = match self {
             Self::Plain { bytes, .. } => bytes,
-            // A 304 says how it would be packed and has no body.
+            // A 304 has `Content-Encoding` and no body.
             Self::Packed { is_empty: true, .. } => vec![],
             Self::Packed { mut bytes, max, .. } => {
                 bytes.try_finish().map_err(broken)?;
@@ -188,7 +188,7 @@ fn check(bytes: usize, max: usize) -> Result<(), TransportError> {
     })
 }
 
-/// What does not unpack may have been cut short.
+/// A body that does not unpack counts as truncated, so the request is retried.
 fn broken(error: std::io::Error) -> TransportError {
     TransportError {
         detail: "the answer broke off".into(),

@@ -219,7 +219,7 @@ impl Notes {
         notes
     }
 
-    /// Forgets feeds. Returns what to note then.
+    /// Forgets feeds. Returns the notes to write to the book.
     pub(super) fn forget(&mut self, urls: &HashSet<String>) -> Vec<Note> {
         let known = urls.iter().filter(|url| self.feeds.remove(*url).is_some());
         known.map(|url| Note::feed(url, None, None)).collect()

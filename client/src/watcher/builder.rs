@@ -41,7 +41,7 @@ pub(super) struct Options {
     allowed_origins: Vec<Url>,
 }
 
-/// Feeds by their URLs, with what is known of them.
+/// URL and remembered state of each feed.
 type Given = Vec<(String, Known)>;
 
 /// Makes a [`FeedWatcher`].
@@ -144,7 +144,7 @@ impl WatchBuilder {
         self
     }
 
-    /// Says what to do at a gap in a feed: tell it and go on from what there is, which is the default, or leave the
+    /// Sets the action at a gap in a feed: report it and go on from the oldest entry left (default), or leave the
     /// feed alone until it is begun [anew](Self::anew).
     #[must_use]
     pub fn on_gap(mut self, on_gap: OnGap) -> Self {
@@ -152,8 +152,8 @@ impl WatchBuilder {
         self
     }
 
-    /// Forgets what is remembered of a feed, so that it begins as one that was never seen: after a gap, another feed
-    /// or a changed history, which no watcher passes by itself.
+    /// Forgets a feed's state, so that it begins like a new feed. This is the way past a gap, another feed at the
+    /// URL, or a changed history.
     #[must_use]
     pub fn anew(mut self, url: &str) -> Self {
         self.anew.insert(without_userinfo(url));
@@ -289,7 +289,7 @@ impl Options {
         self.timeouts.total
     }
 
-    /// Returns the feeds, each once, with what is known of them, and the origins they are of.
+    /// Returns the feeds without repetition, each with its remembered state, and their origins.
     fn known(
         &self,
         urls: Vec<String>,

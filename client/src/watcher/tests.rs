@@ -441,7 +441,7 @@ async fn feeds_that_hang_delay_no_document() {
     assert!(documents.count() >= 4, "{asked:?}");
 }
 
-/// A gap is told, and the feed goes on from what there is: nobody looks after ten thousand feeds one by one.
+/// A watcher reports a gap and goes on: among ten thousand feeds, gaps cannot wait for an operator.
 #[tokio::test(start_paused = true)]
 async fn a_gap_in_a_feed_is_told_and_passed() {
     let web = Arc::new(Web::default());

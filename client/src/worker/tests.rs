@@ -527,7 +527,7 @@ async fn there_is_a_bound_to_what_is_parked() {
     assert_eq!(scene.found().parked, [(1, false, 2), (2, false, 2)]);
 }
 
-/// What was handled before too many are parked is not handled again.
+/// An entry that was handled before `TooManyParked` is not handled again.
 #[tokio::test(start_paused = true)]
 async fn an_error_forgets_nothing_that_was_handled() {
     let scene = Scene::new(Fails, &[1, 3], usize::MAX);

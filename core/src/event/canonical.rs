@@ -1,4 +1,4 @@
-//! What two sendings of the same event have in common.
+//! Canonical form of a JSON event, equal for repeats of the same event.
 //!
 //! Pure. The text was read as JSON before, so only its structure is looked at here. It is read once, however
 //! deeply it is nested.
@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use super::json_refusal;
 use crate::{limits::DEPTH_MAX, refusal::Refusal};
 
-/// Members that say where an event was read, and nothing about it.
+/// Members that describe the place of an event in a feed.
 const PLACE: [&str; 3] = ["document", "position", "feed"];
 
 /// Returns the form of an event that its digest covers: members sorted, white space removed, strings in
-/// one spelling, numbers as sent, and without the members that say where it was read.
+/// one spelling, numbers as sent, and without the members of its place.
 ///
 /// # Errors
 ///
-/// `Malformed` if an object has a member twice, since which one counts is not for us to say, or if it is
-/// nested too deeply.
+/// `Malformed` if an object has a member twice (parsers disagree about which one counts), or if it is nested
+/// too deeply.
 pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
     let mut reading = Reading { json, at: 0 };
     reading.blank();

@@ -28,7 +28,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// Returns what is not well-formed, or that the event would be many times as long as the entry.
+    /// Not well-formed XML, or an event that would be many times as long as its entry.
     pub fn from_entry(fragment: &str) -> Result<Self, XmlError> {
         let mut reading = Reading {
             tokens: Tokens::new(fragment)?,
@@ -51,7 +51,7 @@ impl Event {
     }
 }
 
-/// What references are resolved against (rule A-4), as far as it is absolute.
+/// Base of relative references (rule A-4), if it is absolute.
 type Base = Option<Arc<Url>>;
 
 struct Reading<'a> {

@@ -1,7 +1,7 @@
 //! Members of an event that may be short or long: a name or an object, one or several.
 //!
-//! Pure. Read by hand: serde's untagged enums keep a copy of what they read and call it by its Rust name in
-//! their errors.
+//! Pure. The visitors replace serde's untagged enums, which buffer their whole input and put Rust names into
+//! error messages.
 
 use std::fmt;
 

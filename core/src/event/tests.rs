@@ -226,7 +226,7 @@ fn json_in_base64_is_json() {
         let event = Event::from_entry(&entry).unwrap();
         assert_eq!(event.kind.as_deref(), Some(shown));
         assert_eq!(event.content.as_ref().unwrap().get(), r#"{"a":1.50}"#);
-        // What append makes of it says the same.
+        // The replayed event is stored as the same content.
         let again = from_json(serde_json::to_string(&event).unwrap().as_bytes()).unwrap();
         let copied = Event::from_entry(&again[0].element).unwrap();
         assert_eq!(copied.kind, event.kind);

@@ -28,10 +28,10 @@ pub struct Bookmark {
     /// The epoch of the document the entry was read in.
     #[serde(default, skip_serializing_if = "Epoch::is_first")]
     pub epoch: Epoch,
-    /// The document before that one, where the feed tells no positions: nothing behind it is new.
+    /// Plain feeds only: the document before `document`. It and all older ones hold nothing new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Url>,
-    /// The entries handed over, where the feed tells no positions.
+    /// Plain feeds only: the entries handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<KnownEntries>,
     /// Whether the feed lists its oldest entry first, as far as it has shown.

@@ -1,8 +1,8 @@
 //! Entries of a plain feed that were handed over.
 //!
 //! Pure. A plain feed has no positions: an entry may be edited, move up, or be put in below newer ones.
-//! So a consumer remembers what it handed over, and not a place. It remembers all entries of the recent
-//! document, and a bounded number of others, which it recognises if they come again.
+//! So a consumer remembers entries instead of a place: all of the recent document, and a bounded number of
+//! others, to recognise repeats.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -25,7 +25,7 @@ const RECORD: usize = 16;
 /// Stands for an entry without a date.
 const NO_DATE: i64 = i64::MIN;
 
-/// What an entry is to a consumer.
+/// Novelty of an entry to a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coming {
     /// It was not handed over.
@@ -116,7 +116,7 @@ pub(super) struct Known {
 impl From<&KnownEntries> for Known {
     fn from(entries: &KnownEntries) -> Self {
         let mut known = Self {
-            // What was left out when these were written down is not told.
+            // The bookmark does not record whether entries were left out; a full one may lack some.
             is_partial: entries.len() >= KNOWN_BESIDES_MAX,
             ..Self::default()
         };
@@ -145,13 +145,13 @@ impl Known {
         key(document, index).is_some_and(|(id, _)| self.entries.contains_key(&id))
     }
 
-    /// Takes the recent document, none of whose entries may be forgotten once they were met.
+    /// Takes the recent document. Its entries are never forgotten after they were met.
     pub(super) fn look_at(&mut self, recent: &Document) {
         let ids = (0..recent.len()).filter_map(|index| Some(key(recent, index)?.0));
         self.window = ids.collect();
     }
 
-    /// Returns what a document's entry is.
+    /// Returns whether a document's entry is new, revised or known.
     pub(super) fn coming(&self, document: &Document, index: usize) -> Coming {
         let Some((id, updated)) = key(document, index) else {
             return Coming::Again;
@@ -172,7 +172,7 @@ impl Known {
         self.forget();
     }
 
-    /// Returns what a bookmark remembers: the entries of the recent document that were met, and the latest others.
+    /// Returns the entries for a bookmark: those of the recent document that were met, and the latest others.
     pub(super) fn kept(&self) -> KnownEntries {
         let live = |item: &&(u64, u64)| self.is_live(item);
         let mut besides = 0;
@@ -204,7 +204,7 @@ impl Known {
         self.entries.get(id).is_some_and(|entry| entry.met == *met)
     }
 
-    /// Keeps within the bound, forgetting first what was met first.
+    /// Keeps within the bound by forgetting the entries that were met first.
     fn forget(&mut self) {
         if self.order.len() > 2 * (SEEN_ENTRIES_MAX + self.window.len()) {
             let (entries, window) = (&self.entries, &self.window);
@@ -227,7 +227,7 @@ impl Known {
     }
 }
 
-/// Returns what an entry is known by, and its date.
+/// Returns the hash of an entry's id, and its date.
 fn key(document: &Document, index: usize) -> Option<(u64, Option<Instant>)> {
     let id = document.entry(index)?.id;
     let digest = Digest::of(id.as_bytes()).half();

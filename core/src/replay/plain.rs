@@ -1,9 +1,8 @@
-//! One catching-up of a plain feed: one whose documents tell no positions.
+//! One round of a plain feed (documents without positions).
 //!
 //! Pure. Entries have nothing but their ids and dates there. Between two looks they may be edited, move,
-//! be put in anywhere and be deleted, and documents may be cut. So no entry is a place: what is handed
-//! over is whatever was not handed over before, the oldest document first, each from its bottom to its
-//! top.
+//! be put in anywhere and be deleted, and documents may be cut. So no entry is a place. A round hands over
+//! all entries that were not handed over before, the oldest document first, each from its bottom to its top.
 //!
 //! ```text
 //! recent ──prev-archive──► 3 ──prev-archive──► 2    the document that preceded the recent one
@@ -30,10 +29,10 @@ use crate::{
 /// How often a walk goes back again because documents were cut meanwhile, before it is a loop.
 const LOOKS_BETWEEN_MAX: u32 = 8;
 
-/// What a feed takes its archive links for.
+/// Direction of a feed's archive links.
 #[derive(Clone, Copy, Debug, Default)]
 enum Direction {
-    /// What they are called.
+    /// `prev-archive` leads to older documents (RFC 5005).
     #[default]
     AsNamed,
     /// The other way round.
@@ -69,7 +68,7 @@ struct Passed {
 enum Standing {
     /// Everything in it, and behind it, is old.
     Before,
-    /// It holds the place: what is older than the entry at this index, or it, is old.
+    /// It holds the place: the entry at this index, and all older ones, are old.
     Holds(usize),
     /// Everything in it that is not known is new, and everything behind it is old.
     Begins,
@@ -99,7 +98,7 @@ pub(super) struct PlainWalk {
     looks_between: u32,
     /// Whether the recent document was looked at past all caches, because the place was not found.
     looked_again: bool,
-    /// Whether any document said that it is closed: then all that are do.
+    /// Whether any document was marked closed. In such a feed, an unmarked document is open.
     meets_closed: bool,
     /// Whether the way back has come to the place.
     meets_place: bool,
@@ -120,8 +119,7 @@ pub(super) struct PlainWalk {
 }
 
 impl PlainWalk {
-    /// Begins a catching-up of the feed whose recent document is at `recent`. `known` is what this consumer
-    /// remembers from earlier rounds.
+    /// Begins a round of the feed whose recent document is at `recent`. `known` has the entries of earlier rounds.
     pub(super) fn new(recent: Url, start: Start, known: Option<Known>) -> Self {
         let place = match &start {
             Start::Bookmark(place) if place.entry.is_some() => Some(place.clone()),
@@ -131,7 +129,7 @@ impl PlainWalk {
         let known = known.or_else(|| remembered.map(Known::from));
         let start = match start {
             Start::Bookmark(Bookmark { entry: None, .. }) => Start::Oldest,
-            // A bookmark from before entries were remembered, or of a feed that told positions then.
+            // An old bookmark without remembered entries, or one from when the feed still had positions.
             Start::Bookmark(Bookmark {
                 entry: Some(entry),
                 known: None,
@@ -200,13 +198,13 @@ impl PlainWalk {
         Self { revisions, ..self }
     }
 
-    /// Goes on from what there is where a document or the place is missing.
+    /// Goes on from the oldest entry left if a document or the place is missing.
     #[must_use]
     pub(super) fn lenient(self, lenient: bool) -> Self {
         Self { lenient, ..self }
     }
 
-    /// Returns what to fetch next, or `None` when the walk is over.
+    /// Returns the next request, or `None` at the end of the walk.
     pub(super) fn ask(&self) -> Option<Ask> {
         let (url, kind) = match &self.state {
             State::Looking => (&self.recent, AskKind::Recent),
@@ -229,7 +227,7 @@ impl PlainWalk {
         Some(Bookmark { known, ..last })
     }
 
-    /// Returns what is known, for the next round.
+    /// Returns the known entries for the next round.
     pub(super) fn into_known(self) -> Known {
         self.known
     }
@@ -251,7 +249,7 @@ impl PlainWalk {
         self.begins_after.clone().or_else(ended)
     }
 
-    /// Takes the news that what was asked for does not exist (any more).
+    /// Takes a 404 or 410 for the document asked for.
     ///
     /// # Errors
     ///
@@ -269,7 +267,7 @@ impl PlainWalk {
         }
     }
 
-    /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
+    /// Takes the document asked for, retrieved from `url`, and returns its entries to hand over.
     ///
     /// # Errors
     ///
@@ -337,7 +335,7 @@ impl PlainWalk {
     }
 
     /// Whether a recent document may be an old copy: it leads to other archives than the last one or to none,
-    /// has no entry, or an unknown one below a known one. Without positions only a look past all caches can tell.
+    /// has no entry, or an unknown one below a known one. Without positions, only a request past all caches decides.
     fn may_be_old(&self, document: &Document, url: &Url, asked: &Url) -> bool {
         let Some(place) = &self.place else {
             return false;
@@ -370,7 +368,7 @@ impl PlainWalk {
         let previous = document.link("prev-archive");
         match &self.start {
             Start::Newest => Standing::Before,
-            // An empty document tells nothing about the entries of those behind it.
+            // An empty document has no dates, so older documents must be read.
             Start::Time(time) if !document.is_empty() && is_before(document, *time) => {
                 Standing::Before
             }
@@ -438,7 +436,7 @@ impl PlainWalk {
                 if is_passed {
                     self.pass_over(&document, 0, url);
                 }
-                // What is behind the place of a bookmark is never read again: none of it is known.
+                // Documents behind the place of a bookmark are never read again: their entries may be forgotten.
                 let closed = !is_passed || is_closed(&document);
                 self.note_passed(asked, url, closed);
                 self.go_forward();
@@ -467,9 +465,8 @@ impl PlainWalk {
         }
     }
 
-    /// The place is in none of the documents: of a plain feed whose documents have other URLs now, or whose
-    /// entries are gone. An old copy of the recent document may have hidden it, so that is looked at once
-    /// more past all caches.
+    /// The place is in none of the documents: they have other URLs now, or the entries are gone. A stale copy of
+    /// the recent document can hide it, so the walk requests that document once more past all caches.
     fn not_found(
         &mut self,
         at_hand: Option<(Document, Url)>,
@@ -516,7 +513,7 @@ impl PlainWalk {
         asked: Url,
     ) -> Result<Option<Run>, WalkError> {
         let is_recent = asked == self.recent;
-        // What does not say that it is closed may come from a cache that has it from when it was open.
+        // A document without the closed mark may be a stale copy from when it was open.
         if !is_recent && !is_closed(&document) && !self.again {
             self.again = true;
             return Ok(None);
@@ -588,7 +585,7 @@ impl PlainWalk {
         });
     }
 
-    /// Hands over what is not known of a document.
+    /// Hands over the unknown entries of a document.
     fn hand_over(&mut self, document: Document, url: &Url, asked: &Url) -> Result<Run, WalkError> {
         self.handed_over += 1;
         if self.handed_over > self.documents_max {
@@ -642,7 +639,7 @@ impl PlainWalk {
     fn first_new(&self, document: &Document, asked: &Url) -> usize {
         let place = self.place.as_ref();
         let is_place = place.is_some_and(|place| place.document.as_ref() == Some(asked));
-        // What is newer than the place was in the recent document then, all of which is remembered, or is new.
+        // Entries newer than the place were in the recent document then, and are remembered, or they are new.
         let is_newer = self.meets_place || is_place || *asked == self.recent;
         if is_newer || !self.known.is_partial() {
             return document.len();
@@ -714,9 +711,8 @@ impl PlainWalk {
         self.visited_bytes = 0;
     }
 
-    /// Takes the archive links of a document for what they are: some feeds, as Atom Hopper's, have them
-    /// the wrong way round, which shows where the recent document leads on to a "next" archive and to no
-    /// "previous" one.
+    /// Swaps reversed archive links. Some feeds (Atom Hopper) call the older document "next": their recent document
+    /// has a "next" archive and no "previous" one.
     fn right_links(&mut self, document: &mut Document, url: &Url) -> Result<(), WalkError> {
         if self.state == State::Looking {
             let leads = |rel| document.link(rel).is_some();

@@ -49,9 +49,9 @@ pub struct Replay {
     /// Whether a link to the recent document was followed already.
     led_on: bool,
     documents_max: usize,
-    /// What was handed over of a plain feed.
+    /// Entries of a plain feed that were handed over.
     plain: Option<Known>,
-    /// Whether to go on from what there is, where the place or a document is missing.
+    /// Whether to go on from the oldest entry left if the place or a document is missing.
     lenient: bool,
     /// Whether plain entries that were revised are handed over again.
     revisions: bool,
@@ -102,18 +102,16 @@ impl Replay {
         }
     }
 
-    /// Says whether entries of plain feeds that come again with a later `updated` are handed over again
-    /// (FH-13); they are not by default. What comes again with the same date never is. Known are the last
-    /// 100,000 entries passed; after a restart those that the bookmark remembers: of the recent document, and
-    /// 1,000 others.
+    /// Sets whether revised entries of plain feeds (same id, later `updated`) are handed over again (FH-13); off
+    /// by default. An entry with an unchanged date never is. A running consumer recognises the last 100,000
+    /// entries; a restarted one the entries of the recent document and 1,000 others.
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
     }
 
-    /// Takes the news that there is no feed at the URL, and returns whether one can be waited for: a place
-    /// in it would tell that there was one. What is newest is what is dated `since` or later, then: a feed
-    /// that was only away or closed is not handed over from its beginning.
+    /// Takes a 404 for the feed's URL, and returns whether to wait for the feed: not if the consumer has a place
+    /// in it. `Start::Newest` then begins at `since`, so a short absence does not hand over the whole history.
     ///
     /// # Examples
     ///
@@ -133,8 +131,8 @@ impl Replay {
         matches!(self.start, Start::Oldest | Start::Time(_))
     }
 
-    /// Goes on from what there is, where the place to go on from or a document is in the feed no more. What was
-    /// between is lost. Holds until this round has ended.
+    /// Goes on from the oldest entry left if the place or a document has left the feed. The entries between are
+    /// lost. Applies until the end of this round.
     ///
     /// # Examples
     ///
@@ -152,7 +150,7 @@ impl Replay {
     /// replay.take(page(1)?, &url, Validators::default())?;
     /// replay.next_round();
     ///
-    /// // What was there at the last look is there no more: asked for again past all caches, then told.
+    /// // The known entry is gone: requested once more past all caches, then reported.
     /// replay.take(page(9)?, &url, Validators::default())?;
     /// replay.take(page(9)?, &url, Validators::default())?;
     /// let gap = replay.take(page(9)?, &url, Validators::default());
@@ -200,7 +198,7 @@ impl Replay {
         }
     }
 
-    /// Returns whether the feed tells no positions, as far as is known.
+    /// Returns whether the feed has no positions, as far as is known.
     pub fn is_plain(&self) -> bool {
         match (&self.round, &self.start) {
             (Round::Plain(_), _) => true,
@@ -260,7 +258,7 @@ impl Replay {
         Ok(run)
     }
 
-    /// Begins a round in a feed that tells positions, or does not.
+    /// Begins a round in a feed with or without positions.
     fn begin(&mut self, numbered: bool) -> Round {
         let (recent, start) = (self.recent.clone(), self.start.clone());
         if numbered {

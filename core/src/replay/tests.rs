@@ -235,7 +235,7 @@ fn walk_by_index(
     panic!("the walk does not end");
 }
 
-/// As [`walk`], of a feed that may tell no positions.
+/// As [`walk`], also for a plain feed.
 fn replay_of(
     start: Start,
     mut get: impl FnMut(&Ask) -> Option<Document>,

@@ -156,7 +156,7 @@ impl Walk {
         }
     }
 
-    /// Goes on from what there is where a document or the place is missing.
+    /// Goes on from the oldest entry left if a document or the place is missing.
     #[must_use]
     pub(super) fn lenient(self, lenient: bool) -> Self {
         Self { lenient, ..self }
@@ -253,7 +253,7 @@ impl Walk {
                 Ok(())
             }
             State::Forward { .. } if self.lenient => {
-                // From the newest document back to the hole: what is behind it is all there is.
+                // The walk hands over everything from the hole to the newest document.
                 self.last = self.last.take().map(|last| Bookmark {
                     document: None,
                     ..last
@@ -557,7 +557,7 @@ impl Walk {
         let after = match self.standing(&document, url)? {
             Standing::Stale => return self.ask_again(url),
             Standing::Holds(after) => after,
-            // A document from before the feed told positions: nothing in it can be ordered against the place.
+            // A document from before the feed had positions: its entries have no order relative to the place.
             Standing::Elsewhere if document.history.is_none() => 0,
             Standing::Elsewhere if self.lenient => {
                 self.last = None;

@@ -1,4 +1,4 @@
-//! What an entry inherits from the feed document it was sent in.
+//! Context that an entry inherits from the feed document it was sent in: namespaces, base, language, authors.
 //!
 //! Pure. Everything here is written onto each entry, so its size is known before any of it is copied:
 //! a feed of a megabyte could otherwise unfold to gigabytes.
@@ -42,7 +42,7 @@ pub(super) fn size<'t>(
     declarations.chain(attributes).sum::<usize>() + bases
 }
 
-/// Returns the form of inherited authors that the digest of what was sent covers.
+/// Returns inherited authors in the form that the digest of the sent entry covers.
 pub(super) fn of_authors(authors: &[Person]) -> String {
     let mut context = String::new();
     for person in authors {
@@ -57,20 +57,20 @@ pub(super) fn of_authors(authors: &[Person]) -> String {
     context
 }
 
-/// What an entry inherits.
+/// Inherited context of one entry.
 #[derive(Debug)]
 pub(super) struct Inherited<'a> {
     scope: Vec<(&'a str, Namespace<'a>)>,
     /// Attributes of the feed, written as they stand there.
     attributes: Vec<Attribute<'a>>,
-    /// The base to write onto the entry, if its own does not say it all.
+    /// Base to write onto the entry, unless its own is absolute.
     base: Option<String>,
     /// Whether references in the entry have an absolute base, written onto it or its own.
     based: bool,
 }
 
 impl<'a> Inherited<'a> {
-    /// Returns what an entry inherits that was sent alone, given its own absolute base.
+    /// Returns the context of an entry that was sent alone, given its own absolute base.
     pub(super) fn nothing(base: Option<&str>) -> Self {
         Self {
             scope: vec![],
@@ -80,7 +80,7 @@ impl<'a> Inherited<'a> {
         }
     }
 
-    /// Returns what the entry `tag` inherits: its feed has the absolute base `outer`, the entry has `inside`.
+    /// Returns the context of the entry `tag`; the feed's absolute base is `outer`, the entry's is `inside`.
     pub(super) fn new<'t>(
         feed: &Tag<'a>,
         outer: Option<&str>,
@@ -149,7 +149,7 @@ impl<'a> Inherited<'a> {
         }
     }
 
-    /// Returns the digest of an entry's bytes together with what they inherit.
+    /// Returns the digest of an entry's bytes and their inherited context.
     ///
     /// The same bytes mean something else under another base or another binding of a prefix. A binding that
     /// the entry has no use for does not count: feeds gain declarations, and their entries are not other ones
@@ -189,7 +189,7 @@ fn push_part(name: &str, value: &str, out: &mut String) {
     }
 }
 
-/// Returns everything in a text that may be a prefix: what stands before a colon, in names and in values.
+/// Returns all possible prefixes in a text: the names before a colon, in names and in values.
 fn prefixes_in(text: &str) -> HashSet<&str> {
     let is_part =
         |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '\u{b7}') || !c.is_ascii();
@@ -244,7 +244,7 @@ fn merge_bases(outer: &str, own: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    /// RFC 3986, 5.2: what both resolve to is the same, wherever they are resolved.
+    /// RFC 3986, 5.2: both references resolve to the same URL under any base.
     #[test]
     fn bases_merge_as_if_they_were_resolved() {
         let outers = [

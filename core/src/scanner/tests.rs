@@ -247,7 +247,7 @@ proptest::proptest! {
     }
 }
 
-/// A feed of a megabyte could unfold to gigabytes: what entries inherit is counted before it is copied.
+/// A feed of a megabyte could unfold to gigabytes: inherited bytes are counted before they are copied.
 #[test]
 fn what_entries_inherit_is_bounded() {
     let entries = "<entry/>".repeat(9_000);
@@ -272,7 +272,7 @@ fn what_entries_inherit_is_bounded() {
     }
 }
 
-/// What is stored is scanned as it is stored: our own reader must take all of it, for ever.
+/// The gate scans the stored form: our own reader must accept all stored bytes for ever.
 #[test]
 fn an_entry_is_scanned_with_what_it_inherits() {
     let attributes = |count: usize| -> String {

@@ -19,7 +19,7 @@ use super::XML;
 pub enum Namespace<'a> {
     /// A name as it stands in the document.
     Written(&'a str),
-    /// A name whose references were resolved.
+    /// A name after its references were resolved.
     Decoded(Arc<str>),
 }
 
@@ -125,7 +125,7 @@ impl<'a> Scope<'a> {
         });
     }
 
-    /// Forgets what the element at `depth` declared.
+    /// Forgets the declarations of the element at `depth`.
     pub(super) fn close(&mut self, depth: usize) {
         while let Some(binding) = self.bindings.pop_if(|binding| binding.depth == depth) {
             match (binding.prefix, binding.hides) {

@@ -14,8 +14,8 @@ use crate::{
     views::open_feeds::OpenFeeds,
 };
 
-/// How many feeds are looked up: one more than is shown. That there are more is told by the last one shown,
-/// for the others may be closed to who asks.
+/// Feeds to look up: one more than a page shows. The link to the next page names the last feed shown, because
+/// the name of a hidden feed must not leak.
 const SHOWN_AND_ONE: usize = CATALOGUE_FEEDS_MAX + 1;
 
 #[derive(Serialize)]

@@ -37,7 +37,7 @@ pub struct Problem {
     accepts: Accepts,
 }
 
-/// What a body must be that was not taken.
+/// Header field that names the accepted form of a refused body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accepts {
     /// Of another media type.
@@ -151,7 +151,7 @@ impl Problem {
         }
     }
 
-    /// Returns what the server would have taken instead (RFC 9110, 12.5.1 and 12.5.3).
+    /// Returns the accepted form of a refused body (RFC 9110, 12.5.1 and 12.5.3).
     pub fn accepts(&self) -> Option<Accepts> {
         (self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE).then_some(self.accepts)
     }

@@ -83,8 +83,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Prepares an answer that may be kept as `policy` says. `now` is the time on our clock, and `over` the last
-    /// second that the writer has left behind: no commit of it or before is still to come.
+    /// Prepares an answer with `policy` as its `Cache-Control`. `now` is the time on our clock. `over` is the last
+    /// finished second: no later commit gets an instant in it or before.
     pub fn new(
         resource: &Resource,
         coding: Coding,
@@ -132,11 +132,11 @@ impl Reply {
     }
 }
 
-/// Returns the second to tell as `Last-Modified` (rule H-4).
+/// Returns the second for `Last-Modified` (rule H-4).
 ///
-/// What grows may change again in the same second, so the writer must have left that second behind: that
-/// it is over on the clock is not enough, because a commit of it may still be on its way. No date is told that is
-/// later than now, which our clock can be behind.
+/// A growing resource can change again in the same second, so that second must be finished for the writer. The
+/// clock alone does not decide: a commit stamped in that second may still be unwritten. A date later than `now`
+/// (the clock was set back) is left out.
 fn told_modification(
     modified: Option<Instant>,
     frozen: bool,

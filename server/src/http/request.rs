@@ -89,7 +89,7 @@ const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 /// How long that may take.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
-/// Reads a body, taking room for it as its bytes arrive: what is only announced takes none.
+/// Reads a body, and reserves memory as its bytes arrive; an announced length reserves none.
 pub(super) async fn read_body(
     body: &mut Incoming,
     limits: &Limits,
@@ -119,7 +119,7 @@ pub(super) async fn read_body(
             }
         }
         while paid < read.len() {
-            // Who waited here would hold what it has, and so would all others.
+            // Waiting here would deadlock: every waiting request holds the room it already has.
             let more = Arc::clone(rooms).try_acquire_many_owned(STEP_KIB);
             let more = more.map_err(|_full| Problem::busy())?;
             match &mut room {
@@ -131,8 +131,8 @@ pub(super) async fn read_body(
     }
 }
 
-/// Reads what is left of the body of a request that is answered already. A client that is still sending could
-/// otherwise not read the answer. Returns whether the connection can be used again.
+/// Drains the body of a request that is already answered; a client that is still sending could otherwise not
+/// read the answer. Returns whether the connection can be reused.
 pub(super) async fn drain(body: &mut Incoming) -> bool {
     if body.is_end_stream() {
         return true;

@@ -71,7 +71,7 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
     if has("witness") || has("sled") || has("sled.before") {
         return Ok(false);
     }
-    // What a server makes beside a log, or before it, and what a file system has at its top.
+    // Files that a server makes beside or before a log, and `lost+found` at the root of a file system.
     let expected = [
         "lock",
         "www",

@@ -579,8 +579,8 @@ impl EntryLog for SledLog {
         let log = std::fs::metadata(&self.file).map_err(LogError::io("measure", &self.file))?;
         let folder = self.file.parent().unwrap_or(&self.file);
         let free = space::free_bytes(folder).map_err(LogError::io("measure", folder))?;
-        // What had no room is what must have it: a log that refuses some entries and takes others is neither full
-        // nor ready.
+        // The log is full until the refused commit fits: refusing large commits while taking small ones would
+        // flip `/readyz` with each request.
         let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
         let has_room = free >= space::needed_bytes(log.len(), wanted);
         self.wanted

@@ -1,4 +1,4 @@
-//! Bytes that are being sent, shared by all who are sent the same.
+//! Bodies in flight, shared by all readers of the same bytes.
 //!
 //! Pure. Sixty slow readers of one document hold one copy of it, and none when the last has gone.
 
@@ -18,7 +18,7 @@ const SWEEP_AT: usize = 64;
 
 type Stripe = HashMap<String, Weak<Bytes>>;
 
-/// Bytes that are being sent, by the entity tag of what they are.
+/// Bodies in flight by entity tag.
 #[derive(Debug)]
 pub(super) struct InFlight {
     stripes: Vec<Mutex<Stripe>>,
@@ -36,7 +36,8 @@ impl Default for InFlight {
     }
 }
 
-/// Bytes that somebody sends. They lie behind the counters, or these would keep them when all have gone.
+/// Owner of a body in flight. A `Weak` keeps its whole allocation, so the bytes lie outside of it: the `Arc`
+/// holds only their handle.
 struct Sent(Arc<Bytes>);
 
 impl AsRef<[u8]> for Sent {
@@ -46,8 +47,8 @@ impl AsRef<[u8]> for Sent {
 }
 
 impl InFlight {
-    /// Returns the bytes with this tag: those that are being sent, or else what `read` returns. Only one reads
-    /// the same at a time.
+    /// Returns the bytes with this tag, shared if they are in flight, else from `read`. Parallel requests for the
+    /// same tag read it once.
     pub(super) fn get<E>(
         &self,
         tag: String,

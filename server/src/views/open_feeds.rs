@@ -1,7 +1,7 @@
-//! Which feeds are open to everybody.
+//! Names and keys of the feeds that are open to everybody.
 //!
-//! In memory, made of the log when somebody asks for it first, and kept up by commits. So what a stranger
-//! is told costs nothing for feeds that are closed, and takes no time that tells of them.
+//! In memory: read from the log on first use, then kept current by commits. A stranger's catalogue therefore
+//! costs nothing per closed feed, and its timing reveals none.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -22,7 +22,7 @@ use crate::log::{EntryLog, LogError, settings_of};
 #[derive(Debug, Default)]
 pub struct OpenFeeds {
     known: Mutex<Known>,
-    /// Held by who reads the log.
+    /// Held while the log is read, so that one thread reads it.
     reading: Mutex<()>,
 }
 
@@ -73,7 +73,7 @@ impl OpenFeeds {
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// See [`LogError`].
     pub fn names(
         &self,
         log: &dyn EntryLog,
@@ -91,7 +91,7 @@ impl OpenFeeds {
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// See [`LogError`].
     pub fn has(&self, log: &dyn EntryLog, feed: FeedKey) -> Result<bool, LogError> {
         self.with(log, |feeds| feeds.keys.contains(&feed))
     }
@@ -104,7 +104,7 @@ impl OpenFeeds {
         let mut known = lock(&self.known);
         if !matches!(*known, Known::All(_)) {
             *known = Known::Reading(vec![]);
-            // The writer waits for nobody who reads.
+            // Unlocked while the log is read: the writer takes this lock for each commit.
             drop(known);
             let read = read(log);
             known = lock(&self.known);
@@ -140,7 +140,7 @@ fn read(log: &dyn EntryLog) -> Result<Feeds, LogError> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What it holds is whole even if somebody panicked meanwhile.
+    // The guarded value is whole even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -196,7 +196,7 @@ mod tests {
         open.names(log, None, 10).unwrap().len()
     }
 
-    /// Whether the log is read before, between or after the commits, what is closed is not told.
+    /// A closed feed is never listed, whether the log is read before, between or after the commits.
     #[test]
     fn what_is_open_follows_the_commits() {
         for asked in 0..3 {

@@ -146,8 +146,8 @@ fn a_document_that_begins_with_its_oldest_entry_grows() {
     check(&now, after(2, RECENT), &[3, 4]);
 }
 
-/// Dates that happen to rise in one document decide the order of its entries, and nothing else: what another
-/// document shows is its own.
+/// Dates that happen to rise in one document decide the order of its own entries only, never of another
+/// document's.
 #[test]
 fn one_odd_document_does_not_turn_a_feed_round() {
     let pages: [Page; 3] = [

@@ -116,7 +116,7 @@ impl PlainFeed {
     }
 }
 
-/// What a consumer was given, and what it accepted.
+/// Entries that a consumer received and accepted.
 #[derive(Clone, Default)]
 struct Given {
     times: BTreeMap<usize, usize>,
@@ -127,7 +127,7 @@ struct Looker {
     replay: Replay,
     revisions: bool,
     given: Given,
-    /// What was given when the place was kept that is written down here.
+    /// The saved bookmark, and the entries received when it was saved.
     kept: Option<(String, Given)>,
     gaps: usize,
 }
@@ -190,8 +190,8 @@ impl Looker {
     }
 }
 
-/// Goal: every entry that is visible at a look is handed over exactly once, or a gap is told and then gone on
-/// from; with revisions, every later date that is visible at a look, too. New entries always come.
+/// Goal: every entry that is visible at a look is handed over exactly once, or the consumer reports a gap and
+/// goes on; with revisions, every later date that is visible at a look, too. New entries always come.
 /// Method: ten thousand feeds, each looked at again and again, by a consumer that is killed now and then and
 /// begins where it had accepted.
 #[test]

@@ -1,4 +1,4 @@
-//! What a document says of its feed.
+//! Identity of a document's feed, and its closed mark.
 //!
 //! Pure.
 
@@ -28,7 +28,7 @@ pub(super) fn permanent_url(document: &Document, url: &Url) -> Url {
     via.unwrap_or(url).clone()
 }
 
-/// Whether a document says that it is closed.
+/// Whether a document is marked as closed (`fh:archive`, or a newer one follows).
 pub(in crate::replay) fn is_closed(document: &Document) -> bool {
     document.archived || document.link("next-archive").is_some()
 }
