@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | behind | [`Consumer::next`] returns the next entry |
 //! | caught up | it returns `None`, or waits, if it follows |
-//! | gap: the bookmarked entry is in the feed no more | [`WalkError::Gap`], [`WalkError::Missing`] |
+//! | gap: entries are in the feed no more | [`WalkError::is_gap`] |
 //! | another feed | [`WalkError::AnotherFeed`] |
 //! | history changed: the server was rolled back, or frozen bytes differ | [`WalkError::HistoryChanged`] |
 //!
@@ -162,8 +162,10 @@ pub struct Consumer {
     on_gap: OnGap,
     /// Time between looks at a plain feed without freshness information.
     interval: Duration,
-    /// The gap that this round goes on behind.
+    /// The gap that was passed last, until somebody asks for it.
     gap: Option<WalkError>,
+    /// The gap that this round goes on behind.
+    passed: Option<WalkError>,
 }
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
@@ -229,6 +231,7 @@ impl Consumer {
             on_gap: OnGap::Stop,
             interval: Duration::from_secs(PLAIN_POLL_SECONDS_DEFAULT),
             gap: None,
+            passed: None,
         }
     }
 
@@ -306,8 +309,7 @@ impl Consumer {
                 self.step(&ask).await?;
                 continue;
             }
-            self.end_round()?;
-            if !self.follow {
+            if self.end_round()? && !self.follow {
                 return Ok(None);
             }
         }
@@ -392,7 +394,7 @@ impl Consumer {
             }
             match self.replay.ask() {
                 Some(ask) => self.step(&ask).await?,
-                None => self.end_round()?,
+                None => drop(self.end_round()?),
             }
         }
     }
@@ -520,8 +522,10 @@ impl Consumer {
                 Err(gap) => self.meet_gap(gap),
             };
         }
-        if let ConsumerError::Walk(gap @ WalkError::Gap { .. }) = error {
-            return self.meet_gap(gap);
+        if let ConsumerError::Walk(gap) = &error
+            && gap.is_gap()
+        {
+            return self.meet_gap(gap.clone());
         }
         if !passes || (tried_enough && !(self.follow && waits_for(&error))) {
             // Who follows, and asks once more all the same, waits longer.
@@ -536,30 +540,36 @@ impl Consumer {
 
     /// Goes on behind a gap, or ends with it.
     fn meet_gap(&mut self, gap: WalkError) -> Result<(), ConsumerError> {
-        // A second gap in one round would be met for ever.
-        if self.on_gap == OnGap::Stop || self.gap.as_ref() == Some(&gap) {
+        // The same gap again in one round would be met for ever.
+        if self.on_gap == OnGap::Stop || self.passed.as_ref() == Some(&gap) {
             return Err(gap.into());
         }
         self.ahead.clear();
         self.observer.gap(&gap);
         self.replay.pass_gap();
-        self.gap = Some(gap);
+        self.gap = Some(gap.clone());
+        self.passed = Some(gap);
         Ok(())
     }
 
-    /// Ends a round: the next one begins after what was passed in this one.
+    /// Ends a round: the next one begins after what was passed in this one. Returns `false` where it passed a gap
+    /// instead, and the round begins again.
     ///
     /// The place is kept, so that the next start goes on from here, but never past an entry that was
     /// delivered and not accepted.
-    fn end_round(&mut self) -> Result<(), ConsumerError> {
+    fn end_round(&mut self) -> Result<bool, ConsumerError> {
         self.ahead.clear();
+        let place = match self.replay.next_round() {
+            Ok(place) => place,
+            Err(gap) => return self.meet_gap(gap).map(|()| false),
+        };
+        self.passed = None;
         let past = self.sees_the_past();
         if !past {
             self.observer.caught_up();
         }
         let pause = jittered(self.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
-        let place = self.replay.next_round();
         let place = place.filter(|_| self.ledger.is_settled());
         if let Some(place) = place.filter(|place| self.kept.as_ref() != Some(place)) {
             self.ledger.keep(&place)?;
@@ -568,7 +578,7 @@ impl Consumer {
         if !past {
             self.ledger.caught_up();
         }
-        Ok(())
+        Ok(true)
     }
 }
 

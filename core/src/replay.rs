@@ -30,7 +30,7 @@ mod walk;
 
 pub use bookmark::{Bookmark, Start, Validators};
 pub use error::WalkError;
-pub use known::KnownEntries;
+pub use known::{KnownEntries, PendingEntries};
 pub use rounds::Replay;
 pub use walk::{Walk, is_same_feed};
 
@@ -71,8 +71,17 @@ pub struct Run {
     pub older: usize,
     /// The entries, oldest first.
     pub entries: Vec<RunEntry>,
-    /// Entries of a plain feed that were handed over before this run.
-    known: Option<KnownEntries>,
+    /// The consumer's memory of a plain feed.
+    memory: Option<Memory>,
+}
+
+/// The part of a bookmark that a plain feed has instead of a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Memory {
+    /// The entries handed over before a run.
+    known: KnownEntries,
+    /// The entries shown and not handed over after it.
+    pending: PendingEntries,
 }
 
 /// One entry to hand over.
@@ -88,9 +97,14 @@ impl Run {
     /// Returns the bookmark after one of the run's entries.
     pub fn bookmark(&self, entry: &RunEntry) -> Option<Bookmark> {
         let bookmark = places::bookmark(&self.document, &self.url, entry)?;
-        let known = self.known.as_ref();
+        let Some(memory) = &self.memory else {
+            return Some(bookmark);
+        };
+        let indices = self.entries.iter().map(|entry| entry.index);
+        let left = indices.filter(|index| *index < entry.index);
         Some(Bookmark {
-            known: known.map(|known| known.and(&self.document, entry.index)),
+            known: Some(memory.known.and(&self.document, entry.index)),
+            pending: memory.pending.and(&self.document, left),
             ..bookmark
         })
     }

@@ -40,6 +40,7 @@ mod mirror;
 mod misbehaving;
 mod packaging;
 mod pipes;
+mod plain;
 mod power_cut;
 mod proxy;
 mod recover;

@@ -89,7 +89,7 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
         ConsumerError::Fetch(error) => code_of_fetch(error),
         ConsumerError::Bookmark { source, .. } => code_of_file(source),
         ConsumerError::Walk(error) => match error {
-            WalkError::Gap { .. } | WalkError::Missing { .. } => GAP,
+            error if error.is_gap() => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
             WalkError::HistoryChanged { .. }
             | WalkError::Loop { .. }
@@ -149,7 +149,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         ConsumerError::Walk(WalkError::Backwards { .. }) => {
             Some("give the URL of the feed's newest document.")
         }
-        ConsumerError::Walk(WalkError::Gap { .. } | WalkError::Missing { .. }) => Some(
+        ConsumerError::Walk(error) if error.is_gap() => Some(
             "to go on from what there is, use --on-gap go-on; from another place, `simplefeed bookmark set`.",
         ),
         ConsumerError::Walk(WalkError::HistoryChanged { .. }) => Some(

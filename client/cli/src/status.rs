@@ -135,15 +135,16 @@ pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
 
 /// Whether the consumer needs a person.
 fn is_final(error: &anyhow::Error) -> bool {
-    matches!(
-        error.downcast_ref(),
-        Some(ConsumerError::Walk(
-            WalkError::Gap { .. }
-                | WalkError::Missing { .. }
-                | WalkError::AnotherFeed { .. }
-                | WalkError::HistoryChanged { .. }
-        ))
-    )
+    match error.downcast_ref() {
+        Some(ConsumerError::Walk(error)) => {
+            error.is_gap()
+                || matches!(
+                    error,
+                    WalkError::AnotherFeed { .. } | WalkError::HistoryChanged { .. }
+                )
+        }
+        _ => false,
+    }
 }
 
 impl Status {

@@ -216,9 +216,9 @@ impl Builder {
         Self { interval, ..self }
     }
 
-    /// Sets the action at a gap: the bookmarked entry, or a document on the way, has left the feed.
-    /// By default the consumer stops with [`WalkError::Gap`](simplefeed_core::replay::WalkError::Gap) or
-    /// [`WalkError::Missing`](simplefeed_core::replay::WalkError::Missing).
+    /// Sets the action at a gap: the bookmarked entry, a document on the way, or an entry that the consumer has seen
+    /// and not delivered, has left the feed. By default the consumer stops with an error that
+    /// [is a gap](simplefeed_core::replay::WalkError::is_gap).
     #[must_use]
     pub fn on_gap(self, on_gap: OnGap) -> Self {
         Self { on_gap, ..self }

@@ -22,7 +22,7 @@ use crate::{fetch::FetchError, transport::TransportError};
 /// fn what_to_do(error: &ConsumerError) -> &'static str {
 ///     match error {
 ///         error if error.is_transient() => "call next() again",
-///         ConsumerError::Walk(WalkError::Gap { .. } | WalkError::Missing { .. }) => "entries are gone",
+///         ConsumerError::Walk(error) if error.is_gap() => "entries are gone",
 ///         ConsumerError::Walk(WalkError::AnotherFeed { .. }) => "this bookmark is another feed's",
 ///         ConsumerError::Walk(WalkError::HistoryChanged { .. }) => "the server was rolled back",
 ///         _ => "ask a person",

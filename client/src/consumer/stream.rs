@@ -138,8 +138,9 @@ impl Ledger {
     /// Keeps a place behind everything that was read.
     pub(super) fn keep(&self, place: &Bookmark) -> Result<(), ConsumerError> {
         let mut accepted = self.lock();
+        accepted.save(place)?;
         accepted.unkept = None;
-        accepted.save(place)
+        Ok(())
     }
 
     pub(super) fn caught_up(&self) {
@@ -177,10 +178,11 @@ impl Ledger {
 impl Accepted {
     fn settle(&mut self) -> Result<(), ConsumerError> {
         self.kept_at = time::Instant::now();
-        match self.unkept.take() {
-            Some(place) => self.save(&place),
-            None => Ok(()),
+        if let Some(place) = self.unkept.clone() {
+            self.save(&place)?;
+            self.unkept = None;
         }
+        Ok(())
     }
 
     fn save(&mut self, place: &Bookmark) -> Result<(), ConsumerError> {

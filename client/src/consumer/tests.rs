@@ -832,6 +832,62 @@ async fn a_gap_can_be_passed() {
     assert_eq!(all(&mut going_on.build().unwrap()).await, ["5"]);
 }
 
+/// An entry that a consumer has seen and not delivered before it stopped is delivered later, or missed aloud.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_entry_is_missed_aloud() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    web.put(FEED, "", &["urn:3", "urn:2", "urn:1"]);
+    let mut first = consumer(&web, &kept, Since::Oldest);
+    let delivery = first.next().await.unwrap().unwrap();
+    first.accept(&delivery).await.unwrap();
+    drop(first);
+    web.put(FEED, "", &["urn:4", "urn:3", "urn:1"]);
+    // All that is left comes first, and each start reports the gap until somebody passes it.
+    for ids in [&["urn:3", "urn:4"][..], &[]] {
+        let mut feed = consumer(&web, &kept, Since::Oldest);
+        for id in ids {
+            let delivery = feed.next().await.unwrap().unwrap();
+            assert_eq!(delivery.id(), *id);
+            feed.accept(&delivery).await.unwrap();
+        }
+        for _ in 0..2 {
+            assert!(matches!(
+                feed.next().await,
+                Err(ConsumerError::Walk(WalkError::Deleted { entries: 1 }))
+            ));
+        }
+    }
+    let going_on = || builder(&web).bookmark(kept.clone()).on_gap(OnGap::GoOn);
+    let mut feed = going_on().build().unwrap();
+    assert_eq!(feed.next().await.unwrap().map(|_| ()), None);
+    assert_eq!(
+        feed.take_gap(),
+        Some(WalkError::Deleted { entries: 1 }),
+        "it was passed"
+    );
+    let mut feed = going_on().build().unwrap();
+    assert_eq!(feed.next().await.unwrap().map(|_| ()), None);
+    assert_eq!(feed.take_gap(), None);
+}
+
+/// Archives that a consumer has walked over may leave the feed.
+#[tokio::test(start_paused = true)]
+async fn an_archive_that_was_read_may_go() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    chain(&web);
+    let ids = all(&mut consumer(&web, &kept, Since::Oldest)).await;
+    assert_eq!(ids, ["1", "2", "3", "4", "5"]);
+    web.put(
+        "http://h/3",
+        "<link rel='prev-archive' href='2'/>",
+        &["urn:7", "urn:6", "urn:5"],
+    );
+    web.put(FEED, "<link rel='prev-archive' href='3'/>", &["urn:8"]);
+    web.pages.lock().unwrap().remove("http://h/2");
+    let ids = all(&mut consumer(&web, &kept, Since::Oldest)).await;
+    assert_eq!(ids, ["6", "7", "8"]);
+}
+
 /// A foreign server without freshness information is not polled every second.
 #[tokio::test(start_paused = true)]
 async fn a_stranger_is_asked_rarely() {

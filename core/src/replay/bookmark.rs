@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::KnownEntries;
+use super::{KnownEntries, PendingEntries};
 use crate::{
     feed::{Epoch, Position},
     history::HistoryHash,
@@ -34,6 +34,9 @@ pub struct Bookmark {
     /// Plain feeds only: the entries handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<KnownEntries>,
+    /// Plain feeds only: the entries shown and not handed over yet, of a consumer that stopped among them.
+    #[serde(default, skip_serializing_if = "PendingEntries::is_empty")]
+    pub pending: PendingEntries,
     /// Whether the feed lists its oldest entry first, as far as it has shown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oldest_first: bool,

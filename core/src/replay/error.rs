@@ -17,6 +17,16 @@ pub enum WalkError {
         /// The entry that is gone.
         entry: String,
     },
+    /// Entries of a plain feed were seen at a look, and were deleted before they were handed over.
+    #[error(
+        "gap: {entries} {} deleted from the feed before the consumer received {}",
+        if *entries == 1 { "entry was" } else { "entries were" },
+        if *entries == 1 { "it" } else { "them" }
+    )]
+    Deleted {
+        /// Their number.
+        entries: usize,
+    },
     /// The feed at this URL is not the one the bookmark belongs to.
     #[error("another feed: {url} is {found}, the bookmark belongs to {expected}")]
     AnotherFeed {
@@ -77,4 +87,15 @@ pub enum WalkError {
         /// The bound.
         max: usize,
     },
+}
+
+impl WalkError {
+    /// Returns whether entries have left the feed before they were handed over. A consumer can go on behind such
+    /// a gap with [`Replay::pass_gap`](super::Replay::pass_gap).
+    pub fn is_gap(&self) -> bool {
+        matches!(
+            self,
+            Self::Gap { .. } | Self::Deleted { .. } | Self::Missing { .. }
+        )
+    }
 }

@@ -1,11 +1,12 @@
-//! Entries of a plain feed that were handed over.
+//! Entries of a plain feed that were handed over, and those that are to be.
 //!
 //! Pure. A plain feed has no positions: an entry may be edited, move up, or be put in below newer ones.
 //! So a consumer remembers entries instead of a place: all of the recent document, and a bounded number of
-//! others, to recognise repeats.
+//! others, to recognise repeats. A consumer that stops within a document also remembers the entries that it has
+//! seen and not handed over: if one of them is deleted meanwhile, that is a gap.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -15,8 +16,9 @@ use serde::{Deserialize, Serialize, de::Error as _};
 use crate::{
     digest::Digest,
     instant::Instant,
-    limits::{KNOWN_BESIDES_MAX, SEEN_ENTRIES_MAX},
+    limits::{KNOWN_BESIDES_MAX, KNOWN_WINDOW_MAX, SEEN_ENTRIES_MAX},
     reader::Document,
+    replay::Start,
 };
 
 /// Bytes of one entry in a bookmark: of its id's digest and of its `updated`.
@@ -76,10 +78,7 @@ impl Serialize for KnownEntries {
 
 impl<'de> Deserialize<'de> for KnownEntries {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        let bytes = BASE64URL_NOPAD
-            .decode(text.as_bytes())
-            .map_err(D::Error::custom)?;
+        let bytes = decode(deserializer)?;
         let (records, rest) = bytes.as_chunks::<RECORD>();
         if !rest.is_empty() {
             return Err(D::Error::custom("known entries are no whole records"));
@@ -93,6 +92,56 @@ impl<'de> Deserialize<'de> for KnownEntries {
     }
 }
 
+/// The entries that a bookmark owes: a document showed them, and they were not handed over.
+///
+/// In JSON it is text in Base64: for each entry 8 bytes of the SHA-256 of its id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingEntries(Arc<Vec<u64>>);
+
+impl PendingEntries {
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether no entry is owed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns these entries and some of a document's.
+    pub(super) fn and(&self, document: &Document, indices: impl Iterator<Item = usize>) -> Self {
+        let more = indices.filter_map(|index| Some(key(document, index)?.0));
+        Self(Arc::new(self.0.iter().copied().chain(more).collect()))
+    }
+}
+
+impl Serialize for PendingEntries {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes: Vec<u8> = self.0.iter().flat_map(|id| id.to_be_bytes()).collect();
+        serializer.serialize_str(&BASE64URL_NOPAD.encode(&bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for PendingEntries {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = decode(deserializer)?;
+        let (ids, rest) = bytes.as_chunks();
+        if !rest.is_empty() {
+            return Err(D::Error::custom("pending entries are no whole records"));
+        }
+        let ids = ids.iter().map(|id| u64::from_be_bytes(*id)).collect();
+        Ok(Self(Arc::new(ids)))
+    }
+}
+
+fn decode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+    BASE64URL_NOPAD
+        .decode(text.as_bytes())
+        .map_err(D::Error::custom)
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     updated: Option<Instant>,
@@ -100,36 +149,70 @@ struct Entry {
     met: u64,
 }
 
+/// Entries besides those of the recent document that are remembered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// In a bookmark.
+    pub(super) kept: usize,
+    /// While a consumer runs.
+    pub(super) running: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            kept: KNOWN_BESIDES_MAX,
+            running: SEEN_ENTRIES_MAX,
+        }
+    }
+}
+
 /// The entries that a consumer remembers while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    bounds: Bounds,
     entries: HashMap<u64, Entry>,
     /// Entries as they were met, the first one in front. An entry that was met again stands here twice.
     order: VecDeque<(u64, u64)>,
     /// The entries of the recent document, which are never forgotten.
     window: HashSet<u64>,
+    /// Those of the one before, which are not forgotten until the archives they may have moved to are read.
+    window_before: HashSet<u64>,
     clock: u64,
     /// Whether an entry that was handed over may be in here no more.
     is_partial: bool,
+    /// Entries that earlier rounds have shown and not handed over.
+    owed: BTreeSet<u64>,
+    /// Entries that this round has shown and not handed over.
+    shown: BTreeSet<u64>,
 }
 
-impl From<&KnownEntries> for Known {
-    fn from(entries: &KnownEntries) -> Self {
+impl Known {
+    /// Returns what a consumer remembers where it begins.
+    pub(super) fn at(start: &Start, bounds: Bounds) -> Self {
         let mut known = Self {
-            // The bookmark does not record whether entries were left out; a full one may lack some.
-            is_partial: entries.len() >= KNOWN_BESIDES_MAX,
+            bounds,
             ..Self::default()
         };
+        let Start::Bookmark(bookmark) = start else {
+            return known;
+        };
+        known.owed = bookmark.pending.0.iter().copied().collect();
+        let entries = bookmark.known.clone().unwrap_or_default();
+        // The bookmark does not record whether entries were left out; a full one may lack some.
+        known.is_partial = entries.len() >= bounds.kept;
         for (id, updated) in entries.0.iter() {
             let updated = (*updated != NO_DATE).then(|| Instant::from_micros(*updated));
             // The entries of a document are written down beside those known before: the later date counts.
             known.remember(*id, updated);
         }
+        if known.entries.len() <= 2 * KNOWN_WINDOW_MAX {
+            // The bookmark does not record which of them are in the recent document either.
+            known.window_before = known.entries.keys().copied().collect();
+        }
         known
     }
-}
 
-impl Known {
     /// Returns whether an entry may have been handed over although it is not known.
     pub(super) fn is_partial(&self) -> bool {
         self.is_partial
@@ -147,8 +230,48 @@ impl Known {
 
     /// Takes the recent document. Its entries are never forgotten after they were met.
     pub(super) fn look_at(&mut self, recent: &Document) {
+        if self.window_before.is_empty() {
+            self.window_before = std::mem::take(&mut self.window);
+        }
         let ids = (0..recent.len()).filter_map(|index| Some(key(recent, index)?.0));
         self.window = ids.collect();
+    }
+
+    /// Ends a round: every document is read.
+    pub(super) fn end_round(&mut self) {
+        self.window_before.clear();
+    }
+
+    /// Begins a look. Entries of an older copy in this round do not count.
+    pub(super) fn look_anew(&mut self) {
+        self.shown.clear();
+    }
+
+    /// Notes an entry that is to be handed over.
+    pub(super) fn show(&mut self, document: &Document, index: usize) {
+        self.shown.extend(key(document, index).map(|(id, _)| id));
+    }
+
+    /// Returns whether a document lacks an entry that earlier rounds have shown and not handed over.
+    pub(super) fn lacks_owed(&self, document: &Document) -> bool {
+        lacks(&self.owed, document)
+    }
+
+    /// Returns whether a document lacks an entry that this round has shown and not handed over.
+    pub(super) fn lacks_shown(&self, document: &Document) -> bool {
+        lacks(&self.shown, document)
+    }
+
+    /// Returns the entries that were shown and not handed over.
+    pub(super) fn pending(&self) -> PendingEntries {
+        let all = self.owed.iter().chain(self.shown.difference(&self.owed));
+        PendingEntries(Arc::new(all.take(KNOWN_WINDOW_MAX).copied().collect()))
+    }
+
+    /// Owes no entry any more.
+    pub(super) fn forgive(&mut self) {
+        self.owed.clear();
+        self.shown.clear();
     }
 
     /// Returns whether a document's entry is new, revised or known.
@@ -168,6 +291,8 @@ impl Known {
         let Some((id, updated)) = key(document, index) else {
             return;
         };
+        self.owed.remove(&id);
+        self.shown.remove(&id);
         self.remember(id, updated);
         self.forget();
     }
@@ -178,9 +303,9 @@ impl Known {
         let mut besides = 0;
         let mut kept: Vec<(u64, i64)> = vec![];
         for (id, _) in self.order.iter().rev().filter(live) {
-            if !self.window.contains(id) {
+            if !self.window.contains(id) && !self.window_before.contains(id) {
                 besides += 1;
-                if besides > KNOWN_BESIDES_MAX {
+                if besides > self.bounds.kept {
                     continue;
                 }
             }
@@ -206,13 +331,15 @@ impl Known {
 
     /// Keeps within the bound by forgetting the entries that were met first.
     fn forget(&mut self) {
-        if self.order.len() > 2 * (SEEN_ENTRIES_MAX + self.window.len()) {
-            let (entries, window) = (&self.entries, &self.window);
-            let mut spare = entries.len().saturating_sub(SEEN_ENTRIES_MAX);
+        let window = self.window.len() + self.window_before.len();
+        if self.order.len() > 2 * (self.bounds.running + window) {
+            let entries = &self.entries;
+            let in_window = |id: &u64| self.window.contains(id) || self.window_before.contains(id);
+            let mut spare = entries.len().saturating_sub(self.bounds.running);
             let mut gone = vec![];
             self.order.retain(|(id, met)| {
                 let live = entries.get(id).is_some_and(|entry| entry.met == *met);
-                let goes = live && spare > 0 && !window.contains(id);
+                let goes = live && spare > 0 && !in_window(id);
                 if goes {
                     spare -= 1;
                     gone.push(*id);
@@ -225,6 +352,15 @@ impl Known {
             }
         }
     }
+}
+
+fn lacks(entries: &BTreeSet<u64>, document: &Document) -> bool {
+    if entries.is_empty() {
+        return false;
+    }
+    let ids = (0..document.len()).filter_map(|index| Some(key(document, index)?.0));
+    let ids: HashSet<u64> = ids.collect();
+    entries.iter().any(|id| !ids.contains(id))
 }
 
 /// Returns the hash of an entry's id, and its date.
@@ -242,6 +378,7 @@ fn record((id, updated): (u64, Option<Instant>)) -> (u64, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::Bookmark;
 
     fn document(ids: std::ops::Range<usize>) -> Document {
         let entries = ids.fold(String::new(), |entries, id| {
@@ -274,7 +411,11 @@ mod tests {
         let text = serde_json::to_string(&kept).unwrap();
         let again: KnownEntries = serde_json::from_str(&text).unwrap();
         assert_eq!(again, kept);
-        let known = Known::from(&again);
+        let bookmark = Bookmark {
+            known: Some(again),
+            ..Bookmark::default()
+        };
+        let known = Known::at(&Start::Bookmark(bookmark), Bounds::default());
         assert!((0..3_000).all(|index| known.has(&recent, index)));
         assert!(known.has(&old, 0) && !known.has(&old, 4_999) && known.is_partial());
         assert!(serde_json::from_str::<KnownEntries>("\"AAAA\"").is_err());

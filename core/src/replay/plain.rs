@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use url::Url;
 
 use super::{
-    Ask, AskKind, Bookmark, Run, RunEntry, Start, Validators, WalkError,
+    Ask, AskKind, Bookmark, Memory, Run, RunEntry, Start, Validators, WalkError,
     known::{Coming, Known},
     places::is_before,
     walk::{is_closed, is_same_feed},
@@ -95,6 +95,8 @@ pub(super) struct PlainWalk {
     /// The documents handed over.
     read: HashSet<Url>,
     passed: Option<Passed>,
+    /// The recent document as the way back began with it.
+    looked: Option<Box<(Document, Url)>>,
     looks_between: u32,
     /// Whether the recent document was looked at past all caches, because the place was not found.
     looked_again: bool,
@@ -119,14 +121,12 @@ pub(super) struct PlainWalk {
 }
 
 impl PlainWalk {
-    /// Begins a round of the feed whose recent document is at `recent`. `known` has the entries of earlier rounds.
-    pub(super) fn new(recent: Url, start: Start, known: Option<Known>) -> Self {
+    /// Begins a round of the feed whose recent document is at `recent`. `known` is the consumer's memory there.
+    pub(super) fn new(recent: Url, start: Start, known: Known) -> Self {
         let place = match &start {
             Start::Bookmark(place) if place.entry.is_some() => Some(place.clone()),
             _ => None,
         };
-        let remembered = place.as_ref().and_then(|place| place.known.as_ref());
-        let known = known.or_else(|| remembered.map(Known::from));
         let start = match start {
             Start::Bookmark(Bookmark { entry: None, .. }) => Start::Oldest,
             // An old bookmark without remembered entries, or one from when the feed still had positions.
@@ -140,13 +140,14 @@ impl PlainWalk {
         let turned = place.as_ref().is_some_and(|place| place.oldest_first);
         Self {
             recent,
-            known: known.unwrap_or_default(),
+            known,
             state: State::Looking,
             again: false,
             way: vec![],
             anchored: None,
             read: HashSet::new(),
             passed: None,
+            looked: None,
             looks_between: 0,
             looked_again: false,
             meets_closed: false,
@@ -200,7 +201,10 @@ impl PlainWalk {
 
     /// Goes on from the oldest entry left if a document or the place is missing.
     #[must_use]
-    pub(super) fn lenient(self, lenient: bool) -> Self {
+    pub(super) fn lenient(mut self, lenient: bool) -> Self {
+        if lenient {
+            self.known.forgive();
+        }
         Self { lenient, ..self }
     }
 
@@ -223,8 +227,27 @@ impl PlainWalk {
     /// Returns the bookmark after everything passed so far.
     pub(super) fn bookmark(&self) -> Option<Bookmark> {
         let last = self.last.clone()?;
-        let known = Some(self.known.kept());
-        Some(Bookmark { known, ..last })
+        Some(self.remembering(last))
+    }
+
+    /// Adds the consumer's memory to a place.
+    fn remembering(&self, place: Bookmark) -> Bookmark {
+        Bookmark {
+            known: Some(self.known.kept()),
+            pending: self.known.pending(),
+            ..place
+        }
+    }
+
+    /// Returns the gap of a walk at its end: entries that an earlier one saw, and that are gone.
+    pub(super) fn deleted(&self) -> Option<WalkError> {
+        let entries = self.known.pending().len();
+        (entries > 0).then_some(WalkError::Deleted { entries })
+    }
+
+    /// Ends the walk: every document is read.
+    pub(super) fn end(&mut self) {
+        self.known.end_round();
     }
 
     /// Returns the known entries for the next round.
@@ -299,11 +322,17 @@ impl PlainWalk {
             });
         }
         self.known.look_at(&document);
+        self.known.look_anew();
         let asked = self.recent.clone();
         let previous = document.link("prev-archive").cloned();
-        if !self.again && self.may_be_old(&document, url, &asked) {
+        let lacks_owed = self.known.lacks_owed(&document);
+        if !self.again && (lacks_owed || self.may_be_old(&document, url, &asked)) {
             self.again = true;
             return Ok(None);
+        }
+        if !matches!(self.start, Start::Entry(_)) {
+            // (An old copy may show entries from before the one to begin after.)
+            self.show(&document, document.len());
         }
         let begin_at = match (self.standing(&document, url, &asked), &previous) {
             (Standing::Before, Some(previous)) if document.is_empty() => {
@@ -319,6 +348,7 @@ impl PlainWalk {
             (Standing::Behind, Some(previous)) => {
                 self.anchor(&document);
                 self.way.push(asked);
+                self.looked = Some(Box::new((document, url.clone())));
                 return self.go_back(previous.clone()).map(|()| None);
             }
             (Standing::Behind, None) if self.is_unknown(&document) => {
@@ -400,8 +430,8 @@ impl PlainWalk {
                     Standing::Begins
                 } else if is_read || is(place.archive.as_ref()) {
                     Standing::Before
-                } else if previous.is_none() && place.archive.is_none() {
-                    // There was no other document when the place was kept, so all of these are newer.
+                } else if previous == place.archive.as_ref() {
+                    // Everything behind it is old: nobody asks for it, and it need not be there any more.
                     Standing::Begins
                 } else {
                     Standing::Behind
@@ -449,6 +479,7 @@ impl PlainWalk {
                 Ok(None)
             }
             (Standing::Begins, _) => {
+                self.meets_place = true;
                 self.way.push(asked);
                 self.go_forward();
                 Ok(None)
@@ -550,6 +581,16 @@ impl PlainWalk {
             }
         }
         if is_recent {
+            let looked = self.looked.take();
+            if let Some(looked) = looked.filter(|_| self.known.lacks_shown(&document)) {
+                let (looked, at) = *looked;
+                // Entries were deleted during the walk, so they come from the copy that showed them.
+                let passed = self.passed.clone();
+                let run = self.hand_over(looked, &at, &asked)?;
+                self.passed = passed;
+                self.again = true;
+                return Ok(Some(run));
+            }
             self.known.look_at(&document);
         }
         let run = self.hand_over(document, url, &asked)?;
@@ -602,14 +643,10 @@ impl PlainWalk {
         self.note_passed(asked.clone(), url, closed);
         let before = self.known.kept();
         let first = self.first_new(&document, asked);
+        self.show(&document, first);
         let mut entries = vec![];
         for index in (0..document.len()).rev() {
-            let is_wanted = match self.known.coming(&document, index) {
-                Coming::New => index < first && self.is_in_time(&document, index),
-                Coming::Revised => self.revisions,
-                Coming::Again => false,
-            };
-            if is_wanted {
+            if self.is_wanted(&document, index, first) {
                 if self.begins_after.is_none() {
                     self.begins_after = Some(self.place_before(&document, index, url));
                 }
@@ -628,8 +665,29 @@ impl PlainWalk {
             document,
             url: url.clone(),
             entries,
-            known: Some(before),
+            memory: Some(Memory {
+                known: before,
+                pending: self.known.pending(),
+            }),
         })
+    }
+
+    /// Notes the entries of a document that this round is to hand over.
+    fn show(&mut self, document: &Document, first: usize) {
+        for index in 0..document.len() {
+            if self.is_wanted(document, index, first) {
+                self.known.show(document, index);
+            }
+        }
+    }
+
+    /// Returns whether to hand over an entry of a document in which unknown entries are new below the index `first`.
+    fn is_wanted(&self, document: &Document, index: usize, first: usize) -> bool {
+        match self.known.coming(document, index) {
+            Coming::New => index < first && self.is_in_time(document, index),
+            Coming::Revised => self.revisions,
+            Coming::Again => false,
+        }
     }
 
     /// Returns the index below which an unknown entry of a document is new.
@@ -661,16 +719,11 @@ impl PlainWalk {
     /// Returns the place before an entry, given that those below it are known.
     fn place_before(&self, document: &Document, index: usize, url: &Url) -> Bookmark {
         let below = Self::bookmark_at(document, index + 1, url);
-        let Some(place) = below.or_else(|| self.last.clone()) else {
-            return Bookmark {
-                feed: document.feed.clone(),
-                ..Bookmark::default()
-            };
-        };
-        Bookmark {
-            known: Some(self.known.kept()),
-            ..place
-        }
+        let place = below.or_else(|| self.last.clone());
+        self.remembering(place.unwrap_or_else(|| Bookmark {
+            feed: document.feed.clone(),
+            ..Bookmark::default()
+        }))
     }
 
     fn go(&mut self, state: State) {

@@ -5,7 +5,9 @@
 use url::Url;
 
 use super::{
-    Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError, known::Known, plain::PlainWalk,
+    Ask, AskKind, Bookmark, Run, Start, Validators, Walk, WalkError,
+    known::{Bounds, Known},
+    plain::PlainWalk,
 };
 use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, reader::Document};
 
@@ -27,7 +29,7 @@ use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, rea
 /// assert_eq!(run.entries.len(), 1);
 /// assert_eq!(replay.ask(), None, "caught up");
 ///
-/// let place = replay.next_round().unwrap();
+/// let place = replay.next_round()?.unwrap();
 /// assert_eq!(place.entry.as_deref(), Some("urn:1"));
 /// assert_eq!(replay.ask().unwrap().known, tag, "the next look may be answered with 304");
 /// replay.not_modified();
@@ -51,6 +53,7 @@ pub struct Replay {
     documents_max: usize,
     /// Entries of a plain feed that were handed over.
     plain: Option<Known>,
+    bounds: Bounds,
     /// Whether to go on from the oldest entry left if the place or a document is missing.
     lenient: bool,
     /// Whether plain entries that were revised are handed over again.
@@ -88,6 +91,7 @@ impl Replay {
             led_on: false,
             documents_max: WALK_DOCUMENTS_MAX,
             plain: None,
+            bounds: Bounds::default(),
             lenient: false,
             revisions: false,
         }
@@ -108,6 +112,11 @@ impl Replay {
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
+    }
+
+    #[cfg(test)]
+    pub(super) fn bounds(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
     }
 
     /// Takes a 404 for the feed's URL, and returns whether to wait for the feed: not if the consumer has a place
@@ -131,8 +140,8 @@ impl Replay {
         matches!(self.start, Start::Oldest | Start::Time(_))
     }
 
-    /// Goes on from the oldest entry left if the place or a document has left the feed. The entries between are
-    /// lost. Applies until the end of this round.
+    /// Goes on from the oldest entry left if the place, a document or an entry that was owed has left the feed. The
+    /// entries between are lost. Applies until the end of this round.
     ///
     /// # Examples
     ///
@@ -148,7 +157,7 @@ impl Replay {
     /// };
     /// let mut replay = Replay::new(url.clone(), Start::Oldest);
     /// replay.take(page(1)?, &url, Validators::default())?;
-    /// replay.next_round();
+    /// replay.next_round()?;
     ///
     /// // The known entry is gone: requested once more past all caches, then reported.
     /// replay.take(page(9)?, &url, Validators::default())?;
@@ -170,6 +179,7 @@ impl Replay {
         let place = match round {
             Round::Walking(walk) => walk.bookmark().cloned(),
             Round::Plain(walk) => {
+                let walk = walk.lenient(true);
                 let place = walk.bookmark();
                 self.plain = Some(walk.into_known());
                 place
@@ -268,7 +278,9 @@ impl Replay {
                 .documents_max(self.documents_max);
             return Round::Walking(walk);
         }
-        let walk = PlainWalk::new(recent, start, self.plain.take())
+        let known = self.plain.take();
+        let known = known.unwrap_or_else(|| Known::at(&start, self.bounds));
+        let walk = PlainWalk::new(recent, start, known)
             .seek(self.seeking)
             .lenient(self.lenient)
             .revisions(self.revisions)
@@ -328,20 +340,34 @@ impl Replay {
     ///
     /// Returns `None` while entries are still passed over to begin at a time, because a bookmark could
     /// not tell, and where there is no entry yet.
-    pub fn next_round(&mut self) -> Option<Bookmark> {
+    ///
+    /// # Errors
+    ///
+    /// [`WalkError::Deleted`] if entries of a plain feed were deleted after a look and before they were handed over:
+    /// between two documents, or between the bookmark's process and this one. [`pass_gap`](Self::pass_gap) goes on.
+    pub fn next_round(&mut self) -> Result<Option<Bookmark>, WalkError> {
+        if let Round::Plain(walk) = &self.round
+            && let Some(gap) = walk.deleted()
+        {
+            return Err(gap);
+        }
         self.lenient = false;
-        let mut last = match std::mem::replace(&mut self.round, Round::Looking) {
+        let last = match std::mem::replace(&mut self.round, Round::Looking) {
             Round::Walking(walk) => {
                 self.seeking = walk.seeking();
-                walk.bookmark()?.clone()
+                walk.bookmark().cloned()
             }
-            Round::Plain(walk) => {
+            Round::Plain(mut walk) => {
+                walk.end();
                 self.seeking = walk.seeking();
                 let last = walk.bookmark();
                 self.plain = Some(walk.into_known());
-                last?
+                last
             }
-            Round::Looking => return None,
+            Round::Looking => None,
+        };
+        let Some(mut last) = last else {
+            return Ok(None);
         };
         self.known = match self.newest.take() {
             Some((newest, validators)) if last.entry.as_ref() == Some(&newest) => validators,
@@ -351,7 +377,7 @@ impl Replay {
         last.etag.clone_from(&self.known.etag);
         last.last_modified.clone_from(&self.known.last_modified);
         self.start = Start::Bookmark(last.clone());
-        Some(last).filter(|_| self.seeking.is_none())
+        Ok(Some(last).filter(|_| self.seeking.is_none()))
     }
 
     /// Where another document of the feed than the recent one leads on to: once, because two

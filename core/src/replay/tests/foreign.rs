@@ -190,7 +190,7 @@ fn entries_of_one_second_have_an_order() {
                 .map(|entry| run.document.entry(entry.index).unwrap().id);
             seen.extend(ids.map(|id| id.rsplit(':').next().unwrap().to_owned()));
         }
-        replay.next_round();
+        replay.next_round().unwrap();
     }
     assert_eq!(seen, ["1", "2", "3", "4"]);
 }
@@ -278,7 +278,7 @@ fn replay_looks(looks: &[&[Page]], revisions: bool) -> Vec<Vec<usize>> {
             let run = replay.take(document, &url(at), Validators::default());
             seen.extend(run.unwrap().iter().flat_map(numbers));
         }
-        replay.next_round();
+        replay.next_round().unwrap();
         handed_over.push(seen);
     }
     handed_over

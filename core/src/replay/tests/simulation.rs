@@ -303,7 +303,7 @@ impl Reader {
                     assert_eq!(self.next, pinned.max(began), "seed {seed}: another end");
                 }
                 (began, pinned) = (self.next, 0);
-                let place = replay.next_round();
+                let place = replay.next_round().unwrap();
                 if let Some(place) = place.filter(|_| self.accepted == self.next) {
                     self.keep(&place);
                 }

@@ -55,7 +55,7 @@ impl Walk {
             url: url.clone(),
             older: after,
             entries,
-            known: None,
+            memory: None,
         })
     }
 
