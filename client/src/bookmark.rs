@@ -60,6 +60,15 @@ pub trait BookmarkStore: Send {
     /// Returns why it cannot be written.
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()>;
 
+    /// Keeps the place before the first entry, which is about to be delivered. It is durable when this returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`save`](Self::save).
+    fn begin(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        self.save(bookmark)
+    }
+
     /// Takes the news that there was nothing newer at the last look. It need not be kept.
     fn caught_up(&mut self) {}
 }
@@ -223,12 +232,17 @@ impl FileBookmark {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let Version { version } = serde_json::from_slice(&text)?;
+        let not_ours = |error: serde_json::Error| {
+            let detail = format!("this is not a bookmark ({error})");
+            io::Error::new(io::ErrorKind::InvalidData, detail)
+        };
+        let Version { version } = serde_json::from_slice(&text).map_err(not_ours)?;
         if version != VERSION {
             let detail = format!("bookmark version {version} is not known");
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
-        Ok(Some(serde_json::from_slice::<Versioned>(&text)?.place))
+        let read: Versioned = serde_json::from_slice(&text).map_err(not_ours)?;
+        Ok(Some(read.place))
     }
 
     fn replace(&self, place: Place) -> io::Result<()> {

@@ -302,8 +302,9 @@ impl Consumer {
     /// due. A consumer that follows waits out by itself what only needs time.
     pub async fn next(&mut self) -> Result<Option<Delivery>, ConsumerError> {
         loop {
-            if let Some(delivery) = self.queue.pop_front() {
-                return Ok(Some(delivery));
+            if !self.queue.is_empty() {
+                self.note_beginning()?;
+                return Ok(self.queue.pop_front());
             }
             if let Some(ask) = self.replay.ask() {
                 self.step(&ask).await?;
@@ -313,6 +314,17 @@ impl Consumer {
                 return Ok(None);
             }
         }
+    }
+
+    /// Keeps the place before the first entry, so that a consumer that ends during it begins there again.
+    fn note_beginning(&mut self) -> Result<(), ConsumerError> {
+        if self.kept.is_none()
+            && let Some(place) = self.replay.begins_after()
+            && self.ledger.begin(&place)?
+        {
+            self.kept = Some(place);
+        }
+        Ok(())
     }
 
     /// Returns how many entries the next calls of [`next`](Self::next) return without asking the
@@ -575,7 +587,7 @@ impl Consumer {
             self.ledger.keep(&place)?;
             self.kept = Some(place);
         }
-        if !past {
+        if !past && self.ledger.is_settled() {
             self.ledger.caught_up();
         }
         Ok(true)

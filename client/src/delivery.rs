@@ -102,7 +102,7 @@ impl Delivery {
         }
     }
 
-    /// Returns the entry's `atom:id`.
+    /// Returns the entry's `atom:id`, or a stand-in made of its bytes if a foreign entry has none.
     pub fn id(&self) -> &str {
         match &self.origin {
             Origin::Read(run, entry) => {
@@ -165,14 +165,17 @@ impl Delivery {
         }
     }
 
-    /// Returns the entry as an event.
+    /// Returns the entry as an event. A foreign entry without an id has [the stand-in](Self::id).
     ///
     /// # Errors
     ///
     /// [`EntryError::Xml`].
     pub fn event(&self) -> Result<Event, EntryError> {
         let text = String::from_utf8_lossy(self.raw());
-        Ok(Event::from_entry(&text)?)
+        let mut event = Event::from_entry(&text)?;
+        event.id = event.id.filter(|id| !id.trim().is_empty());
+        event.id.get_or_insert_with(|| self.id().into());
+        Ok(event)
     }
 
     /// Returns the entry's JSON content.

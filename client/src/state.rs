@@ -300,6 +300,10 @@ impl BookmarkStore for StateFolder {
         self.note_success()
     }
 
+    fn begin(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        self.lock().bookmark.save(bookmark)
+    }
+
     fn caught_up(&mut self) {
         // A disk that takes no files will say so when something must be kept.
         let _noted = self.note_success().is_ok();

@@ -175,9 +175,25 @@ pub struct Link {
     /// A title for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The length at the other end, in bytes, as written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The length at the other end, in bytes, as written. In JSON it may be a number, too.
+    #[serde(
+        default,
+        deserialize_with = "length",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub length: Option<String>,
+}
+
+fn length<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    use serde_json::Value;
+    match Option::<Value>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Value::String(length)) => Ok(Some(length)),
+        Some(Value::Number(length)) if length.is_u64() => Ok(Some(length.to_string())),
+        Some(_) => Err(serde::de::Error::custom(
+            "the length of a link is a number of bytes",
+        )),
+    }
 }
 
 /// Returns the drafts of a JSON body: one event, or an array of events, oldest first.
@@ -231,11 +247,14 @@ fn check_count(events: usize) -> Result<(), Refusal> {
 }
 
 fn json_refusal(error: &serde_json::Error) -> Refusal {
-    let refusal = match error.classify() {
-        serde_json::error::Category::Data => {
-            Refusal::unacceptable(error.to_string(), "Simplefeed profile: events")
-        }
-        _ => Refusal::malformed(format!("not JSON: {error}")),
+    let mut detail = error.to_string();
+    if detail.contains("surrogate") || detail.contains("hex escape") {
+        detail += " (an escape such as \\ud83d is half a character and needs the other half)";
+    }
+    let refusal = if error.is_data() {
+        Refusal::unacceptable(detail, "Simplefeed profile: events")
+    } else {
+        Refusal::malformed(format!("not JSON: {detail}"))
     };
     if error.line() > 0 {
         refusal.at_line(error.line())

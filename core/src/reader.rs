@@ -11,6 +11,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use quick_xml::{
     Reader,
     events::{BytesStart, Event},
@@ -38,6 +39,9 @@ pub use listing::Listing;
 /// feeds get some more.
 const READER_DEPTH_MAX: usize = 2 * DEPTH_MAX;
 
+/// Begins the id that a foreign entry without one stands under.
+const STAND_IN: &str = "urn:simplefeed:entry:";
+
 /// Why bytes are not a feed document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -56,7 +60,7 @@ pub enum ReadError {
         /// The name of its root element.
         root: String,
     },
-    /// A feed or entry has no `atom:id`, without which a consumer cannot keep its place.
+    /// A feed, or an entry of a feed with positions, has no `atom:id`, without which a consumer cannot keep its place.
     #[error("line {line}: {element} has no id")]
     NoId {
         /// `feed` or `entry`.
@@ -127,7 +131,8 @@ struct Slice {
 /// One entry of a document.
 #[derive(Clone, Copy, Debug)]
 pub struct EntrySlice<'a> {
-    /// Its `atom:id`.
+    /// Its `atom:id`. Where a foreign entry has none, it is a stand-in made of the entry's bytes, so that one such
+    /// entry stops none of the others: `urn:simplefeed:entry:` and 32 hex digits.
     pub id: &'a str,
     /// Its bytes, from `<entry` to `</entry>`, as they stand in the document.
     pub fragment: &'a [u8],
@@ -482,16 +487,21 @@ impl<'a> Reading<'a> {
         entry: &Scope,
         empty: bool,
     ) -> Result<(), ReadError> {
+        let foreign = self.head.history.is_none();
         let no_id = |text| ReadError::NoId {
             element: "entry",
             line: line_of(text, start),
         };
         if empty {
-            return Err(no_id(self.text));
+            // There is nothing in it to hand over.
+            return if foreign {
+                Ok(())
+            } else {
+                Err(no_id(self.text))
+            };
         }
         let mut id: Option<String> = None;
         let mut updated = None;
-        let foreign = self.head.history.is_none();
         loop {
             match self.event()? {
                 Event::Start(tag) if foreign && tag.local_name().as_ref() == b"updated" => {
@@ -520,14 +530,18 @@ impl<'a> Reading<'a> {
                 event => self.passed_over(&event)?,
             }
         }
-        let id = id
-            .filter(|id| !id.is_empty())
-            .ok_or_else(|| no_id(self.text))?;
-        self.entries.push(Slice {
-            id,
-            updated,
-            range: start..self.position(),
-        });
+        let range = start..self.position();
+        let stand_in = || {
+            let bytes = self.text.as_bytes().get(range.clone());
+            let hash = Digest::of(bytes.unwrap_or_default()).half();
+            format!("{STAND_IN}{}", HEXLOWER.encode(&hash))
+        };
+        let id = match id.filter(|id| !id.trim().is_empty()) {
+            Some(id) => id,
+            None if foreign => stand_in(),
+            None => return Err(no_id(self.text)),
+        };
+        self.entries.push(Slice { id, updated, range });
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! ([`Choices`]); a choice wins. Both are recorded, so that a changed default reaches the feeds that
 //! never chose, and no others.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
     cut::{CutPolicy, Period},
@@ -77,10 +77,18 @@ pub struct Choices {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
     /// The most entries of a document, 1 to [`DOCUMENT_ENTRIES_MAX`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "document_entries",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub document_entries: Option<u32>,
     /// The most bytes of entries in a document, 1 to [`DOCUMENT_BYTES_MAX`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "document_bytes",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub document_bytes: Option<u64>,
     /// The stretch of time of a document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,6 +100,32 @@ pub struct Choices {
     /// later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<bool>,
+}
+
+fn document_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let number = whole_number(
+        "document_entries",
+        DOCUMENT_ENTRIES_MAX.into(),
+        deserializer,
+    )?;
+    // A number that is out of these bounds is out of those that are checked later.
+    Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
+}
+
+fn document_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    whole_number("document_bytes", DOCUMENT_BYTES_MAX, deserializer)
+}
+
+fn whole_number<'de, D: Deserializer<'de>>(
+    name: &str,
+    max: u64,
+    deserializer: D,
+) -> Result<Option<u64>, D::Error> {
+    let wrong = || D::Error::custom(format!("{name} is not a whole number between 1 and {max}"));
+    match Option::<serde_json::Value>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(value) => value.as_u64().ok_or_else(wrong).map(Some),
+    }
 }
 
 impl Choices {

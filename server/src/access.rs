@@ -88,6 +88,7 @@ impl fmt::Display for FeedPattern {
 /// One line of a file of tokens.
 #[derive(Clone, Debug)]
 struct Grant {
+    name: String,
     secret: Digest,
     right: Right,
     feeds: FeedPattern,
@@ -178,7 +179,7 @@ pub fn is_holder(name: &str) -> bool {
 
 fn grant(line: &str) -> Result<Grant, &'static str> {
     let fields: Vec<&str> = line.split(':').collect();
-    let ([_name, secret, right, feeds] | [_name, secret, right, feeds, _]) = fields[..] else {
+    let ([name, secret, right, feeds] | [name, secret, right, feeds, _]) = fields[..] else {
         return Err("it is not name:sha256:right:feeds, with :DATE behind it or without");
     };
     let until = fields.get(4).map(|until| Day::parse(until));
@@ -186,6 +187,7 @@ fn grant(line: &str) -> Result<Grant, &'static str> {
         return Err("the last day is not a date such as 2027-12-31");
     }
     Ok(Grant {
+        name: name.into(),
         secret: Digest::parse(secret)
             .ok_or("the second field is not the SHA-256 of a token, in hex")?,
         right: Right::parse(right).ok_or("the right is not read, publish or admin")?,
@@ -204,6 +206,42 @@ impl Caller<'_> {
         let mut grants = self.0.iter();
         grants.any(|grant| grant.right >= right && grant.feeds.matches(feed))
     }
+
+    /// Returns the rights of the token, for its holder.
+    fn rights(&self) -> String {
+        let name = self.0.first().map_or("", |grant| &grant.name);
+        let rights = self.0.iter().map(|grant| match grant.right {
+            Right::Read => format!("read {}", grant.feeds),
+            Right::Publish => format!("publish to {}", grant.feeds),
+            Right::Admin => format!("administer {}", grant.feeds),
+        });
+        let rights: Vec<String> = rights.collect();
+        format!("token {name:?} may {}", rights.join(", "))
+    }
+}
+
+/// The closed feeds that the sender of a request may see.
+#[derive(Clone, Debug)]
+pub enum Sight {
+    /// All.
+    All,
+    /// Those of some patterns; none if there are none.
+    Feeds(Vec<FeedPattern>),
+}
+
+impl Sight {
+    /// Whether it shows a feed.
+    pub fn shows(&self, feed: &FeedName) -> bool {
+        match self {
+            Self::All => true,
+            Self::Feeds(patterns) => patterns.iter().any(|pattern| pattern.matches(feed)),
+        }
+    }
+
+    /// Whether it shows no feed at all.
+    pub fn is_none(&self) -> bool {
+        matches!(self, Self::Feeds(patterns) if patterns.is_empty())
+    }
 }
 
 /// Whom a listener lets do what.
@@ -220,14 +258,17 @@ pub enum Access {
 }
 
 /// Why somebody may not do something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// There is no token, and one is needed.
     NoToken,
     /// What there is is no token of ours.
     WrongToken,
-    /// The token is not for this.
-    NotEntitled,
+    /// The token is for something else.
+    NotEntitled {
+        /// Its name and rights, and the right it lacks, for its holder.
+        detail: String,
+    },
     /// Nobody may, at this listener.
     NotHere,
 }
@@ -248,10 +289,16 @@ impl Access {
         let token = token_of(headers).ok_or(Denied::NoToken)?;
         let caller = tokens.caller(token).ok_or(Denied::WrongToken)?;
         if caller.may(right, feed) {
-            Ok(())
-        } else {
-            Err(Denied::NotEntitled)
+            return Ok(());
         }
+        let lacking = match right {
+            Right::Read => format!("read {feed}"),
+            Right::Publish => format!("publish to {feed}"),
+            Right::Admin => format!("administer {feed}"),
+        };
+        Err(Denied::NotEntitled {
+            detail: format!("{}, not {lacking}", caller.rights()),
+        })
     }
 
     /// Checks that the token of a request, if there is one, is one of ours: with a wrong one a list of what
@@ -269,20 +316,16 @@ impl Access {
         tokens.caller(token).map(drop).ok_or(Denied::WrongToken)
     }
 
-    /// Whether a request has no right to any closed feed.
-    pub fn is_stranger(&self, headers: &HeaderMap) -> bool {
-        match self {
-            Self::Anyone => false,
-            Self::Readers => true,
-            Self::Holders(tokens) | Self::ReadingHolders(tokens) => {
-                token_of(headers).is_none_or(|token| tokens.caller(token).is_none())
-            }
-        }
-    }
-
-    /// Whether a request may see a closed feed.
-    pub fn shows(&self, headers: &HeaderMap, feed: &FeedName) -> bool {
-        self.check(headers, Right::Read, feed).is_ok()
+    /// Returns the closed feeds that the sender of a request may see.
+    pub fn sight(&self, headers: &HeaderMap) -> Sight {
+        let tokens = match self {
+            Self::Anyone => return Sight::All,
+            Self::Readers => return Sight::Feeds(vec![]),
+            Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
+        };
+        let caller = token_of(headers).and_then(|token| tokens.caller(token));
+        let grants = caller.map_or(vec![], |caller| caller.0);
+        Sight::Feeds(grants.iter().map(|grant| grant.feeds.clone()).collect())
     }
 }
 
@@ -350,10 +393,13 @@ mod tests {
             (Right::Read, "order"),
             (Right::Read, "shop"),
         ] {
-            assert_eq!(
-                check(right, name),
-                Err(Denied::NotEntitled),
-                "{right} {name}"
+            let Err(Denied::NotEntitled { detail }) = check(right, name) else {
+                panic!("{right} {name}");
+            };
+            let rights = "token \"n\" may publish to orders, read shop-*, not ";
+            assert!(
+                detail.starts_with(rights) && detail.ends_with(name),
+                "{detail}"
             );
         }
     }
@@ -380,14 +426,14 @@ mod tests {
         let tokens = Tokens::parse(&line("t", "admin", "*")).unwrap();
         let bearer = bearing("Bearer t");
         let reading = Access::ReadingHolders(tokens);
-        assert!(reading.shows(&bearer, &feed("a")));
+        assert!(reading.sight(&bearer).shows(&feed("a")));
         for access in [reading, Access::Readers] {
             let denied = access.check(&bearer, Right::Publish, &feed("a"));
             assert_eq!(denied, Err(Denied::NotHere));
         }
-        assert!(!Access::Readers.shows(&bearer, &feed("a")));
+        assert!(Access::Readers.sight(&bearer).is_none());
         assert_eq!(Access::Readers.knows_caller(&bearer), Ok(()));
-        assert!(Access::Anyone.shows(&HeaderMap::new(), &feed("a")));
+        assert!(Access::Anyone.sight(&HeaderMap::new()).shows(&feed("a")));
     }
 
     #[test]

@@ -34,11 +34,13 @@ pub mod reply;
 pub mod ready;
 pub mod publishing;
 mod request;
+mod explained;
 mod catalogue;
 pub mod answers;
 pub mod handler;
 
 use answers::Answer;
+use explained::Explained;
 use handler::Handler;
 
 use crate::{access::Access, config::Limits, metrics::Metrics};
@@ -243,7 +245,10 @@ async fn converse<S, A, F>(
         // Also how long it may be idle.
         .header_read_timeout(limits.idle)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Box::pin(stream)), answering);
+        .serve_connection(
+            TokioIo::new(Explained::new(Box::pin(stream), HEAD_BYTES_MAX)),
+            answering,
+        );
     let mut connection = pin!(connection);
     let ends = async {
         tokio::select! {
@@ -336,6 +341,54 @@ mod tests {
             answers.contains("HTTP/1.1 200") && answers.ends_with("fine"),
             "{answers}"
         );
+    }
+
+    /// A head that hyper refuses by itself is answered with a problem document, too.
+    #[tokio::test]
+    async fn a_head_that_cannot_be_read_is_explained() {
+        let long = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(70_000));
+        let heads = [
+            ("nonsense\r\n\r\n".to_owned(), "400 Bad Request"),
+            (
+                format!(
+                    "GET / HTTP/1.1\r\na: {}\r\n\r\n",
+                    "a".repeat(HEAD_BYTES_MAX)
+                ),
+                "431 ",
+            ),
+            (
+                format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101)),
+                "431 ",
+            ),
+            (long, "4"),
+        ];
+        for (head, status) in heads {
+            let (mut client, server) = tokio::io::duplex(100_000);
+            let (_running, stopping) = watch::channel(false);
+            let answer = |_| async { Response::new(Full::from("")) };
+            let asked = async move {
+                client.write_all(head.as_bytes()).await.unwrap();
+                let mut answers = String::new();
+                client.read_to_string(&mut answers).await.unwrap();
+                answers
+            };
+            let (answers, ()) = tokio::join!(
+                asked,
+                converse(server, LIMITS, stopping, answer, answers::failed)
+            );
+            assert!(
+                answers.starts_with(&format!("HTTP/1.1 {status}")),
+                "{answers}"
+            );
+            let (_, body) = answers.split_once("\r\n\r\n").unwrap();
+            let problem: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert!(answers.contains("application/problem+json"), "{answers}");
+            assert!(
+                problem["status"]
+                    .as_u64()
+                    .is_some_and(|status| status >= 400)
+            );
+        }
     }
 
     /// Goal: a connection that is old enough ends with an answer, and not in the middle of one.

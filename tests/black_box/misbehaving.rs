@@ -415,7 +415,7 @@ fn a_page_for_people_is_no_feed() {
     for (body, said) in [
         (&b"<html><body>Please log in</body></html>"[..], "the root element is html"),
         (b"<rss version='2.0'/>", "the root element is rss"),
-        (b"<feed xmlns='http://www.w3.org/2005/Atom'><entry/></feed>", "entry has no id"),
+        (b"<feed xmlns='http://www.w3.org/2005/Atom'><entry/></feed>", "feed has no id"),
         (b"<!DOCTYPE x [<!ENTITY a 'b'>]><feed xmlns='http://www.w3.org/2005/Atom'><id>&a;</id></feed>", "DOCTYPE"),
         (b"", "no document"),
     ] {

@@ -131,6 +131,12 @@ async fn append_events(
 /// Adds the input line of the refused entry to an error.
 pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
     let entry = match error.downcast_ref() {
+        // A batch of one event that is too large names no entry.
+        Some(PublishError::Refused {
+            entry: None,
+            status: 413,
+            ..
+        }) if lines.len() == 1 => Some(0),
         Some(PublishError::Refused { entry, .. }) => *entry,
         _ => None,
     };

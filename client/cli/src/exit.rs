@@ -161,7 +161,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
             Some("a cache gives an old copy, or the server has lost its newest entries.")
         }
         ConsumerError::Walk(WalkError::AnotherFeed { .. }) => {
-            Some("a bookmark belongs to one feed; use another file for this one.")
+            Some("a bookmark or a mirror belongs to one feed; use another place for this one.")
         }
         _ => None,
     }

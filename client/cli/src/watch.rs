@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 use simplefeed_client::{
-    FeedWatcher, Since, StateFolder,
+    ConsumerError, FeedWatcher, Since, StateFolder,
     watcher::{Watched, WatchedEntry},
 };
 use simplefeed_core::{opml, watch::Tally};
@@ -213,10 +213,13 @@ impl Output {
                     ));
                 }
                 Watched::Trouble { url, error } => {
-                    say::warning(&format!(
-                        "{url}: {}; it will be tried again",
-                        say::chain(&*error)
-                    ));
+                    let is_gap = matches!(&*error, ConsumerError::Walk(walk) if walk.is_gap());
+                    let then = if is_gap {
+                        format!("--reset {url} begins it anew")
+                    } else {
+                        "it will be tried again".to_owned()
+                    };
+                    say::warning(&format!("{url}: {}; {then}", say::chain(&*error)));
                 }
                 Watched::Entry(entry) => {
                     self.write(format, &entry)?;

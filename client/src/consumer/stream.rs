@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     ops::Deref,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -135,6 +136,15 @@ impl Ledger {
         Ok(true)
     }
 
+    /// Keeps the place before the first entry. Returns whether there is a store.
+    pub(super) fn begin(&self, place: &Bookmark) -> Result<bool, ConsumerError> {
+        let Some(store) = &mut self.lock().store else {
+            return Ok(false);
+        };
+        let kept = store.begin(place);
+        kept.map(|()| true).map_err(not_kept)
+    }
+
     /// Keeps a place behind everything that was read.
     pub(super) fn keep(&self, place: &Bookmark) -> Result<(), ConsumerError> {
         let mut accepted = self.lock();
@@ -189,10 +199,14 @@ impl Accepted {
         let Some(store) = &mut self.store else {
             return Ok(());
         };
-        store.save(place).map_err(|source| ConsumerError::Bookmark {
-            action: "kept",
-            source,
-        })
+        store.save(place).map_err(not_kept)
+    }
+}
+
+fn not_kept(source: io::Error) -> ConsumerError {
+    ConsumerError::Bookmark {
+        action: "kept",
+        source,
     }
 }
 

@@ -870,6 +870,25 @@ async fn a_deleted_entry_is_missed_aloud() {
     assert_eq!(feed.take_gap(), None);
 }
 
+/// A consumer that ends during its first entry begins there again, also if it began with the newest one.
+#[tokio::test(start_paused = true)]
+async fn the_beginning_is_kept() {
+    for since in [Since::Oldest, Since::Newest] {
+        let (web, kept) = (Arc::new(Web::default()), Kept::default());
+        web.put(FEED, "", &["urn:1"]);
+        let mut feed = consumer(&web, &kept, since.clone());
+        if since == Since::Newest {
+            assert_eq!(all(&mut feed).await, [""; 0]);
+            web.put(FEED, "", &["urn:2", "urn:1"]);
+        }
+        let first = feed.next().await.unwrap().unwrap().id().to_owned();
+        drop(feed);
+        assert!(kept.0.lock().unwrap().is_some(), "{since:?}");
+        let again = all(&mut consumer(&web, &kept, Since::Newest)).await;
+        assert_eq!(again, [first.trim_start_matches("urn:")], "{since:?}");
+    }
+}
+
 /// Archives that a consumer has walked over may leave the feed.
 #[tokio::test(start_paused = true)]
 async fn an_archive_that_was_read_may_go() {

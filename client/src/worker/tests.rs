@@ -411,8 +411,9 @@ async fn an_end_while_retrying_loses_nothing() {
 async fn what_was_given_up_is_done_with() {
     let scene = Scene::new(Fails, &[2], usize::MAX);
     let mut worker = scene.worker(Policy::Park);
-    // The bookmark before each of two entries and before the second attempt, the record, the parked entry.
-    end::after(Some(5));
+    // The beginning, the bookmark before each of two entries and before the second attempt, the record, the parked
+    // entry.
+    end::after(Some(6));
     let ended = worker.run(async |delivery| scene.handle(delivery).await);
     assert!(ended.await.is_err());
     end::after(None);

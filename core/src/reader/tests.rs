@@ -133,6 +133,32 @@ fn entries_of_foreign_feeds_can_stand_alone() {
     assert_eq!(event.title.as_deref(), Some("T"));
 }
 
+/// One foreign entry without an id stops none of the others, and is the same one at each look.
+#[test]
+fn an_entry_without_id_has_a_stand_in() {
+    let odd = "<entry><title>a</title></entry><entry><id> </id></entry><entry/><entry></entry>";
+    let text = format!(
+        "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id>{odd}<entry><id>urn:1</id></entry></feed>"
+    );
+    let ids = |text: &str| {
+        let document = read(text).unwrap();
+        let ids = (0..document.len()).map(|index| document.entry(index).unwrap().id.to_owned());
+        ids.collect::<Vec<_>>()
+    };
+    let found = ids(&text);
+    assert_eq!(found, ids(&text));
+    let distinct: std::collections::BTreeSet<_> = found.iter().collect();
+    assert_eq!(distinct.len(), 4, "{found:?}");
+    assert!(
+        found
+            .iter()
+            .take(3)
+            .all(|id| id.starts_with(STAND_IN) && id.len() == 53)
+    );
+    assert_eq!(found.last().unwrap(), "urn:1");
+    assert_ne!(found[0], ids(&text.replace(">a<", ">b<"))[0]);
+}
+
 #[test]
 fn what_is_no_feed_is_an_error() {
     for (text, why) in [
@@ -144,11 +170,10 @@ fn what_is_no_feed_is_an_error() {
             "feed has no id",
         ),
         (
-            "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id><entry/></feed>",
-            "entry has no id",
-        ),
-        (
-            "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id><entry><id/></entry></feed>",
+            "<feed xmlns='http://www.w3.org/2005/Atom'><id>f</id>\
+             <h xmlns='urn:simplefeed:1'/><history xmlns='urn:simplefeed:1' first='0' \
+             before='0000000000000000000000000000000000000000000000000000000000000000'/>\
+             <entry><id/></entry></feed>",
             "entry has no id",
         ),
         (

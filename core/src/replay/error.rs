@@ -28,7 +28,7 @@ pub enum WalkError {
         entries: usize,
     },
     /// The feed at this URL is not the one the bookmark belongs to.
-    #[error("another feed: {url} is {found}, the bookmark belongs to {expected}")]
+    #[error("another feed: {url} is {found}, and was {expected} before")]
     AnotherFeed {
         /// Where the document came from.
         url: Url,

@@ -66,15 +66,19 @@ pub(super) fn redirect(feed: &FeedName) -> Answer {
 
 /// Returns the answer to who may not do something (RFC 6750, 3).
 pub(super) fn denied_answer(denied: Denied) -> Answer {
-    let mut answer = problem_answer(&Problem::from(denied));
     let challenge = match denied {
-        Denied::NoToken => "Bearer realm=\"simplefeed\"",
-        Denied::WrongToken => "Bearer realm=\"simplefeed\", error=\"invalid_token\"",
-        Denied::NotEntitled => "Bearer realm=\"simplefeed\", error=\"insufficient_scope\"",
-        Denied::NotHere => return answer,
+        Denied::NoToken => Some("Bearer realm=\"simplefeed\""),
+        Denied::WrongToken => Some("Bearer realm=\"simplefeed\", error=\"invalid_token\""),
+        Denied::NotEntitled { .. } => {
+            Some("Bearer realm=\"simplefeed\", error=\"insufficient_scope\"")
+        }
+        Denied::NotHere => None,
     };
-    let challenge = HeaderValue::from_static(challenge);
-    answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    let mut answer = problem_answer(&Problem::from(denied));
+    let challenge = challenge.map(HeaderValue::from_static);
+    answer
+        .headers_mut()
+        .extend(challenge.map(|challenge| (WWW_AUTHENTICATE, challenge)));
     answer
 }
 

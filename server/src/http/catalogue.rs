@@ -46,48 +46,25 @@ pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
     }
 }
 
-/// Returns the part of the catalogue behind a feed that `shows` lets be seen, as JSON. Returns, too,
-/// whether any of those listed is closed.
+/// Returns the part of the catalogue behind a feed, as JSON: open feeds, and those closed feeds that `shows` admits.
+/// Returns, too, whether any of those listed is closed. Feeds that are not shown cost no reading.
 pub(super) fn list(
-    log: &dyn EntryLog,
-    mut after: Option<FeedName>,
-    public_url: &str,
-    shows: impl Fn(&FeedName) -> bool,
-) -> Result<(Bytes, bool), LogError> {
-    let mut feeds: Vec<CatalogueFeed> = vec![];
-    let mut lists_closed = false;
-    while feeds.len() < SHOWN_AND_ONE {
-        let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
-        let Some((last, _)) = found.last() else { break };
-        after = Some(last.clone());
-        for (name, head) in &found {
-            let settings = settings_of(log, head.feed, head.revision)?;
-            if settings.is_closed() && !shows(name) {
-                continue;
-            }
-            lists_closed |= settings.is_closed();
-            feeds.push(listed(head, &settings, public_url));
-        }
-    }
-    Ok((page(feeds, public_url), lists_closed))
-}
-
-/// Returns the part of the catalogue behind a feed that everybody sees, as JSON. Feeds that are closed
-/// cost nothing.
-pub(super) fn list_open(
     log: &dyn EntryLog,
     open: &OpenFeeds,
     after: Option<&FeedName>,
     public_url: &str,
-) -> Result<Bytes, LogError> {
+    shows: impl Fn(&FeedName) -> bool,
+) -> Result<(Bytes, bool), LogError> {
     let mut feeds = vec![];
-    for name in open.names(log, after, SHOWN_AND_ONE)? {
+    let mut lists_closed = false;
+    for name in open.names(log, after, shows, SHOWN_AND_ONE)? {
         if let Some(head) = log.named(&name)? {
             let settings = settings_of(log, head.feed, head.revision)?;
+            lists_closed |= settings.is_closed();
             feeds.push(listed(&head, &settings, public_url));
         }
     }
-    Ok(page(feeds, public_url))
+    Ok((page(feeds, public_url), lists_closed))
 }
 
 fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFeed {

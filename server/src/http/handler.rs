@@ -280,7 +280,7 @@ impl Handler {
         let state = state.ok_or_else(|| absent(feed))?;
         let audience = if !state.settings.is_closed() {
             Audience::Everybody
-        } else if access.shows(headers, feed) {
+        } else if access.sight(headers).shows(feed) {
             Audience::Entitled
         } else {
             return Err(absent(feed));
@@ -550,17 +550,13 @@ impl Handler {
         } else {
             Audience::Everybody
         };
-        let (asking, rules) = (headers.clone(), access.clone());
+        let sight = access.sight(headers);
         let over = self.left_behind();
         let listing = off_thread(move || {
             let (log, open) = (&**documents.log(), documents.open());
-            let (body, lists_closed) = if rules.is_stranger(&asking) {
-                let body = catalogue::list_open(log, open, after.as_ref(), &public_url)?;
-                (body, false)
-            } else {
-                let shows = |name: &FeedName| rules.shows(&asking, name);
-                catalogue::list(log, after, &public_url, shows)?
-            };
+            let shows = |name: &FeedName| sight.shows(name);
+            let (body, lists_closed) =
+                catalogue::list(log, open, after.as_ref(), &public_url, shows)?;
             Ok((growing_listing(body), lists_closed))
         });
         let (listing, lists_closed) = listing.await?;

@@ -96,6 +96,11 @@ impl Problem {
         )
     }
 
+    /// A request whose head is too long as a whole (431) or in its first line (414).
+    pub fn head_too_long(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self::new("head-too-long", "request head too long", status, detail)
+    }
+
     /// Nothing has this URL (yet).
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new("not-found", "not found", StatusCode::NOT_FOUND, detail)
@@ -242,30 +247,25 @@ impl From<&Refusal> for Problem {
 impl From<Denied> for Problem {
     fn from(denied: Denied) -> Self {
         let (unauthorized, forbidden) = (StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN);
-        let (kind, title, status, detail) = match denied {
+        let (kind, title, status, detail): (_, _, _, String) = match denied {
             Denied::NoToken => (
                 "unauthorized",
                 "unauthorized",
                 unauthorized,
-                "this needs a token: Authorization: Bearer",
+                "this needs a token: Authorization: Bearer".into(),
             ),
             Denied::WrongToken => (
                 "unauthorized",
                 "unauthorized",
                 unauthorized,
-                "this server knows no such token",
+                "this server knows no such token".into(),
             ),
-            Denied::NotEntitled => (
-                "forbidden",
-                "forbidden",
-                forbidden,
-                "the token may not do this with this feed: its right is a lesser one, or for other feeds",
-            ),
+            Denied::NotEntitled { detail } => ("forbidden", "forbidden", forbidden, detail),
             Denied::NotHere => (
                 "forbidden",
                 "forbidden",
                 forbidden,
-                "nothing is published here; the server has another listener for that",
+                "nothing is published here; the server has another listener for that".into(),
             ),
         };
         Self::new(kind, title, status, detail)

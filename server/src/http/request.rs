@@ -2,14 +2,14 @@
 //!
 //! Shell: reads from the connection.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{
     HeaderMap, Method, Request, Version,
     body::{Body as _, Incoming},
-    header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING},
+    header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING},
 };
 use simplefeed_core::limits::BODY_BYTES_MAX;
 use tokio::{sync::Semaphore, time::Instant as Moment};
@@ -26,6 +26,9 @@ pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
 pub(super) fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
     check_host(request)?;
     check_framing(request.headers())?;
+    if request.headers().get_all(CONTENT_TYPE).iter().count() > 1 {
+        return Err(Problem::malformed("the request has several Content-Types"));
+    }
     if is_reading(request) {
         check_bodiless(request)?;
     }
@@ -49,8 +52,43 @@ fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
 
 /// Whether a text can be a host and a port (RFC 3986, 3.2.2 and 3.2.3). It may be empty (RFC 9112, 3.2).
 fn is_host(value: &HeaderValue) -> bool {
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
-    value.as_bytes().iter().all(allowed)
+    let Ok(text) = value.to_str() else {
+        return false;
+    };
+    let (host, port) = match text.rfind(':').filter(|_| !text.ends_with(']')) {
+        Some(colon) => (text.get(..colon).unwrap_or_default(), text.get(colon + 1..)),
+        None => (text, None),
+    };
+    let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let is_host = match literal {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_name(host.as_bytes()),
+    };
+    is_host && port.is_none_or(is_port)
+}
+
+/// Whether it is a registered name or an IPv4 address: RFC 3986's `reg-name`.
+fn is_name(mut name: &[u8]) -> bool {
+    while let Some((first, rest)) = name.split_first() {
+        name = rest;
+        match first {
+            b'%' => {
+                let Some((digits, rest)) = rest.split_first_chunk::<2>() else {
+                    return false;
+                };
+                if !digits.iter().all(u8::is_ascii_hexdigit) {
+                    return false;
+                }
+                name = rest;
+            }
+            byte if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte) => {}
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Chunks and nothing else, if there is no length (RFC 9112, 6.1); hyper would give us what is compressed as it

@@ -1,10 +1,10 @@
-//! Names and keys of the feeds that are open to everybody.
+//! Names of all feeds, and which of them are open to everybody.
 //!
-//! In memory: read from the log on first use, then kept current by commits. A stranger's catalogue therefore
-//! costs nothing per closed feed, and its timing reveals none.
+//! In memory: read from the log on first use, then kept current by commits. A catalogue therefore reads nothing
+//! of a feed that it does not show, and its timing reveals none.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     ops::Bound,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -18,7 +18,7 @@ use simplefeed_core::{
 
 use crate::log::{EntryLog, LogError, settings_of};
 
-/// The names and keys of open feeds.
+/// The names of feeds, and whether they are open.
 #[derive(Debug, Default)]
 pub struct OpenFeeds {
     known: Mutex<Known>,
@@ -37,17 +37,19 @@ enum Known {
 
 #[derive(Debug, Default)]
 struct Feeds {
-    names: BTreeSet<FeedName>,
+    /// The names, and whether the feed is closed.
+    names: BTreeMap<FeedName, bool>,
+    /// The keys of open feeds.
     keys: HashSet<FeedKey>,
 }
 
 impl Feeds {
     fn take(&mut self, feed: FeedKey, settings: &Settings) {
-        if settings.is_closed() {
-            self.names.remove(&settings.name);
+        let closed = settings.is_closed();
+        self.names.insert(settings.name.clone(), closed);
+        if closed {
             self.keys.remove(&feed);
         } else {
-            self.names.insert(settings.name.clone());
             self.keys.insert(feed);
         }
     }
@@ -69,7 +71,8 @@ impl OpenFeeds {
         }
     }
 
-    /// Returns the names of at most `max` open feeds, from behind `after` on, in order.
+    /// Returns the names of at most `max` feeds, from behind `after` on, in order: of open feeds, and of those closed
+    /// feeds that `shows` admits.
     ///
     /// # Errors
     ///
@@ -78,12 +81,14 @@ impl OpenFeeds {
         &self,
         log: &dyn EntryLog,
         after: Option<&FeedName>,
+        shows: impl Fn(&FeedName) -> bool,
         max: usize,
     ) -> Result<Vec<FeedName>, LogError> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.with(log, |feeds| {
             let names = feeds.names.range::<FeedName, _>((from, Bound::Unbounded));
-            names.take(max).cloned().collect()
+            let shown = names.filter(|(name, closed)| !**closed || shows(name));
+            shown.take(max).map(|(name, _)| name.clone()).collect()
         })
     }
 
@@ -193,7 +198,7 @@ mod tests {
     }
 
     fn names(open: &OpenFeeds, log: &MemoryLog) -> usize {
-        open.names(log, None, 10).unwrap().len()
+        open.names(log, None, |_| false, 10).unwrap().len()
     }
 
     /// A closed feed is never listed, whether the log is read before, between or after the commits.
@@ -211,6 +216,8 @@ mod tests {
                 open.committed(&commit);
             }
             assert_eq!(names(&open, &log), 1);
+            // (It was closed first, so a name may stand there once only.)
+            assert_eq!(open.names(&log, None, |_| true, 10).unwrap().len(), 1);
             assert!(open.has(&log, feed()).unwrap());
         }
     }

@@ -9,7 +9,7 @@ use simplefeed_core::feed::{FeedKey, Numbered};
 
 use super::{Handler, Terms, depends_on_reader, off_thread, period_of, place_of};
 use crate::{
-    access::Access,
+    access::{Access, Sight},
     http::{
         answers::{Answer, header_value},
         problem::Problem,
@@ -87,22 +87,19 @@ impl Handler {
             return Ok(Some(told));
         }
         let sup = Arc::clone(sup);
-        let is_stranger = access.is_stranger(headers);
+        let sight = access.sight(headers);
         // Documents for token holders are rendered one at a time. A stranger's is cheap and does not queue.
-        let turn = if circle == Circle::Apart && !is_stranger {
+        let turn = if circle == Circle::Apart && !sight.is_none() {
             Some(self.apart.acquire().await)
         } else {
             None
         };
         let documents = Arc::clone(&self.documents);
-        let (asking, rules) = (headers.clone(), access.clone());
         let told = off_thread(move || {
             let (log, open) = (&**documents.log(), documents.open());
-            let tells =
-                |feed| {
-                    Ok(open.has(log, feed)?
-                        || !is_stranger && may_be_told(log, feed, &rules, &asking)?)
-                };
+            let tells = |feed| {
+                Ok(open.has(log, feed)? || !sight.is_none() && may_be_told(log, feed, &sight)?)
+            };
             match (circle, window) {
                 (_, Some(name)) => sup.archived(circle, name, &tells),
                 (Circle::Public, None) => Ok(sup.public(period)),
@@ -116,15 +113,10 @@ impl Handler {
 }
 
 /// Whether the sender of a request may see a feed's updates.
-fn may_be_told(
-    log: &dyn EntryLog,
-    feed: FeedKey,
-    access: &Access,
-    headers: &HeaderMap,
-) -> Result<bool, LogError> {
+fn may_be_told(log: &dyn EntryLog, feed: FeedKey, sight: &Sight) -> Result<bool, LogError> {
     let Some(head) = log.feed(feed)? else {
         return Ok(false);
     };
     let settings = settings_of(log, feed, head.revision)?;
-    Ok(!settings.is_closed() || access.shows(headers, &settings.name))
+    Ok(!settings.is_closed() || sight.shows(&settings.name))
 }

@@ -1,0 +1,172 @@
+//! Problem documents in place of the empty answers that hyper gives by itself.
+//!
+//! Shell: a stream around a stream. hyper refuses a head that it cannot read with a status and no body, before
+//! any of our code is asked. Such an answer is recognised as it is written: alone in its buffer, empty, with one of
+//! three statuses. Answers of ours with these statuses always have a body.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use hyper::StatusCode;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::problem::{PROBLEM_TYPE, Problem};
+
+/// hyper's answers are shorter.
+const ANSWER_BYTES_MAX: usize = 200;
+
+/// A connection whose empty refusals are problem documents.
+#[derive(Debug)]
+pub(super) struct Explained<S> {
+    stream: S,
+    head_bytes_max: usize,
+    /// An answer in place of hyper's, and how much of it is written.
+    instead: Option<(Vec<u8>, usize)>,
+}
+
+impl<S> Explained<S> {
+    /// Wraps a stream. `head_bytes_max` stands in the explanation.
+    pub(super) fn new(stream: S, head_bytes_max: usize) -> Self {
+        Self {
+            stream,
+            head_bytes_max,
+            instead: None,
+        }
+    }
+
+    fn explanation(&self, written: &[u8]) -> Option<Vec<u8>> {
+        if written.len() > ANSWER_BYTES_MAX {
+            return None;
+        }
+        let head = std::str::from_utf8(written)
+            .ok()?
+            .strip_suffix("\r\n\r\n")?;
+        let (line, fields) = head.strip_prefix("HTTP/1.1 ")?.split_once("\r\n")?;
+        let mut fields = fields.split("\r\n");
+        if !fields.any(|field| field.eq_ignore_ascii_case("content-length: 0")) {
+            return None;
+        }
+        let max = self.head_bytes_max;
+        let problem = match line.get(..3)? {
+            "400" => Problem::malformed("the request is not HTTP/1.1"),
+            "414" => Problem::head_too_long(StatusCode::URI_TOO_LONG, "the URL is too long"),
+            "431" => Problem::head_too_long(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                format!("a request's head has at most {max} bytes and 100 fields"),
+            ),
+            _ => return None,
+        };
+        let body = problem.body();
+        let mut answer = format!(
+            "HTTP/1.1 {line}\r\nconnection: close\r\ncache-control: no-store\r\n\
+             content-type: {PROBLEM_TYPE}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        answer.extend(body);
+        Some(answer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Explained<S> {
+    /// Writes the answer in place of hyper's `length` bytes.
+    fn poll_instead(
+        &mut self,
+        context: &mut Context<'_>,
+        length: usize,
+    ) -> Poll<io::Result<usize>> {
+        if let Some((answer, done)) = &mut self.instead {
+            while let Some(rest) = answer.get(*done..).filter(|rest| !rest.is_empty()) {
+                let written = ready!(Pin::new(&mut self.stream).poll_write(context, rest))?;
+                if written == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                *done += written;
+            }
+            self.instead = None;
+        }
+        Poll::Ready(Ok(length))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Explained<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Explained<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.instead.is_none() {
+            self.instead = self.explanation(bytes).map(|answer| (answer, 0));
+        }
+        if self.instead.is_some() {
+            return self.poll_instead(context, bytes.len());
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut slices_with_bytes = slices.iter().filter(|slice| !slice.is_empty());
+        if let (Some(only), None) = (slices_with_bytes.next(), slices_with_bytes.next()) {
+            return self.poll_write(context, only);
+        }
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers that hyper gives by itself are replaced; all others are not touched.
+    #[test]
+    fn only_an_empty_refusal_is_explained() {
+        let stream = Explained::new((), 16_384);
+        let empty = "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\
+                     content-length: 0\r\ndate: Mon, 23 Nov 2026 00:00:00 GMT\r\n\r\n";
+        let explained = String::from_utf8(stream.explanation(empty.as_bytes()).unwrap()).unwrap();
+        let (head, body) = explained.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"));
+        assert!(
+            head.ends_with(&format!("content-length: {}", body.len())),
+            "{head}"
+        );
+        assert!(body.contains("16384 bytes"), "{body}");
+        for other in [
+            empty.replace("431", "404"),
+            empty.replace("content-length: 0", "content-length: 5"),
+            empty.to_owned() + "x",
+            empty.replace("date", &"d".repeat(200)),
+        ] {
+            assert_eq!(stream.explanation(other.as_bytes()), None, "{other}");
+        }
+    }
+}
