@@ -21,7 +21,7 @@ use crate::{
     table::{Must, Row, Table},
 };
 
-pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
+pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
     // Removed at the end only; see `process`.
     let mut folders = vec![];
     let mut new_folder = || -> anyhow::Result<PathBuf> {
@@ -33,23 +33,33 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
     let postgres = Program::postgres(&new_folder()?)?;
     create_table(&postgres)?;
     let redis = Program::redis(&new_folder()?)?;
-    let mut table = Table::default();
     for (connections, batch) in [(1, 1), (64, 1), (256, 1), (1, 1_000), (2, 1_000)] {
         let server = Program::simplefeed(&new_folder()?)?;
         append(&server, "'bench'", connections, batch, 1)?;
         if batch == 1 {
-            postgres_inserts(&postgres, connections, seconds.max(3))?;
-            redis_adds(&redis, connections, 1)?;
+            let warm = postgres_inserts(&postgres, connections, seconds.max(3));
+            or_nothing("pgbench", warm);
+            or_nothing("redis-benchmark", redis_adds(&redis, connections, 1));
         }
         let (mut loads, mut sled) = (vec![], vec![]);
         let (mut inserts, mut adds) = (vec![], vec![]);
         for _ in 0..rounds {
             loads.push(append(&server, "'bench'", connections, batch, seconds)?);
             if batch == 1 {
-                inserts.push(postgres_inserts(&postgres, connections, seconds)?);
-                adds.push(redis_adds(&redis, connections, seconds)?);
+                inserts.push(or_nothing(
+                    "pgbench",
+                    postgres_inserts(&postgres, connections, seconds),
+                ));
+                adds.push(or_nothing(
+                    "redis-benchmark",
+                    redis_adds(&redis, connections, seconds),
+                ));
             }
-            sled.push(bare_sled(&new_folder()?, connections * batch, seconds)?);
+            let folder = new_folder()?;
+            sled.push(or_nothing(
+                "sled",
+                bare_sled(&folder, connections * batch, seconds),
+            ));
         }
         let what = match batch {
             1 => format!("single entries, {connections} connections"),
@@ -64,7 +74,7 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
             ("bare sled", sled, of_sled),
         ] {
             if !theirs.is_empty() {
-                table.rows.push(Row {
+                table.add(Row {
                     what: what.clone(),
                     unit: "durable entries/s",
                     ours: ours.clone(),
@@ -74,21 +84,34 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
                 });
             }
         }
-        let alone = |unit, pick: fn(&Load) -> f64| Row {
-            what: what.clone(),
-            unit,
-            ours: loads.iter().map(pick).collect(),
-            peer: String::new(),
-            theirs: vec![],
-            must: None,
-        };
-        table.rows.extend([
-            alone("CPU µs/entry", |load| load.cpu_micros),
-            alone("p50 µs/request", |load| load.p50_micros),
-            alone("p99 µs/request", |load| load.p99_micros),
-        ]);
+        table.add_all(costs(&what, &loads));
     }
-    Ok(table)
+    Ok(())
+}
+
+/// Rows that have no peer.
+fn costs(what: &str, loads: &[Load]) -> [Row; 3] {
+    let alone = |unit, pick: fn(&Load) -> f64| Row {
+        what: what.into(),
+        unit,
+        ours: loads.iter().map(pick).collect(),
+        peer: String::new(),
+        theirs: vec![],
+        must: None,
+    };
+    [
+        alone("CPU µs/entry", |load| load.cpu_micros),
+        alone("p50 µs/request", |load| load.p50_micros),
+        alone("p99 µs/request", |load| load.p99_micros),
+    ]
+}
+
+/// Returns a peer's rate. A peer that manages nothing in its time has none, and ends no measurement of ours.
+fn or_nothing(peer: &str, measured: anyhow::Result<f64>) -> f64 {
+    measured.unwrap_or_else(|error| {
+        eprintln!("{peer} managed nothing: {error:#}");
+        f64::NAN
+    })
 }
 
 /// A command against PostgreSQL.

@@ -35,7 +35,7 @@ struct Cost {
     seconds: f64,
 }
 
-pub(crate) fn measure(rounds: usize) -> anyhow::Result<Table> {
+pub(crate) fn measure(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let folder = folder()?;
     let server = Program::simplefeed(&folder.path().join("data"))?;
     fill(&server, "bench", 0..u64::from(DOCUMENTS * DOCUMENT_ENTRIES))?;
@@ -46,7 +46,6 @@ pub(crate) fn measure(rounds: usize) -> anyhow::Result<Table> {
         .enable_all()
         .build()?;
     let bookmarks = runtime.block_on(bookmarks(&url))?;
-    let mut table = Table::default();
     for (behind, bookmark) in &bookmarks {
         for delay in [0, ROUND_TRIP_MILLIS] {
             passed.delay_millis.store(delay, Ordering::Relaxed);
@@ -56,10 +55,10 @@ pub(crate) fn measure(rounds: usize) -> anyhow::Result<Table> {
                 ours.push(runtime.block_on(cost(false))?);
                 walk.push(runtime.block_on(cost(true))?);
             }
-            table.rows.extend(rows(*behind, delay, &ours, &walk));
+            table.add_all(rows(*behind, delay, &ours, &walk));
         }
     }
-    Ok(table)
+    Ok(())
 }
 
 fn rows(behind: u32, delay: u64, ours: &[Cost], walk: &[Cost]) -> Vec<Row> {

@@ -40,7 +40,7 @@ struct Size {
     unclean_open: f64,
 }
 
-pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
+pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
     let folder = folder()?;
     // There is much to measure, and ten minutes to do it in.
     let seconds = seconds.div_ceil(2);
@@ -62,8 +62,8 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
         one.size.disk = f64::NAN;
         grown.push(one);
     }
-    let rows = rows(&compare(grown, rounds, seconds)?);
-    Ok(Table { rows })
+    table.add_all(rows(&compare(grown, rounds, seconds)?));
+    Ok(())
 }
 
 /// A log of some size, and a server that has it open.

@@ -153,15 +153,22 @@ impl Connection {
 
     /// Publishes NDJSON.
     pub(crate) fn publish(&mut self, feed: &str, body: &str) -> anyhow::Result<()> {
+        let status = self.send(feed, "application/x-ndjson", body)?;
+        if status != 201 {
+            bail!("an append was refused: {status}");
+        }
+        Ok(())
+    }
+
+    /// Publishes a body of any type. Returns the status of the answer.
+    pub(crate) fn send(&mut self, feed: &str, kind: &str, body: &str) -> anyhow::Result<u16> {
         let request = format!(
-            "POST /feeds/{feed} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /feeds/{feed} HTTP/1.1\r\nHost: bench\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let (head, _) = self.answer(request.as_bytes())?;
-        if !head.starts_with("http/1.1 201") {
-            bail!("an append was refused: {head}");
-        }
-        Ok(())
+        let status = head.split(' ').nth(1).context("an answer has a status")?;
+        Ok(status.parse()?)
     }
 
     /// Returns head and body of a document.

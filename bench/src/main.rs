@@ -2,7 +2,7 @@
 //!
 //! Shell: processes, sockets, the clock. Each subcommand makes its own data, starts the real release
 //! programs and the real peers on free loopback ports, warms up, measures paired rounds in turn, and
-//! prints one table. Only ratios within one run mean anything: machines differ and are shared.
+//! prints one table, row by row. Only ratios within one run mean anything: machines differ and are shared.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -23,6 +23,11 @@ mod replay;
 mod serve;
 mod sup;
 mod table;
+mod unfold;
+#[path = "../../tests/black_box/families.rs"]
+mod families;
+
+use table::Table;
 
 /// Measures Simplefeed against its peers
 ///
@@ -58,6 +63,8 @@ enum Command {
     Growth,
     /// Which of many feeds changed: requests, time until an update is seen, sizes and costs, against polling
     Sup,
+    /// Bodies that are small and unfold to much, against ordinary entries; another publisher beside them
+    Unfold,
     /// Replay a feed with the library, for `replay`
     #[command(hide = true)]
     LibraryReplay { url: String },
@@ -70,19 +77,21 @@ fn main() -> anyhow::Result<()> {
         rounds,
         command,
     } = CommandLine::parse();
-    let table = match command {
-        Command::Serve => serve::measure(rounds, seconds)?,
-        Command::Append => append::measure(rounds, seconds)?,
-        Command::Replay => replay::measure(rounds)?,
-        Command::CatchUp => catch_up::measure(rounds)?,
-        Command::Growth => growth::measure(rounds, seconds)?,
-        Command::Sup => sup::measure(rounds, seconds)?,
+    let table = &mut Table::default();
+    let measured = match command {
+        Command::Serve => serve::measure(table, rounds, seconds),
+        Command::Append => append::measure(table, rounds, seconds),
+        Command::Replay => replay::measure(table, rounds),
+        Command::CatchUp => catch_up::measure(table, rounds),
+        Command::Growth => growth::measure(table, rounds, seconds),
+        Command::Sup => sup::measure(table, rounds, seconds),
+        Command::Unfold => unfold::measure(table, rounds, seconds),
         Command::LibraryReplay { url } => return replay::library(&url),
     };
-    println!("{}", table.text());
+    // What was measured before something failed counts, too.
     if let Some(path) = json {
         std::fs::write(&path, table.json())?;
         eprintln!("Wrote {}.", path.display());
     }
-    Ok(())
+    measured
 }

@@ -6,7 +6,7 @@
 
 use std::{
     fs,
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
@@ -17,6 +17,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use tempfile::TempDir;
+
+/// How often a program is looked at until it is ready: a minute long.
+const START_LOOKS: u32 = 3_000;
 
 /// An address on loopback whose port is chosen by the system.
 pub(crate) const ANY_PORT: &str = "127.0.0.1:0";
@@ -74,7 +77,7 @@ impl Program {
         fs::write(&path, config)?;
         let mut command = Command::new(program);
         command.arg("-c").arg(&path).arg("-p").arg(folder);
-        Self::started(command, port)
+        Self::started(command, port, |address| TcpStream::connect(address).is_ok())
     }
 
     /// Starts Redis, which syncs every command before it answers.
@@ -93,7 +96,7 @@ impl Program {
         // It would be measured with whoever comes next.
         command.args(["--auto-aof-rewrite-percentage", "0"]);
         command.arg("--dir").arg(folder).stdout(Stdio::null());
-        Self::started(command, port)
+        Self::started(command, port, |address| answers_ping(address).is_ok())
     }
 
     /// Starts PostgreSQL as Debian configures it, which syncs every commit before it answers.
@@ -128,21 +131,34 @@ impl Program {
             "-c",
             "max_connections=300",
         ]);
-        server.args(["-p", &port.to_string()]).stderr(Stdio::null());
-        Self::started(server, port)
+        server.args(["-p", &port.to_string()]);
+        let mut ask = Command::new(postgres_program("pg_isready")?);
+        ask.args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()]);
+        Self::started(server, port, |_| {
+            ask.status().is_ok_and(|status| status.success())
+        })
     }
 
-    fn started(mut command: Command, port: u16) -> anyhow::Result<Self> {
+    /// Starts a program, and waits until it is ready: one that listens may still refuse everything.
+    fn started(
+        mut command: Command,
+        port: u16,
+        mut is_ready: impl FnMut(&str) -> bool,
+    ) -> anyhow::Result<Self> {
         let child = command.stderr(Stdio::null()).spawn()?;
         let address = format!("127.0.0.1:{port}");
-        let program = Self { child, address };
-        for _ in 0..500 {
-            if TcpStream::connect(&program.address).is_ok() {
+        let mut program = Self { child, address };
+        let name = command.get_program().display();
+        for _ in 0..START_LOOKS {
+            if let Some(status) = program.child.try_wait()? {
+                bail!("{name} ended at its start: {status}");
+            }
+            if is_ready(&program.address) {
                 return Ok(program);
             }
             thread::park_timeout(Duration::from_millis(20));
         }
-        bail!("{} did not start", command.get_program().display())
+        bail!("{name} was not ready in a minute")
     }
 
     /// Returns the port it listens on.
@@ -221,6 +237,20 @@ impl Drop for Program {
         }
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+}
+
+/// Asks Redis whether it is ready: while it loads its log it answers with an error.
+fn answers_ping(address: &str) -> io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer)?;
+    if answer == *b"+PONG" {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
     }
 }
 

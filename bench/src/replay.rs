@@ -37,7 +37,7 @@ struct Rounds {
     parser: Vec<f64>,
 }
 
-pub(crate) fn measure(rounds: usize) -> anyhow::Result<Table> {
+pub(crate) fn measure(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     // Before the long part, so that what is missing is told at once.
     feedparser(std::iter::empty())?;
     installed("curl", "curl")?;
@@ -58,14 +58,13 @@ pub(crate) fn measure(rounds: usize) -> anyhow::Result<Table> {
     for _ in 0..rounds {
         read_once(&base, &config, &urls, &mut measured)?;
     }
-    let mut table = Table::default();
     for (what, ours) in [
         ("simplefeed replay", &measured.command),
         ("the library", &measured.library),
     ] {
-        table.rows.extend(rows(what, ours, &measured));
+        table.add_all(rows(what, ours, &measured));
     }
-    Ok(table)
+    Ok(())
 }
 
 fn read_once(

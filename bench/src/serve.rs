@@ -31,7 +31,7 @@ struct Case {
     must: Option<Must>,
 }
 
-pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
+pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
     let folder = folder()?;
     let data = folder.path().join("data");
     let ours = Program::simplefeed(&data)?;
@@ -53,13 +53,10 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
     );
     let nginx = Program::nginx(folder.path(), &server)?;
 
-    let mut table = Table::default();
     for case in &cases(&ours, &nginx)? {
-        table
-            .rows
-            .extend(compare(&ours, &nginx, case, rounds, seconds)?);
+        table.add_all(compare(&ours, &nginx, case, rounds, seconds)?);
     }
-    Ok(table)
+    Ok(())
 }
 
 fn cases(ours: &Program, nginx: &Program) -> anyhow::Result<Vec<Case>> {

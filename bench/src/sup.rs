@@ -47,9 +47,8 @@ const DAY: Duration = Duration::from_hours(24);
 /// day, at most 6,721 had any to show (the seed's comments).
 const FEED_UPDATES: Duration = Duration::from_mins(9_800);
 
-pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
-    let mut table = Table::default();
-    table.rows.extend(headline()?);
+pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
+    table.add_all(headline()?);
     for period in [60, 600, 3_600] {
         let [plain, packed] = sizes(period)?;
         let bounded = |unit, ours: f64, budget: f64| Row {
@@ -60,13 +59,13 @@ pub(crate) fn measure(rounds: usize, seconds: u64) -> anyhow::Result<Table> {
             theirs: vec![budget],
             must: Some(Must::AtMost(1.0)),
         };
-        table.rows.push(bounded("bytes/update", plain, 21.1));
-        table.rows.push(bounded("bytes/update, gzip", packed, 8.0));
+        table.add(bounded("bytes/update", plain, 21.1));
+        table.add(bounded("bytes/update, gzip", packed, 8.0));
     }
-    table.rows.extend(watching()?);
-    table.rows.extend(appending(rounds)?);
-    table.rows.extend(serving(rounds, seconds)?);
-    Ok(table)
+    table.add_all(watching()?);
+    table.add_all(appending(rounds)?);
+    table.add_all(serving(rounds, seconds)?);
+    Ok(())
 }
 
 /// What a day of following 80,000 feeds takes.

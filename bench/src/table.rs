@@ -1,8 +1,6 @@
 //! One table: ours, the peer's, and the ratio of each round.
 //!
-//! Pure.
-
-use std::fmt::Write as _;
+//! Shell: each row is printed as soon as it is measured, so that a peer that fails takes no other rows with it.
 
 /// What a ratio of ours to the peer's must be.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +32,7 @@ pub(crate) struct Row {
 /// The rows of a subcommand.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    pub(crate) rows: Vec<Row>,
+    rows: Vec<Row>,
 }
 
 /// Median, minimum and maximum.
@@ -80,26 +78,28 @@ impl Row {
 }
 
 impl Table {
-    /// Returns the table for people: median (minimum–maximum) of the rounds.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::from(
-            "| what | unit | ours | peer | theirs | ratio | must |\n| --- | --- | --- | --- | --- | --- | --- |\n",
-        );
-        for row in &self.rows {
-            let must = row.must.map(Must::text).unwrap_or_default();
-            writeln!(
-                text,
-                "| {} | {} | {} | {} | {} | {} | {must} |",
-                row.what,
-                row.unit,
-                shown(&row.ours),
-                row.peer,
-                shown(&row.theirs),
-                shown(&row.ratios()),
-            )
-            .expect("writing to memory does not fail");
+    /// Adds a row, and prints it for people: median (minimum–maximum) of the rounds.
+    pub(crate) fn add(&mut self, row: Row) {
+        if self.rows.is_empty() {
+            println!("| what | unit | ours | peer | theirs | ratio | must |");
+            println!("| --- | --- | --- | --- | --- | --- | --- |");
         }
-        text
+        println!(
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            row.what,
+            row.unit,
+            shown(&row.ours),
+            row.peer,
+            shown(&row.theirs),
+            shown(&row.ratios()),
+            row.must.map(Must::text).unwrap_or_default(),
+        );
+        self.rows.push(row);
+    }
+
+    /// Adds rows.
+    pub(crate) fn add_all(&mut self, rows: impl IntoIterator<Item = Row>) {
+        rows.into_iter().for_each(|row| self.add(row));
     }
 
     /// Returns the same as data, every round of it.

@@ -24,6 +24,10 @@ sub vcl_recv {
         }
         return (pass);
     }
+    # As the server answers it, also while it is away.
+    if (req.url ~ "^/feeds/[^/?]+$") {
+        return (synth(307, "Temporary Redirect"));
+    }
     # Only these have a query; elsewhere it would only split the cache.
     if (req.url !~ "^/(feeds|sup(-closed)?\.json)\?") {
         set req.url = regsub(req.url, "\?.*$", "");
@@ -56,6 +60,14 @@ sub vcl_backend_response {
     set beresp.keep = 24h;
     # Varnish unpacks for clients that do not take gzip; the digest is of the packed bytes.
     set beresp.http.X-Stored-Coding = beresp.http.Content-Encoding;
+}
+
+sub vcl_synth {
+    if (resp.status == 307) {
+        set resp.http.Location = req.url + "/recent.atom";
+        set resp.http.Cache-Control = "no-store";
+        return (deliver);
+    }
 }
 
 sub vcl_deliver {

@@ -14,6 +14,7 @@
 )]
 
 mod dice;
+mod families;
 mod harness;
 mod http;
 mod site;

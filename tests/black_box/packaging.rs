@@ -98,13 +98,14 @@ fn the_image_starts() {
 }
 
 /// A Varnish with the configuration of `docs/varnish`.
-struct Varnish {
+pub(crate) struct Varnish {
     child: Child,
-    address: String,
+    /// Where it listens.
+    pub(crate) address: String,
 }
 
 impl Varnish {
-    fn start(folder: &Path, upstream: &str) -> Self {
+    pub(crate) fn start(folder: &Path, upstream: &str) -> Self {
         let vcl = fs::read_to_string(workspace().join("docs/varnish/simplefeed.vcl")).unwrap();
         let (host, port) = upstream.split_once(':').unwrap();
         let vcl = replace(&vcl, "\"127.0.0.1\"", &format!("\"{host}\""));

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::{
-    harness::{Server, check_folder, ids, pause, run, simplefeed, text},
+    harness::{Server, check_folder, ids, pause, run, simplefeed, text, wait_for},
     http::Request,
 };
 
@@ -329,15 +329,17 @@ fn an_export_of_a_restored_log_is_one_chain() {
     assert_eq!(found, expected);
 }
 
+fn id_of(entry: &str) -> String {
+    let (_, id) = entry.split_once("<id>").unwrap();
+    id.split_once("</id>").unwrap().0.to_owned()
+}
+
 /// Follows `next-archive` from the oldest document to the end, by text search alone. Returns the ids.
 fn follow_by_hand(get: impl Fn(&str) -> String) -> Vec<String> {
     let (mut found, mut name) = (vec![], "1.atom".to_owned());
     loop {
         let document = get(&name);
-        let entries = document.split("<entry").skip(1).map(|entry| {
-            let (_, id) = entry.split_once("<id>").unwrap();
-            id.split_once("</id>").unwrap().0.to_owned()
-        });
+        let entries = document.split("<entry").skip(1).map(id_of);
         found.extend(entries.collect::<Vec<_>>().into_iter().rev());
         let Some((_, link)) = document.split_once("rel=\"next-archive\" href=\"") else {
             return found;
@@ -397,41 +399,91 @@ fn a_mirror_of_a_restored_feed_is_whole() {
 
 /// Behind a cache a restored feed outlives its server as any other does, by our walk and by hand.
 #[test]
-#[ignore = "needs nginx"]
+#[ignore = "needs nginx and varnishd"]
 fn a_restored_feed_outlives_its_server_behind_a_cache() {
     for config in ["cache.conf", "archives.conf"] {
         let folder = tempfile::tempdir().unwrap();
         let (server, expected) = restored(folder.path());
         let www = folder.path().join("copy/www");
         let nginx = crate::nginx::Nginx::start(config, folder.path(), &server.address, &www);
-        let get = |name: &str| {
-            let mut path = format!("/feeds/a/{name}");
-            for _ in 0..3 {
-                let answer = Request::get(&path).send(&nginx.address).unwrap();
-                match answer.status {
-                    200 => return answer.text(),
-                    307 => path = format!("/feeds/a/{}", answer.header("location")),
-                    status => panic!("{config}: {path} is {status}"),
-                }
+        outlives(server, &nginx.address, &expected, config);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // Its worker is another user.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (server, expected) = restored(folder.path());
+    let varnish = crate::packaging::Varnish::start(folder.path(), &server.address);
+    outlives(server, &varnish.address, &expected, "varnish");
+}
+
+/// Reads feed `a` at a front, kills the server, and reads it there again.
+fn outlives(server: Server, front: &str, expected: &[String], what: &str) {
+    let get = |name: &str| {
+        let mut path = format!("/feeds/a/{name}");
+        for _ in 0..3 {
+            let answer = Request::get(&path).send(front).unwrap();
+            match answer.status {
+                200 => return answer.text(),
+                307 => path = format!("/feeds/a/{}", answer.header("location")),
+                status => panic!("{what}: {path} is {status}"),
             }
-            panic!("{config}: redirects from {name}")
-        };
-        let replay = || {
-            let ids = simplefeed(&["replay", &nginx.url("/feeds/a"), "--format", "id"], b"");
-            ids.lines().map(Into::into).collect::<Vec<String>>()
-        };
-        assert_eq!(
-            (follow_by_hand(get), replay()),
-            (expected.clone(), expected.clone())
-        );
-        server.kill();
-        // The caches' copies of growing documents are stale now.
-        pause(Duration::from_millis(2_500));
-        assert_eq!(
-            (follow_by_hand(get), replay()),
-            (expected.clone(), expected),
-            "{config}"
-        );
+        }
+        panic!("{what}: redirects from {name}")
+    };
+    let replay = || {
+        let url = format!("http://{front}/feeds/a");
+        let ids = simplefeed(&["replay", &url, "--format", "id"], b"");
+        ids.lines().map(Into::into).collect::<Vec<String>>()
+    };
+    assert_eq!(
+        (follow_by_hand(get), replay()),
+        (expected.into(), expected.into()),
+        "{what}"
+    );
+    server.kill();
+    // The caches' copies of growing documents are stale now, and a cache has seen that the server is away.
+    pause(Duration::from_millis(2_500));
+    wait_for("no stale copy is shown", || {
+        let recent = Request::get("/feeds/a/recent.atom").header("Accept-Encoding", "gzip");
+        (recent.send(front).unwrap().status == 200).then_some(())
+    });
+    assert_eq!(
+        (follow_by_hand(get), replay()),
+        (expected.into(), expected.into()),
+        "{what}"
+    );
+}
+
+/// A web server without us has a document of a restored feed under the name that leads to it, too.
+#[test]
+fn the_files_of_a_restored_feed_are_one_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = restored(folder.path());
+    server.publish_ids("a", (200..212).map(|n| n.to_string()));
+    let expected = ids(&server, "a");
+    let www = folder.path().join("copy/www/feeds/a");
+    let archived = || {
+        let mut found = vec![];
+        let mut name = "1.atom".to_owned();
+        while let Ok(document) = fs::read_to_string(www.join(&name)) {
+            let entries = document.split("<entry").skip(1).map(id_of);
+            found.extend(entries.collect::<Vec<_>>().into_iter().rev());
+            let (_, link) = document.split_once("rel=\"next-archive\" href=\"")?;
+            link.split_once('"')?.0.clone_into(&mut name);
+        }
+        (found.len() + 4 > expected.len()).then_some(found)
+    };
+    let found = wait_for("the files are not one chain", archived);
+    assert_eq!(found, expected[..found.len()]);
+    let renamed = fs::read_dir(&www).unwrap().filter(|item| {
+        let name = item.as_ref().unwrap().file_name();
+        let name = name.to_string_lossy();
+        name.contains('-') && name.ends_with(".atom")
+    });
+    assert!(renamed.count() > 0, "nothing was renamed");
+    server.stop();
+    for command in ["verify", "rebuild"] {
+        check_folder(command, &folder.path().join("copy"));
     }
 }
 

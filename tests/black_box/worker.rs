@@ -282,37 +282,37 @@ fn rules_that_make_no_sense_are_refused() {
     }
 }
 
-/// Who is asked twice kills the command.
+/// Who is asked twice kills the command, also that of a batch; the state then says that it was begun and that nothing
+/// has succeeded.
 #[test]
 fn a_second_signal_kills_the_command() {
-    let scene = Scene::new();
-    let begun = scene.path("begun");
-    let exec = format!("echo x >> {0}; sleep 30; echo y >> {0}", begun.display());
-    let mut child = Command::new(program("simplefeed"))
-        .args([
-            "tail",
-            &scene.feed(),
-            "--since",
-            "oldest",
-            "--exec",
-            &exec,
-            "--state",
-        ])
-        .arg(scene.path("state"))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_for("it never begins", || fs::read_to_string(&begun).ok());
-    signal("INT", child.id());
-    pause(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none());
-    signal("INT", child.id());
-    let ended = child.wait_with_output().unwrap();
-    assert_eq!(ended.status.code(), Some(130));
-    assert!(text(&ended.stderr).contains("once more, and it is killed"));
-    assert_eq!(scene.text("begun"), "x\n");
-    scene.run("true", &[]);
-    assert_eq!(scene.begun(), "x 1 2 3 4 5 6");
+    for batch in [&[][..], &["--batch", "3"]] {
+        let scene = Scene::new();
+        let begun = scene.path("begun");
+        let exec = format!("echo x >> {0}; sleep 30; echo y >> {0}", begun.display());
+        let feed = scene.feed();
+        let mut child = Command::new(program("simplefeed"))
+            .args(["tail", &feed, "--since", "oldest", "--exec", &exec])
+            .args(batch)
+            .arg("--state")
+            .arg(scene.path("state"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for("it never begins", || fs::read_to_string(&begun).ok());
+        signal("INT", child.id());
+        pause(Duration::from_millis(300));
+        assert!(child.try_wait().unwrap().is_none());
+        signal("INT", child.id());
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130));
+        assert!(text(&ended.stderr).contains("once more, and it is killed"));
+        assert_eq!(scene.text("begun"), "x\n");
+        assert!(scene.path("state/bookmark").exists());
+        assert!(!scene.path("state/succeeded").exists());
+        scene.run("true", &[]);
+        assert_eq!(scene.begun(), "x 1 2 3 4 5 6");
+    }
 }
 
 #[test]

@@ -135,6 +135,12 @@ pub struct Salvaged {
     pub record: Option<Archived>,
 }
 
+/// Returns the name by which the document before links to a document, if a restoration has given it another one.
+fn linked_name(frozen: &Frozen) -> Option<DocumentName> {
+    let opening = &frozen.opening;
+    (opening.linked != opening.name).then_some(opening.linked)
+}
+
 /// The folders of the archived documents.
 #[derive(Clone, Debug)]
 pub struct Archive {
@@ -295,8 +301,13 @@ impl Archive {
             .filter_map(DocumentNumber::new)
             .filter_map(|number| self.manifests.get(feed, number).ok().flatten())
             .map(|record| record.name);
+        let is_second_name = |name: &DocumentName| {
+            let record = self.manifests.get(feed, name.number).ok().flatten();
+            record.is_some_and(|record| name.epoch < record.name.epoch)
+        };
         stems
             .filter_map(DocumentName::of_stem)
+            .filter(|name| !is_second_name(name))
             .chain(recorded)
             .collect()
     }
@@ -505,6 +516,12 @@ impl Archive {
             let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
             let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
+            if let Some(linked) = linked_name(frozen) {
+                // The document before links to it by this name, and a web server without us cannot redirect.
+                let path = folder.join(linked.to_string());
+                files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
+                files.write(&path, &frozen.bytes, mtime)?;
+            }
             let sidecar = self.sidecar_path(feed, frozen.opening.name);
             let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
             let archived = frozen.archived_as(Coded::of(&gzip));
