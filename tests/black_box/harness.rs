@@ -29,18 +29,9 @@ pub(crate) fn program(name: &str) -> PathBuf {
         let own = std::env::current_exe().unwrap();
         let folder = own.parent().and_then(Path::parent).unwrap().to_path_buf();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--locked", "--bins", "--quiet"]);
-        build.args([
-            "-p",
-            "simplefeed-server",
-            "-p",
-            "simplefeed",
-            "-p",
-            "simplefeed-tests",
-            "-p",
-            "simplefeed-client",
-            "--examples",
-        ]);
+        // All that `cargo test` builds: with fewer packages, dependencies have other features, and are built twice.
+        build.args(["build", "--locked", "--quiet", "--workspace"]);
+        build.args(["--bins", "--examples", "--tests"]);
         build.arg("--target-dir").arg(folder.parent().unwrap());
         if folder.ends_with("release") {
             build.arg("--release");
