@@ -88,7 +88,7 @@ fn main() -> anyhow::Result<()> {
         Command::Unfold => unfold::measure(table, rounds, seconds),
         Command::LibraryReplay { url } => return replay::library(&url),
     };
-    // What was measured before something failed counts, too.
+    // Rows measured before a failure count, too.
     if let Some(path) = json {
         std::fs::write(&path, table.json())?;
         eprintln!("Wrote {}.", path.display());

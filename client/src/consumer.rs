@@ -162,7 +162,7 @@ pub struct Consumer {
     on_gap: OnGap,
     /// Time between looks at a plain feed without freshness information.
     interval: Duration,
-    /// The gap that was passed last, until somebody asks for it.
+    /// The last gap passed, until `take_gap`.
     gap: Option<WalkError>,
     /// The gap that this round goes on behind.
     passed: Option<WalkError>,
@@ -359,8 +359,8 @@ impl Consumer {
         reason = "so that stores that wait can come without changing callers"
     )]
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        if self.ledger.accept_up_to(delivery)? {
-            self.kept = Some(delivery.bookmark());
+        if let Some(place) = self.ledger.accept_up_to(delivery)? {
+            self.kept = Some(place);
         }
         Ok(())
     }
@@ -564,8 +564,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Ends a round: the next one begins after what was passed in this one. Returns `false` where it passed a gap
-    /// instead, and the round begins again.
+    /// Ends a round; the next one begins at its end. Returns `false` if there was a gap, which it has passed: then the
+    /// round begins again.
     ///
     /// The place is kept, so that the next start goes on from here, but never past an entry that was
     /// delivered and not accepted.

@@ -2,7 +2,7 @@
 //!
 //! Pure. Every number is a type of its own, so that a position cannot be passed for a document.
 
-use std::{fmt, num::NonZeroU64, sync::Arc};
+use std::{borrow::Borrow, fmt, num::NonZeroU64, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -46,6 +46,12 @@ impl FeedName {
 
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for FeedName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -18,6 +18,7 @@
 
 use url::Url;
 
+use self::known::Records;
 use crate::{feed::Position, history::HistoryHash, reader::Document};
 
 mod bookmark;
@@ -82,6 +83,8 @@ struct Memory {
     known: KnownEntries,
     /// The entries shown and not handed over after it.
     pending: PendingEntries,
+    /// The entries of the run's document.
+    records: Records,
 }
 
 /// One entry to hand over.
@@ -103,8 +106,8 @@ impl Run {
         let indices = self.entries.iter().map(|entry| entry.index);
         let left = indices.filter(|index| *index < entry.index);
         Some(Bookmark {
-            known: Some(memory.known.and(&self.document, entry.index)),
-            pending: memory.pending.and(&self.document, left),
+            known: Some(memory.known.and(&memory.records, entry.index)),
+            pending: memory.pending.and(&memory.records, left),
             ..bookmark
         })
     }

@@ -72,7 +72,21 @@ impl FeedPattern {
         })
     }
 
-    fn matches(&self, feed: &FeedName) -> bool {
+    /// Returns the pattern that all feeds match.
+    pub fn all() -> Self {
+        Self {
+            beginning: String::new(),
+            is_exact: false,
+        }
+    }
+
+    /// Returns the beginning of the names that match.
+    pub fn beginning(&self) -> &str {
+        &self.beginning
+    }
+
+    /// Returns whether a feed matches.
+    pub fn matches(&self, feed: &FeedName) -> bool {
         let rest = feed.as_str().strip_prefix(&*self.beginning);
         rest.is_some_and(|rest| rest.is_empty() || !self.is_exact)
     }
@@ -220,27 +234,24 @@ impl Caller<'_> {
     }
 }
 
-/// The closed feeds that the sender of a request may see.
-#[derive(Clone, Debug)]
-pub enum Sight {
-    /// All.
-    All,
-    /// Those of some patterns; none if there are none.
-    Feeds(Vec<FeedPattern>),
-}
+/// The closed feeds that the sender of a request may see: those of some patterns.
+#[derive(Clone, Debug, Default)]
+pub struct Sight(Vec<FeedPattern>);
 
 impl Sight {
     /// Whether it shows a feed.
     pub fn shows(&self, feed: &FeedName) -> bool {
-        match self {
-            Self::All => true,
-            Self::Feeds(patterns) => patterns.iter().any(|pattern| pattern.matches(feed)),
-        }
+        self.0.iter().any(|pattern| pattern.matches(feed))
     }
 
     /// Whether it shows no feed at all.
     pub fn is_none(&self) -> bool {
-        matches!(self, Self::Feeds(patterns) if patterns.is_empty())
+        self.0.is_empty()
+    }
+
+    /// Returns the patterns.
+    pub fn patterns(&self) -> &[FeedPattern] {
+        &self.0
     }
 }
 
@@ -257,7 +268,7 @@ pub enum Access {
     ReadingHolders(Tokens),
 }
 
-/// Why somebody may not do something.
+/// Reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// There is no token, and one is needed.
@@ -319,13 +330,13 @@ impl Access {
     /// Returns the closed feeds that the sender of a request may see.
     pub fn sight(&self, headers: &HeaderMap) -> Sight {
         let tokens = match self {
-            Self::Anyone => return Sight::All,
-            Self::Readers => return Sight::Feeds(vec![]),
+            Self::Anyone => return Sight(vec![FeedPattern::all()]),
+            Self::Readers => return Sight::default(),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
         let caller = token_of(headers).and_then(|token| tokens.caller(token));
         let grants = caller.map_or(vec![], |caller| caller.0);
-        Sight::Feeds(grants.iter().map(|grant| grant.feeds.clone()).collect())
+        Sight(grants.iter().map(|grant| grant.feeds.clone()).collect())
     }
 }
 

@@ -388,6 +388,9 @@ fn check_document(
     if archive.sidecar_differs(feed, frozen) {
         fault("has no or another sidecar");
     }
+    if archive.second_name_differs(feed, frozen) {
+        fault("is missing or another one under the name that leads to it");
+    }
     for what in wrong_links(frozen) {
         fault(what);
     }

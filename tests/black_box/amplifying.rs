@@ -127,7 +127,7 @@ fn a_small_consumer_survives_what_unfolds() {
         if *kind != ATOM {
             continue;
         }
-        for bytes in [300_000, 3_000_000] {
+        for bytes in [300_000, 1_500_000] {
             let url = site.url(&format!("/{number}/{bytes}"));
             let mut command = bounded("simplefeed", &["replay", &url]);
             let mut child = command

@@ -114,7 +114,7 @@ fn a_plain_feed_is_handed_over_by_the_command() {
         };
         let mut given = BTreeMap::<String, usize>::new();
         let mut owed = BTreeSet::new();
-        for _ in 0..8 {
+        for _ in 0..6 {
             for _ in 0..dice.below(16) {
                 feed.change(&mut dice);
             }
@@ -133,16 +133,17 @@ fn a_plain_feed_is_handed_over_by_the_command() {
             let count = limit.map(|limit| limit.to_string());
             let arguments = count.as_ref().map(|count| ["--limit", count]);
             let arguments = arguments.as_ref().map_or(&[][..], |limit| &limit[..]);
+            let recent = feed.recent.iter().map(|(entry, _)| format!("urn:{entry}"));
+            let is_known = recent.into_iter().any(|id| given.contains_key(&id));
             let (mut code, mut printed, mut said) = replay(&mut given, arguments);
             if code == Some(GAP) {
                 gaps += 1;
                 assert!(said.contains("gap:"), "{seed}: {said}");
                 let is_there = |id: &String| feed.visible().contains(id);
-                let recent = feed.visible();
-                let is_known = recent.iter().any(|id| given.contains_key(id));
                 let owes = !owed.iter().all(is_there);
+                // (A revision that was shown may be gone as well. The model in `core` knows about those.)
                 assert!(
-                    owes || !is_known || printed > 0,
+                    owes || !is_known || revisions,
                     "{seed}: a gap where none is"
                 );
                 owed.clear();
@@ -163,7 +164,7 @@ fn a_plain_feed_is_handed_over_by_the_command() {
         entries += given.len();
     }
     assert!(
-        gaps > 20 && cuts > 200 && entries > 2_000,
+        gaps > 20 && cuts > 150 && entries > 1_500,
         "{gaps} {cuts} {entries}"
     );
 }

@@ -360,3 +360,24 @@ fn json_stands_as_text() {
     let document = server.get("/feeds/a/recent.atom").text();
     assert!(document.contains(expected), "{document}");
 }
+
+/// A head that is too long is answered before the connection is closed, however much of it is still on its way.
+#[test]
+fn a_head_that_is_too_long_is_answered() {
+    use std::io::{Read as _, Write as _};
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    for _ in 0..20 {
+        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+        let field = "a".repeat(400_000);
+        let head = format!("GET / HTTP/1.1\r\nHost: h\r\na: {field}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+        assert!(
+            answer.contains("urn:simplefeed:problem:head-too-long"),
+            "{answer}"
+        );
+    }
+}

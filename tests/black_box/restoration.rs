@@ -482,9 +482,16 @@ fn the_files_of_a_restored_feed_are_one_chain() {
     });
     assert!(renamed.count() > 0, "nothing was renamed");
     server.stop();
-    for command in ["verify", "rebuild"] {
-        check_folder(command, &folder.path().join("copy"));
-    }
+    let copy = folder.path().join("copy");
+    check_folder("verify", &copy);
+    // The second name is checked and mended as all others are.
+    let first = fs::read_to_string(www.join("1.atom")).unwrap();
+    let (_, link) = first.split_once("rel=\"next-archive\" href=\"").unwrap();
+    fs::write(www.join(link.split_once('"').unwrap().0), "nonsense").unwrap();
+    let args = ["verify", "--data", copy.to_str().unwrap()];
+    assert!(!run("simplefeed-server", &args, b"").status.success());
+    check_folder("rebuild", &copy);
+    check_folder("verify", &copy);
 }
 
 /// Goal: whoever asks for something and does not listen, and what takes long, hold up no stop.

@@ -282,8 +282,7 @@ fn rules_that_make_no_sense_are_refused() {
     }
 }
 
-/// Who is asked twice kills the command, also that of a batch; the state then says that it was begun and that nothing
-/// has succeeded.
+/// A second signal kills the command, also that of a batch. The state then has a beginning and no success.
 #[test]
 fn a_second_signal_kills_the_command() {
     for batch in [&[][..], &["--batch", "3"]] {

@@ -215,7 +215,7 @@ impl Output {
                 Watched::Trouble { url, error } => {
                     let is_gap = matches!(&*error, ConsumerError::Walk(walk) if walk.is_gap());
                     let then = if is_gap {
-                        format!("--reset {url} begins it anew")
+                        format!("go on with --on-gap go-on, or begin it anew with --reset {url}")
                     } else {
                         "it will be tried again".to_owned()
                     };

@@ -124,16 +124,20 @@ impl Ledger {
         accepted.done == accepted.delivered
     }
 
-    /// Accepts an entry and all before it, durably. Returns whether that was news.
-    pub(super) fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
+    /// Accepts an entry and all before it, durably. Returns the place after it, if that was news.
+    pub(super) fn accept_up_to(
+        &self,
+        delivery: &Delivery,
+    ) -> Result<Option<Bookmark>, ConsumerError> {
         let mut accepted = self.lock();
         if delivery.number <= accepted.done {
-            return Ok(false);
+            return Ok(None);
         }
-        accepted.save(&delivery.bookmark())?;
+        let place = delivery.bookmark();
+        accepted.save(&place)?;
         accepted.done = delivery.number;
         accepted.unkept = None;
-        Ok(true)
+        Ok(Some(place))
     }
 
     /// Keeps the place before the first entry. Returns whether there is a store.

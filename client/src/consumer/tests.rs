@@ -889,6 +889,62 @@ async fn the_beginning_is_kept() {
     }
 }
 
+/// A recent document may be a window that slides beside archives: once all known entries have left it, others may
+/// have come and gone.
+#[tokio::test(start_paused = true)]
+async fn a_window_that_slid_too_far_is_a_gap() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    chain(&web);
+    assert_eq!(
+        all(&mut consumer(&web, &kept, Since::Oldest)).await.len(),
+        5
+    );
+    let link = "<link rel='prev-archive' href='2'/>";
+    web.put(FEED, link, &["urn:7", "urn:6", "urn:5"]);
+    assert_eq!(
+        all(&mut consumer(&web, &kept, Since::Oldest)).await,
+        ["6", "7"]
+    );
+    web.put(FEED, link, &["urn:12", "urn:11", "urn:10"]);
+    assert!(matches!(
+        consumer(&web, &kept, Since::Oldest).next().await,
+        Err(ConsumerError::Walk(WalkError::Gap { .. }))
+    ));
+    let going_on = builder(&web).bookmark(kept.clone()).on_gap(OnGap::GoOn);
+    assert_eq!(
+        all(&mut going_on.build().unwrap()).await,
+        ["10", "11", "12"]
+    );
+    assert_eq!(
+        all(&mut consumer(&web, &kept, Since::Oldest)).await,
+        [""; 0]
+    );
+}
+
+/// A recent document that has lost its archive link once makes no archive new.
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_missing_once_repeats_nothing() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    chain(&web);
+    assert_eq!(
+        all(&mut consumer(&web, &kept, Since::Oldest)).await.len(),
+        5
+    );
+    web.put(FEED, "", &["urn:6", "urn:5"]);
+    assert_eq!(all(&mut consumer(&web, &kept, Since::Oldest)).await, ["6"]);
+    let archive = kept.0.lock().unwrap().as_ref().unwrap().archive.clone();
+    assert_eq!(archive.unwrap().as_str(), "http://h/2");
+    web.put(
+        FEED,
+        "<link rel='prev-archive' href='2'/>",
+        &["urn:7", "urn:6"],
+    );
+    web.forget();
+    assert_eq!(all(&mut consumer(&web, &kept, Since::Oldest)).await, ["7"]);
+    let asked = web.sent("accept");
+    assert!(asked.iter().all(|(url, _)| url == FEED), "{asked:?}");
+}
+
 /// Archives that a consumer has walked over may leave the feed.
 #[tokio::test(start_paused = true)]
 async fn an_archive_that_was_read_may_go() {

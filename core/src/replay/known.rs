@@ -57,10 +57,11 @@ impl KnownEntries {
     }
 
     /// Returns these entries and those of a document from its bottom up to the one at `index`.
-    pub(super) fn and(&self, document: &Document, index: usize) -> Self {
-        let mut entries = Vec::clone(&self.0);
-        let passed = (index..document.len()).rev();
-        entries.extend(passed.filter_map(|index| Some(record(key(document, index)?))));
+    pub(super) fn and(&self, records: &Records, index: usize) -> Self {
+        let passed = records.0.get(index..).unwrap_or_default().iter().rev();
+        let mut entries = Vec::with_capacity(self.0.len() + passed.len());
+        entries.extend_from_slice(&self.0);
+        entries.extend(passed.flatten());
         Self(Arc::new(entries))
     }
 }
@@ -92,6 +93,18 @@ impl<'de> Deserialize<'de> for KnownEntries {
     }
 }
 
+/// The entries of a document in the form of bookmarks, so that each id is hashed once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Records(Vec<Option<(u64, i64)>>);
+
+impl Records {
+    /// Returns the records of a document's entries.
+    pub(super) fn of(document: &Document) -> Self {
+        let records = (0..document.len()).map(|index| key(document, index).map(record));
+        Self(records.collect())
+    }
+}
+
 /// The entries that a bookmark owes: a document showed them, and they were not handed over.
 ///
 /// In JSON it is text in Base64: for each entry 8 bytes of the SHA-256 of its id.
@@ -110,8 +123,8 @@ impl PendingEntries {
     }
 
     /// Returns these entries and some of a document's.
-    pub(super) fn and(&self, document: &Document, indices: impl Iterator<Item = usize>) -> Self {
-        let more = indices.filter_map(|index| Some(key(document, index)?.0));
+    pub(super) fn and(&self, records: &Records, indices: impl Iterator<Item = usize>) -> Self {
+        let more = indices.filter_map(|index| records.0.get(index)?.map(|(id, _)| id));
         Self(Arc::new(self.0.iter().copied().chain(more).collect()))
     }
 }
@@ -145,7 +158,7 @@ fn decode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     updated: Option<Instant>,
-    /// When it was met last.
+    /// Number of its last meeting.
     met: u64,
 }
 
@@ -176,7 +189,8 @@ pub(super) struct Known {
     order: VecDeque<(u64, u64)>,
     /// The entries of the recent document, which are never forgotten.
     window: HashSet<u64>,
-    /// Those of the one before, which are not forgotten until the archives they may have moved to are read.
+    /// The entries of the recent document before. They are not forgotten until the archives they may have moved to
+    /// are read.
     window_before: HashSet<u64>,
     clock: u64,
     /// Whether an entry that was handed over may be in here no more.
@@ -188,7 +202,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Returns what a consumer remembers where it begins.
+    /// Returns a consumer's memory at its start.
     pub(super) fn at(start: &Start, bounds: Bounds) -> Self {
         let mut known = Self {
             bounds,
@@ -260,6 +274,15 @@ impl Known {
     /// Returns whether a document lacks an entry that this round has shown and not handed over.
     pub(super) fn lacks_shown(&self, document: &Document) -> bool {
         lacks(&self.shown, document)
+    }
+
+    /// Returns whether a document's entry was shown and not handed over.
+    pub(super) fn is_pending(&self, document: &Document, index: usize) -> bool {
+        if self.owed.is_empty() && self.shown.is_empty() {
+            return false;
+        }
+        let id = key(document, index).map(|(id, _)| id);
+        id.is_some_and(|id| self.owed.contains(&id) || self.shown.contains(&id))
     }
 
     /// Returns the entries that were shown and not handed over.

@@ -16,7 +16,7 @@ use url::Url;
 
 use super::{
     Ask, AskKind, Bookmark, Memory, Run, RunEntry, Start, Validators, WalkError,
-    known::{Coming, Known},
+    known::{Coming, Known, Records},
     places::is_before,
     walk::{is_closed, is_same_feed},
 };
@@ -314,7 +314,7 @@ impl PlainWalk {
     }
 
     /// The look at the recent document: is there anything behind it that is not known?
-    fn look(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+    fn look(&mut self, mut document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         if document.len() > KNOWN_WINDOW_MAX {
             return Err(WalkError::TooManyEntries {
                 url: url.clone(),
@@ -324,14 +324,18 @@ impl PlainWalk {
         self.known.look_at(&document);
         self.known.look_anew();
         let asked = self.recent.clone();
-        let previous = document.link("prev-archive").cloned();
         let lacks_owed = self.known.lacks_owed(&document);
         if !self.again && (lacks_owed || self.may_be_old(&document, url, &asked)) {
             self.again = true;
             return Ok(None);
         }
+        self.keep_link(&mut document);
+        let previous = document.link("prev-archive").cloned();
+        if self.has_slid(&document, url, &asked) {
+            return self.not_found(Some((document, asked)), url);
+        }
         if !matches!(self.start, Start::Entry(_)) {
-            // (An old copy may show entries from before the one to begin after.)
+            // With an id only, an old copy may show entries from before the one to begin after.
             self.show(&document, document.len());
         }
         let begin_at = match (self.standing(&document, url, &asked), &previous) {
@@ -362,6 +366,31 @@ impl PlainWalk {
         let run = self.hand_over(document, url, &asked)?;
         self.state = State::Done;
         Ok(Some(run))
+    }
+
+    /// Keeps the link to the newest archive where the recent document has lost it. Else the next look would take all
+    /// archives for new.
+    fn keep_link(&self, recent: &mut Document) {
+        if recent.link("prev-archive").is_some() {
+            return;
+        }
+        let of_place = self.place.as_ref().and_then(|place| place.archive.as_ref());
+        let passed = self.passed.as_ref().map(|passed| &passed.asked);
+        if let Some(archive) = passed.filter(|passed| **passed != self.recent).or(of_place) {
+            recent.add_link("prev-archive", archive.clone());
+        }
+    }
+
+    /// Whether the recent document leads to the same archive as at the last look, and all its entries of then have
+    /// left it: some may have come and gone between.
+    fn has_slid(&self, document: &Document, url: &Url, asked: &Url) -> bool {
+        let Some(place) = self.place.as_ref().filter(|place| place.archive.is_some()) else {
+            return false;
+        };
+        let recent = Some(url);
+        let is_recent = place.document.as_ref() == recent || place.document.as_ref() == Some(asked);
+        let is_same = document.link("prev-archive") == place.archive.as_ref();
+        is_recent && is_same && self.is_unknown(document)
     }
 
     /// Whether a recent document may be an old copy: it leads to other archives than the last one or to none,
@@ -539,11 +568,14 @@ impl PlainWalk {
 
     fn forward(
         &mut self,
-        document: Document,
+        mut document: Document,
         url: &Url,
         asked: Url,
     ) -> Result<Option<Run>, WalkError> {
         let is_recent = asked == self.recent;
+        if is_recent {
+            self.keep_link(&mut document);
+        }
         // A document without the closed mark may be a stale copy from when it was open.
         if !is_recent && !is_closed(&document) && !self.again {
             self.again = true;
@@ -637,7 +669,7 @@ impl PlainWalk {
         let again = self
             .passed
             .as_ref()
-            .is_some_and(|passed| passed.url == *url);
+            .is_some_and(|passed| passed.url == *url || passed.asked == *asked);
         let closed =
             is_closed(&document) || again && self.passed.as_ref().is_some_and(|p| p.closed);
         self.note_passed(asked.clone(), url, closed);
@@ -662,13 +694,14 @@ impl PlainWalk {
         self.begin(&document);
         Ok(Run {
             older: document.len() - entries.len(),
-            document,
-            url: url.clone(),
-            entries,
             memory: Some(Memory {
                 known: before,
                 pending: self.known.pending(),
+                records: Records::of(&document),
             }),
+            document,
+            url: url.clone(),
+            entries,
         })
     }
 
@@ -684,7 +717,11 @@ impl PlainWalk {
     /// Returns whether to hand over an entry of a document in which unknown entries are new below the index `first`.
     fn is_wanted(&self, document: &Document, index: usize, first: usize) -> bool {
         match self.known.coming(document, index) {
-            Coming::New => index < first && self.is_in_time(document, index),
+            Coming::New => {
+                // An entry that was shown and not handed over is new wherever it stands.
+                let is_new = index < first || self.known.is_pending(document, index);
+                is_new && self.is_in_time(document, index)
+            }
             Coming::Revised => self.revisions,
             Coming::Again => false,
         }

@@ -10,6 +10,7 @@ use simplefeed_core::{
 
 use super::problem::Problem;
 use crate::{
+    access::Sight,
     log::{EntryLog, LogError, settings_of},
     views::open_feeds::OpenFeeds,
 };
@@ -46,18 +47,18 @@ pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
     }
 }
 
-/// Returns the part of the catalogue behind a feed, as JSON: open feeds, and those closed feeds that `shows` admits.
-/// Returns, too, whether any of those listed is closed. Feeds that are not shown cost no reading.
+/// Returns the part of the catalogue behind a feed, as JSON: open feeds, and the closed feeds in `sight`. Returns, too,
+/// whether any of those listed is closed. Feeds that are not shown cost nothing.
 pub(super) fn list(
     log: &dyn EntryLog,
     open: &OpenFeeds,
     after: Option<&FeedName>,
     public_url: &str,
-    shows: impl Fn(&FeedName) -> bool,
+    sight: &Sight,
 ) -> Result<(Bytes, bool), LogError> {
     let mut feeds = vec![];
     let mut lists_closed = false;
-    for name in open.names(log, after, shows, SHOWN_AND_ONE)? {
+    for name in open.names(log, after, sight.patterns(), SHOWN_AND_ONE)? {
         if let Some(head) = log.named(&name)? {
             let settings = settings_of(log, head.feed, head.revision)?;
             lists_closed |= settings.is_closed();

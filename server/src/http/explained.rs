@@ -8,10 +8,14 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use hyper::StatusCode;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
 
 use super::problem::{PROBLEM_TYPE, Problem};
 
@@ -25,7 +29,20 @@ pub(super) struct Explained<S> {
     head_bytes_max: usize,
     /// An answer in place of hyper's, and how much of it is written.
     instead: Option<(Vec<u8>, usize)>,
+    /// The rest of a refused request, which is read before the connection is closed.
+    rest: Option<Rest>,
 }
+
+/// Bytes that are read and thrown away: closed with a request unread, a connection is reset, and its answer lost.
+#[derive(Debug)]
+struct Rest {
+    bytes: usize,
+    time: Pin<Box<Sleep>>,
+}
+
+/// The most bytes of a refused request that are read, and the longest time for it.
+const REST_BYTES_MAX: usize = 1024 * 1024;
+const REST_TIME: Duration = Duration::from_secs(2);
 
 impl<S> Explained<S> {
     /// Wraps a stream. `head_bytes_max` stands in the explanation.
@@ -34,6 +51,7 @@ impl<S> Explained<S> {
             stream,
             head_bytes_max,
             instead: None,
+            rest: None,
         }
     }
 
@@ -51,7 +69,7 @@ impl<S> Explained<S> {
         }
         let max = self.head_bytes_max;
         let problem = match line.get(..3)? {
-            "400" => Problem::malformed("the request is not HTTP/1.1"),
+            "400" => Problem::malformed("the request cannot be read as HTTP/1.1"),
             "414" => Problem::head_too_long(StatusCode::URI_TOO_LONG, "the URL is too long"),
             "431" => Problem::head_too_long(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -87,6 +105,10 @@ impl<S: AsyncWrite + Unpin> Explained<S> {
                 *done += written;
             }
             self.instead = None;
+            self.rest = Some(Rest {
+                bytes: REST_BYTES_MAX,
+                time: Box::pin(tokio::time::sleep(REST_TIME)),
+            });
         }
         Poll::Ready(Ok(length))
     }
@@ -102,7 +124,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Explained<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Explained<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -138,7 +160,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Explained<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        let this = &mut *self;
+        while let Some(rest) = &mut this.rest {
+            if rest.time.as_mut().poll(context).is_ready() {
+                break;
+            }
+            let mut space = [0; 4_096];
+            let mut buffer = ReadBuf::new(&mut space);
+            ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer))?;
+            rest.bytes = rest.bytes.saturating_sub(buffer.filled().len());
+            if buffer.filled().is_empty() || rest.bytes == 0 {
+                break;
+            }
+        }
+        self.rest = None;
+        Poll::Ready(Ok(()))
     }
 }
 

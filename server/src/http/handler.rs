@@ -554,9 +554,8 @@ impl Handler {
         let over = self.left_behind();
         let listing = off_thread(move || {
             let (log, open) = (&**documents.log(), documents.open());
-            let shows = |name: &FeedName| sight.shows(name);
             let (body, lists_closed) =
-                catalogue::list(log, open, after.as_ref(), &public_url, shows)?;
+                catalogue::list(log, open, after.as_ref(), &public_url, &sight)?;
             Ok((growing_listing(body), lists_closed))
         });
         let (listing, lists_closed) = listing.await?;

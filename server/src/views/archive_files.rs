@@ -519,8 +519,10 @@ impl Archive {
             if let Some(linked) = linked_name(frozen) {
                 // The document before links to it by this name, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
-                files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
-                files.write(&path, &frozen.bytes, mtime)?;
+                let (_, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
+                worst = worst
+                    .max(twin)
+                    .max(files.write(&path, &frozen.bytes, mtime)?);
             }
             let sidecar = self.sidecar_path(feed, frozen.opening.name);
             let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
@@ -554,6 +556,17 @@ impl Archive {
         let path = self.folder(feed).join(&block.name);
         let (_, twin) = files.write_twin(&path, &block.bytes, block.closed, None)?;
         Ok(twin.max(files.write(&path, &block.bytes, block.closed)?))
+    }
+
+    /// Returns whether a renamed document is missing under the name that leads to it, or another one is there.
+    pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
+        let Some(linked) = linked_name(frozen) else {
+            return false;
+        };
+        let path = self.folder(feed).join(linked.to_string());
+        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin));
+        let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
+        !(is_right(fs::read(&path)) && is_right(twin))
     }
 
     /// Returns whether a closed index block or its twin is missing or not what it should be.

@@ -4,7 +4,7 @@
 //! of a feed that it does not show, and its timing reveals none.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeSet, HashSet},
     ops::Bound,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -16,7 +16,10 @@ use simplefeed_core::{
     settings::Settings,
 };
 
-use crate::log::{EntryLog, LogError, settings_of};
+use crate::{
+    access::FeedPattern,
+    log::{EntryLog, LogError, settings_of},
+};
 
 /// The names of feeds, and whether they are open.
 #[derive(Debug, Default)]
@@ -37,20 +40,23 @@ enum Known {
 
 #[derive(Debug, Default)]
 struct Feeds {
-    /// The names, and whether the feed is closed.
-    names: BTreeMap<FeedName, bool>,
+    open: BTreeSet<FeedName>,
+    closed: BTreeSet<FeedName>,
     /// The keys of open feeds.
     keys: HashSet<FeedKey>,
 }
 
 impl Feeds {
     fn take(&mut self, feed: FeedKey, settings: &Settings) {
-        let closed = settings.is_closed();
-        self.names.insert(settings.name.clone(), closed);
-        if closed {
+        let name = &settings.name;
+        if settings.is_closed() {
             self.keys.remove(&feed);
+            self.open.remove(name);
+            self.closed.insert(name.clone());
         } else {
             self.keys.insert(feed);
+            self.closed.remove(name);
+            self.open.insert(name.clone());
         }
     }
 }
@@ -72,7 +78,9 @@ impl OpenFeeds {
     }
 
     /// Returns the names of at most `max` feeds, from behind `after` on, in order: of open feeds, and of those closed
-    /// feeds that `shows` admits.
+    /// feeds whose names begin with one of `closed`, or match it.
+    ///
+    /// Feeds that are not returned cost nothing.
     ///
     /// # Errors
     ///
@@ -81,14 +89,24 @@ impl OpenFeeds {
         &self,
         log: &dyn EntryLog,
         after: Option<&FeedName>,
-        shows: impl Fn(&FeedName) -> bool,
+        closed: &[FeedPattern],
         max: usize,
     ) -> Result<Vec<FeedName>, LogError> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
         self.with(log, |feeds| {
-            let names = feeds.names.range::<FeedName, _>((from, Bound::Unbounded));
-            let shown = names.filter(|(name, closed)| !**closed || shows(name));
-            shown.take(max).map(|(name, _)| name.clone()).collect()
+            let open = feeds.open.range::<str, _>((from, Bound::Unbounded));
+            let mut names: BTreeSet<&FeedName> = open.take(max).collect();
+            for pattern in closed {
+                let beginning = pattern.beginning();
+                let from = match after {
+                    Some(after) if after.as_str() >= beginning => from,
+                    _ => Bound::Included(beginning),
+                };
+                let found = feeds.closed.range::<str, _>((from, Bound::Unbounded));
+                let found = found.take_while(|name| name.as_str().starts_with(beginning));
+                names.extend(found.filter(|name| pattern.matches(name)).take(max));
+            }
+            names.into_iter().take(max).cloned().collect()
         })
     }
 
@@ -198,7 +216,7 @@ mod tests {
     }
 
     fn names(open: &OpenFeeds, log: &MemoryLog) -> usize {
-        open.names(log, None, |_| false, 10).unwrap().len()
+        open.names(log, None, &[], 10).unwrap().len()
     }
 
     /// A closed feed is never listed, whether the log is read before, between or after the commits.
@@ -216,8 +234,8 @@ mod tests {
                 open.committed(&commit);
             }
             assert_eq!(names(&open, &log), 1);
-            // (It was closed first, so a name may stand there once only.)
-            assert_eq!(open.names(&log, None, |_| true, 10).unwrap().len(), 1);
+            let all = FeedPattern::parse("*").unwrap();
+            assert_eq!(open.names(&log, None, &[all], 10).unwrap().len(), 1);
             assert!(open.has(&log, feed()).unwrap());
         }
     }
