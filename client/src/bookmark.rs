@@ -181,9 +181,11 @@ impl FileBookmark {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be removed.
+    /// Returns why it cannot be removed. A file that is no bookmark is left as it is.
     pub fn clear(&mut self) -> io::Result<bool> {
         self.hold()?;
+        // A file that is no bookmark is somebody else's.
+        self.peek()?;
         files::remove(&self.path).map_err(|error| files::about(&self.path, &error))
     }
 
@@ -328,6 +330,17 @@ mod tests {
         let error = file.save(&bookmark("urn:3")).unwrap_err();
         assert!(error.to_string().contains("bookmark: "), "{error}");
         assert_eq!(file.load().unwrap(), Some(bookmark("urn:2")));
+    }
+
+    /// A file that is no bookmark is somebody else's.
+    #[test]
+    fn another_file_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.ndjson");
+        fs::write(&path, "precious").unwrap();
+        let error = FileBookmark::open(&path).unwrap().clear().unwrap_err();
+        assert!(error.to_string().contains("not a bookmark"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }
 
     /// Two consumers on one bookmark would each hand over every entry.

@@ -92,6 +92,8 @@ fn show(path: &Path) -> anyhow::Result<u8> {
 
 async fn set(args: SetArgs) -> anyhow::Result<u8> {
     let mut store = open(&args.file)?;
+    // A file that is no bookmark is somebody else's.
+    store.load().context("the bookmark cannot be replaced")?;
     let since = match args.place.entry {
         Some(id) => Since::Entry(id),
         None if args.place.newest => Since::Newest,
