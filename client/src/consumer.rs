@@ -166,6 +166,8 @@ pub struct Consumer {
     gap: Option<WalkError>,
     /// The gap that this round goes on behind.
     passed: Option<WalkError>,
+    /// The last entry accepted since `kept`: its place is made when somebody needs it.
+    accepted: Option<Delivery>,
 }
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
@@ -232,6 +234,7 @@ impl Consumer {
             interval: Duration::from_secs(PLAIN_POLL_SECONDS_DEFAULT),
             gap: None,
             passed: None,
+            accepted: None,
         }
     }
 
@@ -287,8 +290,9 @@ impl Consumer {
     }
 
     /// Returns the place that is kept.
-    pub(crate) fn place(&self) -> Option<&Bookmark> {
-        self.kept.as_ref()
+    pub(crate) fn place(&self) -> Option<Bookmark> {
+        let accepted = self.accepted.as_ref().map(Delivery::bookmark);
+        accepted.or_else(|| self.kept.clone())
     }
 
     /// Returns the next entry, or `None` when everything that was there at the first look has been
@@ -319,6 +323,7 @@ impl Consumer {
     /// Keeps the place before the first entry, so that a consumer that ends during it begins there again.
     fn note_beginning(&mut self) -> Result<(), ConsumerError> {
         if self.kept.is_none()
+            && self.accepted.is_none()
             && let Some(place) = self.replay.begins_after()
             && self.ledger.begin(&place)?
         {
@@ -359,15 +364,15 @@ impl Consumer {
         reason = "so that stores that wait can come without changing callers"
     )]
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        if let Some(place) = self.ledger.accept_up_to(delivery)? {
-            self.kept = Some(place);
+        if self.ledger.accept_up_to(delivery)? {
+            self.accepted = Some(delivery.clone());
         }
         Ok(())
     }
 
     /// Returns the place right before the first entry delivered.
     pub(crate) fn begins_after(&self) -> Option<Bookmark> {
-        self.kept.clone().or_else(|| self.replay.begins_after())
+        self.place().or_else(|| self.replay.begins_after())
     }
 
     /// Returns who is told what happens.
@@ -583,9 +588,10 @@ impl Consumer {
         let pause = jittered(self.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
         let place = place.filter(|_| self.ledger.is_settled());
-        if let Some(place) = place.filter(|place| self.kept.as_ref() != Some(place)) {
+        if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
             self.ledger.keep(&place)?;
             self.kept = Some(place);
+            self.accepted = None;
         }
         if !past && self.ledger.is_settled() {
             self.ledger.caught_up();

@@ -113,6 +113,14 @@ impl Delivery {
         }
     }
 
+    /// Returns the `atom:id` of the entry's feed.
+    pub fn feed(&self) -> &str {
+        match &self.origin {
+            Origin::Read(run, _) => &run.document.feed,
+            Origin::Kept(place) => &place.feed,
+        }
+    }
+
     /// Returns the entry's position, if the feed tells positions.
     pub fn position(&self) -> Option<Position> {
         match &self.origin {

@@ -307,15 +307,20 @@ impl FeedWatcher {
         &mut self,
         entries: impl IntoIterator<Item = &'a WatchedEntry>,
     ) -> Result<(), WatchError> {
+        // The last of each feed: a bookmark of each entry would cost as much as all before it.
+        let mut last = HashMap::new();
         for entry in entries {
             let feed = self.feed_mut(entry.number);
             // Any other was accepted before.
             if entry.look == feed.look && entry.delivery.number > feed.accepted {
                 feed.accepted = entry.delivery.number;
-                feed.place = Some(entry.delivery.bookmark());
-                self.changed.insert(entry.number);
-                self.end_look(entry.number);
+                last.insert(entry.number, &entry.delivery);
             }
+        }
+        for (number, delivery) in last {
+            self.feed_mut(number).place = Some(delivery.bookmark());
+            self.changed.insert(number);
+            self.end_look(number);
         }
         self.remember()
     }
@@ -694,7 +699,7 @@ async fn read(
                     stale: consumer.sees_the_past(),
                     sup: consumer.announced(),
                 };
-                let place = consumer.place().cloned();
+                let place = consumer.place();
                 return Event::Looked(number, Outcome { looked, place }, None);
             }
             Ok(Err(error)) => {

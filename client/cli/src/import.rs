@@ -94,7 +94,7 @@ async fn import_feed(
     }
     let mut consumer = builder.build()?;
     while let Some(delivery) = consumer.next().await? {
-        import.keep_feed_id(&delivery.bookmark().feed).await?;
+        import.keep_feed_id(delivery.feed()).await?;
         import.add(Publication::Atom(entry_of(&delivery)?)).await?;
         // The bookmark moves only past what is stored.
         if consumer.ready() == 0 {

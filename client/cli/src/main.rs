@@ -227,7 +227,7 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Replay(args) => replay::replay(*args, false).await,
         Command::Tail(args) => replay::replay(*args, true).await,
         Command::Parked(args) => parked::parked(args).await,
-        Command::Status(args) => Box::pin(status::status(*args)).await,
+        Command::Status(args) => status::status(*args).await,
         Command::Watch(args) => watch::watch(*args).await,
         Command::Sup(args) => sup::sup(args).await,
         Command::Lint(args) => lint::lint(*args).await,

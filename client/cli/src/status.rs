@@ -109,7 +109,7 @@ const CRITICAL: u8 = 2;
 const UNKNOWN: u8 = 3;
 
 pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
-    let status = match look(&args).await {
+    let status = match Box::pin(look(&args)).await {
         Ok(status) => status,
         Err(error) => {
             let code = if is_final(&error) { CRITICAL } else { UNKNOWN };

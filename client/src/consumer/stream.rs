@@ -79,10 +79,10 @@ struct Accepted {
     delivered: u64,
     /// All entries up to this number are accepted.
     done: u64,
-    /// The places after entries that were accepted before one in front of them.
-    ahead: BTreeMap<u64, Bookmark>,
-    /// The place after `done`, while the store does not have it.
-    unkept: Option<Bookmark>,
+    /// Entries that were accepted before one in front of them. (A bookmark of each would be as long as its document.)
+    ahead: BTreeMap<u64, Delivery>,
+    /// The last entry up to `done`, while the store does not have its place.
+    unkept: Option<Delivery>,
     kept_at: time::Instant,
 }
 
@@ -124,20 +124,16 @@ impl Ledger {
         accepted.done == accepted.delivered
     }
 
-    /// Accepts an entry and all before it, durably. Returns the place after it, if that was news.
-    pub(super) fn accept_up_to(
-        &self,
-        delivery: &Delivery,
-    ) -> Result<Option<Bookmark>, ConsumerError> {
+    /// Accepts an entry and all before it, durably. Returns whether that was news.
+    pub(super) fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
         let mut accepted = self.lock();
         if delivery.number <= accepted.done {
-            return Ok(None);
+            return Ok(false);
         }
-        let place = delivery.bookmark();
-        accepted.save(&place)?;
+        accepted.save_after(delivery)?;
         accepted.done = delivery.number;
         accepted.unkept = None;
-        Ok(Some(place))
+        Ok(true)
     }
 
     /// Keeps the place before the first entry. Returns whether there is a store.
@@ -171,12 +167,12 @@ impl Ledger {
     fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
         let mut accepted = self.lock();
         if delivery.number > accepted.done {
-            accepted.ahead.insert(delivery.number, delivery.bookmark());
+            accepted.ahead.insert(delivery.number, delivery.clone());
         }
         let next = |accepted: &mut Accepted| accepted.ahead.remove(&(accepted.done + 1));
-        while let Some(place) = next(&mut accepted) {
+        while let Some(delivery) = next(&mut accepted) {
             accepted.done += 1;
-            accepted.unkept = Some(place);
+            accepted.unkept = Some(delivery);
         }
         let is_due =
             accepted.done == accepted.delivered || accepted.kept_at.elapsed() >= ACCEPT_EVERY;
@@ -192,11 +188,18 @@ impl Ledger {
 impl Accepted {
     fn settle(&mut self) -> Result<(), ConsumerError> {
         self.kept_at = time::Instant::now();
-        if let Some(place) = self.unkept.clone() {
-            self.save(&place)?;
+        if let Some(delivery) = self.unkept.clone() {
+            self.save_after(&delivery)?;
             self.unkept = None;
         }
         Ok(())
+    }
+
+    fn save_after(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
+        if self.store.is_none() {
+            return Ok(());
+        }
+        self.save(&delivery.bookmark())
     }
 
     fn save(&mut self, place: &Bookmark) -> Result<(), ConsumerError> {
