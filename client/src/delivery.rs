@@ -34,7 +34,7 @@ use url::Url;
 ///     let order: Order = delivery.json()?; // its JSON content
 ///     let event = delivery.event()?; // everything, as an event
 ///     let entry = delivery.entry()?; // as atom_syndication sees it
-///     println!("{} at {:?}: order {}", delivery.id(), delivery.position(), order.order);
+///     println!("{} in {} at {:?}: order {}", delivery.id(), delivery.feed(), delivery.position(), order.order);
 ///     println!("{:?}, {}, {} bytes", event.title, entry.title.value, delivery.raw().len());
 ///     println!("read in {:?}, committed by {:?}", delivery.document(), delivery.committed_by());
 ///     println!("{}", serde_json::to_string(&delivery.bookmark())?); // to be kept with the effect

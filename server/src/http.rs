@@ -306,6 +306,24 @@ mod tests {
         age: Duration::from_secs(10),
     };
 
+    /// Sends requests over one connection. Returns everything that comes back until it is closed.
+    async fn answers_to<F: Future<Output = Answer>>(
+        requests: &str,
+        limits: Limits,
+        answer: impl Fn(Request<Incoming>) -> F,
+    ) -> String {
+        let (mut client, server) = tokio::io::duplex(100_000);
+        let (_running, stopping) = watch::channel(false);
+        let asked = async move {
+            client.write_all(requests.as_bytes()).await.unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers
+        };
+        let served = converse(server, limits, stopping, answer, answers::failed);
+        tokio::join!(asked, served).0
+    }
+
     #[test]
     fn who_is_turned_away_is_told_the_right_length() {
         let (head, body) = TURNED_AWAY.split_once("\r\n\r\n").unwrap();
@@ -317,25 +335,13 @@ mod tests {
     /// Goal: a request that makes us panic gets an answer, and so do those after it.
     #[tokio::test]
     async fn a_panic_is_one_500() {
-        let (mut client, server) = tokio::io::duplex(4_096);
-        let (_running, stopping) = watch::channel(false);
         let answer = |request: Request<Incoming>| async move {
             assert_eq!(request.uri().path(), "/fine", "this is expected here");
             Response::new(Full::from("fine"))
         };
-        let asked = async move {
-            client
-                .write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /fine HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-                .await
-                .unwrap();
-            let mut answers = String::new();
-            client.read_to_string(&mut answers).await.unwrap();
-            answers
-        };
-        let (answers, ()) = tokio::join!(
-            asked,
-            converse(server, LIMITS, stopping, answer, answers::failed)
-        );
+        let requests = "GET / HTTP/1.1\r\nHost: h\r\n\r\n\
+            GET /fine HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+        let answers = answers_to(requests, LIMITS, answer).await;
         assert!(answers.starts_with("HTTP/1.1 500"), "{answers}");
         assert!(
             answers.contains("HTTP/1.1 200") && answers.ends_with("fine"),
@@ -363,19 +369,8 @@ mod tests {
             (long, "4"),
         ];
         for (head, status) in heads {
-            let (mut client, server) = tokio::io::duplex(100_000);
-            let (_running, stopping) = watch::channel(false);
             let answer = |_| async { Response::new(Full::from("")) };
-            let asked = async move {
-                client.write_all(head.as_bytes()).await.unwrap();
-                let mut answers = String::new();
-                client.read_to_string(&mut answers).await.unwrap();
-                answers
-            };
-            let (answers, ()) = tokio::join!(
-                asked,
-                converse(server, LIMITS, stopping, answer, answers::failed)
-            );
+            let answers = answers_to(&head, LIMITS, answer).await;
             assert!(
                 answers.starts_with(&format!("HTTP/1.1 {status}")),
                 "{answers}"
@@ -394,8 +389,6 @@ mod tests {
     /// Goal: a connection that is old enough ends with an answer, and not in the middle of one.
     #[tokio::test]
     async fn an_old_connection_ends_after_an_answer() {
-        let (mut client, server) = tokio::io::duplex(4_096);
-        let (_running, stopping) = watch::channel(false);
         let limits = Limits {
             age: Duration::from_millis(20),
             ..LIMITS
@@ -404,17 +397,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(100)).await;
             Response::new(Full::from("late"))
         };
-        let asked = async move {
-            let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
-            client.write_all(request).await.unwrap();
-            let mut answers = String::new();
-            client.read_to_string(&mut answers).await.unwrap();
-            answers
-        };
-        let (answers, ()) = tokio::join!(
-            asked,
-            converse(server, limits, stopping, answer, answers::failed)
-        );
+        let request = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+        let answers = answers_to(request, limits, answer).await;
         assert!(
             answers.contains("connection: close") && answers.ends_with("late"),
             "{answers}"

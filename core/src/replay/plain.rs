@@ -387,8 +387,8 @@ impl PlainWalk {
         let Some(place) = self.place.as_ref().filter(|place| place.archive.is_some()) else {
             return false;
         };
-        let recent = Some(url);
-        let is_recent = place.document.as_ref() == recent || place.document.as_ref() == Some(asked);
+        let of_place = place.document.as_ref();
+        let is_recent = of_place.is_some_and(|document| document == url || document == asked);
         let is_same = document.link("prev-archive") == place.archive.as_ref();
         is_recent && is_same && self.is_unknown(document)
     }
