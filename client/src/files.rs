@@ -76,6 +76,27 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     }
 }
 
+/// Returns the name of one thing in a folder, or `None` if the folder is empty, is not there, or has the file `mark`.
+pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>> {
+    let items = match fs::read_dir(folder) {
+        Ok(items) => items,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut found = None;
+    for item in items {
+        let name = item?.file_name().to_string_lossy().into_owned();
+        if name == mark {
+            return Ok(None);
+        }
+        // The root of a file system has it.
+        if name != "lost+found" {
+            found.get_or_insert(name);
+        }
+    }
+    Ok(found)
+}
+
 /// Returns an error that says which file it is about.
 pub(crate) fn about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))

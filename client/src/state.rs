@@ -35,6 +35,9 @@ pub mod parked;
 
 use parked::{NewlyParked, Parked, Parking};
 
+/// What every state folder has from its beginning.
+const MARK: &str = "parked";
+
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -46,6 +49,17 @@ pub enum StateError {
         folder: PathBuf,
         /// What the other process says of itself.
         holder: String,
+    },
+    /// It holds no state, and something else: a mistyped path is no place for state.
+    #[error(
+        "{} holds no state, but {found:?}: give a folder that is empty or does not exist yet",
+        folder.display()
+    )]
+    Foreign {
+        /// The folder.
+        folder: PathBuf,
+        /// The name of one thing in it.
+        found: String,
     },
     /// It cannot be read or written.
     #[error("the state cannot be kept in {}", folder.display())]
@@ -92,13 +106,18 @@ struct Shared {
 }
 
 impl StateFolder {
-    /// Opens a folder, which is made if it is not there, and locks it.
+    /// Opens a folder, which is made if it is not there, and locks it. A folder without state must be empty.
     ///
     /// # Errors
     ///
     /// See [`StateError`].
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, StateError> {
         let folder = folder.as_ref().to_path_buf();
+        match files::foreign_in(&folder, MARK) {
+            Ok(None) => {}
+            Ok(Some(found)) => return Err(StateError::Foreign { folder, found }),
+            Err(source) => return Err(StateError::Io { folder, source }),
+        }
         match Shared::open(&folder) {
             Ok(Some(shared)) => Ok(Self {
                 folder,
@@ -252,7 +271,7 @@ impl StateFolder {
 impl Shared {
     /// Opens the files of a folder; `None` if another process has locked it.
     fn open(folder: &Path) -> io::Result<Option<Self>> {
-        fs::create_dir_all(folder.join("parked"))?;
+        fs::create_dir_all(folder.join(MARK))?;
         let path = folder.join("lock");
         let mut options = OpenOptions::new();
         let mut lock = options

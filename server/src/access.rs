@@ -122,6 +122,11 @@ impl Day {
         Some(Self(midnight.second().div_euclid(DAY_SECONDS)))
     }
 
+    /// Returns whether the day is over.
+    pub fn has_passed(self) -> bool {
+        self < Self::today()
+    }
+
     fn today() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let seconds = i64::try_from(since.unwrap_or_default().as_secs());
@@ -163,6 +168,11 @@ impl Tokens {
         } else {
             Err(problems)
         }
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns what the holder of a token may do, or `None` if it is no token of ours. Takes as long

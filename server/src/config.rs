@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeSet,
-    fmt, fs, io,
+    fmt, fs,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     str::FromStr,
@@ -23,6 +23,7 @@ use simplefeed_core::{
     },
     settings::{Defaults, check_bytes, check_entries},
 };
+use tracing::warn;
 use url::{Host, Url};
 
 use crate::access::{Access, Tokens};
@@ -244,13 +245,9 @@ impl Config {
     ///
     /// Returns all problems at once.
     pub fn new(args: ServeArgs) -> Result<Self, ConfigError> {
-        let mut problems = vec![];
-        let file = match args.config.as_deref().map(read_file).transpose() {
-            Ok(file) => file.unwrap_or_default(),
-            Err(problem) => {
-                problems.push(problem);
-                ConfigFile::default()
-            }
+        let (file, FileProblems { mut problems, keys }) = match args.config.as_deref() {
+            Some(path) => read_file(path)?,
+            None => Default::default(),
         };
         let listen = args
             .listen
@@ -297,11 +294,16 @@ impl Config {
             metrics_listen: args.metrics_listen.or(file.metrics_listen),
             limits,
         };
-        config.check(&mut problems);
-        if let Some(tokens) = &config.tokens
-            && let Err(wrong) = read_tokens(tokens)
-        {
-            problems.extend(wrong.problems);
+        config.check(&keys, &mut problems);
+        config.check_folders(&mut problems);
+        if let Some(path) = &config.tokens {
+            match read_tokens(path) {
+                Ok(tokens) if tokens.is_empty() => {
+                    warn!(path = %path.display(), "the file of tokens is empty, so nobody can publish");
+                }
+                Ok(_) => {}
+                Err(wrong) => problems.extend(wrong.problems),
+            }
         }
         if problems.is_empty() {
             Ok(config)
@@ -310,8 +312,10 @@ impl Config {
         }
     }
 
-    fn check(&self, problems: &mut Vec<String>) {
-        if self.data.as_os_str().is_empty() {
+    /// Checks the settings. The values of `unread`, keys in a file, are not known.
+    fn check(&self, unread: &[String], problems: &mut Vec<String>) {
+        let is_known = |key: &str| !unread.iter().any(|unread| unread == key);
+        if self.data.as_os_str().is_empty() && is_known("data") {
             problems.push("the data folder is not given: use --data DIR".into());
         }
         if let Err(refusal) = check_entries(self.document_entries) {
@@ -352,7 +356,7 @@ impl Config {
         }
         let local = self.listen.ip().is_loopback();
         let public = self.public_url.as_ref().map_or(local, is_loopback);
-        if !local && self.public_url.is_none() {
+        if !local && self.public_url.is_none() && is_known("public_url") {
             problems.push("public_url is not given, and the listener is not on loopback".into());
         }
         let confined = match &self.publish_listen {
@@ -360,13 +364,61 @@ impl Config {
             Some(Door::Address(address)) => address.ip().is_loopback(),
             Some(Door::Socket(_)) => true,
         };
-        if !confined && self.tokens.is_none() {
+        let is_door_known = ["tokens", "publish_listen", "public_url"]
+            .into_iter()
+            .all(is_known);
+        if !confined && self.tokens.is_none() && is_door_known {
             problems.push(
                 "anybody who can reach the server could publish: make a token with `simplefeed-server \
                  token new` and name its file with --tokens, or take publishing requests on loopback or a \
                  Unix socket only, with --publish-listen"
                     .into(),
             );
+        }
+    }
+
+    /// Checks what is at the paths of folders, and that each listener has an address of its own.
+    fn check_folders(&self, problems: &mut Vec<String>) {
+        let folders = [("data", Some(&self.data)), ("www", self.www.as_ref())];
+        for (name, path) in folders {
+            if let Some(path) =
+                path.filter(|path| fs::metadata(path).is_ok_and(|found| !found.is_dir()))
+            {
+                problems.push(format!("{name}: {} is not a folder", path.display()));
+            }
+        }
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let data = absolute(&self.data);
+        if let Some(www) = self.www.as_deref().map(absolute)
+            && www.starts_with(&data)
+            && !www.starts_with(data.join("www"))
+        {
+            let (www, data) = (www.display(), data.display());
+            problems.push(format!(
+                "www: {www} is in the data folder, where only {data}/www is for documents"
+            ));
+        }
+        let publish = match self.publish_listen {
+            Some(Door::Address(address)) => Some(address),
+            _ => None,
+        };
+        let listeners = [
+            ("listen", Some(self.listen)),
+            ("publish_listen", publish),
+            ("metrics_listen", self.metrics_listen),
+        ];
+        let mut taken: Vec<(&str, SocketAddr)> = vec![];
+        for (name, address) in listeners {
+            // Port 0 is any free one.
+            let Some(address) = address.filter(|address| address.port() != 0) else {
+                continue;
+            };
+            if let Some((other, _)) = taken.iter().find(|(_, taken)| *taken == address) {
+                problems.push(format!(
+                    "{name} and {other} are the same address, {address}"
+                ));
+            }
+            taken.push((name, address));
         }
     }
 
@@ -381,7 +433,7 @@ impl Config {
             listen,
             ..self.clone()
         };
-        there.check(&mut problems);
+        there.check(&[], &mut problems);
         if problems.is_empty() {
             Ok(())
         } else {
@@ -517,11 +569,35 @@ pub fn keys_in(path: &Path) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-fn read_file(path: &Path) -> Result<ConfigFile, String> {
+/// What is wrong in a configuration file.
+#[derive(Default)]
+struct FileProblems {
+    problems: Vec<String>,
+    /// The keys whose values are not known.
+    keys: Vec<String>,
+}
+
+/// Reads a configuration file. Each key is read for itself, so that all that is wrong is told.
+fn read_file(path: &Path) -> Result<(ConfigFile, FileProblems), ConfigError> {
+    // Without the file, nothing else can be said.
+    let unreadable = |problem: String| ConfigError {
+        problems: vec![problem],
+    };
     let text = fs::read_to_string(path)
-        .map_err(|error: io::Error| format!("cannot read {}: {error}", path.display()))?;
-    toml::from_str(&text)
-        .map_err(|error| format!("{}: {}", path.display(), error.to_string().trim()))
+        .map_err(|error| unreadable(format!("cannot read {}: {error}", path.display())))?;
+    let told = |error: toml::de::Error| format!("{}: {}", path.display(), error.to_string().trim());
+    let mut table: toml::Table = text.parse().map_err(|error| unreadable(told(error)))?;
+    let mut wrong = FileProblems::default();
+    for (key, value) in table.clone() {
+        let alone = toml::Table::from_iter([(key.clone(), value)]);
+        if let Err(error) = alone.try_into::<ConfigFile>() {
+            wrong.problems.push(told(error));
+            table.remove(&key);
+            wrong.keys.push(key);
+        }
+    }
+    let file = table.try_into().map_err(|error| unreadable(told(error)))?;
+    Ok((file, wrong))
 }
 
 fn problem_of_url(url: &Url) -> Option<&'static str> {

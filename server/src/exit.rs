@@ -41,6 +41,7 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
         Some(OpenError::Locked { .. }) => LOCKED,
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,
         Some(OpenError::Absent { .. }) => NOT_FOUND,
+        Some(OpenError::Foreign { .. }) => USAGE,
         _ if damaged => INTEGRITY,
         _ => match error.downcast_ref() {
             Some(RecoverError::Nothing { .. }) => NOT_FOUND,

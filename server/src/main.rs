@@ -229,10 +229,7 @@ fn main() -> ExitCode {
     let outcome = match line.command {
         Command::Serve(args) => serve(*args),
         Command::Health(args) => health(&args),
-        Command::Config(ConfigCommand::Check(args)) => configured(*args).and_then(|config| {
-            config.access()?;
-            Ok(exit::OK)
-        }),
+        Command::Config(ConfigCommand::Check(args)) => configured(*args).map(|_config| exit::OK),
         Command::Config(ConfigCommand::Show(args)) => show(args, &matches),
         Command::Demo => demo::demo(),
         Command::Token(TokenCommand::New(args)) => new_token(&args),
@@ -341,11 +338,20 @@ fn serve(args: ServeArgs) -> anyhow::Result<u8> {
 /// Makes a token.
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     let (token, line) = access::new_token(&args.name, args.right, &args.feeds, args.until)?;
+    if let Some(until) = args.until.filter(|until| until.has_passed()) {
+        eprintln!("warning: {until} has passed, so nobody is let in with this token");
+    }
     match &args.tokens {
         None => eprintln!("{line}"),
         Some(path) => {
-            add_token(path, &line)
+            let before = add_token(path, &line)
                 .with_context(|| format!("cannot write to {}", path.display()))?;
+            if tokens_of(&before, &args.name).count() > 0 {
+                eprintln!(
+                    "note: {} has another token there; `token revoke` revokes both",
+                    args.name
+                );
+            }
         }
     }
     println!("{token}");
@@ -369,10 +375,7 @@ fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
 fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     let path = &args.tokens.tokens;
     let text = read_tokens(path)?;
-    let is_theirs = |line: &&str| {
-        access::is_grant(line) && line.trim().split(':').next() == Some(args.name.as_str())
-    };
-    let revoked = text.lines().filter(is_theirs).count();
+    let revoked = tokens_of(&text, &args.name).count();
     if revoked == 0 {
         eprintln!(
             "error: nobody called {:?} has a token in {}",
@@ -381,14 +384,29 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
         );
         return Ok(exit::NOT_FOUND);
     }
-    let kept = text.lines().filter(|line| !is_theirs(line));
+    let kept = text.lines().filter(|line| !is_of(line, &args.name));
     let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
     replace_tokens(path, &kept).with_context(|| format!("cannot write {}", path.display()))?;
+    let (tokens, are) = if revoked == 1 {
+        ("token", "is")
+    } else {
+        ("tokens", "are")
+    };
+    let name = &args.name;
     eprintln!(
-        "{revoked} tokens of {} are revoked; a running server takes note with SIGHUP.",
-        args.name
+        "{revoked} {tokens} of {name} {are} revoked; a running server takes note with SIGHUP."
     );
     Ok(exit::OK)
+}
+
+/// Returns the lines of a holder in a file of tokens.
+fn tokens_of<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter(move |line| is_of(line, name))
+}
+
+/// Returns whether a line of a file of tokens is a holder's.
+fn is_of(line: &str, name: &str) -> bool {
+    access::is_grant(line) && line.trim().split(':').next() == Some(name)
 }
 
 /// Returns the text of a file of tokens that a server would take.
@@ -419,8 +437,8 @@ fn replace_tokens(path: &Path, text: &str) -> std::io::Result<()> {
     fs::rename(&temporary, path)
 }
 
-/// Adds a line to a file of tokens, which stays one that a server can read.
-fn add_token(path: &Path, line: &str) -> std::io::Result<()> {
+/// Adds a line to a file of tokens, which stays one that a server can read. Returns what was there before.
+fn add_token(path: &Path, line: &str) -> std::io::Result<String> {
     let mut options = OpenOptions::new();
     let mut file = options
         .create(true)
@@ -435,7 +453,8 @@ fn add_token(path: &Path, line: &str) -> std::io::Result<()> {
     } else {
         "\n"
     };
-    file.write_all(format!("{end}{line}\n").as_bytes())
+    file.write_all(format!("{end}{line}\n").as_bytes())?;
+    Ok(before)
 }
 
 /// Runs a server until the process is asked to end.

@@ -75,8 +75,8 @@ fn servers_refuse_what_they_cannot_do() {
             "--listen",
             "127.0.0.1:0",
         ],
-        1,
-        "cannot create",
+        2,
+        "is not a folder",
     );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -533,5 +533,55 @@ fn the_command_speaks_to_people_and_programs() {
         text(&verbose.stderr).contains("note: nothing newer"),
         "{}",
         text(&verbose.stderr)
+    );
+}
+
+/// Each message of a wrong command line names the way on.
+#[test]
+fn refusals_name_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let tokens = tokens.to_str().unwrap();
+    let new = [
+        "token", "new", "shop", "--right", "admin", "--feeds", "*", "--tokens", tokens,
+    ];
+    assert!(run("simplefeed-server", &new, b"").status.success());
+    let server = Server::start(&folder.path().join("data"), &[]);
+    let guarded = Server::start(&folder.path().join("guarded"), &["--tokens", tokens]);
+    server.publish("a", &events(3));
+    let url = server.url("/feeds/a");
+    let without = url.trim_start_matches("http://");
+    let bookmark = folder.path().join("bookmark");
+    let bookmark = bookmark.to_str().unwrap();
+    let event = folder.path().join("event.ndjson");
+    std::fs::write(&event, "{}").unwrap();
+    let event = event.to_str().unwrap();
+    for args in [
+        ["replay", without],
+        ["append", without],
+        ["replay", "localhost:8080/a"],
+    ] {
+        check("simplefeed", &args, 2, "begins with http://");
+    }
+    check(
+        "simplefeed",
+        &["append", &guarded.url("/feeds/a"), event],
+        12,
+        "--token-file",
+    );
+    for args in [
+        &["replay", &url, "--since", "urn:none"][..],
+        &[
+            "bookmark", "set", bookmark, "--url", &url, "--entry", "urn:none",
+        ],
+    ] {
+        check("simplefeed", args, 13, "--format id");
+    }
+    let secure = url.replace("http:", "https:");
+    check(
+        "simplefeed",
+        &["append", &secure, event],
+        1,
+        "does not speak TLS",
     );
 }

@@ -144,7 +144,7 @@ fn an_archive_of_somebody_else_is_imported() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(15), "{said}");
     assert!(
-        said.contains("urn:2") && said.contains("1 entries were there with another content"),
+        said.contains("urn:2") && said.contains("1 entry was there with another content"),
         "{said}"
     );
     assert_eq!(feed_id(&server, "blog"), "urn:blog");

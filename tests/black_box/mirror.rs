@@ -396,3 +396,39 @@ fn a_circle_is_walked_once() {
     );
     assert!(site.asked().len() < 10);
 }
+
+/// A mistyped folder keeps what is in it: `5.atom` of somebody else is not replaced.
+#[test]
+fn a_mirror_is_made_where_nothing_else_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &["--document-entries", "10"]);
+    server.publish("a", &events(0..25));
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("recent.atom"), "precious").unwrap();
+    let url = server.url("/feeds/a");
+    let refused = run(
+        "simplefeed",
+        &["mirror", &url, other.to_str().unwrap()],
+        b"",
+    );
+    assert_eq!(refused.status.code(), Some(2));
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("no mirror") && said.contains("recent.atom"),
+        "{said}"
+    );
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+    assert_eq!(
+        fs::read_to_string(other.join("recent.atom")).unwrap(),
+        "precious"
+    );
+    // The root of a file system, and a mirror that was killed before it had written anything.
+    for begun in ["lost+found", ".mirror.lock"] {
+        let folder = folder.path().join(begun.trim_start_matches('.'));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(begun), "").unwrap();
+        simplefeed(&["mirror", &url, folder.to_str().unwrap()], b"");
+        assert!(folder.join("1.atom").exists(), "{begun}");
+    }
+}

@@ -362,3 +362,33 @@ fn a_closed_stderr_is_no_panic() {
         text(&ran.stdout)
     );
 }
+
+/// What is not UTF-8 is the input's fault, told with its line: not a damaged bookmark, and not a changed history.
+#[test]
+fn input_that_is_no_text_is_told_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let url = server.url("/feeds/a");
+    let list = folder.path().join("list.txt");
+    fs::write(&list, b"http://127.0.0.1:1/\xff\n").unwrap();
+    let refused = |args: &[&str], input: &[u8], words: &str| {
+        let refused = run("simplefeed", args, input);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    };
+    let lines = b"{\"id\":\"urn:t:1\"}\n{\"title\":\"\xff\"}\n";
+    refused(&["append", &url], lines, "line 2 of the input is not UTF-8");
+    refused(&["append", &url], b"<entry>\xff</entry>", "is not UTF-8");
+    refused(
+        &["watch", list.to_str().unwrap()],
+        b"",
+        "list.txt is not UTF-8",
+    );
+    refused(&["watch", "-"], b"\xff", "is not UTF-8");
+    assert_eq!(
+        ids(&server, "a"),
+        ["urn:t:1"],
+        "what comes before it is published"
+    );
+}

@@ -416,10 +416,10 @@ fn a_new_log_is_told_and_begun_where_nothing_else_is() {
         "127.0.0.1:0",
     ];
     let refused = run("simplefeed-server", &args, b"");
-    assert!(!refused.status.success());
+    assert_eq!(refused.status.code(), Some(2));
     let said = text(&refused.stderr);
     assert!(
-        said.contains("photos.zip") && said.contains("empty folder"),
+        said.contains("photos.zip") && said.contains("holds no log"),
         "{said}"
     );
     assert_eq!(
@@ -446,6 +446,15 @@ fn tokens_are_listed_and_revoked() {
         text(&made.stdout).trim().to_owned()
     };
     let shop = new("shop", &[]);
+    let said = |args: &[&str]| text(&command(args).stderr);
+    let more = ["--right", "read", "--feeds", "b"];
+    let twice = said(&[&["new", "twice"], &more[..]].concat());
+    assert_eq!(twice, "");
+    let twice = said(&[&["new", "twice"], &more[..]].concat());
+    assert!(twice.contains("another token"), "{twice}");
+    let passed = said(&[&["new", "twice", "--until", "2020-01-01"], &more[..]].concat());
+    assert!(passed.contains("2020-01-01 has passed"), "{passed}");
+    assert!(said(&["revoke", "twice"]).contains("3 tokens of twice are revoked"));
     let gone = new("gone", &["--until", "2020-01-01"]);
     new("lasting", &["--until", "2999-12-31"]);
     assert_eq!(
@@ -496,6 +505,45 @@ fn a_configuration_is_told_all_that_is_wrong() {
     for wrong in ["document_entries", "line 1", "data folder"] {
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
+    let checked = |settings: &str| {
+        fs::write(&config, settings).unwrap();
+        let args = ["config", "check", "--config", config.to_str().unwrap()];
+        let checked = run("simplefeed-server", &args, b"");
+        assert_eq!(checked.status.code(), Some(2), "{settings}");
+        text(&checked.stderr)
+    };
+    // A value that cannot be read hides none of the others, and is not told as absent.
+    let data = folder.path().join("data");
+    let said = checked(&format!(
+        "data = 7\nlisten = \"nowhere\"\nconections = 3\nwww = {tokens:?}\ndocument_entries = 0\n"
+    ));
+    for wrong in [
+        "`data`",
+        "`listen`",
+        "`conections`",
+        "not a folder",
+        "document_entries",
+    ] {
+        assert!(said.contains(wrong), "{wrong}: {said}");
+    }
+    assert!(!said.contains("not given"), "{said}");
+    let said = checked(&format!(
+        "data = {data:?}\nwww = {:?}\nlisten = \"{listen}\"\nmetrics_listen = \"{listen}\"\n",
+        data.join("sled/www")
+    ));
+    for wrong in ["is in the data folder", "metrics_listen and listen"] {
+        assert!(said.contains(wrong), "{wrong}: {said}");
+    }
+    let said = checked("data = \n");
+    assert!(
+        said.contains("line 1")
+            && said
+                .lines()
+                .filter(|line| line.starts_with("error"))
+                .count()
+                == 1,
+        "{said}"
+    );
     // `health --config` finds the server's address.
     fs::write(&config, format!("listen = \"{listen}\"\n")).unwrap();
     let health = || {

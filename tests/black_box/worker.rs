@@ -523,3 +523,29 @@ fn entries_can_be_spread_over_time() {
         began.elapsed()
     );
 }
+
+/// A mistyped folder is not made a state folder: nothing of somebody else's is read as state, or replaced.
+#[test]
+fn state_is_kept_where_nothing_else_is() {
+    let scene = Scene::new();
+    let feed = scene.feed();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("lock"), "precious").unwrap();
+    let other = folder.path().to_str().unwrap();
+    for args in [
+        &["replay", &feed, "--state", other][..],
+        &["replay", &feed, "--state", other, "--exec", "cat"],
+        &[
+            "replay", &feed, "--state", other, "--exec", "cat", "--batch", "9",
+        ],
+        &["watch", &feed, "--state", other],
+    ] {
+        let refused = run("simplefeed", args, b"");
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("holds no state, but \"lock\""), "{said}");
+        let left = fs::read_dir(other).unwrap().count();
+        let lock = fs::read_to_string(folder.path().join("lock")).unwrap();
+        assert_eq!((left, &*lock), (1, "precious"), "{args:?}");
+    }
+}

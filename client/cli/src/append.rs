@@ -56,10 +56,11 @@ async fn append_all(
     let mut input = open(file)?;
     let (first, line) = first_byte(&mut input)?;
     if first == Some(b'<') {
-        let mut text = String::new();
+        let mut text = vec![];
         input
-            .read_to_string(&mut text)
+            .read_to_end(&mut text)
             .context("cannot read the input")?;
+        let text = String::from_utf8(text).context("the input is not UTF-8")?;
         let entries = elements(&text)?.into_iter().map(Publication::Atom);
         return publish(publisher, entries, report).await;
     }
@@ -123,7 +124,7 @@ async fn append_events(
         }
     }
     match reader.join() {
-        Ok(read) => read.context("cannot read the input"),
+        Ok(read) => read,
         Err(_) => anyhow::bail!("reading the input failed"),
     }
 }
@@ -149,11 +150,13 @@ pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
 }
 
 /// Reads events from an input whose first line has the number `first`.
-fn read_events(input: Input, first: u64, sender: &mpsc::Sender<Numbered>) -> io::Result<()> {
+fn read_events(input: Input, first: u64, sender: &mpsc::Sender<Numbered>) -> anyhow::Result<()> {
     let mut events = Events::default();
     let mut found = vec![];
-    for (number, line) in (first..).zip(input.lines()) {
-        events.line(number, &line?, &mut found);
+    for (number, line) in (first..).zip(input.split(b'\n')) {
+        let line = String::from_utf8(line.context("cannot read the input")?);
+        let line = line.with_context(|| format!("line {number} of the input is not UTF-8"))?;
+        events.line(number, &line, &mut found);
         for event in found.drain(..) {
             // A missing receiver means that publishing failed and printed its error.
             if sender.blocking_send(event).is_err() {
@@ -250,8 +253,9 @@ impl Report {
         }
         if is_all || self.entries > 0 {
             say::note(&format!(
-                "Appended {} entries, {} were there before.",
-                self.appended, self.duplicates
+                "Appended {}, {} there before.",
+                say::count(self.appended, "entry", "entries"),
+                say::count(self.duplicates, "was", "were")
             ));
         }
     }

@@ -129,8 +129,8 @@ impl Batches {
                 return Ok(Some(code));
             }
             say::warning(&format!(
-                "the command failed for {} entries, the first of them {}: {error}; trying again in {} s",
-                batch.entries,
+                "the command failed for {}, the first of them {}: {error}; trying again in {} s",
+                say::count(batch.entries, "entry", "entries"),
                 batch.first,
                 pause.as_secs()
             ));

@@ -104,6 +104,7 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
 fn code_of_state(error: &StateError) -> u8 {
     match error {
         StateError::Locked { .. } => LOCKED,
+        StateError::Foreign { .. } => USAGE,
         StateError::Io { source, .. } => code_of_file(source),
         _ => OTHER,
     }
@@ -128,10 +129,21 @@ fn code_of_fetch(error: &FetchError) -> u8 {
     }
 }
 
+const HINT_URL: &str = "a URL begins with http:// or https://.";
+const HINT_TOKEN: &str = "give a token with --token-file FILE, or in $SIMPLEFEED_TOKEN.";
+
 /// Returns what the user can do about an error, where there is one thing.
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
-    if let Some(PublishError::Refused { status: 405, .. }) = error.downcast_ref() {
-        return Some("publish to the feed's own URL, which ends in its name.");
+    match error.downcast_ref() {
+        Some(PublishError::Refused { status: 405, .. }) => {
+            return Some("publish to the feed's own URL, which ends in its name.");
+        }
+        Some(PublishError::Refused { status: 401, .. }) => return Some(HINT_TOKEN),
+        Some(PublishError::Url { .. }) => return Some(HINT_URL),
+        _ => {}
+    }
+    if let Some(FetchError::Unauthorized { status: 401, .. }) = error.downcast_ref() {
+        return Some(HINT_TOKEN);
     }
     if let Some(WorkerError::TooManyParked { .. }) = error.downcast_ref() {
         return Some(
@@ -149,8 +161,11 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         ConsumerError::Walk(WalkError::Backwards { .. }) => {
             Some("give the URL of the feed's newest document.")
         }
+        ConsumerError::Url { .. } | ConsumerError::Scheme { .. } => Some(HINT_URL),
+        ConsumerError::Fetch(FetchError::Unauthorized { status: 401, .. }) => Some(HINT_TOKEN),
         ConsumerError::Walk(error) if error.is_gap() => Some(
-            "to go on from what there is, use --on-gap go-on; from another place, `simplefeed bookmark set`.",
+            "to go on from what there is, use --on-gap go-on; to begin after another entry, --since ID or \
+             `simplefeed bookmark set`. `simplefeed replay URL --format id` prints the ids there are.",
         ),
         ConsumerError::Walk(WalkError::HistoryChanged { .. }) => Some(
             "the server was rolled back or rebuilt, or a document was changed; what was read before \

@@ -292,14 +292,14 @@ impl<'p> Import<'p> {
         self.report.finish(is_all);
         if self.conflicts > 0 {
             say::note(&format!(
-                "{} entries were there with another content, which stays.",
-                self.conflicts
+                "{} there with another content, which stays.",
+                say::count(self.conflicts, "entry was", "entries were")
             ));
         }
         if self.skipped > 0 {
             say::note(&format!(
-                "{} entries were refused and are skipped.",
-                self.skipped
+                "{} skipped, as the server refused.",
+                say::count(self.skipped, "entry is", "entries are")
             ));
         }
         (self.conflicts, self.skipped)

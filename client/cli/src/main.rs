@@ -70,7 +70,10 @@ enum Command {
     /// Publish NDJSON events, or Atom entries, to a feed
     #[command(after_help = "Examples:\n  \
         printf '%s\\n' '{\"id\":\"urn:order:1\",\"content\":{\"total\":3}}' | simplefeed append URL\n  \
-        simplefeed replay URL1 | simplefeed append URL2")]
+        simplefeed replay URL1 | simplefeed append URL2\n\n\
+        A server that gives no answer is asked 8 times in two and a half minutes; each failure is a warning. Then the\n\
+        exit code is 14, and whether the last batch is stored is unknown: publish it again, with the same ids.\n\
+        Lines without ids get one each time they are read, and are then stored twice.")]
     Append(append::AppendArgs),
     /// Publish a feed from elsewhere, with its ids
     #[command(

@@ -30,10 +30,13 @@ use simplefeed_core::{
 };
 use url::Url;
 
-use crate::{exit, lint::leads_the_wrong_way, say, source::SourceArgs};
+use crate::{exit, exit::Usage, lint::leads_the_wrong_way, say, source::SourceArgs};
 
 /// What is remembered about the copy.
 const MEMORY: &str = ".mirror.json";
+
+/// Held while a mirror is at work; every mirror has it from its beginning.
+const LOCK: &str = ".mirror.lock";
 
 /// How often the newest documents are looked at again because they changed meanwhile.
 const LOOKS: u32 = 5;
@@ -52,6 +55,7 @@ pub(crate) struct MirrorArgs {
 pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
     fs::create_dir_all(&args.folder)
         .with_context(|| format!("cannot use {}", args.folder.display()))?;
+    check_folder(&args.folder)?;
     let _lock = lock(&args.folder)?;
     let mut mirror = Mirror {
         fetcher: args.source.fetcher(&args.url)?,
@@ -62,7 +66,10 @@ pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
         written: 0,
     };
     mirror.sync(&args.url).await?;
-    say::note(&format!("{} files are new.", mirror.written));
+    say::note(&format!(
+        "{} new.",
+        say::count(mirror.written, "file is", "files are")
+    ));
     Ok(exit::OK)
 }
 
@@ -408,9 +415,29 @@ fn copied(path: &Path, url: &Url) -> anyhow::Result<Option<Document>> {
     }
 }
 
+/// Checks that a folder is a mirror or empty, because a mirror replaces files.
+fn check_folder(folder: &Path) -> anyhow::Result<()> {
+    if [LOCK, MEMORY].iter().any(|name| folder.join(name).exists()) {
+        return Ok(());
+    }
+    let unusable = || format!("cannot use {}", folder.display());
+    for item in fs::read_dir(folder).with_context(unusable)? {
+        let name = item.with_context(unusable)?.file_name();
+        // The root of a file system has it.
+        if name != "lost+found" {
+            let (folder, name) = (folder.display(), name.display());
+            return Err(Usage(format!(
+                "{folder} is no mirror and holds {name}: give a folder that is empty or does not exist yet"
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
 /// Locks a folder until what is returned is dropped.
 fn lock(folder: &Path) -> anyhow::Result<File> {
-    let path = folder.join(".mirror.lock");
+    let path = folder.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| format!("cannot use {}", path.display()))?;
     match file.try_lock() {

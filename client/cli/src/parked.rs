@@ -239,8 +239,10 @@ async fn retry(
     });
     let retried = retried.await?;
     say::note(&format!(
-        "{} entries were handled, {} failed, {} wait behind one with the same key.",
-        retried.handled, retried.failed, retried.waiting
+        "{} handled, {} failed, {} behind one with the same key.",
+        say::count(retried.handled, "entry was", "entries were"),
+        retried.failed,
+        say::count(retried.waiting, "waits", "wait")
     ));
     let done = retried.failed + retried.waiting == 0;
     Ok(if done { exit::OK } else { exit::PARTIAL })

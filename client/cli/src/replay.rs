@@ -49,7 +49,8 @@ pub(crate) struct ReplayArgs {
     /// 90m or 2d, or the id of the entry to begin after [default: oldest; newest for tail]
     #[arg(long, value_parser = since::parse)]
     since: Option<Since>,
-    /// File that remembers the last entry printed; the next run begins after it
+    /// File that remembers the last entry printed; the next run begins after it. The empty file .NAME.lock beside it
+    /// keeps two runs apart
     #[arg(long, value_name = "FILE", conflicts_with_all = ["state", "exec"])]
     bookmark: Option<PathBuf>,
     #[command(flatten)]
@@ -57,7 +58,7 @@ pub(crate) struct ReplayArgs {
     /// How to print an entry [default: text on a terminal, else ndjson]
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
-    /// Stop after this many entries
+    /// Stop after this many entries; not with --exec
     #[arg(long, value_name = "N", conflicts_with = "exec")]
     limit: Option<u64>,
     /// Hand over at most this many entries a second
@@ -206,8 +207,10 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
     };
     if tally.skipped + tally.parked > 0 {
         say::note(&format!(
-            "{} entries were handled, {} skipped, {} parked.",
-            tally.handled, tally.skipped, tally.parked
+            "{} handled, {} skipped, {} parked.",
+            say::count(tally.handled, "entry was", "entries were"),
+            tally.skipped,
+            tally.parked
         ));
         // Who follows has told of each, and was only asked to end.
         if !follow && ended_by == exit::OK {
@@ -273,7 +276,10 @@ impl Observer for Warnings {
     }
 
     fn behind(&mut self, entries: u64) {
-        say::detail(&format!("{entries} entries to go"));
+        say::detail(&format!(
+            "{} to go",
+            say::count(entries, "entry", "entries")
+        ));
     }
 
     fn caught_up(&mut self) {

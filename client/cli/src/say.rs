@@ -4,6 +4,7 @@
 
 use std::{
     error::Error,
+    fmt::Display,
     io::{self, IsTerminal as _, Write as _},
     sync::OnceLock,
 };
@@ -109,6 +110,15 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
 fn line(text: &str) {
     let mut stderr = io::stderr().lock();
     let _closed = writeln!(stderr, "{text}").is_err();
+}
+
+/// Returns a number with the words behind it, as they are for one or for any other number.
+pub(crate) fn count<N>(number: N, one: &str, many: &str) -> String
+where
+    N: Copy + From<u8> + PartialEq + Display,
+{
+    let words = if number == N::from(1) { one } else { many };
+    format!("{number} {words}")
 }
 
 /// Returns an error with its causes, on one line.

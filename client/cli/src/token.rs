@@ -31,8 +31,10 @@ impl TokenArgs {
     pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
         let (text, place) = match &self.token_file {
             Some(path) => {
-                let text = fs::read_to_string(path)
+                let text = fs::read(path)
                     .with_context(|| format!("cannot read the token in {}", path.display()))?;
+                // What is not UTF-8 is no token.
+                let text = String::from_utf8(text).unwrap_or_default();
                 (text, path.display().to_string())
             }
             None => match env::var(VARIABLE) {

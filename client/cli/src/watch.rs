@@ -136,8 +136,8 @@ fn told(tally: Tally) -> String {
         sweeps,
     } = tally;
     format!(
-        "{documents} requests for SUP documents; looks at feeds: {first} first ones, {pings} because of pings, \
-         {background} in the background; {gaps} gaps in SUP documents, {sweeps} sweeps."
+        "Looks at feeds: {first} first ones, {pings} after news in a SUP document, {background} by interval. \
+         SUP documents: {documents} requests, {gaps} gaps, {sweeps} of them closed by a look at every feed."
     )
 }
 
@@ -149,15 +149,17 @@ fn listed(arguments: &[String]) -> anyhow::Result<Vec<String>> {
             urls.push(argument.clone());
             continue;
         }
-        let mut text = String::new();
+        let mut text = vec![];
         if argument == "-" {
             io::stdin()
-                .read_to_string(&mut text)
+                .read_to_end(&mut text)
                 .context("cannot read stdin")?;
         } else {
-            text = fs::read_to_string(argument)
+            text = fs::read(argument)
                 .with_context(|| format!("cannot read the list of feeds {argument}"))?;
         }
+        let text = String::from_utf8(text)
+            .with_context(|| format!("the list of feeds {argument} is not UTF-8"))?;
         let found = in_list(&text).with_context(|| format!("in {argument}"))?;
         urls.extend(found);
     }

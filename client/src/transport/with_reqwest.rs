@@ -2,7 +2,10 @@
 //!
 //! Shell: the network.
 
-use std::io::Write as _;
+use std::{
+    error::Error,
+    io::{self, Write as _},
+};
 
 use flate2::write::MultiGzDecoder;
 
@@ -189,7 +192,7 @@ fn check(bytes: usize, max: usize) -> Result<(), TransportError> {
 }
 
 /// A body that does not unpack counts as truncated, so the request is retried.
-fn broken(error: std::io::Error) -> TransportError {
+fn broken(error: io::Error) -> TransportError {
     TransportError {
         detail: "the answer broke off".into(),
         transient: true,
@@ -205,8 +208,11 @@ impl Transport for ReqwestTransport {
 
 /// A request that failed on the way may succeed later; one that could not be made will not.
 fn failed(error: reqwest::Error) -> TransportError {
-    let transient = !error.is_builder();
-    let detail = if error.is_connect() {
+    let is_no_tls = is_no_tls(&error);
+    let transient = !error.is_builder() && !is_no_tls;
+    let detail = if is_no_tls {
+        "the server does not speak TLS there, as https has it"
+    } else if error.is_connect() {
         "cannot connect"
     } else if error.is_timeout() {
         "the server took too long"
@@ -220,6 +226,20 @@ fn failed(error: reqwest::Error) -> TransportError {
         transient,
         source: Some(Box::new(error.without_url())),
     }
+}
+
+/// Returns whether the other side sent something else than TLS.
+fn is_no_tls(error: &dyn Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(rustls::Error::InvalidMessage(_)) = error.downcast_ref() {
+            return true;
+        }
+        // The source of an I/O error is that of the error it holds.
+        let held = error.downcast_ref().and_then(io::Error::get_ref);
+        cause = held.map_or_else(|| error.source(), |held| Some(held));
+    }
+    false
 }
 
 #[cfg(test)]

@@ -474,6 +474,8 @@ async fn a_kill_after_a_failure_is_told_as_a_kill() {
 #[tokio::test(start_paused = true)]
 async fn a_torn_line_stays_alone() {
     let scene = Scene::new(Fails, &[2], usize::MAX);
+    // What makes a folder a state folder.
+    fs::create_dir(scene.folder.path().join("parked")).unwrap();
     let path = scene.folder.path().join("record.ndjson");
     fs::write(&path, "{\"at\":\"2026").unwrap();
     scene

@@ -7,6 +7,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
+    fmt,
     hash::{Hash, Hasher},
     ops::Deref,
     sync::Arc,
@@ -15,7 +16,7 @@ use std::{
 use super::XML;
 
 /// The name of a namespace. A copy costs nothing, however long the name is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Namespace<'a> {
     /// A name as it stands in the document.
     Written(&'a str),
@@ -32,6 +33,13 @@ impl<'a> Namespace<'a> {
             Cow::Borrowed(name) => Self::Written(name),
             Cow::Owned(name) => Self::Decoded(name.into()),
         }
+    }
+}
+
+/// Shows the name: how it is held says nothing to whoever reads a message.
+impl fmt::Debug for Namespace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
     }
 }
 

@@ -98,7 +98,9 @@ pub enum OpenError {
         free: u64,
     },
     /// There is no log in the folder, and something else is.
-    #[error("{folder} holds no log, but {found}: a new log is begun in an empty folder")]
+    #[error(
+        "{folder} holds no log, but {found:?}: check --data, or give a folder that is empty or does not exist yet"
+    )]
     Foreign {
         /// The folder.
         folder: PathBuf,
