@@ -17,6 +17,7 @@ use url::Url;
 
 use crate::{exit, format::one_line, say, source::SourceArgs};
 
+mod explained;
 mod rules;
 
 use rules::{Page, Rules, Severity};
@@ -25,7 +26,11 @@ use rules::{Page, Rules, Severity};
 #[derive(Args, Debug)]
 pub(crate) struct LintArgs {
     /// URL of the feed, or of any of its documents
-    url: Url,
+    #[arg(required_unless_present = "explain")]
+    url: Option<Url>,
+    /// Print the rule with this id, as FH-5, and its source
+    #[arg(long, value_name = "ID", conflicts_with = "url")]
+    explain: Option<String>,
     /// Print one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -34,15 +39,19 @@ pub(crate) struct LintArgs {
 }
 
 pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
+    if let Some(id) = &args.explain {
+        return explain(id);
+    }
+    let url = args.url.context("clap asks for a URL")?;
     let mut lint = Lint {
-        fetcher: args.source.fetcher(&args.url)?,
+        fetcher: args.source.fetcher(&url)?,
         documents_max: args.source.documents_max(),
         rules: Rules::default(),
         archives: vec![],
         visited: HashSet::new(),
         inverted: false,
     };
-    lint.walk(&args.url).await?;
+    lint.walk(&url).await?;
     lint.look_again().await;
     let Rules {
         findings,
@@ -80,6 +89,20 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
         .iter()
         .any(|finding| finding.severity > Severity::Note);
     Ok(if wrong { exit::OTHER } else { exit::OK })
+}
+
+/// Prints a rule.
+fn explain(id: &str) -> anyhow::Result<u8> {
+    let Some(rule) = explained::explain(id) else {
+        let error = anyhow::anyhow!("there is no rule {id}");
+        let hint = Some("a finding names its rule behind error, warning or note.");
+        say::error(&error, hint, exit::NOT_FOUND);
+        return Ok(exit::NOT_FOUND);
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "{rule}")?;
+    out.flush()?;
+    Ok(exit::OK)
 }
 
 /// Whether a recent document's archive links lead the wrong way round, as Atom Hopper's.

@@ -120,7 +120,7 @@ enum Command {
     Sup(sup::SupArgs),
     /// Check anybody's feed and its archive
     #[command(
-        after_help = "Example:\n  simplefeed lint https://example.com/news.atom\n\n\
+        after_help = "Examples:\n  simplefeed lint https://example.com/news.atom\n  simplefeed lint --explain FH-5\n\n\
         Exit codes:\n  \
         0 nothing but notes, 1 something is wrong; others if the feed cannot be read"
     )]

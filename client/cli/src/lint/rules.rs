@@ -1,6 +1,6 @@
 //! What is checked of each document, and between neighbours.
 //!
-//! Pure. Rules are named as in `docs/protocol.md`: FH- is RFC 5005, A- RFC 4287, H- HTTP, SF- Simplefeed.
+//! Pure. Rules have the ids of `docs/rules.md`.
 
 use std::{collections::HashMap, fmt};
 
