@@ -551,3 +551,6 @@ impl Planning {
         Ok(digest == earlier.fragment || digest == earlier.sent)
     }
 }
+
+#[cfg(test)]
+mod tests;

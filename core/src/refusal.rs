@@ -3,7 +3,7 @@
 //! Pure. A refusal changes nothing. Over HTTP it becomes a problem document (RFC 9457); its
 //! members are the problem's members.
 
-use crate::{digest::Digest, feed::EntryId};
+use crate::{digest::Digest, feed::EntryId, xml::XmlError};
 
 /// What kind of refusal it is. Each has one problem type and one HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +69,12 @@ impl Refusal {
     /// Returns a refusal of input that has no readable form.
     pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(RefusalKind::Malformed, detail.into())
+    }
+
+    /// Returns a refusal of `text`, which is not XML that we accept.
+    pub(crate) fn not_xml(error: XmlError, text: &str) -> Self {
+        let line = error.line(text);
+        Self::malformed(error.detail).at_line(line)
     }
 
     /// Returns a refusal of readable input that breaks `rule`.

@@ -74,9 +74,11 @@ pub fn scan(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
 ///
 /// As [`scan`].
 pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
-    let mut tokens = Tokens::new(text).map_err(|error| error.refusal(text))?;
+    let mut tokens = Tokens::new(text).map_err(|error| Refusal::not_xml(error, text))?;
     let text = tokens.text();
-    let first = tokens.read().map_err(|error| error.refusal(text))?;
+    let first = tokens
+        .read()
+        .map_err(|error| Refusal::not_xml(error, text))?;
     let drafts = match first {
         Some(Token::Start(root)) if root.is(ATOM, "entry") => {
             let entries = text.get(root.range.start..).unwrap_or_default();
@@ -169,7 +171,7 @@ struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     fn new(text: &'a str, entries_max: usize) -> Result<Self, Refusal> {
-        let tokens = Tokens::new(text).map_err(|error| error.refusal(text))?;
+        let tokens = Tokens::new(text).map_err(|error| Refusal::not_xml(error, text))?;
         let text = tokens.text();
         let inherited_left =
             INHERITED_BATCH_BYTES_MIN.max(INHERITED_PER_BYTE_MAX.saturating_mul(text.len()));
@@ -444,23 +446,29 @@ impl<'a> Scan<'a> {
     // ---- the tokens, as refusals -------------------------------------------------------------
 
     fn next(&mut self) -> Result<Option<Token<'a>>, Refusal> {
-        self.tokens.read().map_err(|error| error.refusal(self.text))
+        self.tokens
+            .read()
+            .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
     fn skip(&mut self) -> Result<(), Refusal> {
-        self.tokens.skip().map_err(|error| error.refusal(self.text))
+        self.tokens
+            .skip()
+            .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
     fn inside(&self, base: &Base, tag: &Tag<'a>) -> Result<Base, Refusal> {
-        base.inside(tag).map_err(|error| error.refusal(self.text))
+        base.inside(tag)
+            .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
     fn is_based(&self, based: bool, tag: &Tag<'a>) -> Result<bool, Refusal> {
-        is_based_inside(based, tag).map_err(|error| error.refusal(self.text))
+        is_based_inside(based, tag).map_err(|error| Refusal::not_xml(error, self.text))
     }
 
     fn value(&self, tag: &Tag<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
-        tag.value(name).map_err(|error| error.refusal(self.text))
+        tag.value(name)
+            .map_err(|error| Refusal::not_xml(error, self.text))
     }
 
     /// Returns the next child element of `parent`, passing over text, or `None` at its end.

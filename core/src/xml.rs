@@ -10,10 +10,7 @@ use std::{borrow::Cow, ops::Range};
 
 use quick_xml::{Reader, events::Event};
 
-use crate::{
-    limits::{BINDINGS_MAX, DEPTH_MAX},
-    refusal::Refusal,
-};
+use crate::limits::{BINDINGS_MAX, DEPTH_MAX};
 
 mod names;
 mod namespace;
@@ -62,12 +59,6 @@ impl XmlError {
     /// Returns the line of `text` where it was noticed, from 1.
     pub fn line(&self, text: &str) -> usize {
         line_of(text, self.offset)
-    }
-
-    /// Returns the refusal that a publisher of `text` gets.
-    pub fn refusal(self, text: &str) -> Refusal {
-        let line = self.line(text);
-        Refusal::malformed(self.detail).at_line(line)
     }
 }
 
