@@ -44,12 +44,11 @@ use crate::{
 
 mod ahead;
 mod builder;
-mod error;
 mod stream;
 
+pub use crate::error::ConsumerError;
 use ahead::Ahead;
 pub use builder::Builder;
-pub use error::ConsumerError;
 pub use stream::Item;
 use stream::Ledger;
 

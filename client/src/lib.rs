@@ -75,6 +75,7 @@ pub mod watcher;
 pub mod publisher;
 pub mod fetch;
 pub mod transport;
+mod error;
 mod files;
 mod patience;
 

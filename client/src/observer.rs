@@ -4,7 +4,7 @@
 
 use simplefeed_core::replay::{Run, WalkError};
 
-use crate::{bookmark::Attempt, consumer::ConsumerError, delivery::Delivery};
+use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
 
 /// Is told what a consumer does and bears. Every method has an empty default.
 ///
