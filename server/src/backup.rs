@@ -8,6 +8,7 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use simplefeed_core::feed::{CommitNumber, DocumentNumber, FeedName};
@@ -15,12 +16,12 @@ use tempfile::TempDir;
 
 use crate::{
     log::{
-        EntryLog, LogError,
+        Commits as _, EntryLog, LogError,
         barrier::{Barrier, sync_folder, sync_tree},
         folder::{OpenError, keep_to_ourselves, mark_restored},
         opening::open_with,
     },
-    views::archive_files::{Archive, ArchiveError},
+    views::{archive_files::Archive, error::ArchiveError},
 };
 
 /// Why a backup failed. What there was of it is removed.
@@ -170,7 +171,7 @@ fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupErr
         // One at a time: a commit may be as large as a request.
         let commit = log.commits(number, 1).map_err(BackupError::Read)?.pop();
         let commit = commit.ok_or(BackupError::Different { commit: number })?;
-        let chain = copy.append(&commit).map_err(BackupError::Write)?;
+        let chain = copy.append(&Arc::new(commit)).map_err(BackupError::Write)?;
         if log.chain(number).map_err(BackupError::Read)? != Some(chain) {
             return Err(BackupError::Different { commit: number });
         }

@@ -24,8 +24,9 @@ use tracing::{info, warn};
 use crate::{
     exit,
     log::EntryLog,
+    stop::Stop,
     upkeep::{Line, Task, run},
-    views::{CommitQueue, archive_files::Archive},
+    views::archive_files::Archive,
 };
 
 /// How soon a task that was asked for is begun, and how soon a server that stops takes no more.
@@ -44,14 +45,9 @@ enum Answer {
     Tell(Line),
 }
 
-/// Does what is asked for at the socket until the queue is closed.
-pub fn serve(
-    listener: &UnixListener,
-    log: &Arc<dyn EntryLog>,
-    archive: &Archive,
-    queue: &CommitQueue,
-) {
-    while !queue.is_closed_within(LOOK) {
+/// Does what is asked for at the socket until the server stops.
+pub fn serve(listener: &UnixListener, log: &Arc<dyn EntryLog>, archive: &Archive, stop: &Stop) {
+    while !stop.is_requested_within(LOOK) {
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };

@@ -20,10 +20,11 @@ use simplefeed_core::{
 };
 
 use crate::{
-    log::EntryLog,
+    log::Series,
     views::{
-        archive_files::{Archive, ArchiveError},
+        archive_files::Archive,
         documents::{Address, Coding, Documents, Resource},
+        error::ArchiveError,
         index,
     },
 };
@@ -55,7 +56,7 @@ pub enum ExportError {
 ///
 /// See [`ExportError`].
 pub fn export(
-    log: &Arc<dyn EntryLog>,
+    log: &Arc<dyn Series>,
     archive: &Archive,
     to: &Path,
     entries: bool,

@@ -4,6 +4,7 @@
 //! at [`publish`]; a read, at [`http`]. The modules, in the order to read them:
 //!
 //! - [`log`]: the entry log, its contract and its two kinds.
+//! - [`head_tag`]: entity tags of a feed's open document, for writer and views.
 //! - [`publish`]: the single writer, with group commit.
 //! - [`views`]: documents, archive files and the archive index, computed from commits.
 //! - [`sup`]: which feeds changed, as told to whoever asks, up to what [`watermark`] says.
@@ -11,6 +12,8 @@
 //! - [`metrics`]: what the server tells about itself.
 //! - [`http`]: routes, conditional requests, codings, problems, and the shell around them.
 //! - [`config`]: settings by flag, environment and file.
+//! - [`error`]: reasons why a server cannot run.
+//! - [`stop`]: the shutdown, as a token that threads share.
 //! - [`listening`]: sockets and signals.
 //! - [`serve`]: all of it together, running.
 //! - [`recover`]: a new log of what is left of a damaged one.
@@ -23,12 +26,15 @@
 pub mod log;
 pub mod views;
 pub mod watermark;
+pub mod head_tag;
 pub mod publish;
 pub mod sup;
 pub mod access;
 pub mod metrics;
 pub mod http;
 pub mod config;
+pub mod error;
+pub mod stop;
 pub mod listening;
 pub mod serve;
 pub mod verify;

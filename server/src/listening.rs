@@ -25,10 +25,10 @@ use tracing::{error, info, warn};
 use crate::{
     access::Access,
     config::{Config, ConfigError, Door, Limits},
+    error::ServeError,
     exit,
     http::{self, Answering, Listener, Rules, Service, handler::Handler},
     metrics::Metrics,
-    serve::ServeError,
     socket,
 };
 

@@ -4,7 +4,7 @@
 //! model that crash tests compare with; both pass the same contract tests and have equal chain
 //! hashes for equal commits.
 
-use std::{io, ops::Range, path::PathBuf};
+use std::{fmt, io, ops::Range, path::PathBuf, sync::Arc};
 
 use simplefeed_core::{
     commit::{Commit, Outline},
@@ -19,6 +19,7 @@ use simplefeed_core::{
     settings::Settings,
 };
 
+pub mod announcements;
 pub mod memory;
 pub mod barrier;
 pub mod witness;
@@ -33,6 +34,8 @@ pub mod space;
 mod salvage;
 #[cfg(test)]
 mod contract;
+
+use announcements::Announcements;
 
 /// The end of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +121,11 @@ impl LogError {
     }
 }
 
-/// A durable, append-only sequence of commits, and what can be looked up in it.
+/// A durable, append-only sequence of commits.
 ///
-/// Readers never see beyond the last commit that [`append`](Self::append) has returned from. There
-/// is one writer.
-pub trait EntryLog: Send + Sync {
-    /// Appends commit `head + 1`, and returns once it would survive a power cut.
+/// Readers never see beyond the last commit that [`append`](Self::append) has returned from. There is one writer.
+pub trait Commits: Send + Sync {
+    /// Appends commit `head + 1`, and returns once it would survive a power cut and is announced.
     ///
     /// # Errors
     ///
@@ -134,7 +136,10 @@ pub trait EntryLog: Send + Sync {
     ///
     /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
     /// it changes.
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
+    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError>;
+
+    /// Returns the announcements of this log's commits.
+    fn announcements(&self) -> &Announcements;
 
     /// Returns the end of the log, as far as readers may see.
     fn head(&self) -> LogHead;
@@ -162,20 +167,18 @@ pub trait EntryLog: Send + Sync {
     ///
     /// See [`LogError`].
     fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError>;
+}
 
+/// Feeds, each with its entries, its documents and its settings, as commits have left them.
+///
+/// Everything that becomes a document reads a series, whether a publisher or a program has made it.
+pub trait Series: Send + Sync {
     /// Returns the entries at the given positions, as far as they exist.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError>;
-
-    /// Returns the entry that has an id, if any. For the writer only, since it sees everything.
-    ///
-    /// # Errors
-    ///
-    /// See [`LogError`].
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
 
     /// Returns the end of a feed.
     ///
@@ -216,7 +219,20 @@ pub trait EntryLog: Send + Sync {
         after: Option<&FeedName>,
         max: usize,
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError>;
+}
 
+/// Entries by their ids.
+pub trait Ids: Send + Sync {
+    /// Returns the entry that has an id, if any. For the writer only, since it sees everything.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
+}
+
+/// Capacity for more commits.
+pub trait Room: Send + Sync {
     /// Returns whether the log takes commits: not any more once one has failed.
     fn is_open(&self) -> bool {
         true
@@ -257,6 +273,17 @@ pub trait EntryLog: Send + Sync {
     }
 }
 
+/// An entry log: the whole of it, for the writer and for upkeep. Everybody else asks for the part that they need.
+pub trait EntryLog: Commits + Series + Ids + Room {}
+
+impl<L: Commits + Series + Ids + Room + ?Sized> EntryLog for L {}
+
+impl fmt::Debug for dyn EntryLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EntryLog").finish_non_exhaustive()
+    }
+}
+
 /// Returns the document that an entry is in: the one it was appended to, by the name it has now.
 ///
 /// # Errors
@@ -276,7 +303,7 @@ fn document_of(log: &dyn EntryLog, feed: FeedKey, entry: &Entry) -> Result<Docum
 ///
 /// [`LogError::Damaged`] if they are not.
 pub fn settings_of(
-    log: &dyn EntryLog,
+    log: &dyn Series,
     feed: FeedKey,
     revision: Revision,
 ) -> Result<Settings, LogError> {

@@ -36,9 +36,9 @@ use tracing::{debug, error, info};
 use uuid::Uuid;
 
 use crate::{
+    head_tag::HeadTag,
     log::{EntryLog, LogError, LogHead, settings_of, space::is_full},
     metrics::Metrics,
-    views::documents::HeadTag,
     watermark::Watermark,
 };
 
@@ -200,9 +200,6 @@ impl Publisher {
     }
 }
 
-/// What the writer is told once a commit may be seen by readers, before anyone is answered.
-pub type OnCommit = Box<dyn FnMut(&Arc<Commit>) + Send>;
-
 /// Starts the writer.
 ///
 /// `clock` tells the time; commits are made later than the one before them, and than what `watermark` has
@@ -212,7 +209,6 @@ pub fn start(
     defaults: Defaults,
     clock: impl Fn() -> Instant + Send + 'static,
     watermark: Arc<Watermark>,
-    on_commit: OnCommit,
     metrics: Arc<Metrics>,
 ) -> (Publisher, JoinHandle<()>) {
     let (queue, requests) = sync_channel(QUEUE_MAX);
@@ -221,7 +217,6 @@ pub fn start(
         defaults,
         clock: Box::new(clock),
         watermark,
-        on_commit,
         metrics,
         requests,
         kept: Cache::new(KEPT_FEEDS_MAX),
@@ -246,7 +241,6 @@ struct Writer {
     defaults: Defaults,
     clock: Box<dyn Fn() -> Instant + Send>,
     watermark: Arc<Watermark>,
-    on_commit: OnCommit,
     metrics: Arc<Metrics>,
     requests: Receiver<Request>,
     /// Feeds as the last commit that changed them has left them.
@@ -379,7 +373,6 @@ impl Writer {
                     "appended"
                 );
                 note_changes(&commit);
-                (self.on_commit)(&commit);
                 Ok(commit.number.0)
             }
             Err(LogError::Stopped) => Err(self.stopped),

@@ -8,7 +8,9 @@ use simplefeed_core::feed::{DocumentNumber, FeedName};
 use crate::{
     log::EntryLog,
     views::{
-        archive_files::{Archive, ArchiveError, Remade},
+        archive_files::Archive,
+        error::ArchiveError,
+        frozen_files::Remade,
         sup::file_name,
         sup_files::{SupFiles, every_window},
     },

@@ -20,16 +20,13 @@ use simplefeed_core::{
 use crate::{
     backup::{BackupError, Unhurried, folder_beside, make_folder},
     log::{
-        EntryLog as _, LogError,
+        Commits as _, LogError,
         folder::OpenError,
         opening::{self, open_with, quietly},
         sled_log::SledLog,
         witness,
     },
-    views::{
-        archive_files::{Archive, ArchiveError},
-        frozen::Frozen,
-    },
+    views::{archive_files::Archive, error::ArchiveError, frozen::Frozen},
 };
 
 mod found;

@@ -5,6 +5,8 @@
 //! next. So every document that was open then gets a name that was never used. Its predecessor, whose
 //! bytes are final, links to the old name; whoever asks for that is led on.
 
+use std::sync::Arc;
+
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::{Epoch, FeedName},
@@ -67,11 +69,11 @@ fn begin(log: &dyn EntryLog, now: Instant, feeds_max: usize) -> Result<Epoch, Re
 
 fn append(log: &dyn EntryLog, now: Instant, changes: Vec<Change>) -> Result<(), LogError> {
     let head = log.head();
-    log.append(&Commit {
+    log.append(&Arc::new(Commit {
         number: head.number.next(),
         instant: now.max(head.last.plus_micros(1)),
         changes,
-    })
+    }))
     .map(drop)
 }
 
@@ -91,6 +93,7 @@ mod tests {
 
     use super::*;
     use crate::log::{
+        Commits as _, Series as _,
         barrier::Barrier,
         memory::MemoryLog,
         opening::{open, open_with},

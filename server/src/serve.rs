@@ -14,65 +14,29 @@ use tracing::{info, warn};
 use url::Url;
 
 use crate::{
-    config::{Config, ConfigError, Door},
+    config::Config,
     control,
+    error::ServeError,
     http::handler::Handler,
     listening::{Gates, Listening},
     log::{
-        EntryLog,
-        folder::{DataFolder, OpenError, keep_to_ourselves},
+        Commits as _, EntryLog,
+        folder::{DataFolder, keep_to_ourselves},
         opening::OpenedLog,
         sled_log::SledLog,
     },
     metrics::Metrics,
     publish::{self, Publisher},
-    restoration::{RestorationError, begin_epoch},
+    restoration::begin_epoch,
     socket,
+    stop::Stop,
     sup::Sup,
-    views::{
-        CommitQueue,
-        archive_files::{Archive, ArchiveError},
-        documents::Documents,
-        sup_files::SupFiles,
-        watch::watch,
-    },
+    views::{archive_files::Archive, documents::Documents, sup_files::SupFiles, watch::watch},
     watermark::Watermark,
 };
 
 /// How long work that was cut off may go on before the server ends without it.
 const CUT_OFF: Duration = Duration::from_secs(5);
-
-/// Why a server cannot run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The address is in use or not ours.
-    #[error("cannot listen on {door}")]
-    Listen {
-        /// Where.
-        door: Door,
-        /// The operating system's answer.
-        source: std::io::Error,
-    },
-    /// The system does not give a server what it needs.
-    #[error("cannot start")]
-    Start(#[source] std::io::Error),
-    /// The file of tokens cannot be used. Nothing was served.
-    #[error("the tokens cannot be used")]
-    Tokens(#[from] ConfigError),
-    /// The epoch of a restored log cannot begin. Nothing was served.
-    #[error("the epoch of a restored log cannot begin")]
-    Epoch(#[from] RestorationError),
-    /// What was told of updates cannot be read.
-    #[error("the records of updates cannot be read")]
-    Sup(#[from] ArchiveError),
-    /// A thread panicked. Nothing is lost.
-    #[error("a thread failed, so the log is not closed; nothing is lost")]
-    Failed,
-    /// The log cannot be closed cleanly. Nothing is lost.
-    #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
-    Close(#[from] OpenError),
-}
 
 /// A server that is ready.
 #[derive(Debug)]
@@ -85,7 +49,7 @@ pub struct Server {
     handler: Arc<Handler>,
     publisher: Publisher,
     writer: JoinHandle<()>,
-    queue: Arc<CommitQueue>,
+    stop: Stop,
     archivist: JoinHandle<()>,
     watchman: JoinHandle<()>,
     teller: Option<JoinHandle<()>>,
@@ -127,24 +91,23 @@ impl Server {
         let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
         keep_to_ourselves(&config.data).map_err(ServeError::Start)?;
         let archive = Archive::new(&config.data, config.www.as_deref());
-        let documents = Arc::new(Documents::new(Arc::clone(&shared), archive.clone()));
-        let queue = Arc::new(CommitQueue::default());
+        let documents = Arc::new(Documents::new(
+            Arc::<dyn EntryLog>::clone(&shared),
+            archive.clone(),
+        ));
+        let stop = Stop::default();
         let (watched, kept) = (archive.clone(), archive.clone());
         let files = archive.sup_files();
         let (followed, followed_by) = (archive.clone(), archive);
-        let archivist = spawn("archivist", &shared, &queue, move |log, queue| {
-            followed.follow(log, queue);
+        let archivist = spawn("archivist", &shared, &stop, move |log, stop| {
+            followed.follow(log, stop);
         })?;
-        let watchman = spawn("watchman", &shared, &queue, move |log, queue| {
-            watch(&watched, &**log, queue);
+        let watchman = spawn("watchman", &shared, &stop, move |log, stop| {
+            watch(&watched, &**log, stop);
         })?;
-        let keeper = spawn_keeper(&folder, &shared, &queue, kept)?;
+        let keeper = spawn_keeper(&folder, &shared, &stop, kept)?;
         let sup = tell_updates(config, &shared, &watermark, files, &public_url)?;
-        let (shown, followers) = (Arc::clone(&documents), Arc::clone(&queue));
-        let on_commit = Box::new(move |commit: &Arc<_>| {
-            shown.committed(commit);
-            followers.push(Arc::clone(commit));
-        });
+        invalidate_with(&shared, &documents);
         let metrics = Metrics::new(Arc::clone(&shared), followed_by, config.data.clone());
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
@@ -152,11 +115,11 @@ impl Server {
             config.defaults(&public_url),
             now,
             Arc::clone(&watermark),
-            on_commit,
             Arc::clone(&metrics),
         );
-        let teller = spawn_teller(sup.as_ref(), &shared, &queue)?;
+        let teller = spawn_teller(sup.as_ref(), &shared, &stop)?;
         let handler = Handler::new(
+            Arc::clone(&shared),
             documents,
             publisher.clone(),
             config.recent_max_age,
@@ -176,7 +139,7 @@ impl Server {
             handler,
             publisher,
             writer,
-            queue,
+            stop,
             archivist,
             watchman,
             teller,
@@ -201,12 +164,12 @@ impl Server {
         (self.publisher.clone(), self.listening.runtime())
     }
 
-    /// Serves until `stop` completes, then ends in order.
+    /// Serves until `until` completes, then ends in order.
     ///
     /// # Errors
     ///
     /// [`ServeError::Close`] if the log could not be closed cleanly.
-    pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+    pub fn run(self, until: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self {
             listening,
             config,
@@ -216,7 +179,7 @@ impl Server {
             handler,
             publisher,
             writer,
-            queue,
+            stop,
             archivist,
             watchman,
             teller,
@@ -225,12 +188,13 @@ impl Server {
             folder,
         } = self;
         info!(address = %listening.address(), %public_url, "started");
-        let runtime = listening.serve(&config, gates, &handler, &metrics, stop);
+        let runtime = listening.serve(&config, gates, &handler, &metrics, until);
         drop((handler, metrics));
         runtime.shutdown_timeout(CUT_OFF);
         drop(publisher);
         let writer = writer.join();
-        queue.close();
+        stop.request();
+        log.announcements().end();
         let (archivist, watchman) = (archivist.join(), watchman.join());
         let teller = teller.map_or(Ok(()), JoinHandle::join);
         log.end_reading();
@@ -250,6 +214,17 @@ impl Server {
         info!("stopped");
         Ok(())
     }
+}
+
+/// Lets every commit invalidate the documents that are kept in memory of its feeds.
+fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>) {
+    // The documents hold the log: a strong reference back would keep both for ever.
+    let documents = Arc::downgrade(documents);
+    log.announcements().listen(move |commit| {
+        if let Some(documents) = documents.upgrade() {
+            documents.committed(commit);
+        }
+    });
 }
 
 /// Begins an epoch, if the log was restored.
@@ -288,25 +263,25 @@ fn tell_updates(
 fn spawn_teller(
     sup: Option<&Arc<Sup>>,
     log: &Arc<dyn EntryLog>,
-    queue: &Arc<CommitQueue>,
+    stop: &Stop,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let Some(sup) = sup.map(Arc::clone) else {
         return Ok(None);
     };
-    spawn("sup", log, queue, move |_, queue| sup.follow(queue)).map(Some)
+    spawn("sup", log, stop, move |_, stop| sup.follow(stop)).map(Some)
 }
 
-/// Starts a thread beside the writer, which ends when the queue is closed.
+/// Starts a thread beside the writer, which ends when the server stops.
 fn spawn(
     name: &str,
     log: &Arc<dyn EntryLog>,
-    queue: &Arc<CommitQueue>,
-    work: impl FnOnce(&Arc<dyn EntryLog>, &CommitQueue) + Send + 'static,
+    stop: &Stop,
+    work: impl FnOnce(&Arc<dyn EntryLog>, &Stop) + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
-    let (log, queue) = (Arc::clone(log), Arc::clone(queue));
+    let (log, stop) = (Arc::clone(log), stop.clone());
     std::thread::Builder::new()
         .name(name.into())
-        .spawn(move || work(&log, &queue))
+        .spawn(move || work(&log, &stop))
         .map_err(ServeError::Start)
 }
 
@@ -315,13 +290,13 @@ fn spawn(
 fn spawn_keeper(
     folder: &DataFolder,
     log: &Arc<dyn EntryLog>,
-    queue: &Arc<CommitQueue>,
+    stop: &Stop,
     archive: Archive,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let path = folder.control_socket();
     match socket::bind(&path, 0o600) {
-        Ok(listener) => spawn("keeper", log, queue, move |log, queue| {
-            control::serve(&listener, log, &archive, queue);
+        Ok(listener) => spawn("keeper", log, stop, move |log, stop| {
+            control::serve(&listener, log, &archive, stop);
         })
         .map(Some),
         Err(error) => {

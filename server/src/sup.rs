@@ -22,10 +22,11 @@ use tracing::{error, info};
 
 use crate::{
     log::{EntryLog, LogError},
+    stop::Stop,
     views::{
-        CommitQueue,
-        archive_files::{ArchiveError, Remade},
         documents::Resource,
+        error::ArchiveError,
+        frozen_files::Remade,
         sup::{Circle, Current, SupWindows, Window, file_name},
         sup_files::SupFiles,
     },
@@ -137,11 +138,11 @@ impl Sup {
         &self.periods
     }
 
-    /// Follows the log until the queue is closed.
-    pub fn follow(&self, queue: &CommitQueue) {
+    /// Follows the log until the server stops.
+    pub fn follow(&self, stop: &Stop) {
         let mut noted = CommitNumber(0);
         loop {
-            let followed = self.follow_on(queue);
+            let followed = self.follow_on(stop);
             if let Err(error) = &followed {
                 let error: &(dyn std::error::Error + 'static) = error;
                 error!(error, "updates cannot be told; it will be tried again");
@@ -158,14 +159,14 @@ impl Sup {
                 noted = applied;
             }
             let is_well = followed.is_ok() && archived.is_ok();
-            if has_ended || (!is_well && queue.is_closed_within(RETRY)) {
+            if has_ended || (!is_well && stop.is_requested_within(RETRY)) {
                 return;
             }
         }
     }
 
     /// Takes the next commits into account, waiting for one. Returns whether there will be more.
-    fn follow_on(&self, queue: &CommitQueue) -> Result<bool, LogError> {
+    fn follow_on(&self, stop: &Stop) -> Result<bool, LogError> {
         let log = &*self.log;
         let (next, waiting) = {
             let state = self.state();
@@ -175,10 +176,10 @@ impl Sup {
             // What is to be written is tried again, be there a commit or not.
             let is_new = next <= log.head().number;
             if waiting >= WAITING_MAX || !is_new {
-                return Ok(!queue.is_closed());
+                return Ok(!stop.is_requested());
             }
         }
-        if !queue.comes(next, log) {
+        if !log.announcements().comes(next, log) {
             return Ok(false);
         }
         for outline in log.outlines(next, COMMITS_TOGETHER)? {
@@ -190,7 +191,7 @@ impl Sup {
             }
         }
         let is_behind = log.head().number.0 > next.0 + COMMITS_BEHIND;
-        Ok(!(is_behind && queue.is_closed()))
+        Ok(!(is_behind && stop.is_requested()))
     }
 
     /// Writes what is over.

@@ -8,7 +8,11 @@ use std::{path::PathBuf, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backup::backup, exit, export, log::EntryLog, rebuild::rebuild, verify::verify,
+    backup::backup,
+    exit, export,
+    log::{EntryLog, Series},
+    rebuild::rebuild,
+    verify::verify,
     views::archive_files::Archive,
 };
 
@@ -85,7 +89,8 @@ pub fn run(
             Ok(exit::OK)
         }
         Task::Export { to, entries } => {
-            let files = export::export(log, archive, to, *entries)?;
+            let feeds: Arc<dyn Series> = Arc::<dyn EntryLog>::clone(log);
+            let files = export::export(&feeds, archive, to, *entries)?;
             tell(Line::Note(format!(
                 "Wrote {files} files to {}, among them {}.",
                 to.display(),

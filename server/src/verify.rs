@@ -21,7 +21,8 @@ use url::Url;
 use crate::{
     log::{EntryLog, LogError, settings_of},
     views::{
-        archive_files::{Archive, ArchiveError},
+        archive_files::Archive,
+        error::ArchiveError,
         frozen::Frozen,
         frozen_files::gunzip,
         index,

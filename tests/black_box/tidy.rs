@@ -1,6 +1,9 @@
 //! The rules of the house that a machine can check.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use crate::harness::{files, workspace};
 
@@ -260,4 +263,93 @@ fn the_tests_that_the_pages_name_exist() {
         }
     }
     assert!(found > 30, "only {found} tests are named");
+}
+
+/// The log stands between the writer and the views, so that each can be replaced; documents need no more of a log than
+/// its series.
+#[test]
+fn the_writer_and_the_views_do_not_name_each_other() {
+    let server = workspace().join("server/src");
+    let mut looked = 0;
+    for (path, text) in sources() {
+        let Ok(file) = path.strip_prefix(&server) else {
+            continue;
+        };
+        let code: String = text
+            .lines()
+            .take_while(|line| !line.starts_with("#[cfg(test)]"))
+            .collect();
+        if file == Path::new("publish.rs") {
+            assert!(!code.contains("views"), "the writer names a view");
+        } else if file.starts_with("views") {
+            assert!(
+                !code.contains("publish::"),
+                "{} names the writer",
+                path.display()
+            );
+        } else {
+            continue;
+        }
+        looked += 1;
+        let reads = [
+            "views/documents.rs",
+            "views/frozen.rs",
+            "views/index.rs",
+            "views/open_feeds.rs",
+        ];
+        if reads.iter().any(|read| file == Path::new(read)) {
+            assert!(
+                !code.contains("EntryLog"),
+                "{} wants a whole log",
+                path.display()
+            );
+        }
+    }
+    assert!(looked > 10, "only {looked} files");
+}
+
+/// Every rule that code, a test or a page names stands in `docs/rules.md`, and every rule there is named somewhere.
+#[test]
+fn every_rule_that_is_named_is_explained() {
+    let page = std::fs::read_to_string(workspace().join("docs/rules.md")).unwrap();
+    let explained: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .filter(|id| is_rule(id))
+        .collect();
+    assert!(explained.len() > 60, "{explained:?}");
+    let pages = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "docs/protocol.md",
+        "docs/operations.md",
+        "docs/consumers.md",
+    ];
+    let pages = pages.map(|page| std::fs::read_to_string(workspace().join(page)).unwrap());
+    let sources: Vec<String> = sources()
+        .into_iter()
+        .map(|(_, text)| text)
+        .chain(pages)
+        .collect();
+    let named: BTreeSet<&str> = sources
+        .iter()
+        .flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-'))
+        .filter(|word| is_rule(word))
+        .collect();
+    // In an example of what is not a rule.
+    let named: BTreeSet<&str> = named.into_iter().filter(|id| *id != "FH-99").collect();
+    assert_eq!(named, explained);
+}
+
+/// Returns whether a word is the id of a rule.
+fn is_rule(word: &str) -> bool {
+    let families = [
+        "A-", "FH-", "H-", "SF-", "SF-E", "SUP-A", "SUP-C", "SUP-F", "SUP-P",
+    ];
+    families.iter().any(|family| {
+        let number = word.strip_prefix(family);
+        number.is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    })
 }

@@ -6,6 +6,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,7 +23,7 @@ use simplefeed_core::{
     watch::{FeedNumber, Heard, Looked, Next, Pace, SourceNumber, Tally, Watch},
 };
 use simplefeed_server::{
-    log::{EntryLog, memory::MemoryLog},
+    log::{Commits as _, memory::MemoryLog},
     views::sup::{Beginning, Circle, SupWindows, Window, file_name},
     watermark::Watermark,
 };
@@ -110,11 +111,11 @@ impl Publisher {
             });
         }
         let log = MemoryLog::default();
-        log.append(&Commit {
+        log.append(&Arc::new(Commit {
             number: CommitNumber(1),
             instant: Instant::from_micros(0),
             changes,
-        })?;
+        }))?;
         let count = usize::try_from(feeds)?;
         Ok(Self {
             log,

@@ -19,7 +19,7 @@ use super::{
     publishing::ENTRY_TYPES,
     reply::{NO_STORE, Reply},
 };
-use crate::{access::Denied, publish::PublishError, views::documents::HeadTag};
+use crate::{access::Denied, head_tag::HeadTag, publish::PublishError};
 
 /// An answer, complete.
 pub type Answer = Response<Full<Bytes>>;

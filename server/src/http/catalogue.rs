@@ -11,7 +11,7 @@ use simplefeed_core::{
 use super::problem::Problem;
 use crate::{
     access::Sight,
-    log::{EntryLog, LogError, settings_of},
+    log::{LogError, Series, settings_of},
     views::open_feeds::OpenFeeds,
 };
 
@@ -50,7 +50,7 @@ pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
 /// Returns the part of the catalogue behind a feed, as JSON: open feeds, and the closed feeds in `sight`. Returns, too,
 /// whether any of those listed is closed. Feeds that are not shown cost nothing.
 pub(super) fn list(
-    log: &dyn EntryLog,
+    log: &dyn Series,
     open: &OpenFeeds,
     after: Option<&FeedName>,
     public_url: &str,

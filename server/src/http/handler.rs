@@ -42,13 +42,13 @@ use super::{
 use crate::{
     access::{Access, Right},
     config::Limits,
-    log::{Closed, LogError},
+    log::{Closed, EntryLog, LogError},
     metrics::{DOCUMENT, Fate, Metrics, form_of},
     publish::{Append, Configure, Publisher},
     sup::Sup,
     views::{
-        archive_files::ArchiveError,
         documents::{Address, Body, Coding, Documents, Resource, growing_listing},
+        error::ArchiveError,
         sup::Circle,
     },
     watermark::Watermark,
@@ -68,6 +68,7 @@ const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
 /// Answers requests.
 #[derive(Debug)]
 pub struct Handler {
+    log: Arc<dyn EntryLog>,
     documents: Arc<Documents>,
     publisher: Publisher,
     ready: ReadyAnswers,
@@ -109,6 +110,7 @@ impl Handler {
     /// Returns a handler; `public_url` is where clients see the server.
     #[expect(clippy::too_many_arguments, reason = "it is put together in one place")]
     pub fn new(
+        log: Arc<dyn EntryLog>,
         documents: Arc<Documents>,
         publisher: Publisher,
         recent_max_age: u32,
@@ -119,6 +121,7 @@ impl Handler {
         clock: fn() -> Instant,
     ) -> Self {
         Self {
+            log,
             documents,
             publisher,
             ready: ReadyAnswers::default(),
@@ -295,7 +298,7 @@ impl Handler {
 
     /// Returns the last second that the writer has left behind.
     fn left_behind(&self) -> i64 {
-        let newest = self.documents.log().head().last;
+        let newest = self.log.head().last;
         self.watermark.leave((self.clock)(), newest)
     }
 
@@ -583,10 +586,9 @@ impl Handler {
     }
 
     async fn ready(&self) -> Result<Answer, Problem> {
-        let documents = Arc::clone(&self.documents);
+        let log = Arc::clone(&self.log);
         let now = (self.clock)();
         off_thread(move || {
-            let log = documents.log();
             let ahead = log.head().last.micros().saturating_sub(now.micros());
             let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
             Ok(match log.takes_entries() {

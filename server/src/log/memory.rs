@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Range,
-    sync::{PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
 use simplefeed_core::{
@@ -19,12 +19,13 @@ use simplefeed_core::{
     settings::Settings,
 };
 
-use super::{EntryLog, LogError, LogHead};
+use super::{Commits, Ids, LogError, LogHead, Room, Series, announcements::Announcements};
 
 /// The entry log in memory.
 #[derive(Debug, Default)]
 pub struct MemoryLog {
     state: RwLock<State>,
+    announcements: Announcements,
 }
 
 #[derive(Debug, Default)]
@@ -136,11 +137,18 @@ impl MemoryLog {
     }
 }
 
-impl EntryLog for MemoryLog {
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+impl Commits for MemoryLog {
+    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.apply(commit);
-        Ok(state.head().chain)
+        let chain = state.head().chain;
+        drop(state);
+        self.announcements.announce(commit);
+        Ok(chain)
+    }
+
+    fn announcements(&self) -> &Announcements {
+        &self.announcements
     }
 
     fn head(&self) -> LogHead {
@@ -167,7 +175,9 @@ impl EntryLog for MemoryLog {
             .find(|(commit, _)| commit.number == number)
             .map(|(_, head)| head.chain))
     }
+}
 
+impl Series for MemoryLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
         let state = self.state();
         let entries = state
@@ -179,23 +189,6 @@ impl EntryLog for MemoryLog {
             .filter(|entry| range.contains(&entry.at))
             .cloned()
             .collect())
-    }
-
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        let entry = self.state().feeds.get(&feed).and_then(|feed| {
-            let mut entries = feed.entries.iter();
-            entries.find(|entry| entry.id == *id).cloned()
-        });
-        entry
-            .map(|entry| {
-                Ok(Known {
-                    at: entry.at,
-                    document: super::document_of(self, feed, &entry)?,
-                    sent: entry.sent,
-                    fragment: Digest::of(&entry.fragment),
-                })
-            })
-            .transpose()
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
@@ -250,3 +243,24 @@ impl EntryLog for MemoryLog {
         Ok(heads.take(max).collect())
     }
 }
+
+impl Ids for MemoryLog {
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        let entry = self.state().feeds.get(&feed).and_then(|feed| {
+            let mut entries = feed.entries.iter();
+            entries.find(|entry| entry.id == *id).cloned()
+        });
+        entry
+            .map(|entry| {
+                Ok(Known {
+                    at: entry.at,
+                    document: super::document_of(self, feed, &entry)?,
+                    sent: entry.sent,
+                    fragment: Digest::of(&entry.fragment),
+                })
+            })
+            .transpose()
+    }
+}
+
+impl Room for MemoryLog {}

@@ -20,7 +20,7 @@ use sled::{Db, Mode};
 use tracing::info;
 
 use super::{
-    EntryLog, LogError,
+    Commits as _, LogError, Room as _, Series as _,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
     nudge::Nudge,

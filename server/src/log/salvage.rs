@@ -93,14 +93,14 @@ impl SledLog {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{path::Path, sync::Arc};
 
     use simplefeed_core::feed::{DocumentName, Position};
 
     use super::*;
     use crate::{
         log::{
-            EntryLog as _,
+            Commits as _, Series as _,
             contract::{script, settings},
             folder::copy_folder,
             opening::{OpenedLog, open},
@@ -148,7 +148,7 @@ mod tests {
         let whole = path("whole".into());
         let opened = open(&whole).unwrap();
         for commit in script() {
-            opened.log.append(&commit).unwrap();
+            opened.log.append(&Arc::new(commit.clone())).unwrap();
         }
         let keys: Vec<Vec<u8>> = opened.log.raw(b"").map(|(key, _)| key).collect();
         opened.close().unwrap();

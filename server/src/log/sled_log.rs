@@ -14,7 +14,7 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::{
-        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -33,7 +33,8 @@ use sled::{Batch, Db};
 use tracing::{info, warn};
 
 use super::{
-    EntryLog, LogError, LogHead,
+    Commits, Ids, LogError, LogHead, Room, Series,
+    announcements::Announcements,
     barrier::Barrier,
     ids::IdIndex,
     nudge::Nudge,
@@ -58,6 +59,7 @@ pub struct SledLog {
     head: RwLock<LogHead>,
     /// The heads of feeds changed by the commit that has not passed the barrier, as they were.
     shadow: RwLock<Shadow>,
+    announcements: Announcements,
     failed: AtomicBool,
     closing: AtomicBool,
     /// The bytes of the entries that there was no room for when last looked.
@@ -101,6 +103,7 @@ impl SledLog {
             ids: RwLock::default(),
             head: RwLock::new(head),
             shadow: RwLock::default(),
+            announcements: Announcements::default(),
         })
     }
 
@@ -117,6 +120,7 @@ impl SledLog {
             ids: RwLock::default(),
             head: RwLock::new(head),
             shadow: RwLock::default(),
+            announcements: Announcements::default(),
         }
     }
 
@@ -386,8 +390,8 @@ impl SledLog {
     }
 }
 
-impl EntryLog for SledLog {
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+impl Commits for SledLog {
+    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError> {
         let durability = self.durability.as_ref().filter(|_| self.is_open());
         let durability = durability.ok_or(LogError::Stopped)?;
         let (batch, head, before) = self.prepare(commit)?;
@@ -404,10 +408,15 @@ impl EntryLog for SledLog {
         *end = head;
         write(&self.shadow).clear();
         drop(end);
+        self.announcements.announce(commit);
         if let Err(error) = self.heal_ids() {
             warn!(%error, "the index of ids cannot be made again");
         }
         Ok(head.chain)
+    }
+
+    fn announcements(&self) -> &Announcements {
+        &self.announcements
     }
 
     fn head(&self) -> LogHead {
@@ -444,7 +453,9 @@ impl EntryLog for SledLog {
         }
         Ok(self.facts(number)?.map(|facts| facts.chain))
     }
+}
 
+impl Series for SledLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
         let mut entries = vec![];
         if range.is_empty() {
@@ -476,36 +487,6 @@ impl EntryLog for SledLog {
         }
         take_entries(open, &range, &mut entries)?;
         Ok(entries)
-    }
-
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        let look = || match &*read(&self.ids) {
-            Some(ids) => ids.find(feed, id).map_err(LogError::io("read", "ids")),
-            None => Err(LogError::Stopped),
-        };
-        let found = look().or_else(|_damaged| {
-            self.heal_ids()?;
-            look()
-        })?;
-        let Some(at) = found else {
-            return Ok(None);
-        };
-        let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
-        let entry = self
-            .entries(feed, at..at.next())?
-            .pop()
-            .ok_or_else(missing)?;
-        if entry.id != *id {
-            let what = format!("entry {at} of feed {} is found under another id", feed.0);
-            return Err(LogError::Damaged { what });
-        }
-        let fragment = Digest::of(&entry.fragment);
-        Ok(Some(Known {
-            at,
-            document: super::document_of(self, feed, &entry)?,
-            sent: entry.sent,
-            fragment,
-        }))
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
@@ -570,7 +551,41 @@ impl EntryLog for SledLog {
         }
         Ok(feeds)
     }
+}
 
+impl Ids for SledLog {
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        let look = || match &*read(&self.ids) {
+            Some(ids) => ids.find(feed, id).map_err(LogError::io("read", "ids")),
+            None => Err(LogError::Stopped),
+        };
+        let found = look().or_else(|_damaged| {
+            self.heal_ids()?;
+            look()
+        })?;
+        let Some(at) = found else {
+            return Ok(None);
+        };
+        let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
+        let entry = self
+            .entries(feed, at..at.next())?
+            .pop()
+            .ok_or_else(missing)?;
+        if entry.id != *id {
+            let what = format!("entry {at} of feed {} is found under another id", feed.0);
+            return Err(LogError::Damaged { what });
+        }
+        let fragment = Digest::of(&entry.fragment);
+        Ok(Some(Known {
+            at,
+            document: super::document_of(self, feed, &entry)?,
+            sent: entry.sent,
+            fragment,
+        }))
+    }
+}
+
+impl Room for SledLog {
     fn is_open(&self) -> bool {
         !self.failed.load(Ordering::Acquire)
     }

@@ -16,7 +16,10 @@ use simplefeed_core::{
 };
 
 use super::*;
-use crate::{log::memory::MemoryLog, views::archive_files::Archive};
+use crate::{
+    log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog},
+    views::archive_files::Archive,
+};
 
 /// A log whose appends wait for the test, and fail when it says so.
 #[derive(Default)]
@@ -43,8 +46,8 @@ impl Gated {
     }
 }
 
-impl EntryLog for Gated {
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+impl Commits for Gated {
+    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError> {
         let number = {
             let mut appends = self.appends.lock().unwrap();
             *appends += 1;
@@ -63,8 +66,8 @@ impl EntryLog for Gated {
         self.log.append(commit)
     }
 
-    fn is_open(&self) -> bool {
-        !self.failed.load(Ordering::Acquire)
+    fn announcements(&self) -> &Announcements {
+        self.log.announcements()
     }
 
     fn head(&self) -> LogHead {
@@ -78,13 +81,11 @@ impl EntryLog for Gated {
     fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
         self.log.chain(number)
     }
+}
 
+impl Series for Gated {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
         self.log.entries(feed, range)
-    }
-
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        self.log.find(feed, id)
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
@@ -113,6 +114,18 @@ impl EntryLog for Gated {
         max: usize,
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
         self.log.feeds(after, max)
+    }
+}
+
+impl Ids for Gated {
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        self.log.find(feed, id)
+    }
+}
+
+impl Room for Gated {
+    fn is_open(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
     }
 }
 
@@ -161,12 +174,14 @@ fn a_group_is_answered_behind_its_barrier() {
         let metrics = Arc::new(Metrics::new(Arc::clone(&shared), archive, "nowhere".into()));
         let commits = Arc::new(Mutex::new(vec![]));
         let seen = Arc::clone(&commits);
+        shared
+            .announcements()
+            .listen(move |commit| seen.lock().unwrap().push(commit.entries()));
         let (publisher, writer) = start(
             shared,
             Defaults::new("http://h"),
             || Instant::from_micros(1),
             Arc::new(Watermark::in_memory()),
-            Box::new(move |commit| seen.lock().unwrap().push(commit.entries())),
             metrics,
         );
         let first = ask(&publisher, append("{\"id\":\"urn:0\"}", None));

@@ -3,7 +3,7 @@
 //! Shell over the old archive and log, which hold the bytes, and the new log. Each entry keeps its
 //! instant: entries of one commit that are still together make a commit again.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -19,7 +19,7 @@ use url::Url;
 
 use super::found::{FoundDocument, FoundEntry, FoundFeed, Source};
 use crate::{
-    log::{EntryLog, LogError, opening::quietly, sled_log::SledLog},
+    log::{Commits as _, LogError, Series as _, opening::quietly, sled_log::SledLog},
     views::{
         archive_files::{Archive, Salvaged},
         sidecar::Sidecar,
@@ -227,11 +227,11 @@ impl Replay<'_> {
         }
         let head = self.new.head();
         self.new
-            .append(&Commit {
+            .append(&Arc::new(Commit {
                 number: head.number.next(),
                 instant: self.group.instant.max(head.last.plus_micros(1)),
                 changes,
-            })
+            }))
             .map(drop)
     }
 

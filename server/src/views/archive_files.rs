@@ -27,15 +27,19 @@ use simplefeed_core::{
 use tracing::{error, info};
 
 use super::{
-    CommitQueue, View,
+    View,
+    error::ArchiveError,
     frozen::Frozen,
-    frozen_files::{FrozenFiles, TEMPORARY, create_folder, failed, gunzip, twin_of},
+    frozen_files::{FrozenFiles, Remade, TEMPORARY, create_folder, failed, gunzip, twin_of},
     index,
     manifest::{Archived, Coded, ManifestError, Manifests},
     sidecar::Sidecar,
     sup_files::SupFiles,
 };
-use crate::log::{EntryLog, LogError, settings_of};
+use crate::{
+    log::{EntryLog, LogError, Series, settings_of},
+    stop::Stop,
+};
 
 /// Commits between two notes of how far the view has come.
 const CURSOR_COMMITS: u64 = 1_024;
@@ -47,34 +51,6 @@ const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PACE: Duration = Duration::from_millis(50);
 /// The pause after a file could not be written.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// Why archived documents cannot be written or read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ArchiveError {
-    /// The log cannot be read.
-    #[error("the log cannot be read")]
-    Log(#[from] LogError),
-    /// The manifest cannot be used.
-    #[error("the manifest cannot be used")]
-    Manifest(#[from] ManifestError),
-    /// A file cannot be used.
-    #[error("cannot {action} {path}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The operating system's answer.
-        source: io::Error,
-    },
-    /// A file is not what the manifest says.
-    #[error("{path} is not what was archived; run `simplefeed-server rebuild`")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
-}
 
 /// The view: which documents a commit closes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +69,7 @@ impl View for ArchiveFiles {
     const NAME: &'static str = "archive-files";
     type Effect = ArchiveUpTo;
 
-    fn apply(&mut self, commit: &Commit, _: &dyn EntryLog) -> Result<Vec<ArchiveUpTo>, LogError> {
+    fn apply(&mut self, commit: &Commit, _: &dyn Series) -> Result<Vec<ArchiveUpTo>, LogError> {
         let closed = commit.changes.iter().filter_map(|change| match change {
             Change::Opened { feed, document, .. } => Some(ArchiveUpTo {
                 feed: *feed,
@@ -109,17 +85,6 @@ impl View for ArchiveFiles {
         });
         Ok(closed.collect())
     }
-}
-
-/// Whether making files again gave what was there; of several files, the worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Remade {
-    /// It is the same, byte for byte.
-    Identical,
-    /// There was no file.
-    New,
-    /// It was something else, and is right now.
-    Different,
 }
 
 /// What is left of an archived document.
@@ -366,7 +331,7 @@ impl Archive {
     /// # Errors
     ///
     /// See [`ArchiveError`].
-    pub fn archive(&self, log: &dyn EntryLog, wanted: ArchiveUpTo) -> Result<u64, ArchiveError> {
+    pub fn archive(&self, log: &dyn Series, wanted: ArchiveUpTo) -> Result<u64, ArchiveError> {
         let Some(head) = log.feed(wanted.feed)? else {
             return Ok(0);
         };
@@ -422,7 +387,7 @@ impl Archive {
     /// See [`ArchiveError`].
     pub fn make(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn Series,
         feed: FeedKey,
         name: &FeedName,
         number: DocumentNumber,
@@ -465,7 +430,7 @@ impl Archive {
     /// See [`ArchiveError`].
     pub fn forget_open(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn Series,
         feed: FeedKey,
         name: &FeedName,
     ) -> Result<(), ArchiveError> {
@@ -607,8 +572,8 @@ impl Archive {
             .map_err(failed("write", &path))
     }
 
-    /// Follows the log until the queue is closed and everything is archived.
-    pub fn follow(&self, log: &Arc<dyn EntryLog>, queue: &CommitQueue) {
+    /// Follows the log until the server stops and everything is archived.
+    pub fn follow(&self, log: &Arc<dyn EntryLog>, stop: &Stop) {
         // A cursor beyond the log belongs to another log; begin again, which finds what is there.
         let mut cursor = self.cursor();
         if cursor > log.head().number {
@@ -617,12 +582,12 @@ impl Archive {
         let mut saved = cursor;
         loop {
             self.reached.store(cursor.0, Ordering::Relaxed);
-            match self.follow_on(&**log, queue, cursor) {
+            match self.follow_on(&**log, cursor) {
                 Ok(Some(last)) => {
                     let is_behind = last.0 == cursor.0 + COMMITS_TOGETHER;
                     cursor = last;
                     // What is closed meanwhile is put on the disk together.
-                    if !is_behind && queue.is_closed_within(PACE) {
+                    if !is_behind && stop.is_requested_within(PACE) {
                         continue;
                     }
                 }
@@ -633,8 +598,7 @@ impl Archive {
                         error,
                         "a document cannot be archived; it will be tried again"
                     );
-                    std::thread::park_timeout(RETRY);
-                    if queue.is_closed() {
+                    if stop.is_requested_within(RETRY) {
                         break;
                     }
                 }
@@ -660,13 +624,12 @@ impl Archive {
     fn follow_on(
         &self,
         log: &dyn EntryLog,
-        queue: &CommitQueue,
         cursor: CommitNumber,
     ) -> Result<Option<CommitNumber>, ArchiveError> {
         let mut wanted: BTreeMap<FeedKey, Option<DocumentNumber>> = BTreeMap::new();
         let mut last = cursor;
         while last == cursor || (last < log.head().number && last.0 < cursor.0 + COMMITS_TOGETHER) {
-            let Some(commit) = queue.wait_for(last.next(), log)? else {
+            let Some(commit) = log.announcements().wait_for(last.next(), log)? else {
                 break;
             };
             for ArchiveUpTo { feed, document } in ArchiveFiles.apply(&commit, log)? {
@@ -701,7 +664,7 @@ impl Archive {
 }
 
 /// Returns the name of a feed, by which operators know it.
-fn name_of(log: &dyn EntryLog, feed: FeedKey) -> Result<String, LogError> {
+fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
     match log.feed(feed)? {
         Some(head) => Ok(settings_of(log, feed, head.revision)?.name.to_string()),
         None => Ok(feed.0.to_string()),

@@ -26,12 +26,13 @@ use simplefeed_core::{
     feed::{DocumentName, FeedKey, FeedName, Numbered, Position},
     header::{ENTRY_TYPE, FEED_TYPE, Form, header},
     instant::Instant,
-    plan::{FeedHead, Opening},
+    plan::FeedHead,
     settings::Settings,
 };
 
 use super::{
-    archive_files::{Archive, ArchiveError},
+    archive_files::Archive,
+    error::ArchiveError,
     frozen::Frozen,
     frozen_files::{SMALLEST, gzip, twin},
     in_flight::InFlight,
@@ -41,7 +42,10 @@ use super::{
 };
 use tracing::warn;
 
-use crate::log::{EntryLog, settings_of};
+use crate::{
+    head_tag::HeadTag,
+    log::{Series, settings_of},
+};
 
 /// Counters of commits, shared by the feeds whose keys hash alike.
 const STRIPES: usize = 4_096;
@@ -246,85 +250,6 @@ fn tag_of(digest: &Digest, coding: Coding) -> String {
     )
 }
 
-/// The tags of a feed's head, without coding: one for each URL of the open document. Nothing is computed
-/// before it is asked for.
-#[derive(Clone, Debug)]
-pub struct HeadTag(FeedHead);
-
-impl HeadTag {
-    /// Returns the tags of a head.
-    pub fn new(head: FeedHead) -> Self {
-        Self(head)
-    }
-
-    /// Returns the tag of `recent.atom`.
-    pub fn recent(&self) -> String {
-        self.of(Form::Recent)
-    }
-
-    /// Returns the tag of the permanent URL.
-    pub fn permanent(&self) -> String {
-        self.of(Form::Open)
-    }
-
-    /// The tag of a growing document: of its entries (their history) and of all that its header is made of,
-    /// which is less work than making it. The version is in it because another one may make other bytes
-    /// of the same.
-    fn of(&self, form: Form) -> String {
-        let FeedHead {
-            feed,
-            history,
-            updated,
-            open,
-            ..
-        } = &self.0;
-        let Opening {
-            name,
-            previous,
-            first,
-            before,
-            revision,
-            opened,
-            since,
-            ..
-        } = &open.opening;
-        let name_of = |name: &DocumentName| [name.number.get(), u64::from(name.epoch.0)];
-        let [number, epoch] = name_of(name);
-        let [earlier, earlier_epoch] = previous.as_ref().map_or([0, 0], name_of);
-        let is_recent = u64::from(form == Form::Recent);
-        let numbers = [
-            number,
-            epoch,
-            earlier,
-            earlier_epoch,
-            first.0,
-            since.0,
-            is_recent,
-        ];
-        let numbers = numbers.map(u64::to_be_bytes);
-        let digest = Digest::of_parts(&[
-            env!("CARGO_PKG_VERSION").as_bytes(),
-            feed.0.as_bytes(),
-            &history.0.0,
-            &before.0.0,
-            &updated.micros().to_be_bytes(),
-            &opened.micros().to_be_bytes(),
-            &revision.0.to_be_bytes(),
-            numbers.as_flattened(),
-        ]);
-        BASE64URL_NOPAD.encode(&digest.half())
-    }
-
-    /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this head.
-    pub fn is_among(&self, tags: &[String]) -> bool {
-        let own = [self.recent(), self.permanent()];
-        tags.iter().any(|tag| {
-            let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
-            own.iter().any(|own| own == tag || own == bare)
-        })
-    }
-}
-
 /// A feed as it was after some commit.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -350,7 +275,7 @@ impl Weighter<String, Bytes> for BodyWeight {
 
 /// The documents of all feeds.
 pub struct Documents {
-    log: Arc<dyn EntryLog>,
+    log: Arc<dyn Series>,
     archive: Archive,
     stripes: Vec<AtomicU64>,
     snapshots: Cache<FeedName, Arc<Snapshot>>,
@@ -369,7 +294,7 @@ impl std::fmt::Debug for Documents {
 
 impl Documents {
     /// Returns the documents of a log and its archive.
-    pub fn new(log: Arc<dyn EntryLog>, archive: Archive) -> Self {
+    pub fn new(log: Arc<dyn Series>, archive: Archive) -> Self {
         Self {
             log,
             archive,
@@ -385,7 +310,7 @@ impl Documents {
     }
 
     /// Returns the log.
-    pub fn log(&self) -> &Arc<dyn EntryLog> {
+    pub fn log(&self) -> &Arc<dyn Series> {
         &self.log
     }
 

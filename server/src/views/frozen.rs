@@ -13,7 +13,7 @@ use simplefeed_core::{
 };
 
 use super::manifest::{Archived, Coded};
-use crate::log::{EntryLog, LogError, settings_of};
+use crate::log::{LogError, Series, settings_of};
 
 /// An archived document, rendered from the log.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Frozen {
     ///
     /// Returns what cannot be read from the log.
     pub fn render(
-        log: &dyn EntryLog,
+        log: &dyn Series,
         feed: FeedKey,
         number: DocumentNumber,
     ) -> Result<Option<Self>, LogError> {

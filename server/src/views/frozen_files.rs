@@ -14,11 +14,19 @@ use std::{
 use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 use simplefeed_core::instant::Instant;
 
-use super::{
-    archive_files::{ArchiveError, Remade},
-    manifest::Coded,
-};
+use super::{error::ArchiveError, manifest::Coded};
 use crate::log::barrier::{sync_files, sync_folder};
+
+/// Whether making files again gave what was there; of several files, the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remade {
+    /// It is the same, byte for byte.
+    Identical,
+    /// There was no file.
+    New,
+    /// It was something else, and is right now.
+    Different,
+}
 
 /// What the name of a file ends with as long as it is not whole.
 pub(super) const TEMPORARY: &str = ".new";

@@ -18,7 +18,7 @@ use simplefeed_core::{
 
 use crate::{
     access::FeedPattern,
-    log::{EntryLog, LogError, settings_of},
+    log::{LogError, Series, settings_of},
 };
 
 /// The names of feeds, and whether they are open.
@@ -87,7 +87,7 @@ impl OpenFeeds {
     /// See [`LogError`].
     pub fn names(
         &self,
-        log: &dyn EntryLog,
+        log: &dyn Series,
         after: Option<&FeedName>,
         closed: &[FeedPattern],
         max: usize,
@@ -115,11 +115,11 @@ impl OpenFeeds {
     /// # Errors
     ///
     /// See [`LogError`].
-    pub fn has(&self, log: &dyn EntryLog, feed: FeedKey) -> Result<bool, LogError> {
+    pub fn has(&self, log: &dyn Series, feed: FeedKey) -> Result<bool, LogError> {
         self.with(log, |feeds| feeds.keys.contains(&feed))
     }
 
-    fn with<T>(&self, log: &dyn EntryLog, look: impl FnOnce(&Feeds) -> T) -> Result<T, LogError> {
+    fn with<T>(&self, log: &dyn Series, look: impl FnOnce(&Feeds) -> T) -> Result<T, LogError> {
         if let Known::All(feeds) = &*lock(&self.known) {
             return Ok(look(feeds));
         }
@@ -147,7 +147,7 @@ impl OpenFeeds {
     }
 }
 
-fn read(log: &dyn EntryLog) -> Result<Feeds, LogError> {
+fn read(log: &dyn Series) -> Result<Feeds, LogError> {
     let mut feeds = Feeds::default();
     let mut after: Option<FeedName> = None;
     loop {
@@ -169,6 +169,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use simplefeed_core::{
         feed::{CommitNumber, DocumentNumber, FeedId, Position, Revision},
         instant::Instant,
@@ -176,7 +178,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::log::memory::MemoryLog;
+    use crate::log::{Commits as _, memory::MemoryLog};
 
     fn feed() -> FeedKey {
         FeedId::parse("urn:f").unwrap().key()
@@ -230,7 +232,7 @@ mod tests {
                     assert!(!open.has(&log, feed()).unwrap());
                 }
                 let commit = commit(number, closed);
-                log.append(&commit).unwrap();
+                log.append(&Arc::new(commit.clone())).unwrap();
                 open.committed(&commit);
             }
             assert_eq!(names(&open, &log), 1);

@@ -19,7 +19,7 @@ use simplefeed_core::{
 };
 
 use super::View;
-use crate::log::{EntryLog, LogError, settings_of};
+use crate::log::{LogError, Series, settings_of};
 
 /// What is told of which feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,7 +114,7 @@ struct Told {
 
 /// What is told of one circle's feeds.
 #[derive(Debug)]
-struct Series {
+struct WindowSeries {
     feeds: HashMap<FeedKey, Told>,
     begins_after: CommitNumber,
     /// The window that was cut last, and its end.
@@ -134,7 +134,7 @@ struct Series {
     epoch: Epoch,
 }
 
-impl Series {
+impl WindowSeries {
     fn new(beginning: Beginning) -> Self {
         Self {
             feeds: HashMap::new(),
@@ -242,8 +242,8 @@ pub struct Current {
 /// The view.
 #[derive(Debug)]
 pub struct SupWindows {
-    public: Series,
-    apart: Series,
+    public: WindowSeries,
+    apart: WindowSeries,
     /// The longest period that is offered, in seconds.
     longest: i64,
     applied: CommitNumber,
@@ -256,8 +256,8 @@ impl SupWindows {
     pub fn new(public: Beginning, apart: Beginning, longest: u32) -> Self {
         Self {
             applied: public.begins_after().min(apart.begins_after()),
-            public: Series::new(public),
-            apart: Series::new(apart),
+            public: WindowSeries::new(public),
+            apart: WindowSeries::new(apart),
             longest: i64::from(longest),
             newest: i64::MIN,
         }
@@ -273,14 +273,14 @@ impl SupWindows {
         self.newest
     }
 
-    fn series(&self, circle: Circle) -> &Series {
+    fn series(&self, circle: Circle) -> &WindowSeries {
         match circle {
             Circle::Public => &self.public,
             Circle::Apart => &self.apart,
         }
     }
 
-    fn series_mut(&mut self, circle: Circle) -> &mut Series {
+    fn series_mut(&mut self, circle: Circle) -> &mut WindowSeries {
         match circle {
             Circle::Public => &mut self.public,
             Circle::Apart => &mut self.apart,
@@ -297,7 +297,7 @@ impl SupWindows {
         &mut self,
         circle: Circle,
         outline: &Outline,
-        log: &dyn EntryLog,
+        log: &dyn Series,
     ) -> Result<bool, LogError> {
         let second = outline.instant.second();
         if self
@@ -358,7 +358,7 @@ impl SupWindows {
     pub fn take(
         &mut self,
         outline: &Outline,
-        log: &dyn EntryLog,
+        log: &dyn Series,
     ) -> Result<Vec<(Circle, Window)>, LogError> {
         let (number, second) = (outline.number, outline.instant.second());
         let mut told = vec![];
@@ -393,7 +393,7 @@ impl SupWindows {
     fn place_of(
         &self,
         feed: FeedKey,
-        log: &dyn EntryLog,
+        log: &dyn Series,
     ) -> Result<Option<(Circle, SupId)>, LogError> {
         for circle in Circle::ALL {
             if let Some(told) = self.series(circle).feeds.get(&feed) {
@@ -417,11 +417,7 @@ impl View for SupWindows {
     const NAME: &'static str = "sup";
     type Effect = (Circle, Window);
 
-    fn apply(
-        &mut self,
-        commit: &Commit,
-        log: &dyn EntryLog,
-    ) -> Result<Vec<Self::Effect>, LogError> {
+    fn apply(&mut self, commit: &Commit, log: &dyn Series) -> Result<Vec<Self::Effect>, LogError> {
         self.take(&Outline::of(commit), log)
     }
 }

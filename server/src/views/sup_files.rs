@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use super::{
     View as _,
-    archive_files::{ArchiveError, Remade},
-    frozen_files::{FrozenFiles, create_folder, failed, gunzip, twin_of},
+    error::ArchiveError,
+    frozen_files::{FrozenFiles, Remade, create_folder, failed, gunzip, twin_of},
     manifest::Coded,
     sup::{Beginning, Circle, SupWindows, Update, Window, file_name},
 };

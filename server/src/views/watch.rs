@@ -11,13 +11,8 @@ use simplefeed_core::{
 };
 use tracing::error;
 
-use super::{
-    CommitQueue,
-    archive_files::{Archive, ArchiveError},
-    sup::Circle,
-    sup_files::SupFiles,
-};
-use crate::log::EntryLog;
+use super::{archive_files::Archive, error::ArchiveError, sup::Circle, sup_files::SupFiles};
+use crate::{log::Series, stop::Stop};
 
 /// The pause between two documents, and between as many feeds as are listed together.
 const PACE: Duration = Duration::from_millis(100);
@@ -25,8 +20,8 @@ const PACE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_hours(1);
 
 /// Compares archived documents and their twins with their digests, one after the other, again and
-/// again, until the queue is closed. What is wrong is logged.
-pub fn watch(archive: &Archive, log: &dyn EntryLog, queue: &CommitQueue) {
+/// again, until the server stops. What is wrong is logged.
+pub fn watch(archive: &Archive, log: &dyn Series, stop: &Stop) {
     loop {
         let mut after: Option<FeedName> = None;
         loop {
@@ -42,29 +37,29 @@ pub fn watch(archive: &Archive, log: &dyn EntryLog, queue: &CommitQueue) {
                 break;
             };
             for name in names {
-                if !watch_feed(archive, &name, queue) {
+                if !watch_feed(archive, &name, stop) {
                     return;
                 }
             }
             after = Some(last);
-            if queue.is_closed_within(PACE) {
+            if stop.is_requested_within(PACE) {
                 return;
             }
         }
-        if !watch_windows(&archive.sup_files(), queue) || queue.is_closed_within(REST) {
+        if !watch_windows(&archive.sup_files(), stop) || stop.is_requested_within(REST) {
             return;
         }
     }
 }
 
 /// Looks at one feed's documents. Returns whether to go on.
-fn watch_feed(archive: &Archive, feed: &FeedName, queue: &CommitQueue) -> bool {
+fn watch_feed(archive: &Archive, feed: &FeedName, stop: &Stop) -> bool {
     let archived = archive.manifests.count(feed).unwrap_or_else(|error| {
         report(&error.into());
         0
     });
     for number in (1..=archived).filter_map(DocumentNumber::new) {
-        if queue.is_closed_within(PACE) {
+        if stop.is_requested_within(PACE) {
             return false;
         }
         let looked = archive
@@ -82,14 +77,14 @@ fn watch_feed(archive: &Archive, feed: &FeedName, queue: &CommitQueue) -> bool {
             report(&error);
         }
     }
-    !queue.is_closed()
+    !stop.is_requested()
 }
 
 /// Looks at the archived SUP documents. Returns whether to go on.
-fn watch_windows(files: &SupFiles, queue: &CommitQueue) -> bool {
+fn watch_windows(files: &SupFiles, stop: &Stop) -> bool {
     for circle in Circle::ALL {
         for number in 1.. {
-            if queue.is_closed_within(PACE) {
+            if stop.is_requested_within(PACE) {
                 return false;
             }
             let looked = match files.record(circle, number) {

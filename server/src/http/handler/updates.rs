@@ -15,7 +15,7 @@ use crate::{
         problem::Problem,
         reply::{Audience, Lifetimes},
     },
-    log::{EntryLog, LogError, settings_of},
+    log::{LogError, Series, settings_of},
     sup::{Sup, Told},
     views::sup::Circle,
 };
@@ -113,7 +113,7 @@ impl Handler {
 }
 
 /// Whether the sender of a request may see a feed's updates.
-fn may_be_told(log: &dyn EntryLog, feed: FeedKey, sight: &Sight) -> Result<bool, LogError> {
+fn may_be_told(log: &dyn Series, feed: FeedKey, sight: &Sight) -> Result<bool, LogError> {
     let Some(head) = log.feed(feed)? else {
         return Ok(false);
     };

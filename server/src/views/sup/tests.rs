@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use simplefeed_core::{
@@ -10,7 +10,10 @@ use simplefeed_core::{
 use uuid::Uuid;
 
 use super::*;
-use crate::{log::memory::MemoryLog, watermark::Watermark};
+use crate::{
+    log::{Commits as _, memory::MemoryLog},
+    watermark::Watermark,
+};
 
 fn key(feed: u128) -> FeedKey {
     FeedKey(Uuid::from_u128(feed))
@@ -50,7 +53,7 @@ fn log_of(feeds: u128) -> MemoryLog {
         instant: Instant::from_micros(0),
         changes,
     };
-    log.append(&commit).unwrap();
+    log.append(&Arc::new(commit.clone())).unwrap();
     log
 }
 

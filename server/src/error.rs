@@ -1,0 +1,42 @@
+//! Errors of a running server.
+//!
+//! Pure.
+
+use crate::{
+    config::{ConfigError, Door},
+    log::folder::OpenError,
+    restoration::RestorationError,
+    views::error::ArchiveError,
+};
+
+/// Why a server cannot run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address is in use or not ours.
+    #[error("cannot listen on {door}")]
+    Listen {
+        /// Where.
+        door: Door,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// The system does not give a server what it needs.
+    #[error("cannot start")]
+    Start(#[source] std::io::Error),
+    /// The file of tokens cannot be used. Nothing was served.
+    #[error("the tokens cannot be used")]
+    Tokens(#[from] ConfigError),
+    /// The epoch of a restored log cannot begin. Nothing was served.
+    #[error("the epoch of a restored log cannot begin")]
+    Epoch(#[from] RestorationError),
+    /// What was told of updates cannot be read.
+    #[error("the records of updates cannot be read")]
+    Sup(#[from] ArchiveError),
+    /// A thread panicked. Nothing is lost.
+    #[error("a thread failed, so the log is not closed; nothing is lost")]
+    Failed,
+    /// The log cannot be closed cleanly. Nothing is lost.
+    #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
+    Close(#[from] OpenError),
+}

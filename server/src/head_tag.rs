@@ -1,0 +1,90 @@
+//! The entity tags of a feed's open document.
+//!
+//! Pure. Writer, views and HTTP share them: a publisher's precondition names what a reader was shown.
+
+use data_encoding::BASE64URL_NOPAD;
+use simplefeed_core::{
+    digest::Digest,
+    feed::DocumentName,
+    header::Form,
+    plan::{FeedHead, Opening},
+};
+
+/// The tags of a feed's head, without coding: one for each URL of the open document. Nothing is computed
+/// before it is asked for.
+#[derive(Clone, Debug)]
+pub struct HeadTag(FeedHead);
+
+impl HeadTag {
+    /// Returns the tags of a head.
+    pub fn new(head: FeedHead) -> Self {
+        Self(head)
+    }
+
+    /// Returns the tag of `recent.atom`.
+    pub fn recent(&self) -> String {
+        self.of(Form::Recent)
+    }
+
+    /// Returns the tag of the permanent URL.
+    pub fn permanent(&self) -> String {
+        self.of(Form::Open)
+    }
+
+    /// The tag of a growing document: of its entries (their history) and of all that its header is made of,
+    /// which is less work than making it. The version is in it because another one may make other bytes
+    /// of the same.
+    fn of(&self, form: Form) -> String {
+        let FeedHead {
+            feed,
+            history,
+            updated,
+            open,
+            ..
+        } = &self.0;
+        let Opening {
+            name,
+            previous,
+            first,
+            before,
+            revision,
+            opened,
+            since,
+            ..
+        } = &open.opening;
+        let name_of = |name: &DocumentName| [name.number.get(), u64::from(name.epoch.0)];
+        let [number, epoch] = name_of(name);
+        let [earlier, earlier_epoch] = previous.as_ref().map_or([0, 0], name_of);
+        let is_recent = u64::from(form == Form::Recent);
+        let numbers = [
+            number,
+            epoch,
+            earlier,
+            earlier_epoch,
+            first.0,
+            since.0,
+            is_recent,
+        ];
+        let numbers = numbers.map(u64::to_be_bytes);
+        let digest = Digest::of_parts(&[
+            env!("CARGO_PKG_VERSION").as_bytes(),
+            feed.0.as_bytes(),
+            &history.0.0,
+            &before.0.0,
+            &updated.micros().to_be_bytes(),
+            &opened.micros().to_be_bytes(),
+            &revision.0.to_be_bytes(),
+            numbers.as_flattened(),
+        ]);
+        BASE64URL_NOPAD.encode(&digest.half())
+    }
+
+    /// Returns whether one of `tags`, opaque parts with or without a coding letter, is this head.
+    pub fn is_among(&self, tags: &[String]) -> bool {
+        let own = [self.recent(), self.permanent()];
+        tags.iter().any(|tag| {
+            let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
+            own.iter().any(|own| own == tag || own == bare)
+        })
+    }
+}

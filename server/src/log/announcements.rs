@@ -1,0 +1,253 @@
+//! Announcements of commits, by the log that holds them.
+//!
+//! Shell: locks. Threads and tasks wait here for commits, from any number on and in order. What is kept in mind about
+//! a feed is invalidated here, before the publisher of the commit is answered.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock},
+};
+
+use simplefeed_core::{commit::Commit, feed::CommitNumber};
+use tokio::sync::watch;
+
+use super::{Commits, LogError};
+
+/// The most commits kept in memory for followers that are nearly up to date, and the most bytes of their entries.
+const RECENT_COMMITS_MAX: usize = 1_024;
+const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Function that is called with each commit.
+type Listener = Box<dyn Fn(&Commit) + Send + Sync>;
+
+/// Announcements of one log's commits.
+pub struct Announcements {
+    /// Called in the thread that appends.
+    listeners: RwLock<Vec<Listener>>,
+    recent: Mutex<Recent>,
+    grown: Condvar,
+    newest: watch::Sender<CommitNumber>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    commits: VecDeque<Arc<Commit>>,
+    /// Bytes of their entries.
+    bytes: usize,
+    /// Whether no more commits come.
+    has_ended: bool,
+}
+
+impl Default for Announcements {
+    fn default() -> Self {
+        Self {
+            listeners: RwLock::default(),
+            recent: Mutex::default(),
+            grown: Condvar::new(),
+            newest: watch::Sender::new(CommitNumber(0)),
+        }
+    }
+}
+
+impl fmt::Debug for Announcements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Announcements").finish_non_exhaustive()
+    }
+}
+
+impl Announcements {
+    /// Calls `listener` with every commit from now on, as soon as readers see it and before [`Commits::append`]
+    /// returns. A listener is quick and never appends.
+    pub fn listen(&self, listener: impl Fn(&Commit) + Send + Sync + 'static) {
+        let mut listeners = self
+            .listeners
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        listeners.push(Box::new(listener));
+    }
+
+    /// Announces a commit that readers see from now on. The log calls this, in the order of its commits.
+    pub(crate) fn announce(&self, commit: &Arc<Commit>) {
+        let listeners = self
+            .listeners
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        for listener in &*listeners {
+            listener(commit);
+        }
+        drop(listeners);
+        let mut recent = self.recent();
+        recent.bytes += commit.bytes();
+        recent.commits.push_back(Arc::clone(commit));
+        while (recent.commits.len() > RECENT_COMMITS_MAX || recent.bytes > RECENT_BYTES_MAX)
+            && let Some(oldest) = recent.commits.pop_front()
+        {
+            recent.bytes -= oldest.bytes();
+        }
+        drop(recent);
+        self.grown.notify_all();
+        self.newest.send_replace(commit.number);
+    }
+
+    /// Ends the announcements: followers that have seen every commit wait no longer.
+    pub fn end(&self) {
+        self.recent().has_ended = true;
+        self.grown.notify_all();
+    }
+
+    /// Returns the number of the commit announced last, for tasks; 0 if there was none since the log was opened.
+    pub fn newest(&self) -> watch::Receiver<CommitNumber> {
+        self.newest.subscribe()
+    }
+
+    /// Returns commit `number` of `log`, waiting for it; `None` if the announcements ended before it came.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure to read the log.
+    pub fn wait_for(
+        &self,
+        number: CommitNumber,
+        log: &dyn Commits,
+    ) -> Result<Option<Arc<Commit>>, LogError> {
+        if self.comes(number, log) {
+            self.ready(number, log)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Waits until readers of `log` see commit `number`. Returns whether they do; if not, the announcements ended.
+    pub fn comes(&self, number: CommitNumber, log: &dyn Commits) -> bool {
+        let recent = self.recent();
+        // The head is read under the lock: a commit that becomes visible later is announced later.
+        let waited = self.grown.wait_while(recent, |recent| {
+            number > log.head().number && !recent.has_ended
+        });
+        drop(waited);
+        number <= log.head().number
+    }
+
+    fn ready(
+        &self,
+        number: CommitNumber,
+        log: &dyn Commits,
+    ) -> Result<Option<Arc<Commit>>, LogError> {
+        let recent = self.recent();
+        let found = recent.commits.iter().find(|commit| commit.number == number);
+        let found = found.cloned();
+        drop(recent);
+        match found {
+            Some(commit) => Ok(Some(commit)),
+            None => Ok(log.commits(number, 1)?.pop().map(Arc::new)),
+        }
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use bytes::Bytes;
+    use simplefeed_core::{
+        commit::Change,
+        digest::Digest,
+        feed::{EntryId, Epoch, FeedKey, Position},
+        instant::Instant,
+    };
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::log::memory::MemoryLog;
+
+    /// Goal: a follower that is far behind costs no memory.
+    #[test]
+    fn few_bytes_are_kept_for_followers() {
+        let announcements = Announcements::default();
+        let entry = Change::Entry {
+            feed: FeedKey(Uuid::nil()),
+            at: Position(0),
+            id: EntryId::parse("urn:e").unwrap(),
+            sent: Digest::of(b""),
+            digest: Digest::of(b""),
+            fragment: Bytes::from(vec![b' '; RECENT_BYTES_MAX / 4 - 1_000]),
+        };
+        for number in 1..=20 {
+            announcements.announce(&Arc::new(Commit {
+                number: CommitNumber(number),
+                instant: Instant::default(),
+                changes: vec![entry.clone()],
+            }));
+        }
+        let log = MemoryLog::default();
+        let kept = (1..=20).filter(|number| {
+            let ready = announcements.ready(CommitNumber(*number), &log).unwrap();
+            ready.is_some()
+        });
+        assert_eq!(kept.collect::<Vec<_>>(), [17, 18, 19, 20]);
+    }
+
+    fn append(log: &MemoryLog, number: u64) {
+        let commit = Commit {
+            number: CommitNumber(number),
+            instant: Instant::from_micros(i64::try_from(number).unwrap()),
+            changes: vec![Change::Epoch {
+                epoch: Epoch(u32::try_from(number).unwrap()),
+            }],
+        };
+        log.append(&Arc::new(commit)).unwrap();
+    }
+
+    /// Goal: whoever follows a log that somebody else writes sees each commit, in order, in a thread and in a task; and
+    /// what is kept in mind is invalidated before the writer goes on.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn every_commit_is_announced_to_threads_and_tasks() {
+        const COMMITS: u64 = 200;
+        let log = Arc::new(MemoryLog::default());
+        // A follower that begins in the middle reads the older ones from the log.
+        append(&log, 1);
+        let heard = Arc::new(Mutex::new(vec![]));
+        let hears = Arc::clone(&heard);
+        log.announcements()
+            .listen(move |commit| hears.lock().unwrap().push(commit.number.0));
+        let threads = [1, 1, 50].map(|from| {
+            let log = Arc::clone(&log);
+            thread::spawn(move || {
+                let mut seen = vec![];
+                let mut next = CommitNumber(from);
+                while let Some(commit) = log.announcements().wait_for(next, &*log).unwrap() {
+                    seen.push(commit.number.0);
+                    next = next.next();
+                }
+                (from, seen)
+            })
+        });
+        let mut newest = log.announcements().newest();
+        let task = tokio::spawn(async move {
+            let last = newest.wait_for(|number| number.0 >= COMMITS).await;
+            last.unwrap().0
+        });
+        let writer = Arc::clone(&log);
+        let written = thread::spawn(move || {
+            for number in 2..=COMMITS {
+                append(&writer, number);
+                assert_eq!(heard.lock().unwrap().last(), Some(&number));
+                if number % 20 == 0 {
+                    thread::park_timeout(Duration::from_millis(1));
+                }
+            }
+            writer.announcements().end();
+        });
+        assert_eq!(task.await.unwrap(), COMMITS);
+        written.join().unwrap();
+        for thread in threads {
+            let (from, seen) = thread.join().unwrap();
+            assert!(seen.iter().copied().eq(from..=COMMITS), "{from}: {seen:?}");
+        }
+    }
+}

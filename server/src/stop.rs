@@ -1,0 +1,51 @@
+//! Shutdown, as a token that threads share.
+//!
+//! Shell: a lock. A thread that pauses waits for the token, so nobody polls for the end.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Token of a shutdown. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    is_requested: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Requests the shutdown; this wakes every thread that waits for it.
+    pub fn request(&self) {
+        let mut is_requested = self
+            .0
+            .is_requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *is_requested = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Returns whether the shutdown was requested.
+    pub fn is_requested(&self) -> bool {
+        self.is_requested_within(Duration::ZERO)
+    }
+
+    /// Waits for `time`, or for the request if it comes sooner. Returns whether the shutdown was requested.
+    pub fn is_requested_within(&self, time: Duration) -> bool {
+        let is_requested = self
+            .0
+            .is_requested
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .0
+            .changed
+            .wait_timeout_while(is_requested, time, |is_requested| !*is_requested);
+        let (is_requested, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *is_requested
+    }
+}

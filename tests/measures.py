@@ -1,0 +1,217 @@
+"""Measures of the source code, as numbers that can be compared: python3 tests/measures.py [--list]
+
+Counts the code of the products (core, server, client, the command), without tests. With --list it also prints the
+places behind the numbers: the longest functions, the circles, the repeated blocks.
+"""
+
+import re
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CRATES = {
+    "core": ROOT / "core/src",
+    "server": ROOT / "server/src",
+    "client": ROOT / "client/src",
+    "cli": ROOT / "client/cli/src",
+}
+BLOCK_LINES = 8
+WORD = re.compile(r"[A-Za-z'’]+")
+
+
+def is_test(path):
+    return path.stem in ("tests", "contract") or "tests" in path.parts[-2:-1]
+
+
+def without_tests(lines):
+    """Returns the lines before the first module of tests."""
+    for number, line in enumerate(lines):
+        if line.strip() == "#[cfg(test)]" and re.match(r"\s*(pub\S* )?mod \w+ \{", lines[number + 1]):
+            return lines[:number]
+    return lines
+
+
+def functions(lines):
+    """Yields the name, first line and lines of each function; rustfmt ends one at the indentation it began with."""
+    for number, line in enumerate(lines):
+        found = re.match(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?(?:unsafe )?fn (\w+)", line)
+        if not found:
+            continue
+        indentation, name = found.groups()
+        for end in range(number, len(lines)):
+            if lines[end].rstrip() == indentation + "}":
+                yield name, number, lines[number : end + 1]
+                break
+            if end == number and line.rstrip().endswith(("}", ";")) or lines[end] == indentation + ";":
+                break
+
+
+def modules(folder):
+    """Returns the files of a crate by module path."""
+    found = {}
+    for path in sorted(folder.rglob("*.rs")):
+        if is_test(path) or path.stem == "main":
+            continue
+        parts = path.relative_to(folder).with_suffix("").parts
+        found[() if parts == ("lib",) else parts] = path
+    return found
+
+
+def used_paths(text):
+    """Yields each path after `use`, with its groups unfolded."""
+    for use in re.findall(r"^\s*(?:pub(?:\([^)]*\))? )?use ([^;]+);", text, re.M):
+        yield from unfold(re.sub(r"\s+", "", use))
+    for path in re.findall(r"\b((?:crate|super)(?:::\w+)+)", text):
+        yield path
+
+
+def unfold(path):
+    if "{" not in path:
+        yield path.split("as")[0] if " as " in path else path
+        return
+    before, inside = path.split("{", 1)
+    inside = inside.rsplit("}", 1)[0]
+    depth, part = 0, ""
+    for letter in inside + ",":
+        if letter == "," and depth == 0:
+            if part:
+                yield from unfold(before + part)
+            part = ""
+            continue
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        part += letter
+
+
+def edges(folder):
+    """Returns which module names which, by module path; a module that declares another does not name it."""
+    files = modules(folder)
+    graph = defaultdict(set)
+    for module, path in files.items():
+        text = "\n".join(without_tests(path.read_text().split("\n")))
+        text = re.sub(r"//.*", "", text)
+        for used in used_paths(text):
+            parts = used.split("::")
+            if parts[0] == "crate":
+                target = parts[1:]
+            elif parts[0] in ("super", "self"):
+                base = list(module)
+                while parts and parts[0] in ("super", "self"):
+                    if parts[0] == "super":
+                        base = base[:-1]
+                    parts = parts[1:]
+                target = base + parts
+            else:
+                continue
+            while target and tuple(target) not in files:
+                target = target[:-1]
+            target = tuple(target)
+            is_own_part = module == target[: len(module)] or target == module[: len(target)]
+            if target and not is_own_part:
+                graph[module].add(target)
+    return graph
+
+
+def circles(graph):
+    """Returns the sets of modules that lead to each other (Tarjan)."""
+    index, low, stack, on_stack, found = {}, {}, [], set(), []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        on_stack.add(node)
+        for other in graph.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in on_stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            circle = []
+            while True:
+                other = stack.pop()
+                on_stack.discard(other)
+                circle.append(other)
+                if other == node:
+                    break
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    sys.setrecursionlimit(10_000)
+    for node in list(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def repeated(files):
+    """Returns the blocks of lines that stand in more than one place, each place counted once."""
+    seen = defaultdict(list)
+    for path, lines in files.items():
+        code = [(n, l.strip()) for n, l in enumerate(lines, 1) if l.strip() and not l.strip().startswith(("//", "use ", "#["))]
+        for start in range(len(code) - BLOCK_LINES + 1):
+            block = code[start : start + BLOCK_LINES]
+            text = "\n".join(line for _, line in block)
+            if len(re.findall(r"\w{3,}", text)) >= 12:
+                seen[text].append((path, block[0][0]))
+    blocks, last = [], None
+    for places in seen.values():
+        if len(places) > 1:
+            place = places[0]
+            # A longer block shows itself at each of its lines.
+            if not (last and last[0] == place[0] and place[1] - last[1] <= BLOCK_LINES):
+                blocks.append(places)
+            last = place
+    return blocks
+
+
+def percentile(values, part):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * part))]
+
+
+def main():
+    is_listed = "--list" in sys.argv[1:]
+    files = {}
+    for folder in CRATES.values():
+        for path in sorted(folder.rglob("*.rs")):
+            if not is_test(path):
+                files[path.relative_to(ROOT)] = without_tests(path.read_text().split("\n"))
+    all_functions = [(len(body), path, first + 1, name) for path, lines in files.items() for name, first, body in functions(lines)]
+    lengths = [length for length, *_ in all_functions]
+    inside = [line for lines in files.values() for _, _, body in functions(lines) for line in body]
+    whys = sum(bool(re.match(r"\s*// \S", line)) for line in inside)
+    code = sum(bool(line.strip()) and not line.strip().startswith("//") for line in inside)
+    comments = [found.group(1) for lines in files.values() for line in lines if (found := re.match(r"\s*//[/!]? ?(.*)", line))]
+    words = Counter(word.lower() for line in comments for word in WORD.findall(line))
+    total = sum(words.values())
+    short = []
+    for path, lines in files.items():
+        for number, line in enumerate(lines):
+            doc = re.match(r"\s*/// (.*)", line)
+            neighbours = [lines[number - 1] if number else "", lines[number + 1] if number + 1 < len(lines) else ""]
+            if doc and not any("///" in other for other in neighbours) and len(WORD.findall(doc.group(1))) <= 3:
+                short.append(f"{path}:{number + 1}: {doc.group(1)}")
+    rings = [(crate, circle) for crate, folder in CRATES.items() for circle in circles(edges(folder))]
+    blocks = repeated(files)
+    sizes = [len(lines) for lines in files.values()]
+    print(f"files                            {len(files)}, lines: p90 {percentile(sizes, 0.9)}, most {max(sizes)}")
+    print(f"functions                        {len(lengths)}, lines: p90 {percentile(lengths, 0.9)}, most {max(lengths)}, over 80: {sum(l > 80 for l in lengths)}")
+    print(f"circles between modules          {len(rings)}")
+    print(f"repeated blocks of {BLOCK_LINES} lines       {len(blocks)}")
+    print(f"comment words                    {total}; 'what' per 1,000: {1000 * words['what'] / total:.1f}")
+    print(f"docs of three words or fewer     {len(short)}")
+    print(f"why-comments per 100 lines       {100 * whys / code:.1f} (within functions)")
+    if is_listed:
+        for length, path, first, name in sorted(all_functions, reverse=True)[:20]:
+            print(f"long: {path}:{first}: {name}, {length} lines")
+        for crate, circle in rings:
+            print(f"circle in {crate}: {', '.join('::'.join(module) or 'lib' for module in circle)}")
+        for places in blocks:
+            print("repeated: " + ", ".join(f"{path}:{first}" for path, first in places))
+        for line in short:
+            print(f"short: {line}")
+
+
+if __name__ == "__main__":
+    main()
