@@ -1,4 +1,4 @@
-//! What the log stores: commits, and the encoding that their chain hash covers.
+//! Content of the log: commits, and the encoding that their chain hash covers.
 //!
 //! Pure. The encoding is for ever: every log carries hashes of it. It depends on nothing but the
 //! commit's meaning, so that two kinds of log that hold the same commits have the same chain.
@@ -18,12 +18,12 @@ use crate::{
 /// One accepted group of changes: all of it is in the log, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Its number; there are no holes.
+    /// Number of the commit; there are no holes.
     pub number: CommitNumber,
-    /// When it was made. Entry i of the commit has this instant plus i microseconds, and the next
-    /// commit is later than all of them.
+    /// Instant of the commit. Entry i of the commit has this instant plus i microseconds, and the next commit is
+    /// later than all of them.
     pub instant: Instant,
-    /// What it changes, in order.
+    /// Changes of the commit, in the order in which they apply.
     pub changes: Vec<Change>,
 }
 
@@ -32,37 +32,37 @@ pub struct Commit {
 pub enum Change {
     /// A feed was created (revision 1), or its settings changed.
     Settings {
-        /// The feed.
+        /// Feed whose settings these are.
         feed: FeedKey,
-        /// The number of these settings.
+        /// Revision that these settings get.
         revision: Revision,
-        /// All of them, not only what changed.
+        /// All settings, including the unchanged ones.
         settings: Settings,
     },
     /// A document was opened; the one before it, if any, is closed for ever.
     Opened {
-        /// The feed.
+        /// Feed that the document belongs to.
         feed: FeedKey,
-        /// The document's number.
+        /// Number of the opened document; its epoch is that of the log.
         document: DocumentNumber,
-        /// The position its first entry has or will have.
+        /// Position of the document's first entry, whether it exists yet or not.
         first: Position,
-        /// The settings its header is made of.
+        /// Revision of the settings in the document's header.
         revision: Revision,
     },
     /// An entry was appended.
     Entry {
-        /// The feed.
+        /// Feed that the entry was appended to.
         feed: FeedKey,
-        /// Its place.
+        /// Position of the entry in its feed.
         at: Position,
-        /// Its id.
+        /// The entry's `atom:id`, unique in its feed.
         id: EntryId,
-        /// The digest of what was sent.
+        /// Digest of the entry in its sent form.
         sent: Digest,
-        /// Its bytes.
+        /// Bytes of the completed entry, from `<entry` to `</entry>`.
         fragment: Bytes,
-        /// Their digest.
+        /// Digest of `fragment`, which the history hash covers.
         digest: Digest,
     },
     /// A restoration that may have lost something took place.
@@ -70,20 +70,19 @@ pub enum Change {
         /// The epoch that begins.
         epoch: Epoch,
     },
-    /// Entries could not be recovered: their positions stand for nothing, and the next entry opens a
-    /// document.
+    /// Entries could not be recovered. Their positions stay empty, and the next entry opens a document.
     Lost {
-        /// The feed.
+        /// Feed that lost the entries.
         feed: FeedKey,
-        /// The position after the last of them.
+        /// Position after the last lost entry.
         next: Position,
-        /// The history hash after it.
+        /// History hash after the last lost entry.
         history: HistoryHash,
     },
 }
 
 impl Change {
-    /// Returns the feed that is changed; `None` if it is about all of them.
+    /// Returns the feed that the change belongs to; `None` if it concerns all of them.
     pub fn feed(&self) -> Option<FeedKey> {
         match self {
             Self::Settings { feed, .. }
@@ -95,14 +94,14 @@ impl Change {
     }
 }
 
-/// A commit without what it holds: which feeds it changed, and when.
+/// Commit without its content: the changed feeds, and the instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
-    /// Its number.
+    /// Number of the commit; there are no holes.
     pub number: CommitNumber,
-    /// When it was made.
+    /// Instant of the commit, that of its first entry.
     pub instant: Instant,
-    /// The feeds it changed, each once, in the order of their first change.
+    /// The changed feeds, each once, in the order of their first change.
     pub feeds: Vec<FeedKey>,
     /// The epoch that began with it, if one did.
     pub epoch: Option<Epoch>,
@@ -136,7 +135,7 @@ impl Outline {
     }
 }
 
-/// The version of the encoding; its first bytes.
+/// First bytes of every encoding; they hold its version.
 const ENCODING: &[u8] = b"simplefeed commit 1\n";
 
 impl Commit {
@@ -149,7 +148,7 @@ impl Commit {
         u64::try_from(entries.count()).expect("a commit's entries fit into memory")
     }
 
-    /// Returns about how many bytes this commit takes in memory.
+    /// Returns the approximate size of this commit in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let bytes = self.changes.iter().map(|change| match change {
             Change::Entry { fragment, id, .. } => fragment.len() + id.as_str().len(),
@@ -160,6 +159,7 @@ impl Commit {
 
     /// Returns the instant of the commit's last entry: the next commit must be later.
     pub fn last_instant(&self) -> Instant {
+        // A commit without entries still has an instant of its own.
         self.instant.plus_micros(self.entries().saturating_sub(1))
     }
 
@@ -171,6 +171,7 @@ impl Commit {
     /// Text follows its length in 4 bytes. Settings are their JSON. Of a fragment, its length
     /// (4 bytes) and digest are covered.
     pub fn encode(&self) -> Vec<u8> {
+        // An estimate: numbers, two digests and an id fit into 192 bytes for most entries.
         let mut out = Vec::with_capacity(64 + self.changes.len() * 192);
         out.extend_from_slice(ENCODING);
         out.extend_from_slice(&self.number.0.to_be_bytes());
@@ -221,6 +222,7 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
             out.extend_from_slice(&at.0.to_be_bytes());
             push_bytes(id.as_str().as_bytes(), out);
             out.extend_from_slice(&sent.0);
+            // The fragment's digest represents its bytes, so a log can prove its chain without them.
             out.extend_from_slice(&length(fragment.len()));
             out.extend_from_slice(&digest.0);
         }

@@ -1,9 +1,8 @@
-//! When a document is closed and the next one opened.
+//! Cuts: the decision to close a document and open the next one.
 //!
-//! Pure. The policy is asked once, when an entry arrives; its answer is recorded as a fact in the
-//! log. A cut is never computed again, because the policy may change and an archived document may
-//! not. The entry that does not fit opens the next document, so a document is empty only in an
-//! empty feed.
+//! Pure. The policy decides once, when an entry arrives, and the log records its answer as a fact. A cut is never
+//! computed again, because the policy may change and an archived document may not. The entry that does not fit opens
+//! the next document, so only an empty feed has an empty document.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +25,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// Returns the number of the period that `instant` lies in, the same for all if there is none.
+    /// Returns the number of the period that `instant` lies in; the same number for every instant if there is none.
     fn number(self, instant: Instant) -> i64 {
         match self {
             Self::None => 0,
@@ -39,11 +38,11 @@ impl Period {
 /// The bounds of a document; the first one reached closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutPolicy {
-    /// The most entries.
+    /// Maximum number of entries in a document.
     pub entries: u32,
-    /// The most bytes of fragments. One entry alone may be larger.
+    /// Maximum size of a document's fragments, in bytes. One entry alone may be larger.
     pub bytes: u64,
-    /// The stretch of time.
+    /// Longest stretch of time that one document covers.
     pub period: Period,
 }
 
@@ -57,12 +56,12 @@ impl Default for CutPolicy {
     }
 }
 
-/// How full the open document is.
+/// Fill of the open document, which the policy judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// Its entries.
+    /// Number of entries in the document.
     pub entries: u64,
-    /// The bytes of their fragments.
+    /// Total size of their fragments, in bytes.
     pub bytes: u64,
     /// The commit instant of the newest of them.
     pub newest: Instant,
@@ -83,6 +82,7 @@ impl CutPolicy {
     /// assert!(policy.cuts_before(two, 300, Instant::default()));
     /// ```
     pub fn cuts_before(&self, open: Fill, bytes: u64, instant: Instant) -> bool {
+        // Otherwise an entry beyond a bound would open empty documents for ever.
         if open.entries == 0 {
             return false;
         }

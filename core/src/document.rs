@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-/// What ends a feed document.
+/// End of a feed document, the same for all.
 const FOOTER: &str = "</feed>\n";
 
 /// Returns the bytes of a feed document: `header`, then `fragments` given oldest first, written
@@ -19,12 +19,14 @@ const FOOTER: &str = "</feed>\n";
 /// assert_eq!(document, "<feed>\n<entry>2</entry>\n<entry>1</entry>\n</feed>\n");
 /// ```
 pub fn feed_document<F: AsRef<[u8]>>(header: &str, fragments: &[F]) -> Bytes {
+    // Each fragment ends in a line feed, hence `+ 1`.
     let entries: usize = fragments
         .iter()
         .map(|fragment| fragment.as_ref().len() + 1)
         .sum();
     let mut out = Vec::with_capacity(header.len() + entries + FOOTER.len());
     out.extend_from_slice(header.as_bytes());
+    // The log holds the oldest entry first, a document shows the newest first (rule SF-1).
     for fragment in fragments.iter().rev() {
         out.extend_from_slice(fragment.as_ref());
         out.push(b'\n');

@@ -1,8 +1,7 @@
 //! An entry on its way into the log: a draft, and how the gate completes it into a fragment.
 //!
-//! Pure. A fragment is what is stored and shown for ever: the element as sent, with the inherited
-//! declarations it needs, so that it stands alone wherever it is put, and with what Atom requires
-//! but its publisher left out. It is never re-serialised.
+//! Pure. A fragment is stored and shown for ever: the element as sent, with the inherited declarations it needs to
+//! stand alone, and with the elements that Atom requires and its publisher left out. It is never re-serialised.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::{
     xml::{escape_attribute, escape_text, escaped_len},
 };
 
-/// The summary of JSON that is stored in Base64, if its publisher gave none.
+/// Default summary of JSON that is stored in Base64.
 pub(crate) const SUMMARY: &str = "JSON";
 
 /// A person as Atom has it (RFC 4287, 3.2).
@@ -32,15 +31,16 @@ pub struct Person {
 }
 
 impl Person {
-    /// Returns the bytes of the element that names the person, at most.
+    /// Returns an upper bound on the size of the person's element, in bytes.
     pub(crate) fn size(&self) -> usize {
         let parts = [Some(&self.name), self.uri.as_ref(), self.email.as_ref()];
         let parts = parts.into_iter().flatten();
+        // 32 bytes hold a pair of tags such as `<email>` and `</email>`.
         parts.map(|part| escaped_len(part) + 32).sum::<usize>() + 32
     }
 }
 
-/// What an entry lacks that the gate gives it.
+/// Parts that the gate adds because an entry lacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "six independent facts")]
 pub struct Missing {
@@ -54,30 +54,30 @@ pub struct Missing {
     pub author: bool,
     /// It has neither `content` nor an alternate link.
     pub content: bool,
-    /// Its content is put into Base64, which needs a `summary` (rule A-11), and it has none.
+    /// Its content is stored in Base64, which needs a `summary` (rule A-11), and it has none.
     pub summary: bool,
 }
 
-/// A checked entry whose fragment is complete but for what only the log can know.
+/// Checked entry whose fragment is complete except for facts that only the log knows.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// The entry's id, unless it is to be given one.
+    /// The entry's id; `None` until the server assigns one.
     pub id: Option<EntryId>,
     /// Digest of the sent form: an Atom entry's bytes with its inherited context, or a JSON event's canonical
     /// form.
     pub sent: Digest,
-    /// Authors inherited from the feed document it was sent in; used if it names none.
+    /// Authors inherited from the feed document in which the entry was sent; used if the entry names none.
     pub(crate) authors: Arc<[Person]>,
     pub(crate) element: String,
-    /// Where in `element` the completions go: behind the start tag.
+    /// Offset in `element`, behind the start tag, at which the completions go.
     pub(crate) inside: usize,
-    /// The prefix that stands for Atom's namespace in the element, with its colon, or nothing.
+    /// Prefix of Atom's namespace in the element, with its colon; empty for the default namespace.
     pub(crate) prefix: String,
     pub(crate) missing: Missing,
 }
 
 impl Draft {
-    /// Returns the bytes that the finished fragment has at most, in a feed with this author.
+    /// Returns an upper bound on the size of the finished fragment, in bytes, in a feed with this author.
     pub fn size(&self, author: &str) -> usize {
         // Names of elements, their ends, a date, and an id made here.
         const COMPLETIONS: usize = 384;
@@ -87,8 +87,11 @@ impl Draft {
             (true, []) => escaped_len(author),
             (true, authors) => authors.iter().map(Person::size).sum(),
         };
+        // At most six elements are completed; each author has a parent and three children.
         let elements = 6 + 4 * self.authors.len().max(1);
+        // Each element has a start and an end tag.
         let prefixes = 2 * elements * self.prefix.len();
+        // The id can appear twice: as the id and as the title.
         self.element.len() + COMPLETIONS + prefixes + 2 * id + authors
     }
 
@@ -102,6 +105,7 @@ impl Draft {
     /// [`ENTRY_BYTES_MAX`].
     pub fn complete(&self, id: &EntryId, instant: Instant, author: &str) -> Result<Bytes, Refusal> {
         let (start, rest) = self.element.split_at(self.inside);
+        // 256 bytes hold the usual completions.
         let mut fragment = String::with_capacity(self.element.len() + 256);
         fragment.push_str(start);
         if self.missing.id {
@@ -123,6 +127,7 @@ impl Draft {
             self.element_with("content", "", &mut fragment);
         }
         fragment.push_str(rest);
+        // Only the completed entry has its final size.
         if fragment.len() > ENTRY_BYTES_MAX {
             let detail = format!("entry {id} is larger than {ENTRY_BYTES_MAX} bytes");
             return Err(Refusal::too_large(detail));
@@ -130,7 +135,7 @@ impl Draft {
         Ok(fragment.into())
     }
 
-    /// Returns the element as it is to be sent on: with the authors it inherited.
+    /// Returns the element with the authors it inherited.
     pub(crate) fn into_element(self) -> String {
         if !self.missing.author || self.authors.is_empty() {
             return self.element;
@@ -146,6 +151,7 @@ impl Draft {
     }
 
     fn complete_authors(&self, author: &str, out: &mut String) {
+        // A person needs a name, so the feed's author has nothing else.
         if self.authors.is_empty() {
             self.author_with(
                 &Person {
@@ -180,26 +186,26 @@ impl Draft {
     }
 }
 
-/// An entry as the log holds it.
+/// Entry as stored in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place in its feed.
+    /// Position of the entry in its feed.
     pub at: Position,
-    /// Its id.
+    /// The entry's `atom:id`, sent or assigned.
     pub id: EntryId,
-    /// The document it is in.
+    /// Document that shows the entry.
     pub document: DocumentName,
-    /// The commit that stored it.
+    /// Commit that stored the entry.
     pub commit: CommitNumber,
-    /// The commit's instant plus one microsecond for every entry of the commit before it.
+    /// Instant of the entry: the commit's, plus one microsecond for every entry before it.
     pub instant: Instant,
-    /// The digest of what was sent.
+    /// Digest of the entry in its sent form.
     pub sent: Digest,
     /// The bytes from `<entry` to `</entry>`, as they stand in every document.
     pub fragment: Bytes,
 }
 
-/// Appends ` name="value"`.
+/// Appends the attribute ` name="value"` to a start tag, escaping the value.
 pub(crate) fn push_attribute(name: &str, value: &str, out: &mut String) {
     out.push(' ');
     out.push_str(name);
@@ -208,7 +214,7 @@ pub(crate) fn push_attribute(name: &str, value: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Appends `<name>text</name>`.
+/// Appends the element `<name>text</name>`, escaping the text.
 pub(crate) fn push_element(name: &str, text: &str, out: &mut String) {
     out.push('<');
     out.push_str(name);

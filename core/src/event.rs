@@ -1,11 +1,11 @@
 //! Events: entries as JSON, one object each, for publishers and pipelines that speak no XML.
 //!
-//! Pure. An event is written as an Atom entry and passes the same gate as any other entry; an entry
-//! is read back into an event for `replay --format ndjson`. What one server prints, another takes:
-//! `replay A | append B` gives B the same contents.
+//! Pure. An event becomes an Atom entry and passes the same gate as any other entry; an entry becomes an event for
+//! `replay --format ndjson`. The output of one server is valid input of another: `replay A | append B` gives B the
+//! same contents.
 //!
-//! JSON content is kept verbatim, numbers and order of members included: as `text/json`, which RFC 4287
-//! (4.1.3.3) has as it is, or in Base64 under any other JSON type (`application/ld+json`).
+//! JSON content is kept verbatim, numbers and order of members included: as `text/json`, which RFC 4287 (4.1.3.3)
+//! stores verbatim, or in Base64 under any other JSON type (`application/ld+json`).
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ mod one_or_more;
 use canonical::canonical_event;
 use listed::Listed;
 
-/// An entry as JSON. Unknown members are refused; absent ones are given by the gate.
+/// Entry as JSON. Unknown members are refused; the gate completes absent ones.
 ///
 /// # Examples
 ///
@@ -51,13 +51,13 @@ pub struct Event {
     /// An RFC 3339 date-time; the commit instant if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated: Option<String>,
-    /// An RFC 3339 date-time.
+    /// Date of the first publication, an RFC 3339 date-time; left out of the entry if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<String>,
     /// One author or several: a name, or an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<Authors>,
-    /// Terms, or objects.
+    /// Categories, each as a term alone or as an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub categories: Option<Vec<Category>>,
     /// Links with at least an `href`.
@@ -77,18 +77,18 @@ pub struct Event {
         skip_serializing_if = "Option::is_none"
     )]
     pub content: Option<Box<RawValue>>,
-    /// Where the entry was read. Printed by `replay`, ignored by `append`.
+    /// URL of the document in which the entry was read. Printed by `replay`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<String>,
     /// The position it was read at. Printed by `replay`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// The feed it is of. Printed by `watch`, ignored by `append`.
+    /// Feed of the entry. Printed by `watch`, ignored by `append`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed: Option<String>,
 }
 
-/// Reads a member that is there, so that a JSON `null` is a value and not an absence.
+/// Reads a member that is present, so that a JSON `null` is a value and not an absence.
 fn keep_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(from).map(Some)
 }
@@ -97,9 +97,9 @@ fn keep_null<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Box<Raw
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Authors {
-    /// One author.
+    /// One author, given without an array.
     One(Author),
-    /// Several authors.
+    /// Several authors in an array, which may be empty.
     Many(Vec<Author>),
 }
 
@@ -107,7 +107,7 @@ pub enum Authors {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Author {
-    /// A name.
+    /// A name alone, as a JSON string.
     Name(String),
     /// A name with an address.
     Person(AuthorPerson),
@@ -120,9 +120,9 @@ pub enum Author {
     expecting = "a person (a JSON object with a name)"
 )]
 pub struct AuthorPerson {
-    /// The name.
+    /// Name of the person, the only required member.
     pub name: String,
-    /// An absolute IRI.
+    /// Absolute IRI of the person, such as a home page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
     /// An e-mail address.
@@ -134,7 +134,7 @@ pub struct AuthorPerson {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Category {
-    /// A term.
+    /// A term alone, as a JSON string.
     Term(String),
     /// A term with a scheme or label.
     Full(FullCategory),
@@ -147,9 +147,9 @@ pub enum Category {
     expecting = "a category (a JSON object with a term)"
 )]
 pub struct FullCategory {
-    /// The term.
+    /// Term that identifies the category within its scheme.
     pub term: String,
-    /// An IRI that says what the term belongs to.
+    /// IRI of the vocabulary that the term belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
     /// A label for people.
@@ -157,25 +157,25 @@ pub struct FullCategory {
     pub label: Option<String>,
 }
 
-/// A link (RFC 4287, 4.2.7).
+/// Link of an entry, with the attributes of RFC 4287, 4.2.7.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a link (a JSON object with an href)")]
 pub struct Link {
     /// The relation; `alternate` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rel: Option<String>,
-    /// An absolute IRI.
+    /// Target of the link, an absolute IRI.
     pub href: String,
-    /// The media type at the other end.
+    /// Media type of the target.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The language at the other end.
+    /// Language of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hreflang: Option<String>,
     /// A title for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The length at the other end, in bytes, as written. In JSON it may be a number, too.
+    /// Length of the target in bytes, as written. JSON may also give it as a number.
     #[serde(
         default,
         deserialize_with = "length",
@@ -203,10 +203,11 @@ fn length<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<St
 /// Returns the first event that is not JSON (`Malformed`), or not an event (`Unacceptable`).
 pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| json_refusal(&error))?;
+    // One object is an event; the parser has already removed white space around it.
     if raw.get().starts_with('{') {
         return Ok(vec![draft(raw.get())?]);
     }
-    // The list ends where it has too many items, so that it takes no memory for those behind.
+    // The list stops keeping items beyond the bound, so that an oversized array takes no memory for them.
     let Listed(events) = serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
     check_count(events.len())?;
     events
@@ -223,10 +224,12 @@ pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
 /// As [`from_json`], naming the line.
 pub fn from_ndjson(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     let mut drafts = vec![];
+    // Splitting bytes keeps line numbers right, even where a line is not UTF-8.
     for (line, text) in body.split(|byte| *byte == b'\n').enumerate() {
         if text.trim_ascii().is_empty() {
             continue;
         }
+        // The check comes before the line is parsed: an event beyond the bound costs nothing.
         check_count(drafts.len() + 1)?;
         let entry = drafts.len();
         let place = |refusal: Refusal| refusal.at_entry(entry).at_line(line + 1);
@@ -248,6 +251,7 @@ fn check_count(events: usize) -> Result<(), Refusal> {
 
 fn json_refusal(error: &serde_json::Error) -> Refusal {
     let mut detail = error.to_string();
+    // serde_json's own message does not explain that a JSON escape is half a character.
     if detail.contains("surrogate") || detail.contains("hex escape") {
         detail += " (an escape such as \\ud83d is half a character and needs the other half)";
     }
@@ -256,6 +260,7 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
     } else {
         Refusal::malformed(format!("not JSON: {detail}"))
     };
+    // serde_json reports line 0 for errors without a place.
     if error.line() > 0 {
         refusal.at_line(error.line())
     } else {
@@ -266,11 +271,11 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
 /// Returns the draft of one event.
 fn draft(text: &str) -> Result<Draft, Refusal> {
     let event: Event = serde_json::from_str(text).map_err(|error| {
-        // What is no JSON at all is told first, wherever it stops being that.
+        // A syntax error comes first, wherever it is: the text is not JSON at all.
         let syntax = serde_json::from_str::<&RawValue>(text).err();
         json_refusal(&syntax.unwrap_or(error))
     })?;
-    // serde deserializes a struct from an array of its fields, too.
+    // serde also deserializes a struct from an array of its fields.
     if !text.trim_start().starts_with('{') {
         let detail = "an event is a JSON object, not an array";
         return Err(Refusal::unacceptable(detail, "Simplefeed profile: events"));
@@ -278,11 +283,12 @@ fn draft(text: &str) -> Result<Draft, Refusal> {
     let atom = event.to_atom()?;
     let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
     let mut draft = drafts.pop().expect("an entry document has one entry");
+    // The digest covers the event, not the Atom made from it, so that a later writer can make other Atom.
     draft.sent = Digest::of(canonical_event(text)?.as_bytes());
     Ok(draft)
 }
 
-/// The line is one of the Atom that we wrote, which the publisher never saw.
+/// Removes the line: it counts in the Atom made from the event, which the publisher has never seen.
 fn without_line(refusal: Refusal) -> Refusal {
     Refusal {
         line: None,
@@ -295,7 +301,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// Returns why `content` has no JSON form.
+    /// Returns the reason why `content` has no JSON form.
     pub fn json<T: Serialize>(content: &T) -> Result<Self, serde_json::Error> {
         let content = Some(serde_json::value::to_raw_value(content)?);
         Ok(Self {
@@ -305,7 +311,7 @@ impl Event {
         })
     }
 
-    /// Returns the event as an Atom entry, without what the gate completes.
+    /// Returns the event as an Atom entry, before the gate's completions.
     fn to_atom(&self) -> Result<String, Refusal> {
         let mut out = String::from("<entry xmlns=\"http://www.w3.org/2005/Atom\">");
         for (name, text) in [
@@ -358,6 +364,7 @@ impl Event {
     }
 
     fn push_content(&self, out: &mut String) -> Result<(), Refusal> {
+        // Without a JSON type, `null` means an absent content, as other members do.
         let Some(raw) = self
             .content
             .as_deref()
@@ -369,9 +376,11 @@ impl Event {
             };
         };
         let is_string = raw.get().starts_with('"');
+        // Content under `application/json` would be stored as `text/json` anyway.
         let default = if is_string { "text" } else { TEXT_JSON };
         let kind = check_chars("type", self.kind.as_deref().unwrap_or(default))?;
         let form = JsonForm::of(kind);
+        // Base64 content needs a summary (rule A-11).
         if form == Some(JsonForm::Base64) && self.summary.is_none() {
             push_element("summary", SUMMARY, out);
         }
@@ -383,6 +392,7 @@ impl Event {
         push_attribute("type", stored, out);
         out.push('>');
         match form {
+            // The raw text keeps the spelling of numbers and the order of members.
             Some(JsonForm::Text) => escape_text(check_chars("content", raw.get())?, out),
             Some(JsonForm::Base64) => BASE64.encode_append(raw.get().as_bytes(), out),
             None if is_string => {
@@ -452,6 +462,7 @@ fn push_empty(
 }
 
 fn check_chars<'a>(member: &str, text: &'a str) -> Result<&'a str, Refusal> {
+    // JSON strings can hold characters that XML 1.0 cannot carry, not even as references.
     match text.chars().find(|c| !is_char(*c)) {
         None => Ok(text),
         Some(bad) => {

@@ -1,4 +1,4 @@
-//! The vocabulary: what a feed, a place in it and a number of something are called.
+//! Vocabulary: names, places and numbers of feeds, entries, documents and commits.
 //!
 //! Pure. Every number is a type of its own, so that a position cannot be passed for a document.
 
@@ -28,7 +28,7 @@ use crate::{
 #[serde(try_from = "String", into = "String")]
 pub struct FeedName(Arc<str>);
 
-/// Why a text is not a feed name.
+/// Reason why a text is not a feed name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a feed name matches [a-z0-9][a-z0-9._-]{{0,127}}")]
 pub struct InvalidFeedName;
@@ -37,6 +37,7 @@ impl FeedName {
     /// Returns the name, or `None` if `text` does not match `[a-z0-9][a-z0-9._-]{0,127}`.
     pub fn parse(text: &str) -> Option<Self> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        // A first character such as `.` could make the segment `..`, or a hidden file.
         let first = text.bytes().next().is_some_and(plain);
         let rest = text
             .bytes()
@@ -86,8 +87,8 @@ impl From<FeedName> for String {
 
 /// Returns whether `text` can be an `atom:id`: an absolute IRI without white space or controls.
 ///
-/// RFC 4287, 4.2.6 and rule A-2. The scheme is checked, the rest is the publisher's affair, since
-/// ids are compared character by character and never dereferenced.
+/// RFC 4287, 4.2.6 and rule A-2. Only the scheme is checked: ids are compared character by character and never
+/// dereferenced.
 pub fn is_absolute_iri(text: &str) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || !is_char(c);
     has_scheme(text) && !text.contains(forbidden)
@@ -109,7 +110,7 @@ pub fn has_scheme(reference: &str) -> bool {
 #[serde(try_from = "String", into = "String")]
 pub struct EntryId(Arc<str>);
 
-/// Why a text is not an `atom:id`.
+/// Reason why a text is not an `atom:id`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id is an absolute IRI of at most {ENTRY_ID_BYTES_MAX} bytes without white space")]
 pub struct InvalidId;
@@ -152,7 +153,7 @@ impl From<EntryId> for String {
     }
 }
 
-/// The permanent `atom:id` of a feed: `urn:uuid:…` unless the feed brought another from elsewhere.
+/// Permanent `atom:id` of a feed: `urn:uuid:…` unless the feed moved here with another id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FeedId(Arc<str>);
@@ -174,8 +175,8 @@ impl FeedId {
         &self.0
     }
 
-    /// Returns the 16 bytes that stand for this id in the log, in commits and as the name space of
-    /// ids derived from an idempotency key.
+    /// Returns the 16 bytes that represent this id in the log, in commits and as the name space of ids derived from
+    /// an idempotency key.
     ///
     /// They are the UUID of a lower-case `urn:uuid:` id; of any other id, its version 5 UUID in the
     /// URL name space.
@@ -185,6 +186,7 @@ impl FeedId {
             .strip_prefix("urn:uuid:")
             .and_then(|text| Uuid::try_parse(text).ok());
         match own {
+            // Another spelling of the same UUID is another id, so it must not share its key.
             Some(uuid) if *uuid.urn().to_string() == *self.0 => FeedKey(uuid),
             _ => FeedKey(Uuid::new_v5(&Uuid::NAMESPACE_URL, self.0.as_bytes())),
         }
@@ -211,7 +213,7 @@ impl From<FeedId> for String {
     }
 }
 
-/// The 16 bytes that stand for a feed's id inside the log (see [`FeedId::key`]).
+/// The 16 bytes that represent a feed's id inside the log (see [`FeedId::key`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedKey(pub Uuid);
 
@@ -250,7 +252,7 @@ impl DocumentNumber {
         NonZeroU64::new(number).map(Self)
     }
 
-    /// Returns the number.
+    /// Returns the number as an integer, 1 or more.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -277,8 +279,8 @@ impl fmt::Display for DocumentNumber {
     }
 }
 
-/// What lies between two restorations that may have lost something: 1 at first, then the second (since
-/// 1970) in which it began.
+/// Period between two restorations that may have lost entries: 1 at first, then the second (since 1970) in which the
+/// period began.
 ///
 /// A count would not do: the same backup may be restored twice, into two histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -298,30 +300,32 @@ impl fmt::Display for Epoch {
 }
 
 impl Epoch {
-    /// The epoch of a log that nothing was ever restored into.
+    /// The epoch of a log without restorations.
     pub const FIRST: Self = Self(1);
 
     /// Returns the epoch that begins at an instant, after this one.
     #[must_use]
     pub fn next(self, instant: Instant) -> Self {
+        // A clock before 1970 or beyond 2106 does not fit; the next count still grows.
         let second = u32::try_from(instant.second()).unwrap_or(0);
+        // Two restorations within one second still begin two epochs.
         Self(second.max(self.0.saturating_add(1)))
     }
 
-    /// Returns the second in which it began; that of the first one is long ago.
+    /// Returns the second in which the epoch began; for the first epoch, the second 1 of 1970.
     pub fn began(self) -> Instant {
         Instant::from_micros(i64::from(self.0) * 1_000_000)
     }
 
-    /// Whether nothing was ever restored.
+    /// Returns whether no restoration has taken place.
     pub fn is_first(&self) -> bool {
         *self == Self::FIRST
     }
 
     /// Returns the part of a file name that keeps epochs apart: empty in the first.
     ///
-    /// No URL ever names two contents (invariant 4), although positions and document numbers are
-    /// given again after a restoration.
+    /// Positions and document numbers repeat after a restoration, and no URL may ever name two contents (invariant
+    /// 4).
     fn suffix(self) -> String {
         if self.is_first() {
             String::new()
@@ -331,8 +335,7 @@ impl Epoch {
     }
 }
 
-/// The last segment of a permanent URL without its extension: a number, and the epoch it was
-/// given in.
+/// The last segment of a permanent URL without its extension: a number, and the epoch in which it was assigned.
 ///
 /// # Examples
 ///
@@ -349,19 +352,19 @@ impl Epoch {
 pub struct Numbered {
     /// A document number, a position, or the number of an index block.
     pub number: u64,
-    /// When it was given.
+    /// Epoch in which the number was assigned; not written for the first.
     pub epoch: Epoch,
 }
 
 impl Numbered {
-    /// Returns what a canonical text names: decimals without leading zeros, no epoch 1.
+    /// Returns the number and epoch of a canonical text: decimals without leading zeros, no epoch 1.
     pub fn parse(text: &str) -> Option<Self> {
         let (number, epoch) = text.split_once('-').unwrap_or((text, "1"));
         let numbered = Self {
             number: number.parse().ok()?,
             epoch: Epoch(epoch.parse().ok()?),
         };
-        // Only the one spelling that we write names a resource.
+        // Only the server's own spelling names a resource.
         (numbered.to_string() == text && numbered.epoch >= Epoch::FIRST).then_some(numbered)
     }
 }
@@ -372,17 +375,17 @@ impl fmt::Display for Numbered {
     }
 }
 
-/// The name of a document for ever: its number, and the epoch it was opened in.
+/// Permanent name of a document: its number, and the epoch in which it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DocumentName {
-    /// The document's number.
+    /// Number of the document in its feed, from 1; it repeats after a restoration.
     pub number: DocumentNumber,
-    /// The epoch it was opened in.
+    /// Epoch in which the document was opened, or renamed when the epoch began.
     pub epoch: Epoch,
 }
 
 impl DocumentName {
-    /// Returns the document that the canonical text `12` or `12-2` names.
+    /// Returns the document with the canonical name `12` or `12-2`.
     pub fn of_stem(stem: &str) -> Option<Self> {
         let Numbered { number, epoch } = Numbered::parse(stem)?;
         let number = DocumentNumber::new(number)?;
@@ -436,7 +439,7 @@ impl fmt::Display for CommitNumber {
 pub struct Revision(pub u32);
 
 impl Revision {
-    /// The settings a feed was created with.
+    /// The revision that a feed has at its creation.
     pub const FIRST: Self = Self(1);
 
     /// Returns the revision after this one.

@@ -37,7 +37,7 @@ pub const FEED_TYPE: &str = "application/atom+xml;type=feed;charset=utf-8";
 /// The media type of an entry document (RFC 5023, 12.1).
 pub const ENTRY_TYPE: &str = "application/atom+xml;type=entry;charset=utf-8";
 
-/// What a document is asked for as.
+/// Form of a document, by the URL that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The newest document at the published entry point.
@@ -46,7 +46,7 @@ pub enum Form {
     Open,
     /// A document closed by its successor.
     Archived {
-        /// That successor.
+        /// Name of the successor, which `next-archive` links to.
         next: DocumentName,
     },
 }
@@ -65,6 +65,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
         }
     };
     let permanent = opening.name.to_string();
+    // The recent document names its entry point, so that readers keep polling that one.
     let own = if form == Form::Recent {
         RECENT
     } else {
@@ -82,7 +83,9 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
     push_element("name", settings.author(), &mut out);
     out.push_str("</author>\n");
     push_line("generator", "Simplefeed", &mut out);
+    // `self` is absolute in any case (see the table above).
     push_link("self", &format!("{base}{own}"), None, &mut out);
+    // `via` is the permanent URL under which a bookmark can find this document later.
     if form == Form::Recent {
         push_link("via", &reference(&permanent), None, &mut out);
     }
@@ -109,6 +112,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
         Some("application/json"),
         &mut out,
     );
+    // Only the recent document changes, so only readers of it need SUP.
     if form == Form::Recent {
         push_sup_link(settings, &mut out);
     }
@@ -121,6 +125,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
     push_attribute("xmlns", SIMPLEFEED, &mut out);
     push_attribute("first", &opening.first.to_string(), &mut out);
     push_attribute("before", &opening.before.to_string(), &mut out);
+    // Documents of the first epoch keep the bytes they had before epochs existed.
     if opening.name.epoch > Epoch::FIRST {
         push_attribute("epoch", &opening.name.epoch.to_string(), &mut out);
         push_attribute("since", &opening.since.to_string(), &mut out);
@@ -129,7 +134,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Insta
     out
 }
 
-/// Announces where the feed's updates are told (rules SUP-A1, SUP-A2).
+/// Announces the feed's SUP address (rules SUP-A1, SUP-A2).
 fn push_sup_link(settings: &Settings, out: &mut String) {
     if let Some(address) = settings.sup_address() {
         push_link(SUP_REL, &address, Some(SUP_TYPE), out);

@@ -28,7 +28,7 @@ impl HistoryHash {
         Self::start_of_text(feed.as_str())
     }
 
-    /// Returns H₀ for a feed id read from a document, which may not be one we would accept.
+    /// Returns H₀ for a feed id read from a document, which need not be an id that the gate would accept.
     pub fn start_of_text(feed: &str) -> Self {
         Self(Digest::of(feed.as_bytes()))
     }
@@ -55,7 +55,7 @@ impl std::fmt::Display for HistoryHash {
 /// The chain hash of a log after some number of commits.
 ///
 /// C₀ is 32 zero bytes, Cₙ = SHA-256(Cₙ₋₁ ‖ encoding of commit n); the encoding is
-/// [`Commit::encode`](crate::commit::Commit::encode), the same whatever stores the log.
+/// [`Commit::encode`](crate::commit::Commit::encode), the same for every kind of log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChainHash(pub Digest);
 

@@ -1,4 +1,4 @@
-//! The archive index: which documents are frozen, so that a consumer need not walk to find out.
+//! Archive index: a list of the frozen documents, which saves a consumer the walk.
 //!
 //! Pure, and for ever: closed blocks are frozen bytes.
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{digest::Digest, instant::Instant};
 
-/// One block of a feed's archive index. The growing one is where documents link to (`index`); it
-/// leads back to the closed ones.
+/// One block of a feed's archive index. Documents link to the growing block (`index`), which leads back to the closed
+/// ones.
 ///
 /// The index may lag behind the chain of documents and never leads it.
 ///
@@ -35,17 +35,17 @@ pub struct IndexBlock {
 /// A frozen document, as the index lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexedDocument {
-    /// Where it is, relative to the block's URL.
+    /// URL of the document, relative to the block's URL.
     pub href: String,
     /// The position of its oldest entry.
     pub first: u64,
     /// The number of its entries.
     pub entries: u64,
-    /// When it was opened: RFC 3339.
+    /// Instant at which the document was opened: RFC 3339.
     pub opened: String,
     /// The commit instant of its newest entry: RFC 3339.
     pub updated: String,
-    /// The digest of its identity bytes.
+    /// Digest of the document's identity bytes.
     pub sha256: Digest,
 }
 
@@ -61,15 +61,16 @@ impl IndexBlock {
     ///
     /// # Errors
     ///
-    /// Returns what is wrong with its JSON. Members that are not known are passed over.
+    /// Returns the fault in its JSON. Unknown members are ignored.
     pub fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(body)
     }
 }
 
 impl IndexedDocument {
-    /// Returns whether all of the document was committed before an instant.
+    /// Returns whether the document's newest entry was committed before an instant.
     pub(crate) fn is_before(&self, instant: Instant) -> bool {
+        // An `updated` that is not a date proves nothing.
         Instant::parse(&self.updated).is_some_and(|updated| updated < instant)
     }
 }

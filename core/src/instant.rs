@@ -1,7 +1,7 @@
 //! A point in time, as entries and commits carry it.
 //!
-//! Pure. Microseconds are what the log counts in, and what RFC 3339 text carries; years outside
-//! 0001–9999 have no RFC 3339 form and are refused at the gate.
+//! Pure. The log counts in microseconds, and RFC 3339 text can carry them. Years outside 0001–9999 have no RFC 3339
+//! form, and the gate refuses them.
 
 use std::fmt;
 
@@ -40,6 +40,7 @@ impl Instant {
 
     /// Returns the whole second this instant lies in, counted from 1970.
     pub fn second(self) -> i64 {
+        // Euclidean, so that instants before 1970 round down, too.
         self.0.div_euclid(1_000_000)
     }
 
@@ -50,7 +51,7 @@ impl Instant {
         Self(self.0.saturating_add(micros).min(Self::MAX.0))
     }
 
-    /// Returns the instant that an RFC 3339 `date-time` names.
+    /// Returns the instant of an RFC 3339 `date-time`.
     ///
     /// Atom demands an upper-case `T` and `Z` and admits no white space (RFC 4287, 3.3; rule A-2).
     /// Digits beyond the microsecond are dropped. Returns `None` for anything else.

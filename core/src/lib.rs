@@ -1,4 +1,4 @@
-//! What a feed is: entries, the documents they stand in, and how a consumer replays them.
+//! Feeds: entries, their documents, and a consumer's replay.
 //!
 //! Everything here is a pure function of its arguments. There is no I/O, no clock, no randomness
 //! and no async, so that the server, the client and every test decide alike from the same facts.
@@ -8,16 +8,16 @@
 //! - [`limits`]: every bound, by name.
 //! - [`feed`]: the vocabulary: names, positions, numbers of documents and commits.
 //! - [`instant`], [`digest`], [`history`]: time, SHA-256, and the hashes that chain entries.
-//! - [`settings`], [`cut`]: what shapes a feed's bytes, and when a document is closed.
-//! - [`refusal`]: why something published was not taken.
+//! - [`settings`], [`cut`]: settings that shape a feed's bytes, and the end of a document.
+//! - [`refusal`]: reasons for refusing a publication.
 //! - [`xml`]: strict XML, with byte ranges; [`scanner`]: posted Atom into drafts;
 //!   [`event`]: JSON events into drafts and back; [`syndication`]: `atom_syndication::Entry`.
 //! - [`entry`]: drafts, and how the gate completes them into fragments.
-//! - [`commit`]: what the log stores, and its encoding for the chain hash.
+//! - [`commit`]: the content of the log, and its encoding for the chain hash.
 //! - [`plan`]: every decision of a publish.
 //! - [`header`], [`document`], [`index`]: the bytes a reader gets.
 //! - [`reader`]: those bytes (or a foreign feed's) into entries and links.
-//! - [`sup`]: which of many feeds changed, in one document; [`watch`]: when to look at which;
+//! - [`sup`]: one document that lists the changed ones of many feeds; [`watch`]: the schedule of looks at them;
 //!   [`opml`]: lists of them.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
 

@@ -1,7 +1,7 @@
 //! Every bound of the system, by name.
 //!
-//! Pure. A bound stands here even when only one crate enforces it, so that an operator and a
-//! reviewer find all of them in one place. Those that an operator may change say so.
+//! Pure. A bound stands here even when only one crate enforces it, so that an operator and a reviewer find all of
+//! them in one place. "Configurable" marks a default that an operator may change.
 
 /// The largest entry, in bytes of its fragment.
 pub const ENTRY_BYTES_MAX: usize = 1024 * 1024;
@@ -39,13 +39,13 @@ pub const PUBLIC_URL_BYTES_MAX: usize = 1_024;
 /// The longest feed name, in bytes.
 pub const FEED_NAME_BYTES_MAX: usize = 128;
 
-/// The entries of a document where a feed does not say otherwise. Configurable.
+/// The entries of a document in a feed without a choice of its own. Configurable.
 pub const DOCUMENT_ENTRIES_DEFAULT: u32 = 100;
 
 /// The most entries a feed may ask for in one document.
 pub const DOCUMENT_ENTRIES_MAX: u32 = 10_000;
 
-/// The bytes of entries in a document where a feed does not say otherwise. Configurable.
+/// The bytes of entries in a document in a feed without a choice of its own. Configurable.
 pub const DOCUMENT_BYTES_DEFAULT: u64 = 1024 * 1024;
 
 /// The most bytes of entries a feed may ask for in one document.
@@ -74,7 +74,7 @@ pub const CLIENT_DOCUMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The most documents a consumer has on their way, or waiting, before it gets to them.
 pub const AHEAD_DOCUMENTS_MAX: usize = 16;
 
-/// The bytes that these have together, as far as the document read last tells; twice as many at most.
+/// The bytes that these documents have together, estimated from the document read last; twice as many at most.
 pub const AHEAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The most bytes of an index block that a consumer looks ahead in.
@@ -83,7 +83,7 @@ pub const AHEAD_BLOCK_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most index blocks that a consumer looks through for the document it is at.
 pub const AHEAD_BLOCKS_MAX: usize = 1_000;
 
-/// How often in a row the index may fail to tell what comes next before it is not asked any more.
+/// Failures in a row to find the next document in the index before a consumer stops asking the index.
 pub const AHEAD_MISSES_MAX: usize = 3;
 
 /// The longest URL that is fetched ahead, in bytes.
@@ -165,7 +165,7 @@ pub const READ_SECONDS: u64 = 20;
 /// How long one answer may take as a whole, in seconds. Configurable.
 pub const REQUEST_SECONDS: u64 = 120;
 
-/// The documents whose bytes a consumer knows again, because they were marked immutable.
+/// The documents whose bytes a consumer recognises, because they were marked immutable.
 pub const FROZEN_REMEMBERED_MAX: usize = 10_000;
 
 /// The longest id of a feed or an update in a SUP document, in bytes (rule SUP-F6).
@@ -177,8 +177,7 @@ pub const SUP_UPDATE_BYTES_MAX: usize = 1_024;
 /// The most updates of a SUP document that a consumer accepts.
 pub const SUP_UPDATES_MAX: usize = 2_000_000;
 
-/// The periods for which a server offers SUP documents, in seconds; the first one where nobody asks.
-/// Configurable.
+/// The periods for which a server offers SUP documents, in seconds; the first is the default one. Configurable.
 pub const SUP_PERIODS_DEFAULT: [u32; 4] = [60, 300, 600, 3_600];
 
 /// The longest period of a SUP document, in seconds.
@@ -205,7 +204,7 @@ pub const WATCHED_PER_ORIGIN_MAX: usize = 8;
 /// The SUP documents that a watcher asks for at the same time, besides.
 pub const HEARD_TOGETHER_MAX: usize = 8;
 
-/// How often a watcher looks at a feed that nothing tells about, in seconds. Configurable.
+/// Seconds between looks at a feed without SUP. Configurable.
 pub const WATCH_SECONDS_DEFAULT: u64 = 1_800;
 
 /// The shortest time between two such looks, in seconds.
@@ -214,7 +213,7 @@ pub const WATCH_SECONDS_MIN: u64 = 1;
 /// The longest time between two such looks, or two looks at a SUP document, in seconds.
 pub const WATCH_SECONDS_MAX: u64 = 366 * 86_400;
 
-/// The archived SUP documents that a watcher walks back over to find out what it has missed.
+/// The archived SUP documents that a watcher walks back over to close a gap.
 pub const SUP_WALK_MAX: usize = 50_000;
 
 /// The most redirects a consumer follows for one request. Configurable.

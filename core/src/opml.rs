@@ -6,7 +6,7 @@ use quick_xml::{Reader, events::Event};
 
 use crate::xml::attribute_value;
 
-/// Why a list cannot be read.
+/// Reason why a list is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the list of feeds is not OPML: {0}")]
 pub struct InvalidOpml(String);
@@ -15,7 +15,7 @@ pub struct InvalidOpml(String);
 ///
 /// # Errors
 ///
-/// Says what is wrong with the XML.
+/// Describes the fault in the XML.
 ///
 /// # Examples
 ///
@@ -42,8 +42,10 @@ pub fn feeds(list: &str) -> Result<Vec<String>, InvalidOpml> {
             Event::Eof if depth > 0 => return Err(invalid("it ends too early".into())),
             Event::Eof if !is_opml => return Err(invalid("there is no opml element".into())),
             Event::Eof => return Ok(urls),
+            // An internal DTD can define entities that expand without bound.
             Event::DocType(_) => return Err(invalid("a DOCTYPE is not accepted".into())),
             Event::End(_) => {
+                // The reader refuses an end tag without its start tag, so the depth is positive here.
                 depth -= 1;
                 continue;
             }
@@ -55,6 +57,7 @@ pub fn feeds(list: &str) -> Result<Vec<String>, InvalidOpml> {
             _ => continue,
         };
         is_opml |= tag.name().as_ref() == b"opml";
+        // Readers nest outlines in folders, so each outline counts at any depth.
         if tag.name().as_ref() != b"outline" {
             continue;
         }

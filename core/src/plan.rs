@@ -1,7 +1,7 @@
-//! Every decision of a publish: what is new, what is a duplicate or a conflict, where documents
-//! are cut, and what each entry finally says.
+//! Every decision of a publish: new entries, duplicates, conflicts, cuts of documents, and the final bytes of each
+//! entry.
 //!
-//! Pure. The writer shows what the log knows, this decides, the writer stores what was decided.
+//! Pure. The writer passes in the log's state, this module decides, and the writer stores the decision.
 //!
 //! ```text
 //! entry known?   no ──────────────► appended
@@ -26,13 +26,12 @@ use crate::{
     settings::{Choices, Defaults, Settings},
 };
 
-/// What the log knows of a feed's end: enough to decide the next publish and to head the open
-/// document.
+/// A feed's end in the log: all that the next publish and the header of the open document need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedHead {
-    /// The feed.
+    /// Feed that this head belongs to.
     pub feed: FeedKey,
-    /// The newest settings.
+    /// Revision of the feed's newest settings; the open document may have an older one.
     pub revision: Revision,
     /// The position the next entry gets: the number of entries.
     pub next: Position,
@@ -44,46 +43,45 @@ pub struct FeedHead {
     pub updated: Instant,
 }
 
-/// The recorded facts of a document: what its header is made of.
+/// Recorded facts of a document, from which its header is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// Its number and epoch.
     pub name: DocumentName,
-    /// The name that its predecessor links to: its own, unless it was open when an epoch began, which
-    /// gave it another.
+    /// Name under which the predecessor links to this document: `name`, unless the document was open when an epoch
+    /// began, which renamed it.
     pub linked: DocumentName,
-    /// The document before it.
+    /// Name of the document before; `None` for the feed's first.
     pub previous: Option<DocumentName>,
     /// The position of its oldest entry.
     pub first: Position,
     /// The history hash before that entry.
     pub before: HistoryHash,
-    /// The settings its header is made of.
+    /// Revision of the settings in the header.
     pub revision: Revision,
-    /// The instant of the commit that opened it, hence closed its predecessor. A new name changes
-    /// nothing about that.
+    /// Instant of the commit that opened the document, hence closed its predecessor. A new name does not change it.
     pub opened: Instant,
-    /// Whether entries of its predecessor were lost, so that nobody is ever shown that one.
+    /// Whether entries of the predecessor were lost, so that the server never shows that document.
     pub after_loss: bool,
-    /// Where the document began that was open when its epoch began: what an earlier epoch had in that
-    /// document and later ones may be lost.
+    /// First position of the document that was open when this document's epoch began. Entries of earlier epochs in
+    /// that document and later ones may be lost.
     pub since: Position,
 }
 
 /// The open document of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenDocument {
-    /// How it was opened.
+    /// Facts recorded when the document was opened.
     pub opening: Opening,
-    /// The bytes of its entries so far.
+    /// Total size of its entries so far, in bytes.
     pub bytes: u64,
-    /// Whether entries behind the newest one were lost.
+    /// Whether entries behind its newest one were lost.
     pub lost: bool,
 }
 
 impl OpenDocument {
-    /// Returns the document that takes this one's place: the next one, or this one again, because it is
-    /// empty or because an epoch has begun.
+    /// Returns the document that takes this one's place: the next one, or this one anew, because it is empty or
+    /// because an epoch has begun.
     fn succeeded_by(
         &self,
         name: DocumentName,
@@ -96,7 +94,7 @@ impl OpenDocument {
             open.since = first;
         }
         if open.name.number == name.number {
-            // Only a feed's first document, while it is empty, has not been seen by anybody.
+            // Only an empty first document has never been shown, so only its instant may change.
             let unseen = open.previous.is_none() && open.name.epoch == name.epoch;
             let opening = Opening {
                 name,
@@ -126,7 +124,7 @@ impl OpenDocument {
 impl FeedHead {
     /// Returns the change that gives the open document the name of the epoch that has begun.
     ///
-    /// What was lost may have been frozen under its old name, so nothing else ever is.
+    /// Lost entries may have been frozen under the old name, so nothing else may be frozen under it.
     pub fn renamed(&self) -> Change {
         Change::Opened {
             feed: self.feed,
@@ -168,7 +166,7 @@ impl FeedHead {
         }
     }
 
-    /// Returns how full the open document is.
+    /// Returns the fill of the open document, which the cut policy judges.
     pub fn fill(&self) -> Fill {
         Fill {
             entries: self.next.0 - self.open.opening.first.0,
@@ -177,8 +175,8 @@ impl FeedHead {
         }
     }
 
-    /// Takes a change of this feed, made by a commit at `instant`, into account. `entry_instant`
-    /// is the instant of the entry, if the change is one.
+    /// Applies a change of this feed from a commit at `instant`. `entry_instant` is the entry's own instant, if the
+    /// change is an entry.
     pub fn apply(
         &mut self,
         change: &Change,
@@ -198,12 +196,14 @@ impl FeedHead {
                     number: *document,
                     epoch,
                 };
+                // `succeeded_by` keeps the old revision, so the new one is set below.
                 self.open = self.open.succeeded_by(name, *first, self.history, instant);
                 self.open.opening.revision = *revision;
             }
             Change::Entry {
                 fragment, digest, ..
             } => {
+                // The digest is already known, so the fragment is not hashed again.
                 self.history = self.history.extend_with_digest(*digest);
                 self.next = self.next.next();
                 self.open.bytes += bytes_of(fragment);
@@ -212,8 +212,10 @@ impl FeedHead {
             Change::Lost { next, history, .. } => {
                 self.next = *next;
                 self.history = *history;
+                // The document has a hole behind its newest entry; the next entry must open another one.
                 self.open.lost = true;
             }
+            // A feed's documents take the new epoch when they are opened, not here.
             Change::Epoch { .. } => {}
         }
     }
@@ -223,25 +225,25 @@ fn bytes_of(fragment: &[u8]) -> u64 {
     u64::try_from(fragment.len()).expect("a fragment's length fits into 64 bits")
 }
 
-/// An entry that exists already.
+/// Entry that the feed already holds, or that the batch has just added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its place.
+    /// Position of the first append under this id.
     pub at: Position,
-    /// The document it is in.
+    /// Document that shows the entry.
     pub document: DocumentName,
-    /// The digest of what was sent.
+    /// Digest of the entry in its sent form.
     pub sent: Digest,
-    /// The digest of its fragment.
+    /// Digest of the stored fragment.
     pub fragment: Digest,
 }
 
-/// The moment of a publish within its commit.
+/// Instant and epoch of a publish, and its place in the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// The instant of the commit.
     pub instant: Instant,
-    /// The entries that the commit has already.
+    /// Number of entries already in the commit.
     pub entries_before: u64,
     /// The epoch of the log.
     pub epoch: Epoch,
@@ -253,41 +255,41 @@ impl Moment {
     }
 }
 
-/// A feed as a publish finds it.
+/// State of a feed before or after a publish.
 #[derive(Clone, Debug)]
 pub struct FeedState {
-    /// Its end.
+    /// End of the feed in the log.
     pub head: FeedHead,
-    /// Its newest settings.
+    /// Newest settings, shared because most publishes do not change them.
     pub settings: Arc<Settings>,
 }
 
-/// What is to be stored, and what to tell the publisher.
+/// Changes to store, and results for the publisher.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The changes to commit; none if all entries were duplicates.
     pub changes: Vec<Change>,
-    /// The feed as it is after them.
+    /// State of the feed after the changes.
     pub state: FeedState,
     /// One result for each entry, in order.
     pub results: Vec<Outcome>,
 }
 
-/// What became of one entry.
+/// Result for one entry of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its id, given or sent.
+    /// The entry's id, sent or generated.
     pub id: EntryId,
-    /// Its place, the first one if it is a duplicate.
+    /// The entry's position; for a duplicate, that of the first append.
     pub position: Position,
-    /// The document that place is in.
+    /// Document that shows that position.
     pub document: DocumentName,
-    /// Whether it was there before.
+    /// Whether the feed, or an earlier entry of the batch, already had it.
     pub duplicate: bool,
 }
 
-/// Gives an id to every draft that has none: derived from the request's idempotency key, so that a
-/// repeated request gives the same ids, or else from `random`.
+/// Sets an id on every draft without one: derived from the request's idempotency key, so that a repeated request
+/// gives the same ids, or else from `random`.
 pub fn give_ids(
     drafts: &mut [Draft],
     feed: FeedKey,
@@ -299,6 +301,7 @@ pub fn give_ids(
             continue;
         }
         let uuid = match key {
+            // The separator keeps key "a1" with index 0 apart from key "a" with index 10.
             Some(key) => Uuid::new_v5(&feed.0, format!("{key}\0{index}").as_bytes()),
             None => random(),
         };
@@ -306,15 +309,15 @@ pub fn give_ids(
     }
 }
 
-/// Decides a publish of `drafts`, all of which have ids, to the feed in `state`.
+/// Plans a publish of `drafts`, all of which have ids, to the feed in `state`.
 ///
-/// `known` tells what the feed holds under the ids of the drafts. `defaults` are what the server
-/// proposes now; if they change what the feed looks like, the change is recorded first.
+/// `known` holds the feed's entries under the ids of the drafts. `defaults` are the server's current proposals; if
+/// they change the feed's documents, the plan records the change first.
 ///
 /// # Errors
 ///
-/// `Conflict` if an id stands for another content already, in the feed or in the batch; `TooLarge`
-/// if a completed entry is. Nothing is to be stored then.
+/// `Conflict` if the feed or the batch has other content under an id; `TooLarge` if a completed entry is too large.
+/// Nothing of the batch is stored then.
 pub fn plan(
     state: &FeedState,
     drafts: &[Draft],
@@ -331,15 +334,18 @@ pub fn plan(
         moment,
         entries: 0,
     };
+    // The check comes first, because building the entries is where short drafts grow.
     check_completed(drafts, state.settings.author())?;
     let mut batch: HashMap<&EntryId, Known> = HashMap::new();
     let mut conflicts = vec![];
+    // A batch of duplicates appends nothing, so it records no settings either.
     let new = drafts.iter().any(|draft| !known.contains_key(id_of(draft)));
     if new {
         planning.propose(defaults);
     }
     for (index, draft) in drafts.iter().enumerate() {
         let id = id_of(draft);
+        // The batch comes first: its entries are not in `known` yet.
         if let Some(earlier) = batch.get(id).or_else(|| known.get(id)) {
             if planning.same_content(draft, id, earlier)? {
                 planning.plan.results.push(Outcome {
@@ -350,6 +356,7 @@ pub fn plan(
                 });
             } else {
                 let (stored, offered) = (earlier.sent, draft.sent);
+                // All conflicts are collected, so that one answer shows the publisher every one.
                 conflicts.push(Conflict {
                     entry: index,
                     id: id.clone(),
@@ -364,6 +371,7 @@ pub fn plan(
             .map_err(|refusal| refusal.at_entry(index))?;
         batch.insert(id, appended);
     }
+    // The plan is dropped as a whole: one conflict refuses the batch.
     if conflicts.is_empty() {
         Ok(planning.plan)
     } else {
@@ -384,11 +392,11 @@ fn check_completed(drafts: &[Draft], author: &str) -> Result<(), Refusal> {
     Err(Refusal::too_large(detail))
 }
 
-/// Decides a change of settings. Returns no changes if the feed already is as asked.
+/// Plans a change of settings. Returns no changes if the feed already has them.
 ///
 /// # Errors
 ///
-/// Returns why the feed cannot have them, see [`Settings::with`].
+/// Returns the reason why the feed cannot have them, see [`Settings::with`].
 pub fn plan_settings(
     state: &FeedState,
     choices: Choices,
@@ -407,6 +415,7 @@ pub fn plan_settings(
     };
     let chosen = state.settings.with(choices)?;
     let settled = chosen.as_ref().unwrap_or(&state.settings);
+    // One revision holds both the choices and the defaults.
     let changed = settled.under(defaults).or_else(|| chosen.clone());
     if let Some(settings) = changed {
         planning.settle(settings);
@@ -416,6 +425,7 @@ pub fn plan_settings(
 
 /// Decides the creation of a feed with `settings`.
 pub fn plan_creation(settings: Settings, moment: Moment) -> Plan {
+    // The revision and the opening must match `FeedHead::create`, which does not apply these changes.
     let head = FeedHead::create(&settings, moment.instant, moment.epoch);
     let feed = head.feed;
     let changes = vec![
@@ -461,11 +471,12 @@ impl Planning {
         }
     }
 
-    /// Records settings. A document without entries is opened anew, since nobody was promised its
-    /// header; any other keeps its header, and the next entry opens another.
+    /// Records settings. A document without entries is opened anew, because its header has never been promised to a
+    /// reader. Any other keeps its header, and the next entry opens another.
     fn settle(&mut self, settings: Settings) {
         let head = &self.plan.state.head;
         let (feed, revision) = (head.feed, head.revision.next());
+        // The clone goes into the commit; the plan keeps the settings for the entries that follow.
         self.plan.state.settings = Arc::new(settings.clone());
         self.record(Change::Settings {
             feed,
@@ -490,6 +501,7 @@ impl Planning {
     }
 
     fn record(&mut self, change: Change) {
+        // A change without an entry has the instant that the next entry would have.
         let entry_instant = self.moment.of_entry(self.entries);
         self.plan.state.head.apply(
             &change,
@@ -502,9 +514,11 @@ impl Planning {
 
     fn append(&mut self, draft: &Draft, id: &EntryId) -> Result<Known, Refusal> {
         let instant = self.moment.of_entry(self.entries);
+        // The entry is completed before the cut: its final size decides whether it fits.
         let fragment = draft.complete(id, instant, self.plan.state.settings.author())?;
         let head = &self.plan.state.head;
         let policy = self.plan.state.settings.cut_policy();
+        // A header is fixed when its document is opened, so new settings need a new document.
         let outdated = head.revision != head.open.opening.revision;
         if outdated
             || head.open.lost
@@ -513,6 +527,7 @@ impl Planning {
             let document = head.open.opening.name.number.next();
             self.open(document);
         }
+        // The opening may have changed the head.
         let head = &self.plan.state.head;
         let (feed, at, document) = (head.feed, head.next, head.open.opening.name);
         let (sent, digest) = (draft.sent, Digest::of(&fragment));
@@ -539,12 +554,13 @@ impl Planning {
         })
     }
 
-    /// Whether a draft is what is there already: in the form it was sent in, or in the form it
-    /// would be stored in.
+    /// Whether a draft equals the stored entry: in its sent form, or in its stored form.
     fn same_content(&self, draft: &Draft, id: &EntryId, earlier: &Known) -> Result<bool, Refusal> {
+        // A publisher may send back an entry as it read it, which is the stored fragment.
         if draft.sent == earlier.sent || draft.sent == earlier.fragment {
             return Ok(true);
         }
+        // Without an `updated` of its own, a draft gets this moment, and cannot match here.
         let instant = self.moment.of_entry(self.entries);
         let fragment = draft.complete(id, instant, self.plan.state.settings.author())?;
         let digest = Digest::of(&fragment);

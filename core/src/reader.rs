@@ -1,12 +1,11 @@
-//! Feed documents, read: the entries as byte slices, the links as URLs.
+//! Parsed feed documents: the entries as byte slices, the links as URLs.
 //!
-//! Pure. A consumer trusts what it finds here with its place in the feed, so a document that is
-//! cut short, has something after its end or is no Atom feed is an error, and never a shorter
-//! document. What stands inside the entries is only passed over, so that one odd entry cannot stop
-//! a replay; who needs more parses the slice.
+//! Pure. A consumer stakes its place in the feed on the result, so a document that is cut short, has something after
+//! its end or is no Atom feed is an error, and never a shorter document. The reader passes over the inside of
+//! entries, so that one odd entry cannot stop a replay; callers that need more parse the slice.
 //!
-//! Feeds of others differ in what Simplefeed fixes: their encoding is made UTF-8, and what shows that they
-//! list their oldest entry first is noted.
+//! Foreign feeds differ from Simplefeed's profile: the reader converts their encoding to UTF-8, and notes the signs
+//! of feeds that list their oldest entry first.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -39,38 +38,38 @@ pub use listing::Listing;
 /// feeds get some more.
 const READER_DEPTH_MAX: usize = 2 * DEPTH_MAX;
 
-/// Begins the id that a foreign entry without one stands under.
+/// Prefix of the id of a foreign entry without one.
 const STAND_IN: &str = "urn:simplefeed:entry:";
 
-/// Why bytes are not a feed document.
+/// Reason why bytes are not a feed document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It is not XML, or not all of it is there.
+    /// The bytes are not XML, or not all of it is there.
     #[error("line {line}: {detail}")]
     Malformed {
-        /// What is wrong.
+        /// Description of the error, for people.
         detail: String,
-        /// Where, from 1.
+        /// Line of the error, from 1.
         line: usize,
     },
-    /// It is XML, but its root is something else: a login page, for instance.
+    /// The bytes are XML with another root element: a login page, for instance.
     #[error("the root element is {root}, not an Atom feed")]
     NotAFeed {
-        /// The name of its root element.
+        /// Qualified name of the root element.
         root: String,
     },
     /// A feed, or an entry of a feed with positions, has no `atom:id`, without which a consumer cannot keep its place.
     #[error("line {line}: {element} has no id")]
     NoId {
-        /// `feed` or `entry`.
+        /// Element without an id: `feed` or `entry`.
         element: &'static str,
-        /// Where it begins, from 1.
+        /// Line on which the element begins, from 1.
         line: usize,
     },
 }
 
-/// A feed document.
+/// Feed document, parsed; its entries are slices of its bytes.
 #[derive(Clone, Debug)]
 pub struct Document {
     body: Bytes,
@@ -78,41 +77,42 @@ pub struct Document {
     pub feed: String,
     /// The feed-level `updated`, if it is a date.
     pub updated: Option<Instant>,
-    /// The feed-level links.
+    /// The feed-level links, at most [`DOCUMENT_LINKS_MAX`].
     pub links: Vec<Link>,
-    /// The position of the oldest entry and the history hash before it, if the document tells.
+    /// The position of the oldest entry and the history hash before it; `None` in a plain feed.
     pub history: Option<(Position, HistoryHash)>,
-    /// The epoch it was opened in; the first, if the document does not tell.
+    /// The epoch in which the document was opened; the first if the document names none.
     pub epoch: Epoch,
-    /// Where the document began that was open when that epoch began.
+    /// First position of the document that was open when that epoch began.
     pub since: Position,
     /// Whether it carries RFC 5005's mark of an archive.
     pub archived: bool,
-    /// Where its updates are told, if it says so (rules SUP-A2, SUP-A3).
+    /// Address of the SUP document that lists this feed's updates, if the feed links to one (rules SUP-A2, SUP-A3).
     pub sup: Option<SupAddress>,
     entries: Vec<Slice>,
-    /// The namespaces that the feed element declares.
+    /// Namespace declarations of the feed element.
     scope: Scope,
-    /// Its `xml:base`, made absolute, and its `xml:lang`.
+    /// The feed element's `xml:base`, made absolute, and its `xml:lang`.
     inherited: Vec<(&'static str, String)>,
-    /// Its authors, who are those of entries that name none (RFC 4287, 4.1.2).
+    /// The feed's authors, in bytes of the body. They are those of entries that name none (RFC 4287, 4.1.2).
     authors: Vec<Range<usize>>,
     listing: Option<Listing>,
     oldest_first: bool,
 }
 
-/// A feed-level link.
+/// Feed-level link of a document, or a link of its header fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The relation: a registered name or an IRI (rule A-5).
     pub rel: String,
-    /// Where it leads, made absolute; without a fragment, which no server ever sees.
+    /// Absolute URL of the target, without a fragment, which no server ever sees.
     pub url: Url,
 }
 
 impl Link {
-    /// Returns a link, unless it is longer than any that we follow.
+    /// Returns a link; `None` if it is longer than [`LINK_BYTES_MAX`].
     fn new(rel: &str, mut url: Url) -> Option<Self> {
+        // RFC 4287, 4.2.7.2: a registered name and this IRI are the same relation.
         let registered = rel.strip_prefix("http://www.iana.org/assignments/relation/");
         let rel = registered.unwrap_or(rel).into();
         url.set_fragment(None);
@@ -123,18 +123,18 @@ impl Link {
 #[derive(Clone, Debug)]
 struct Slice {
     id: String,
-    /// Read where the document tells no positions, and needs it.
+    /// Read in plain feeds only; a document with positions parses it on demand.
     updated: Option<Instant>,
     range: Range<usize>,
 }
 
-/// One entry of a document.
+/// Entry of a document, borrowed from its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct EntrySlice<'a> {
-    /// Its `atom:id`. Where a foreign entry has none, it is a stand-in made of the entry's bytes, so that one such
+    /// The entry's `atom:id`. For a foreign entry without one, a stand-in made of the entry's bytes, so that one such
     /// entry stops none of the others: `urn:simplefeed:entry:` and 32 hex digits.
     pub id: &'a str,
-    /// Its bytes, from `<entry` to `</entry>`, as they stand in the document.
+    /// The entry's bytes, from `<entry` to `</entry>`, as they stand in the document.
     pub fragment: &'a [u8],
 }
 
@@ -166,6 +166,7 @@ impl Document {
     /// ```
     pub fn read(body: Bytes, url: &Url) -> Result<Self, ReadError> {
         let mut body = to_utf8(body, None);
+        // A byte order mark is not part of the XML, and would shift every entry's range.
         if body.starts_with(b"\xef\xbb\xbf") {
             body = body.slice(3..);
         }
@@ -201,7 +202,8 @@ impl Document {
             element: "feed",
             line: 1,
         })?;
-        // Positions that cannot be counted on are as good as none.
+        // Positions that would overflow are as good as none. `+ 1` leaves room for the position after the newest
+        // entry.
         let room = u64::try_from(entries.len())
             .ok()
             .and_then(|entries| entries.checked_add(1));
@@ -225,6 +227,7 @@ impl Document {
             listing: None,
             oldest_first: false,
         };
+        // The order depends on positions, ids and dates, so the document must be complete.
         document.listing = document.listing();
         Ok(document)
     }
@@ -232,6 +235,7 @@ impl Document {
     /// Returns the `updated` of an entry, counted from the top, where the newest is.
     pub fn updated_of(&self, index: usize) -> Option<Instant> {
         let slice = self.entries.get(index)?;
+        // Plain documents need every date to find their order, so the reader keeps them; others parse it on demand.
         if self.history.is_none() {
             return slice.updated;
         }
@@ -240,16 +244,15 @@ impl Document {
         Instant::parse(&event.updated?)
     }
 
-    /// Adds a link that stands somewhere else than in the document: in a header field (RFC 8288). Those
-    /// of the document go before.
+    /// Adds a link from a header field (RFC 8288). The document's own links precede it.
     pub fn add_link(&mut self, rel: &str, url: Url) {
         if self.links.len() < DOCUMENT_LINKS_MAX {
             self.links.extend(Link::new(rel, url));
         }
     }
 
-    /// Takes the archive links for what they are in feeds that have them the wrong way round, as Atom
-    /// Hopper's: `next-archive` leads to what is older there.
+    /// Swaps the archive links of a feed that has them reversed, as Atom Hopper's: there `next-archive` leads to
+    /// older documents.
     pub(crate) fn swap_archive_links(&mut self) {
         for link in &mut self.links {
             match link.rel.as_str() {
@@ -260,22 +263,22 @@ impl Document {
         }
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of entries in this document.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns the number of bytes.
+    /// Returns the size of the document in bytes, after conversion to UTF-8.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }
 
-    /// Returns whether there are no entries.
+    /// Returns whether the document has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns an entry, counted from the top of the document, where the newest is.
+    /// Returns an entry by its index from the top of the document, where the newest is.
     pub fn entry(&self, index: usize) -> Option<EntrySlice<'_>> {
         let slice = self.entries.get(index)?;
         let fragment = self.body.get(slice.range.clone())?;
@@ -285,7 +288,7 @@ impl Document {
         })
     }
 
-    /// Returns the bytes of an entry without copying them.
+    /// Returns the bytes of an entry; the document shares them without a copy.
     pub fn fragment(&self, index: usize) -> Option<Bytes> {
         Some(self.body.slice(self.entries.get(index)?.range.clone()))
     }
@@ -295,7 +298,7 @@ impl Document {
         self.entries.iter().position(|slice| slice.id == id)
     }
 
-    /// Returns where the first link with this relation leads.
+    /// Returns the URL of the first link with this relation.
     pub fn link(&self, rel: &str) -> Option<&Url> {
         self.links
             .iter()
@@ -319,7 +322,7 @@ struct Head {
 /// Namespace declarations: the prefix, or `""`, and the namespace. The last one of a prefix counts.
 type Scope = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
-/// What entries in our documents declare.
+/// Declaration of entries that the server writes.
 const OWN_DECLARATION: &[u8] = b"xmlns=\"http://www.w3.org/2005/Atom\"";
 
 struct Reading<'a> {
@@ -355,6 +358,7 @@ impl<'a> Reading<'a> {
                 Event::Empty(tag) => break (tag, true),
                 Event::Text(text) if text.trim_ascii().is_empty() => {}
                 Event::Decl(_) | Event::Comment(_) | Event::PI(_) => {}
+                // An internal DTD can define entities that expand without bound.
                 Event::DocType(_) => return Err(self.malformed("a DOCTYPE is not accepted")),
                 Event::Eof => return Err(self.malformed("there is no document")),
                 _ => return Err(self.malformed("text before the root element")),
@@ -365,9 +369,11 @@ impl<'a> Reading<'a> {
             let root = String::from_utf8_lossy(root.name().as_ref()).into_owned();
             return Err(ReadError::NotAFeed { root });
         }
+        // A foreign entry gets these declarations when it is handed over alone.
         self.scope.clone_from(&feed);
         let base = Self::base(self.url, &root);
         if Self::attribute(&root, "xml:base").is_some() {
+            // The base is absolute here, because entries leave the document and lose its URL.
             self.inherited.push(("xml:base", base.to_string()));
         }
         let lang = Self::attribute(&root, "xml:lang");
@@ -375,7 +381,9 @@ impl<'a> Reading<'a> {
         if !empty {
             self.children(&feed, &base)?;
         }
+        // Only now are all children read: authors may stand behind the entries.
         self.check_inherited()?;
+        // A body with bytes behind its root is a broken response, and must not count as complete.
         loop {
             match self.event()? {
                 Event::Eof => return Ok(()),
@@ -386,7 +394,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// What entries get from their feed is written onto each of them.
+    /// Bounds the bytes that each entry gets from its feed, because they are written onto each of them.
     fn check_inherited(&self) -> Result<(), ReadError> {
         let declarations = self
             .scope
@@ -395,6 +403,7 @@ impl<'a> Reading<'a> {
         let attributes = self.inherited.iter().map(|(_, value)| value.len());
         let authors = self.authors.iter().map(ExactSizeIterator::len);
         let bytes: usize = declarations.chain(attributes).chain(authors).sum();
+        // Entries with positions stand alone, and inherit nothing.
         if self.head.history.is_none() && bytes > INHERITED_BYTES_MAX {
             return Err(self.malformed("what its entries inherit from the feed is too long"));
         }
@@ -403,6 +412,7 @@ impl<'a> Reading<'a> {
 
     fn children(&mut self, feed: &Scope, base: &Url) -> Result<(), ReadError> {
         loop {
+            // The position before the event is where the child's tag begins.
             let start = self.position();
             let (tag, empty) = match self.event()? {
                 Event::Start(tag) => (tag, false),
@@ -415,6 +425,7 @@ impl<'a> Reading<'a> {
             };
             let own = self.declarations(&tag)?;
             if Self::is(&tag, &own, feed, ATOM, b"entry") {
+                // Authors are slices of the body, so the range is known only after the child was read.
                 self.entry(start, feed, &own, empty)?;
             } else {
                 let is_author = Self::is(&tag, &own, feed, ATOM, b"author");
@@ -448,6 +459,7 @@ impl<'a> Reading<'a> {
             self.head.archived = true;
         } else if Self::is(tag, own, feed, SIMPLEFEED, b"history") {
             let first = Self::attribute(tag, "first").and_then(|text| text.parse().ok());
+            // Positions count only together with a hash, and a broken one makes a plain feed of the document.
             let before = Self::attribute(tag, "before").and_then(|text| Digest::parse(&text));
             self.head.history = first.map(Position).zip(before.map(HistoryHash));
             let epoch = Self::attribute(tag, "epoch").and_then(|text| text.parse().ok());
@@ -458,6 +470,7 @@ impl<'a> Reading<'a> {
         if empty {
             Ok(())
         } else {
+            // Depth 2: a child of the feed element.
             self.skip(2).map(drop)
         }
     }
@@ -466,12 +479,13 @@ impl<'a> Reading<'a> {
         let rel = Self::attribute(tag, "rel").unwrap_or("alternate".into());
         let base = Self::base(base, tag);
         let href = Self::attribute(tag, "href");
+        // The registered relation precedes the draft's, wherever they stand.
         if rel == SUP_REL || (rel == SUP_DRAFT_REL && self.head.sup.is_none()) {
             let found = SupAddress::parse(href.as_deref().unwrap_or_default(), &base);
             self.head.sup = found.or_else(|| self.head.sup.take());
         }
         let url = href.and_then(|href| base.join(href.trim()).ok());
-        // A link that leads nowhere is as good as none; the walk says what it misses.
+        // A link to an invalid URL is as good as none; the walk reports a link that it misses.
         if self.head.links.len() < DOCUMENT_LINKS_MAX {
             self.head
                 .links
@@ -479,7 +493,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Reads an entry to its end, looking only for its id.
+    /// Reads an entry to its end, and keeps only its id and, in plain feeds, its date.
     fn entry(
         &mut self,
         start: usize,
@@ -493,10 +507,11 @@ impl<'a> Reading<'a> {
             line: line_of(text, start),
         };
         if empty {
-            // There is nothing in it to hand over.
+            // An empty element has no entry to hand over.
             return if foreign {
                 Ok(())
             } else {
+                // Positions count entries, so none may be left out.
                 Err(no_id(self.text))
             };
         }
@@ -506,12 +521,14 @@ impl<'a> Reading<'a> {
             match self.event()? {
                 Event::Start(tag) if foreign && tag.local_name().as_ref() == b"updated" => {
                     let own = self.declarations(&tag)?;
+                    // The element's own declarations stand last, because `is` searches backwards.
                     let inner = entry.iter().cloned().chain(own).collect();
                     if Self::is(&tag, &inner, feed, ATOM, b"updated") {
                         updated = self
                             .simple_content()?
                             .and_then(|text| Instant::parse(&text));
                     } else {
+                        // Depth 3: a child of an entry.
                         self.skip(3)?;
                     }
                 }
@@ -532,6 +549,7 @@ impl<'a> Reading<'a> {
         }
         let range = start..self.position();
         let stand_in = || {
+            // The same bytes have the same stand-in id in every document, so repeats are recognised.
             let bytes = self.text.as_bytes().get(range.clone());
             let hash = Digest::of(bytes.unwrap_or_default()).half();
             format!("{STAND_IN}{}", HEXLOWER.encode(&hash))
@@ -545,9 +563,10 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Reads to the end of the current element, which is `depth` deep.
+    /// Reads to the end of the current element, which is `depth` levels deep.
     fn skip(&mut self, depth: usize) -> Result<(), ReadError> {
         let mut inside = 1_usize;
+        // The loop counts levels instead of recursing: hostile nesting must not exhaust the stack.
         while inside > 0 {
             match self.event()? {
                 Event::Start(_) if depth + inside > READER_DEPTH_MAX => {
@@ -590,6 +609,7 @@ impl<'a> Reading<'a> {
                     content = content.map(|content| content + &text);
                 }
                 Event::Start(_) => {
+                    // Depth 4: an element inside a child of an entry.
                     self.skip(4)?;
                     content = None;
                 }
@@ -599,11 +619,12 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Checks an event that carries nothing for us.
+    /// Checks an event whose content the reader ignores.
     fn passed_over(&self, event: &Event<'_>) -> Result<(), ReadError> {
         match event {
             Event::Eof => Err(self.malformed("the document ends before its last element")),
             Event::DocType(_) => Err(self.malformed("a DOCTYPE is not accepted")),
+            // Without a DTD, XML knows five entities; any other name is an error.
             Event::GeneralRef(name) => {
                 let name = String::from_utf8_lossy(name);
                 match resolve_reference(&name) {
@@ -617,6 +638,7 @@ impl<'a> Reading<'a> {
 
     fn event(&mut self) -> Result<Event<'a>, ReadError> {
         self.reader.read_event().map_err(|error| {
+            // A position beyond `usize` cannot occur in a slice; line 1 is a harmless answer.
             let at = usize::try_from(self.reader.error_position()).unwrap_or_default();
             ReadError::Malformed {
                 detail: error.to_string(),
@@ -639,7 +661,7 @@ impl<'a> Reading<'a> {
 
     /// Returns the namespaces that a tag declares.
     fn declarations(&self, tag: &BytesStart<'a>) -> Result<Scope, ReadError> {
-        // Most tags declare nothing, and those of our own entries all the same.
+        // Most tags declare nothing, and entries of our own server declare the same. Both cases save the allocations.
         let attributes = tag.attributes_raw().trim_ascii();
         if attributes == OWN_DECLARATION {
             return Ok(vec![(Cow::Borrowed(""), Cow::Borrowed(ATOM))]);
@@ -691,13 +713,15 @@ impl<'a> Reading<'a> {
 
     /// Returns the decoded value of an unprefixed attribute.
     fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
+        // A broken attribute counts as absent: consumers read feeds that no producer's rule has checked.
         let attribute = tag.try_get_attribute(name).ok()??;
         let raw = String::from_utf8_lossy(&attribute.value).into_owned();
         attribute_value(&raw).ok().map(Cow::into_owned)
     }
 
-    /// Returns what references inside `tag` are resolved against (rule A-4).
+    /// Returns the base of the references inside `tag` (rule A-4).
     fn base(outer: &Url, tag: &BytesStart<'_>) -> Url {
+        // An invalid `xml:base` leaves the outer one in force.
         let own = Self::attribute(tag, "xml:base").and_then(|base| outer.join(base.trim()).ok());
         own.unwrap_or_else(|| outer.clone())
     }

@@ -1,11 +1,11 @@
-//! Why something published was not taken, in words its publisher can act on.
+//! Reasons why a publication was refused, in words its publisher can act on.
 //!
 //! Pure. A refusal changes nothing. Over HTTP it becomes a problem document (RFC 9457); its
 //! members are the problem's members.
 
 use crate::{digest::Digest, feed::EntryId, xml::XmlError};
 
-/// What kind of refusal it is. Each has one problem type and one HTTP status.
+/// Kind of a refusal. Each has one problem type and one HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {
@@ -17,27 +17,27 @@ pub enum RefusalKind {
     TooLarge,
     /// An entry with this id and other content exists. Status 409.
     Conflict,
-    /// Somebody else has appended since (`If-Match`). Status 412.
+    /// The feed has changed since the state that `If-Match` names. Status 412.
     Precondition,
 }
 
-/// An id that stands for two contents.
+/// An id with two different contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The place of the offered entry in its batch, from 0.
     pub entry: usize,
-    /// The id both have.
+    /// The id that both contents have.
     pub id: EntryId,
-    /// The digest of what was sent when the id was first used.
+    /// Digest of the sent form stored first under the id.
     pub stored: Digest,
-    /// The digest of what was sent now.
+    /// Digest of the sent form offered now.
     pub offered: Digest,
 }
 
-/// A refusal: what is wrong, and as exactly as possible where.
+/// Refusal: the fault and, as exactly as possible, its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of refusal it is.
+    /// Kind of the refusal, which sets the HTTP status.
     pub kind: RefusalKind,
     /// One sentence for the publisher, lower case, without a period.
     pub detail: String,
@@ -95,12 +95,13 @@ impl Refusal {
         Self::new(RefusalKind::Precondition, detail.into())
     }
 
-    /// Returns a refusal because ids stand for other contents already.
+    /// Returns a refusal because ids already have other contents.
     pub fn conflict(conflicts: Vec<Conflict>) -> Self {
         let detail = match conflicts.as_slice() {
             [one] => format!("entry {} exists with other content", one.id),
             many => format!("{} entries exist with other content", many.len()),
         };
+        // The first conflict places the refusal; all of them are in `conflicts`.
         let entry = conflicts.first().map(|conflict| conflict.entry);
         Self {
             entry,

@@ -10,11 +10,10 @@
 //!
 //! A plain feed has documents without positions, so an entry is no place in it. `plain.rs` walks such feeds.
 //!
-//! [`Replay`] goes in rounds: each is a [`Walk`] from the place where the last one ended to what is
-//! newest when it begins. The first look at the recent document only tells how far behind the
-//! consumer is. What is handed over comes from the way forward, because the feed may grow and be cut
-//! meanwhile: the document that was open then is fetched again, at its permanent URL, when the walk
-//! gets there.
+//! [`Replay`] goes in rounds. Each round is a [`Walk`] from the place where the last one ended to the entry that is
+//! newest when the round begins. The first look at the recent document only shows how far behind the consumer is.
+//! Entries come from the way forward, because the feed may grow and be cut meanwhile: the walk requests the document
+//! that was open then again, at its permanent URL, at the end of its way.
 
 use url::Url;
 
@@ -35,27 +34,27 @@ pub use known::{KnownEntries, PendingEntries};
 pub use rounds::Replay;
 pub use walk::{Walk, is_same_feed};
 
-/// Something that a walk wants to have.
+/// Request of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Its URL.
+    /// URL of the document or index block.
     pub url: Url,
-    /// What it should be.
+    /// Kind of resource expected at the URL.
     pub kind: AskKind,
-    /// Whether a copy obtained before was too old, so that caches must be passed by.
+    /// Whether an earlier copy was too old, so that the request must bypass caches.
     pub again: bool,
-    /// Whether the walk knows another way, should this not be there.
+    /// Whether the walk has another way if this resource is missing.
     pub optional: bool,
-    /// What the copy known can be recognised by; empty unless the answer may be that nothing changed.
+    /// Validators of the known copy; empty unless the response may be that nothing changed.
     pub known: Validators,
 }
 
-/// What a walk wants to have.
+/// Kind of resource that a walk requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskKind {
     /// The recent document, at the feed's entry point.
     Recent,
-    /// Any other document.
+    /// Any other document of the feed: archived, or open at its permanent URL.
     Document,
     /// A block of the archive index.
     Index,
@@ -64,15 +63,15 @@ pub enum AskKind {
 /// The entries to hand over from one document.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The document that holds them.
+    /// The document that holds the entries.
     pub document: Document,
     /// The document's permanent URL.
     pub url: Url,
-    /// How many of its oldest entries lie before these.
+    /// Number of the document's oldest entries that lie before these.
     pub older: usize,
     /// The entries, oldest first.
     pub entries: Vec<RunEntry>,
-    /// The consumer's memory of a plain feed.
+    /// The consumer's memory of a plain feed; `None` where the document has positions.
     memory: Option<Memory>,
 }
 
@@ -92,7 +91,7 @@ struct Memory {
 pub struct RunEntry {
     /// Its index in the document, from the top.
     pub index: usize,
-    /// Its position and the history hash after it, if the feed tells them.
+    /// The entry's position and the history hash after it; `None` in a plain feed.
     pub place: Option<(Position, HistoryHash)>,
 }
 
@@ -104,6 +103,7 @@ impl Run {
             return Some(bookmark);
         };
         let indices = self.entries.iter().map(|entry| entry.index);
+        // Smaller indices are newer: the consumer has not received those entries yet.
         let left = indices.filter(|index| *index < entry.index);
         Some(Bookmark {
             known: Some(memory.known.and(&memory.records, entry.index)),

@@ -1,13 +1,12 @@
-//! The gate for Atom: a posted entry or feed document becomes drafts, or is refused.
+//! Gate for Atom: a posted entry or feed document becomes drafts, or is refused.
 //!
-//! Pure. Everything that enters the log passes here: JSON events and `atom_syndication` entries
-//! are written as Atom first. The rules are RFC 4287's for producers; what is merely unusual passes
-//! (foreign markup, any order, unknown relations), because a document is only as good as its worst
-//! entry and as useful as its most peculiar one.
+//! Pure. Everything that enters the log passes here: JSON events and `atom_syndication` entries become Atom first.
+//! The rules are RFC 4287's for producers. Merely unusual input passes (foreign markup, any order, unknown
+//! relations), because a document is only as good as its worst entry and as useful as its most peculiar one.
 //!
-//! An entry appears in several documents at several URLs, so it must not depend on its
-//! surroundings: what it inherits is written onto it, and a relative reference in Atom's own
-//! attributes needs an absolute `xml:base`.
+//! An entry appears in several documents at several URLs, so it must not depend on its surroundings: the gate writes
+//! the inherited context onto the entry, and a relative reference in Atom's own attributes needs an absolute
+//! `xml:base`.
 
 use std::{borrow::Cow, collections::HashSet, ops::Range, sync::Arc};
 
@@ -37,8 +36,8 @@ pub use json::{JsonForm, holds_raw_json, is_json_type};
 ///
 /// # Errors
 ///
-/// Returns the first thing that is wrong. `Malformed` is not XML that we accept, `Unacceptable`
-/// breaks a rule of Atom, `TooLarge` is beyond a bound.
+/// Returns the first error. `Malformed` marks input that is not acceptable XML, `Unacceptable` a broken rule of Atom,
+/// `TooLarge` a bound exceeded.
 ///
 /// # Examples
 ///
@@ -81,9 +80,12 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
         .map_err(|error| Refusal::not_xml(error, text))?;
     let drafts = match first {
         Some(Token::Start(root)) if root.is(ATOM, "entry") => {
+            // Wrapping turns a sequence of entries into one document, which has a single root.
             let entries = text.get(root.range.start..).unwrap_or_default();
             let feed = format!("<feed xmlns=\"{ATOM}\">{entries}</feed>");
+            // `BATCH_ENTRIES_MAX` bounds a request, and this text is none.
             let mut drafts = Scan::new(&feed, usize::MAX)?.document()?;
+            // The scan returns a feed's entries last to first; a sequence stands in order of appending.
             drafts.reverse();
             drafts
         }
@@ -92,7 +94,7 @@ pub fn elements(text: &str) -> Result<Vec<String>, Refusal> {
     Ok(drafts.into_iter().map(Draft::into_element).collect())
 }
 
-/// The absolute base of a feed or an entry, if it has one.
+/// Absolute base of a feed or an entry, if it has one.
 #[derive(Clone, Debug, Default)]
 struct Base(Option<Arc<str>>);
 
@@ -100,6 +102,7 @@ impl Base {
     /// Returns the base inside `tag`.
     fn inside(&self, tag: &Tag<'_>) -> Result<Self, XmlError> {
         let Some(own) = tag.value("xml:base")? else {
+            // The clone shares the text: `Arc` keeps a feed of many entries cheap.
             return Ok(self.clone());
         };
         let joined = match &self.0 {
@@ -112,6 +115,7 @@ impl Base {
             Some(absolute) => Some(absolute.into()),
             None => Some(own.into_owned()),
         };
+        // A base such as `urn:x` resolves nothing, so it counts as none.
         let base = base.filter(|base: &String| is_base(base));
         Ok(Self(base.map(Arc::from)))
     }
@@ -121,36 +125,37 @@ impl Base {
     }
 }
 
-/// Returns whether there is an absolute base inside `tag`, given whether there is one around it.
+/// Returns whether an absolute base applies inside `tag`, given whether one applies around it.
 ///
-/// Below an entry only this counts. To resolve each base would cost the length of the outer one for every
-/// element that names its own.
+/// Below an entry, only this answer matters. Resolving each base would cost the length of the outer one for every
+/// element with a base of its own.
 fn is_based_inside(based: bool, tag: &Tag<'_>) -> Result<bool, XmlError> {
     let Some(own) = tag.value("xml:base")? else {
         return Ok(based);
     };
     Ok(match url::Url::parse(&own) {
         Ok(absolute) => !absolute.cannot_be_a_base(),
+        // A relative base resolves against the outer one, and is absolute only if that is.
         Err(url::ParseError::RelativeUrlWithoutBase) => based,
         Err(_) => false,
     })
 }
 
-/// Whether references can be resolved against this: not against `urn:x`, for instance.
+/// Returns whether references can be resolved against this base: not against `urn:x`, for instance.
 fn is_base(text: &str) -> bool {
     url::Url::parse(text).is_ok_and(|url| !url.cannot_be_a_base())
 }
 
-/// What the children of an entry told about it.
+/// Facts about an entry, found in its children.
 #[derive(Debug, Default)]
 struct Findings {
     seen: Vec<&'static str>,
     id: Option<EntryId>,
     alternates: HashSet<(String, String)>,
     author: bool,
-    /// The content is elsewhere or in Base64, so that a summary must be there (rule A-11).
+    /// Whether the content is elsewhere or in Base64, so that a summary must be there (rule A-11).
     opaque: bool,
-    /// How JSON content is to be stored, if not as it was sent.
+    /// Stored form of JSON content; `None` if the content is stored as sent.
     rewrite: Option<Rewrite>,
 }
 
@@ -160,12 +165,12 @@ impl Findings {
     }
 }
 
-/// A reading of one document.
+/// State of scanning one document.
 struct Scan<'a> {
     tokens: Tokens<'a>,
     text: &'a str,
     entries_max: usize,
-    /// Bytes that entries may still inherit.
+    /// Bytes that the remaining entries may still inherit.
     inherited_left: usize,
 }
 
@@ -173,6 +178,7 @@ impl<'a> Scan<'a> {
     fn new(text: &'a str, entries_max: usize) -> Result<Self, Refusal> {
         let tokens = Tokens::new(text).map_err(|error| Refusal::not_xml(error, text))?;
         let text = tokens.text();
+        // The allowance grows with the document, so many small entries may share a common context.
         let inherited_left =
             INHERITED_BATCH_BYTES_MIN.max(INHERITED_PER_BYTE_MAX.saturating_mul(text.len()));
         Ok(Self {
@@ -198,7 +204,7 @@ impl<'a> Scan<'a> {
             );
             return Err(self.unacceptable(&root, detail, "RFC 4287, 2"));
         };
-        // Only what follows the root is left; reading it checks it.
+        // Only comments, processing instructions and white space may follow the root; reading them checks them.
         while self.next()?.is_some() {}
         Ok(drafts)
     }
@@ -209,6 +215,7 @@ impl<'a> Scan<'a> {
         let mut drafts: Vec<Draft> = vec![];
         while let Some(child) = self.child(feed)? {
             if child.is(ATOM, "entry") {
+                // The check comes before the entry is scanned: an entry beyond the bound costs nothing.
                 if drafts.len() == self.entries_max {
                     let detail = format!("there are more than {} entries", self.entries_max);
                     return Err(Refusal::too_large(detail));
@@ -222,11 +229,12 @@ impl<'a> Scan<'a> {
         }
         // Authors count wherever the feed names them: order has no meaning (rule A-6).
         self.give_authors(&mut drafts, authors, feed)?;
+        // Feeds list the newest entry first, and the log appends the oldest first.
         drafts.reverse();
         Ok(drafts)
     }
 
-    /// Gives the feed's authors to the entries that name none.
+    /// Adds the feed's authors to the entries that name none.
     fn give_authors(
         &mut self,
         drafts: &mut [Draft],
@@ -241,13 +249,15 @@ impl<'a> Scan<'a> {
         let authors: Arc<[Person]> = authors.into();
         for draft in drafts.iter_mut().filter(|draft| draft.missing.author) {
             self.inherit(bytes, feed)?;
+            // The authors change the entry's meaning, so they are part of the digest of the sent form.
             draft.sent = Digest::of_parts(&[&draft.sent.0, context.as_bytes()]);
+            // One allocation serves all entries of the feed.
             draft.authors = Arc::clone(&authors);
         }
         Ok(())
     }
 
-    /// Counts bytes that an entry inherits, before they are written onto it.
+    /// Subtracts the bytes that an entry inherits from the allowance, before they are written onto the entry.
     fn inherit(&mut self, bytes: usize, tag: &Tag<'a>) -> Result<(), Refusal> {
         let too_large = |detail: String| {
             Refusal::too_large(detail)
@@ -275,6 +285,7 @@ impl<'a> Scan<'a> {
         let inherited = match outer {
             Some((feed, base)) => {
                 let scope = self.tokens.inherited_scope();
+                // The size is counted before anything is copied: a small feed could otherwise unfold to gigabytes.
                 let bytes = inherited::size(feed, base.0.as_deref(), tag, scope);
                 self.inherit(bytes, tag)?;
                 let base_inside = self.inside(base, tag)?;
@@ -292,8 +303,10 @@ impl<'a> Scan<'a> {
         let mut findings = Findings::default();
         while let Some(child) = self.child(tag)? {
             self.entry_child(&child, inherited.has_base(), &mut findings)?;
+            // Checking after each child stops an oversized entry before all of it is read.
             self.check_size(tag)?;
         }
+        // The end tag and text behind the last child count, too.
         self.check_size(tag)?;
         self.check_entry(tag, &findings)?;
         let range = tag.range.start..self.tokens.position();
@@ -306,6 +319,7 @@ impl<'a> Scan<'a> {
             has_default,
             findings.rewrite.as_ref(),
         );
+        // An unchanged entry was scanned in its stored form already.
         if changed {
             self.check_stored(tag, &element)?;
         }
@@ -333,8 +347,8 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Scans the stored form of an element if it differs from the sent one: the inherited context can exceed a
-    /// bound of the reader.
+    /// Scans the stored form of an element if it differs from the sent one: the inherited context can exceed a bound
+    /// of the reader.
     fn check_stored(&self, tag: &Tag<'a>, element: &str) -> Result<(), Refusal> {
         let scanned = Tokens::new(element).and_then(|mut tokens| {
             while tokens.read()?.is_some() {}
@@ -346,7 +360,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// Writes the entry with what it inherits. Returns it with the place behind its start tag.
+    /// Writes the entry with its inherited context. Returns the element and the offset behind its start tag.
     fn stand_alone(
         &self,
         tag: &Tag<'a>,
@@ -356,12 +370,13 @@ impl<'a> Scan<'a> {
         rewrite: Option<&Rewrite>,
     ) -> (String, usize) {
         let mut element = format!("<{}", tag.name);
-        // A document declares Atom as the default; an entry without a default must say so.
+        // A document declares Atom as the default, so an entry without a default namespace must cancel that.
         if !has_default {
             push_attribute("xmlns", "", &mut element);
         }
         inherited.push(&mut element);
         for attribute in &tag.attributes {
+            // An attribute must not stand twice.
             if !(inherited.replaces_base() && attribute.name == "xml:base") {
                 push_raw(attribute, &mut element);
             }
@@ -373,6 +388,7 @@ impl<'a> Scan<'a> {
             Some(rewrite) => rewrite.push(self.text, rest, &mut element),
             None => element.push_str(self.text.get(rest).unwrap_or_default()),
         }
+        // `<entry/>` becomes a pair of tags, so that completions can go inside.
         if tag.empty {
             element.push_str("</");
             element.push_str(tag.name);
@@ -390,6 +406,7 @@ impl<'a> Scan<'a> {
         if child.namespace != *ATOM {
             return self.skip();
         }
+        // Elements that RFC 4287, 4.1.2 admits at most once.
         let once = [
             "id",
             "title",
@@ -415,11 +432,14 @@ impl<'a> Scan<'a> {
                 self.person(child, based)?;
                 findings.author = true;
             }
+            // The contributors matter to no rule of the entry, but each must be well-formed.
             "contributor" => drop(self.person(child, based)?),
             "link" => self.link(child, based, findings)?,
             "category" => self.category(child)?,
             "content" => self.content(child, based, findings)?,
+            // The entry inherits the author of its source (rule A-12).
             "source" => findings.author |= self.source(child, based)?,
+            // Unknown elements of Atom's namespace are foreign markup, which passes.
             _ => self.skip()?,
         }
         Ok(())
@@ -486,7 +506,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Returns the text of an element that may hold nothing else.
+    /// Returns the text of an element that must not hold other elements.
     fn only_text(&mut self, tag: &Tag<'a>, rule: &'static str) -> Result<String, Refusal> {
         let mut text = String::new();
         loop {
@@ -522,33 +542,37 @@ fn push_raw(attribute: &Attribute<'_>, out: &mut String) {
     out.push(attribute.quote);
 }
 
-/// Returns `text`, one complete XML element, so that it can be put inside another: without
-/// declaration, and with the default namespace it has.
+/// Returns one complete XML element in a form that can go inside another: without XML declaration, and with its own
+/// default namespace.
 ///
 /// # Errors
 ///
-/// Returns what is not well-formed.
+/// Returns the first error in the XML.
 pub fn inline(text: &str) -> Result<String, XmlError> {
     let mut tokens = Tokens::new(text)?;
     let text = tokens.text();
+    // 16 bytes hold the only addition, ` xmlns=""`.
     let mut element = String::with_capacity(text.len() + 16);
     if let Some(Token::Start(root)) = tokens.read()? {
         tokens.skip()?;
         let end = tokens.position();
         element.push('<');
         element.push_str(root.name);
+        // Inside another element, a missing default namespace would become the outer one.
         if root.attribute("xmlns").is_none() {
             push_attribute("xmlns", "", &mut element);
         }
+        // `1 +` is the `<` before the name.
         let rest = root.range.start + 1 + root.name.len();
         element.push_str(text.get(rest..end).unwrap_or_default());
     }
+    // Reading to the end refuses any element or text behind the root.
     while tokens.read()?.is_some() {}
     Ok(element)
 }
 
-/// Returns the element that `tag` begins and that ends before byte `end`, with the declarations
-/// in scope around it, so that it stands alone.
+/// Returns the element from `tag` to byte `end`, with the declarations in scope around it, so that the element stands
+/// alone.
 pub(crate) fn outline(
     text: &str,
     tag: &Tag<'_>,

@@ -1,9 +1,8 @@
-//! What shapes the bytes of a feed's documents.
+//! Settings: everything that shapes the bytes of a feed's documents.
 //!
-//! Pure. Settings are facts in the log like entries are, because a view reads nothing else. Two
-//! parties have a say: who runs the server proposes [`Defaults`], who owns the feed makes choices
-//! ([`Choices`]); a choice wins. Both are recorded, so that a changed default reaches the feeds that
-//! never chose, and no others.
+//! Pure. Settings are facts in the log like entries are, because a view reads nothing else. The server's operator
+//! proposes [`Defaults`], the feed's owner makes [`Choices`]; a choice wins. The log records both, so that a changed
+//! default reaches the feeds without a choice, and no others.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
@@ -19,10 +18,10 @@ use crate::{
     xml,
 };
 
-/// What the server proposes for every feed that does not choose for itself.
+/// Proposals of the server for feeds without a choice of their own.
 ///
-/// Settings are in the chain hash as the JSON they serialise to. A field added later must therefore be
-/// left out of it while it has its default, or old commits would no longer fit their chain.
+/// The chain hash covers settings as the JSON they serialise to. That JSON must therefore leave out a later field
+/// while it has its default, or old commits would no longer fit their chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Defaults {
     /// The URL that `/feeds/…` is appended to: absolute, without a slash at its end.
@@ -33,11 +32,11 @@ pub struct Defaults {
     pub document_entries: u32,
     /// The most bytes of entries in a document.
     pub document_bytes: u64,
-    /// The stretch of time of a document.
+    /// Longest stretch of time that one document covers.
     pub document_period: Period,
     /// Whether links are absolute URLs.
     pub absolute_links: bool,
-    /// Whether SUP documents tell when feeds change.
+    /// Whether SUP documents list the feeds' updates.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub sup: bool,
 }
@@ -55,6 +54,7 @@ impl Defaults {
     /// Returns the defaults of a server at `public_url`.
     pub fn new(public_url: &str) -> Self {
         Self {
+            // URLs are built by appending `/feeds/…`.
             public_url: public_url.trim_end_matches('/').into(),
             author: "Simplefeed".into(),
             document_entries: DOCUMENT_ENTRIES_DEFAULT,
@@ -66,7 +66,7 @@ impl Defaults {
     }
 }
 
-/// What a feed's owner chose; what is absent follows the server's [`Defaults`].
+/// Choices of a feed's owner; an absent one follows the server's [`Defaults`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choices {
@@ -90,14 +90,14 @@ pub struct Choices {
         skip_serializing_if = "Option::is_none"
     )]
     pub document_bytes: Option<u64>,
-    /// The stretch of time of a document.
+    /// Longest stretch of time that one document covers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document_period: Option<Period>,
     /// Whether links are absolute URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absolute_links: Option<bool>,
-    /// Whether the feed is closed: shown only to who may read it. Chosen at its creation; it can be opened
-    /// later.
+    /// Whether the feed is closed: visible only to readers with a right to it. Chosen at creation; the owner can open
+    /// the feed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<bool>,
 }
@@ -108,7 +108,7 @@ fn document_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
         DOCUMENT_ENTRIES_MAX.into(),
         deserializer,
     )?;
-    // A number that is out of these bounds is out of those that are checked later.
+    // A number that is too large for `u32` fails the later check of the bounds as well.
     Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
@@ -162,7 +162,7 @@ impl Choices {
 ///
 /// # Errors
 ///
-/// Names the member `name` and what is wrong with it.
+/// Names the member `name` and its fault.
 pub fn check_text(name: &str, text: Option<&str>) -> Result<(), Refusal> {
     let Some(text) = text else { return Ok(()) };
     let problem = if text.trim().is_empty() {
@@ -181,7 +181,7 @@ pub fn check_text(name: &str, text: Option<&str>) -> Result<(), Refusal> {
 ///
 /// # Errors
 ///
-/// Says which bounds.
+/// Names the bounds.
 pub fn check_entries(entries: u32) -> Result<(), Refusal> {
     if (1..=DOCUMENT_ENTRIES_MAX).contains(&entries) {
         return Ok(());
@@ -194,7 +194,7 @@ pub fn check_entries(entries: u32) -> Result<(), Refusal> {
 ///
 /// # Errors
 ///
-/// Says which bounds.
+/// Names the bounds.
 pub fn check_bytes(bytes: u64) -> Result<(), Refusal> {
     if (1..=DOCUMENT_BYTES_MAX).contains(&bytes) {
         return Ok(());
@@ -210,15 +210,14 @@ pub struct Settings {
     pub name: FeedName,
     /// The feed's permanent `atom:id`.
     pub id: FeedId,
-    /// What its owner chose.
+    /// Choices of the feed's owner.
     pub choices: Choices,
-    /// What the server proposed.
+    /// Proposals of the server when these settings were recorded.
     pub defaults: Defaults,
-    /// What stands for the feed in SUP documents, given at its creation; none in feeds of before there
-    /// were any.
+    /// The feed's id in SUP documents, assigned at its creation; `None` in feeds created before SUP-IDs existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sup_id: Option<SupId>,
-    /// Whether the feed was closed once, and is shown to everybody now.
+    /// Whether the feed was closed once, and is public now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_closed: bool,
 }
@@ -244,19 +243,20 @@ impl Settings {
             .unwrap_or(self.defaults.absolute_links)
     }
 
-    /// Returns what stands for the feed in SUP documents.
+    /// Returns the feed's id in SUP documents.
     pub fn sup_id(&self) -> SupId {
+        // The derived id is the same on every machine, so old feeds need no new settings.
         self.sup_id.unwrap_or_else(|| SupId::of_feed(self.id.key()))
     }
 
-    /// Returns whether the feed is among those whose updates are told apart, each to who may see it: it is
-    /// closed, or was. That never changes, so that what was told stays where it is.
+    /// Returns whether a separate SUP document lists the feed, for readers with a right to it: the feed is closed, or
+    /// was. This never changes, so that archived updates stay in one document.
     pub fn is_told_apart(&self) -> bool {
         self.is_closed() || self.was_closed
     }
 
-    /// Returns what the feed announces (rule SUP-A1): the URL of its SUP document, `#` and its id; `None`
-    /// where there are no SUP documents.
+    /// Returns the address that the feed announces (rule SUP-A1): the URL of its SUP document, `#` and its id; `None`
+    /// where the server offers no SUP documents.
     pub fn sup_address(&self) -> Option<String> {
         let defaults = &self.defaults;
         defaults
@@ -264,25 +264,26 @@ impl Settings {
             .then(|| self.sup_address_at(&defaults.public_url))
     }
 
-    /// Returns what the feed announces on a server at `public_url`.
+    /// Returns the address that the feed announces on a server at `public_url`.
     pub fn sup_address_at(&self, public_url: &str) -> String {
         let name = if self.is_told_apart() { SUP_APART } else { SUP };
         format!("{public_url}/{name}.json#{}", self.sup_id())
     }
 
-    /// Returns whether the feed is shown only to who may read it.
+    /// Returns whether only readers with a right to the feed may see it.
     pub fn is_closed(&self) -> bool {
         self.choices.closed == Some(true)
     }
 
-    /// Returns these settings with `choices` made on top, or `None` if that changes nothing.
+    /// Returns these settings with `choices` on top, or `None` if they change nothing.
     ///
     /// # Errors
     ///
-    /// [`Unacceptable`] if they close a feed that was shown to everybody: caches keep it.
+    /// [`Unacceptable`] if they close a public feed: caches keep it.
     ///
     /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
     pub fn with(&self, choices: Choices) -> Result<Option<Self>, Refusal> {
+        // A closed feed that repeats its choice changes nothing, and passes.
         if choices.closed == Some(true) && !self.is_closed() {
             let detail = "a feed that was public cannot be closed: caches have it";
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
@@ -295,7 +296,7 @@ impl Settings {
         }))
     }
 
-    /// Returns when a document is closed.
+    /// Returns the bounds at which a document is closed.
     pub fn cut_policy(&self) -> CutPolicy {
         CutPolicy {
             entries: self
@@ -323,8 +324,7 @@ impl Settings {
         format!("{}{document}", self.base_url())
     }
 
-    /// Returns these settings under `defaults` proposed later, or `None` if that changes nothing
-    /// that anybody could see.
+    /// Returns these settings under `defaults` proposed later, or `None` if no document would change.
     pub fn under(&self, defaults: &Defaults) -> Option<Self> {
         if self.defaults == *defaults {
             return None;
@@ -333,10 +333,11 @@ impl Settings {
             defaults: defaults.clone(),
             ..self.clone()
         };
+        // A new revision opens a new document, which a change without effect must not do.
         (!changed.shapes_like(self)).then_some(changed)
     }
 
-    /// Returns whether both lead to the same bytes.
+    /// Returns whether both settings give the same bytes.
     fn shapes_like(&self, other: &Self) -> bool {
         self.title() == other.title()
             && self.author() == other.author()

@@ -1,10 +1,10 @@
-//! SUP, the Simple Update Protocol: one small document tells which of many feeds changed.
+//! SUP, the Simple Update Protocol: one small document lists the changed ones of many feeds.
 //!
 //! Pure, and for ever: SUP-IDs stand in settings, and archived SUP documents are frozen bytes. Rules
 //! SUP-F, SUP-A.
 //!
-//! A feed announces a [`SupAddress`]: where its publisher's SUP document is, and the id that stands for the
-//! feed there. The document ([`SupDocument`]) lists pairs: that id, and one for the update.
+//! A feed announces a [`SupAddress`]: the URL of its publisher's SUP document, and the feed's id there. The document
+//! ([`SupDocument`]) lists pairs: that id, and one for the update.
 
 use std::{fmt, str};
 
@@ -23,40 +23,39 @@ pub mod rules;
 
 pub use document::{Heading, InvalidSup, SupDocument};
 
-/// The header field that tells a feed's SUP-ID (rule SUP-A1), in lower case.
+/// Header field with a feed's SUP address (rule SUP-A1), in lower case.
 pub const SUP_HEADER: &str = "x-sup-id";
-/// The relation of the link that does (rule SUP-A2).
+/// Relation of the link to the same address (rule SUP-A2).
 pub const SUP_REL: &str = "http://api.friendfeed.com/2008/03#sup";
-/// The relation that the Internet-Draft has for it instead (rule SUP-A3).
+/// Relation of the same link in the Internet-Draft (rule SUP-A3).
 pub const SUP_DRAFT_REL: &str = "updates";
-/// The name of the document about the feeds that everybody may see, without its extension; archived ones are
-/// in a folder of that name.
+/// Name of the document about the public feeds, without its extension; archived ones are in a folder of that name.
 pub const SUP: &str = "sup";
-/// The same about the feeds that are closed, or were: each reader is told of those it may see.
+/// Name of the document about feeds that are closed, or were: it shows each reader the feeds that reader may see.
 pub const SUP_APART: &str = "sup-closed";
 /// The media type of a SUP document.
 pub const SUP_TYPE: &str = "application/json";
 
 const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The digits there are.
+/// Number of digits in [`ALPHABET`].
 const BASE: i64 = 36;
-/// The seconds after which update ids come again: 36⁵, a year and eleven months.
+/// Number of seconds after which update ids repeat: 36⁵, a year and eleven months.
 const UPDATE_IDS: i64 = BASE.pow(5);
 
-/// What stands for one of our feeds in SUP documents: 8 characters of `[a-z0-9]`, which tell nothing about
-/// it. Two feeds may have the same (rule SUP-F6): whoever watches one looks once too often then.
+/// Id of one of our feeds in SUP documents: 8 characters of `[a-z0-9]`, which reveal nothing about the feed. Two
+/// feeds may share an id (rule SUP-F6): a watcher of one then looks once too often.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SupId([u8; 8]);
 
-/// Why a text is not a SUP-ID of ours.
+/// Reason why a text is not a SUP-ID of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a SUP-ID is 8 characters of a-z and 0-9")]
 pub struct InvalidSupId;
 
 impl SupId {
-    /// Returns the id that random bits stand for.
+    /// Returns the id made of random bits.
     pub fn of_bits(mut bits: u128) -> Self {
         Self([0; 8].map(|_: u8| {
             let digit = usize::try_from(bits % 36).expect("a remainder is small");
@@ -65,14 +64,14 @@ impl SupId {
         }))
     }
 
-    /// Returns the id of a feed that was created before feeds had one: it follows from the feed's key, and
-    /// does not lead back to it.
+    /// Returns the id of a feed that was created before SUP-IDs existed: a function of the feed's key that does not
+    /// lead back to the key.
     pub fn of_feed(feed: FeedKey) -> Self {
         let digest = Digest::of_parts(&[b"simplefeed sup\n", feed.0.as_bytes()]);
         Self::of_bits(u128::from_be_bytes(digest.half()))
     }
 
-    /// Returns the id that a text is, or `None`.
+    /// Returns the id if `text` is one.
     pub fn parse(text: &str) -> Option<Self> {
         let id: [u8; 8] = text.as_bytes().try_into().ok()?;
         id.iter()
@@ -112,11 +111,11 @@ impl From<SupId> for String {
     }
 }
 
-/// Returns the id of the updates of a feed in one second (counted from 1970): 5 characters, the second
-/// itself in base 36, without what goes beyond that.
+/// Returns the id of a feed's updates in one second (counted from 1970): 5 characters, the second in base 36, modulo
+/// 36⁵.
 ///
-/// That it is the same for all updates of that second hides none of them, because no document is
-/// published that ends within a second: whoever has seen the pair knows of all of them.
+/// All updates of a second share the id. It hides none of them, because no published document ends within a second: a
+/// reader of the pair knows of all of them.
 ///
 /// # Examples
 ///
@@ -136,8 +135,10 @@ pub fn last_digit(second: i64) -> i64 {
 }
 
 fn update_digits(second: i64) -> [u8; 5] {
+    // Seconds before 1970 wrap round, too, so that every second has an id.
     let mut rest = second.rem_euclid(UPDATE_IDS);
     let mut digits = [b'0'; 5];
+    // The last digit comes first.
     for digit in digits.iter_mut().rev() {
         let value = usize::try_from(last_digit(rest)).expect("a remainder is small");
         *digit = *ALPHABET.get(value).expect("there are 36 digits");
@@ -146,24 +147,24 @@ fn update_digits(second: i64) -> [u8; 5] {
     digits
 }
 
-/// Returns whether `text` can stand for a feed or an update in anybody's SUP document (rule SUP-F6).
+/// Returns whether `text` is legal as an id in any publisher's SUP document (rule SUP-F6).
 pub fn is_token(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (1..=SUP_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal)
 }
 
-/// Where the updates of a feed are told.
+/// Address under which a SUP document lists a feed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SupAddress {
-    /// The SUP document; without a fragment.
+    /// URL of the SUP document, absolute, without a fragment.
     pub document: Url,
-    /// What stands for the feed there.
+    /// The feed's id in that document.
     pub id: Box<str>,
 }
 
 impl SupAddress {
-    /// Reads what a feed that was retrieved from `base` announces: a URL, `#` and an id (rule SUP-A1).
-    /// Returns `None` for anything else.
+    /// Parses the announcement of a feed that was retrieved from `base`: a URL, `#` and an id (rule SUP-A1). Returns
+    /// `None` for anything else.
     ///
     /// # Examples
     ///
@@ -180,6 +181,7 @@ impl SupAddress {
     pub fn parse(text: &str, base: &Url) -> Option<Self> {
         let (document, id) = text.trim().split_once('#')?;
         let document = base.join(document).ok()?;
+        // A watcher must never be led to another scheme, such as a local file.
         let fits = matches!(document.scheme(), "http" | "https")
             && document.as_str().len() <= LINK_BYTES_MAX
             && is_token(id);
@@ -190,15 +192,15 @@ impl SupAddress {
     }
 }
 
-/// What an answer about a feed said of where its updates are told.
+/// Announcement of a SUP document in a response about a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Announcement {
-    /// It did not say, as a 304 without the header field.
+    /// The response has no announcement, and need not have: a 304 without the header field.
     #[default]
     Untold,
-    /// They are told nowhere.
+    /// The feed has no SUP document.
     Nowhere,
-    /// They are told here.
+    /// The SUP document at this address lists the feed.
     At(SupAddress),
 }
 
@@ -210,6 +212,7 @@ impl From<Option<SupAddress>> for Announcement {
 
 /// Returns a whole second as RFC 3339 text without a fraction, as SUP documents have it.
 fn second_text(second: i64) -> String {
+    // A second out of range gives the nearest instant that has a text.
     let micros = second.saturating_mul(1_000_000);
     let text = Instant::from_micros(micros).to_string();
     let whole = text.split_once('.').map_or(&*text, |(whole, _)| whole);

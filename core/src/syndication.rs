@@ -1,8 +1,7 @@
 //! `atom_syndication::Entry`, the type that Rust programs build and receive.
 //!
-//! Pure. It is a type for the edges of the API only: writing what it read loses inline XML,
-//! extensions and `xml:base`, and its writer trusts its caller, so what it writes passes the gate
-//! like everything else.
+//! Pure. The type serves the edges of the API only: writing an entry that it has read loses inline XML, extensions
+//! and `xml:base`. Its writer trusts its caller, so its output passes the gate like any other input.
 
 use atom_syndication::{Entry, WriteConfig};
 use chrono::{DateTime, Utc};
@@ -37,11 +36,14 @@ pub fn to_atom(entry: &Entry) -> Result<String, Refusal> {
     if entry.id.is_empty() {
         return Err(unset("id"));
     }
+    // The crate's default for a date that was never set.
     if entry.updated == DateTime::<Utc>::UNIX_EPOCH {
         return Err(unset("updated"));
     }
     let config = WriteConfig {
+        // The text must begin with `<entry` for the check below.
         write_document_declaration: false,
+        // Indentation would add white space that the entry does not have.
         indent_size: None,
     };
     let wrong = |detail: String| Refusal::unacceptable(detail, "atom_syndication");
@@ -49,7 +51,7 @@ pub fn to_atom(entry: &Entry) -> Result<String, Refusal> {
         .write_with_config(Vec::new(), config)
         .map_err(|error| wrong(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
-    // Its writer declares Atom's namespace on a feed only.
+    // The crate's writer declares Atom's namespace on a feed only.
     let declared = text
         .get(..text.find('>').unwrap_or(0))
         .is_some_and(|tag| tag.contains(" xmlns="));

@@ -1,12 +1,12 @@
-//! When to look at which of many feeds.
+//! Schedule of looks at many feeds.
 //!
-//! Pure: times go in and come out as durations since some beginning. Rules SUP-C1 to SUP-C12.
+//! Pure: times are durations since an arbitrary beginning. Rules SUP-C1 to SUP-C12.
 //!
-//! Feeds that announce a SUP document are grouped by it. As long as that document is heard, only what it
-//! tells of is looked at (a *ping*), and all the rest ten times more rarely than without it, as a safety
-//! net; not at all where the publisher archives what it tells, because then nothing is missed. What is
-//! missed otherwise (a *gap*: the document begins after the end of the last one) is found out from the
-//! archived documents, else from one with a longer window, else by looking at every feed once.
+//! Feeds that announce a SUP document are grouped by it. While the document works, its pairs alone cause looks (a
+//! *ping*). All other feeds are looked at ten times less often than without it, as a safety net; not at all where the
+//! publisher archives its SUP documents, because then nothing is missed. Otherwise a document can begin after the end
+//! of the last one (a *gap*). The watch closes a gap from the archived documents, else from one with a longer window,
+//! else with one look at every feed.
 //!
 //! ```text
 //!             heard                 ping        feed's turn
@@ -18,8 +18,8 @@
 //!     └── broken ──► every feed, at the usual interval
 //! ```
 //!
-//! What follows from a look stands in `watch/feeds.rs`, what follows from a document in `watch/sources.rs`, and
-//! which of its pairs are new in `watch/pairs.rs`.
+//! `watch/feeds.rs` handles the result of a look, `watch/sources.rs` that of a request for a document, and
+//! `watch/pairs.rs` finds the new pairs of a document.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -42,53 +42,52 @@ mod sources;
 use feeds::{Feed, Why};
 use sources::Source;
 
-/// How often to look. What is shorter or longer than a clock can bear is taken for
-/// [`WATCH_SECONDS_MIN`] or [`WATCH_SECONDS_MAX`].
+/// Time between looks. Values out of range count as [`WATCH_SECONDS_MIN`] or [`WATCH_SECONDS_MAX`].
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// At a feed that nothing tells about.
+    /// Time between looks at a feed without SUP.
     pub interval: Duration,
-    /// At a SUP document, if it need not be heard as often as its period wants it.
+    /// Time between looks at a SUP document, if its period allows less frequent ones; zero follows the period.
     pub sup_interval: Duration,
 }
 
-/// A feed that is watched, by the order in which feeds were added.
+/// Number of a watched feed, in the order of [`Watch::add_feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedNumber(pub u32);
 
-/// A SUP document, by the order in which they were announced.
+/// Number of a SUP document, in the order in which feeds first announced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceNumber(pub u64);
 
-/// What to do now.
+/// Next action of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Look at a feed, then tell with [`Watch::looked`].
+    /// Look at a feed, then report the result with [`Watch::looked`].
     Look {
-        /// The feed.
+        /// Feed to look at.
         feed: FeedNumber,
-        /// Whether no cache may answer by itself, since something has changed (rule SUP-C12).
+        /// Whether the request must bypass caches, because something has changed (rule SUP-C12).
         fresh: bool,
     },
-    /// Fetch a SUP document, then tell with [`Watch::heard`].
+    /// Request a SUP document, then report the result with [`Watch::heard`].
     Hear {
-        /// Whose it is.
+        /// Number to report the result under.
         source: SourceNumber,
-        /// As feeds announce it.
+        /// URL of the document as feeds announce it.
         document: Url,
-        /// What to ask for: this, another window of it, or something archived.
+        /// URL to request: the announced one, another window of the document, or an archived document.
         url: Url,
-        /// Whether no cache may answer by itself.
+        /// Whether the request must bypass caches, because the document counts as broken.
         fresh: bool,
     },
-    /// Nothing before this time.
+    /// Nothing to do before this time.
     Wait(Duration),
-    /// Nothing before something that is being done is told.
+    /// Nothing to do before the caller reports a result.
     Nothing,
 }
 
 impl Next {
-    /// Returns when there is something to do, if that is known.
+    /// Returns the time of the next action, if it is known.
     pub fn due(&self) -> Option<Duration> {
         match self {
             Self::Wait(due) => Some(*due),
@@ -97,73 +96,72 @@ impl Next {
     }
 }
 
-/// What came of looking at a feed.
+/// Result of a look at a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
-    /// It was read, and everything new is handled. It announces this about its updates, if it was there to
-    /// announce anything.
+    /// The look read the feed, and every new entry is handled.
     Read {
-        /// Whether there were new entries.
+        /// Whether the feed had new entries.
         news: bool,
-        /// Whether a cache has shown a copy that is past its time.
+        /// Whether a cache served a copy past its freshness lifetime.
         stale: bool,
-        /// What it announces.
+        /// Announcement of a SUP document, as far as the representation shows one.
         sup: Announcement,
     },
-    /// It could not be read, or not to its end.
+    /// The look could not read the feed, or not to its end.
     Failed {
-        /// Whether there were new entries all the same.
+        /// Whether the feed had new entries before the failure.
         news: bool,
-        /// Whether trying again is no use before somebody mends it.
+        /// Whether retries are useless before the feed is repaired.
         for_good: bool,
-        /// How long the server asks to wait.
+        /// Pause that the server asks for (`Retry-After`).
         retry_after: Option<Duration>,
     },
 }
 
-/// What came of asking for a SUP document.
+/// Result of a request for a SUP document.
 #[derive(Clone, Debug)]
 pub enum Heard {
-    /// It is this, with absolute URLs ([`SupDocument::resolved`]).
+    /// A document with absolute URLs ([`SupDocument::resolved`]).
     Document(SupDocument),
-    /// It is the same as before.
+    /// The document has not changed since the last request (304).
     Same,
-    /// It cannot be had, or says nothing that makes sense.
+    /// No document arrived, or an invalid one.
     Nothing {
-        /// How long the server asks to wait.
+        /// Pause that the server asks for (`Retry-After`).
         retry_after: Option<Duration>,
     },
 }
 
-/// How it goes with a SUP document.
+/// Condition of a SUP document, as the watch relies on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It was never heard.
+    /// No request for the document has succeeded yet.
     New,
-    /// Its pings are relied on.
+    /// The watch relies on the document's pings.
     Working,
-    /// Its feeds are looked at as if there were none.
+    /// The document fails, so the watch looks at its feeds at the usual interval.
     Broken,
 }
 
-/// How often what was done, for an operator.
+/// Counts of actions since the start, for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Looks because a SUP document told of an update.
+    /// Looks because a SUP document listed an update.
     pub pings: u64,
-    /// Looks to find out where updates are told.
+    /// Looks to find the announcement of a SUP document.
     pub first: u64,
     /// Looks for safety: in the background, in a sweep, or while SUP is broken.
     pub background: u64,
-    /// SUP documents asked for, archived ones included.
+    /// Requests for SUP documents, archived ones included.
     pub documents: u64,
-    /// Gaps found.
+    /// Gaps between two SUP documents, whether closed or not.
     pub gaps: u64,
     /// Gaps that only a look at every feed could close.
     pub sweeps: u64,
 }
 
-/// The feeds, the SUP documents, and when it is whose turn.
+/// Schedule of feeds and SUP documents.
 ///
 /// # Examples
 ///
@@ -194,22 +192,22 @@ pub struct Tally {
 pub struct Watch {
     pace: Pace,
     feeds: Vec<Feed>,
-    /// Those that some feed announces.
+    /// The documents that at least one feed announces.
     sources: HashMap<SourceNumber, Source>,
     sources_before: u64,
     by_url: HashMap<Url, SourceNumber>,
-    /// Who is due, and when.
+    /// Turns of the feeds, the earliest first; `source_turns` has those of the documents.
     feed_turns: BTreeSet<(Duration, FeedNumber)>,
     source_turns: BTreeSet<(Duration, SourceNumber)>,
     hashing: RandomState,
     dice: u64,
     tally: Tally,
-    /// The feeds of which [`Watch::told_by`] may return something else than before.
+    /// The feeds whose [`Watch::told_by`] may have changed since [`Watch::take_changed`].
     changed: HashSet<FeedNumber>,
 }
 
 impl Watch {
-    /// Watches nothing yet; `seed` decides how looks are spread.
+    /// Creates a watch without feeds; `seed` spreads the looks.
     pub fn new(pace: Pace, seed: u64) -> Self {
         let most = Duration::from_secs(WATCH_SECONDS_MAX);
         let pace = Pace {
@@ -233,9 +231,9 @@ impl Watch {
         }
     }
 
-    /// Adds a feed, with what [`told_by`](Self::told_by) returned of it when this was remembered. One that is
-    /// known to be told about, by a document of which it is known up to where it was heard, is not looked at
-    /// before that tells of it; any other is, at once.
+    /// Adds a feed, with the result that [`told_by`](Self::told_by) had when the caller stored it. If the SUP
+    /// document in that result was heard already, in this process or before ([`heard_before`](Self::heard_before)),
+    /// the first look waits for a ping. Any other feed is due at once.
     pub fn add_feed(&mut self, known: Option<SupAddress>, update: Option<&str>) -> FeedNumber {
         let count = u32::try_from(self.feeds.len()).expect("feeds are counted in 32 bits");
         let number = FeedNumber(count);
@@ -245,10 +243,11 @@ impl Watch {
             source.is_some_and(|source| self.source(*source).updated.is_some())
         };
         if let Some(address) = known.filter(is_heard) {
+            // The order matters: the pair is recognised under the feed's source, and its rest depends on that source.
             self.take_up(number, address, Duration::ZERO);
             self.recognise(number);
             self.rest(number, Duration::ZERO);
-            // That is what is remembered.
+            // The caller already stores this state.
             self.changed.remove(&number);
         } else {
             self.call(number, Duration::ZERO, Why::First);
@@ -257,9 +256,8 @@ impl Watch {
         number
     }
 
-    /// Says up to where a SUP document was heard before this program began, as
-    /// [`heard_until`](Self::heard_until) returned it. To be told before the feeds are added that it tells
-    /// about, of which there must be one.
+    /// Sets the end of a SUP document's known updates from an earlier process, as [`heard_until`](Self::heard_until)
+    /// returned it. Call this before adding the document's feeds, of which there must be one.
     pub fn heard_before(&mut self, document: &Url, updated: Instant) {
         let number = self.source_at(document, Duration::ZERO);
         let source = self.source_mut(number);
@@ -267,15 +265,15 @@ impl Watch {
         source.heard_at = Some(Duration::ZERO);
     }
 
-    /// Returns up to where each SUP document was heard: what may be remembered of it, once what
-    /// [`told_by`](Self::told_by) returns of every feed is.
+    /// Returns the end of each SUP document's known updates. Store it only after the [`told_by`](Self::told_by) of
+    /// every feed.
     pub fn heard_until(&self) -> impl Iterator<Item = (&Url, Instant)> {
         let sources = self.sources.values();
         sources.filter_map(|source| Some((&source.announced, source.updated?)))
     }
 
-    /// Returns where a feed's updates are told, and what was told last: what may be remembered of it. Nothing
-    /// as long as it is owed a look, or cannot be read: whoever begins anew must look at it.
+    /// Returns the SUP address of a feed and its last listed update, for storing. `None` while the feed is owed a
+    /// look or cannot be read, because a new process must look at it then.
     pub fn told_by(&self, number: FeedNumber) -> Option<(SupAddress, Option<&str>)> {
         let feed = self.feed(number);
         let source = feed.source.filter(|_| !feed.owed)?;
@@ -286,25 +284,24 @@ impl Watch {
         Some((address, feed.update.as_deref()))
     }
 
-    /// Takes the feeds of which [`told_by`](Self::told_by) may return something else than when this was
-    /// called last.
+    /// Takes the feeds whose [`told_by`](Self::told_by) may have changed since the last call.
     pub fn take_changed(&mut self) -> HashSet<FeedNumber> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Returns what was done so far.
+    /// Returns the counts of actions so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Returns the SUP documents and how it goes with them.
+    /// Returns the announced URL and the condition of each SUP document.
     pub fn conditions(&self) -> impl Iterator<Item = (&Url, Condition)> {
         let sources = self.sources.values();
         sources.map(|source| (&source.announced, source.condition))
     }
 
-    /// Returns what to do now: SUP documents first, since they tell which feeds need no look. What is
-    /// returned once is not again before it is told what came of it.
+    /// Returns the next action. SUP documents come first, because they save looks at feeds. An action returns only
+    /// once, until the caller reports its result.
     pub fn next(&mut self, now: Duration) -> Next {
         let document = self.next_document(now);
         if matches!(document, Next::Hear { .. }) {
@@ -312,12 +309,13 @@ impl Watch {
         }
         match (document, self.next_feed(now)) {
             (Next::Wait(one), Next::Wait(other)) => Next::Wait(one.min(other)),
+            // `wait` is a document's turn or `Nothing`; no feed has a turn.
             (wait, Next::Nothing) => wait,
             (_, feed) => feed,
         }
     }
 
-    /// Returns which SUP document to ask for now.
+    /// Returns the next action among SUP documents.
     pub fn next_document(&mut self, now: Duration) -> Next {
         let Some((due, number)) = self.source_turns.first().copied() else {
             return Next::Nothing;
@@ -329,7 +327,7 @@ impl Watch {
         self.hear(number, now)
     }
 
-    /// Returns which feed to look at now.
+    /// Returns the next action among feeds.
     pub fn next_feed(&mut self, now: Duration) -> Next {
         let Some((due, number)) = self.feed_turns.first().copied() else {
             return Next::Nothing;
@@ -341,19 +339,21 @@ impl Watch {
         self.look(number, now)
     }
 
-    /// Returns a time up to `most`, another one each time.
+    /// Returns a pseudo-random time up to `most`.
     fn spread(&mut self, most: Duration) -> Duration {
-        // splitmix64
+        // splitmix64: looks need spreading, not secrecy, and a seed makes tests repeatable.
         self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.dice;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^= bits >> 31;
         let millis = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        // `+ 1` includes `most`, and keeps the divisor above zero.
         Duration::from_millis(bits % millis.saturating_add(1))
     }
 
     fn source(&self, number: SourceNumber) -> &Source {
+        // A source leaves with its last feed, so each number that a feed holds is present.
         self.sources.get(&number).expect("it has feeds")
     }
 

@@ -1,10 +1,10 @@
 //! Strict, namespace-aware XML, as tokens with their byte ranges.
 //!
-//! Pure. quick-xml finds the tokens; this file holds everything it leaves to its caller. What is
-//! accepted here stands in frozen documents for ever, next to other publishers' entries, so it must
-//! be well-formed for every parser there is: one root and nothing after it, XML 1.0 characters and
-//! names only, declared prefixes, no attribute twice, no DOCTYPE, and no entity references but the
-//! five predefined ones (RELIABILITY: a parser that only tokenises accepts all of these).
+//! Pure. quick-xml finds the tokens; this file holds all checks that quick-xml leaves to its caller. Accepted text
+//! stands in frozen documents for ever, next to other publishers' entries, so it must be well-formed for every
+//! parser: one root and nothing after it, XML 1.0 characters and names only, declared prefixes, no attribute twice,
+//! no DOCTYPE, and no entity references but the five predefined ones (RELIABILITY: a parser that only tokenises
+//! accepts all of these).
 
 use std::{borrow::Cow, ops::Range};
 
@@ -38,13 +38,13 @@ pub const XML: &str = "http://www.w3.org/XML/1998/namespace";
 /// The namespace of namespace declarations.
 pub const XMLNS: &str = "http://www.w3.org/2000/xmlns/";
 
-/// Why a text is not XML that we accept.
+/// Reason why a text is not acceptable XML.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct XmlError {
-    /// What is wrong, lower case, without a period.
+    /// Description of the fault, lower case, without a period.
     pub detail: String,
-    /// The byte where it was noticed.
+    /// Byte offset at which the fault was noticed.
     pub offset: usize,
 }
 
@@ -56,7 +56,7 @@ impl XmlError {
         }
     }
 
-    /// Returns the line of `text` where it was noticed, from 1.
+    /// Returns the line of `text` at which the fault was noticed, from 1.
     pub fn line(&self, text: &str) -> usize {
         line_of(text, self.offset)
     }
@@ -117,6 +117,7 @@ impl<'a> Tokens<'a> {
         }
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = Reader::from_str(body);
+        // The reader checks comments only on request.
         reader.config_mut().check_comments = true;
         Ok(Self {
             text: body,
@@ -144,7 +145,7 @@ impl<'a> Tokens<'a> {
         self.scope.down_to(self.depth)
     }
 
-    /// Returns those of the declarations [in scope](Tokens::in_scope) that the innermost open element did
+    /// Returns the declarations [in scope](Tokens::in_scope) that the innermost open element inherits: those it did
     /// not make itself.
     pub fn inherited_scope(&self) -> impl Iterator<Item = (&'a str, &Namespace<'a>)> {
         self.scope.down_to(self.depth.saturating_sub(1))
@@ -154,8 +155,9 @@ impl<'a> Tokens<'a> {
     ///
     /// # Errors
     ///
-    /// Returns the first thing that is not well-formed or not admitted. Nothing after it is read.
+    /// Returns the first fault in form, or the first construct that is not admitted. Nothing after it is read.
     pub fn read(&mut self) -> Result<Option<Token<'a>>, XmlError> {
+        // An empty-element tag counts as a start and an end, so callers need one case only.
         if self.end_owed {
             self.end_owed = false;
             return Ok(Some(self.close(self.position()..self.position())));
@@ -179,6 +181,7 @@ impl<'a> Tokens<'a> {
                 }
                 Event::CData(data) => {
                     self.inside_root("CDATA", start)?;
+                    // 9 is the length of `<![CDATA[`.
                     let data = raw.get(9..9 + data.len()).unwrap_or_default();
                     return Ok(Some(Token::Text(normalize_lines(data))));
                 }
@@ -186,11 +189,13 @@ impl<'a> Tokens<'a> {
                     self.inside_root("reference", start)?;
                     return reference(raw, start).map(Some);
                 }
+                // XML 1.0, 2.5: a comment must not end in `--->`; the reader's own check passes over that.
                 Event::Comment(_) if raw.ends_with("--->") => {
                     return Err(XmlError::new("a comment ends with --->", start));
                 }
                 Event::Comment(_) => {}
                 Event::PI(_) => check_instruction(raw, start)?,
+                // XML 1.0, 2.8: nothing may precede the declaration, not even white space.
                 Event::Decl(_) if start == 0 => check_declaration(raw)?,
                 Event::Decl(_) => {
                     return Err(XmlError::new(
@@ -212,6 +217,7 @@ impl<'a> Tokens<'a> {
     ///
     /// As [`Tokens::read`].
     pub fn skip(&mut self) -> Result<(), XmlError> {
+        // The element's own end tag takes the depth below `inside`.
         let inside = self.depth;
         while self.depth >= inside {
             self.read()?;
@@ -225,6 +231,7 @@ impl<'a> Tokens<'a> {
         range: Range<usize>,
         empty: bool,
     ) -> Result<Token<'a>, XmlError> {
+        // White space and comments may follow the root, another element may not.
         if self.depth == 0 && self.root_seen {
             return Err(XmlError::new("there is a second root element", range.start));
         }
@@ -235,6 +242,7 @@ impl<'a> Tokens<'a> {
         self.depth += 1;
         self.root_seen = true;
         let mut tag = Tag::parse(raw, range)?;
+        // The order matters: an element's own declarations apply to its own name.
         self.declare(&tag)?;
         tag.resolve(&self.scope)?;
         self.end_owed = empty;
@@ -242,6 +250,7 @@ impl<'a> Tokens<'a> {
     }
 
     fn close(&mut self, range: Range<usize>) -> Token<'a> {
+        // The bindings of the closed element must go before its depth is reused.
         self.scope.close(self.depth);
         self.depth = self.depth.saturating_sub(1);
         Token::End(range)
@@ -262,6 +271,7 @@ impl<'a> Tokens<'a> {
                 ));
             }
             let named = attribute.name != "xmlns";
+            // Each declaration takes memory until its element ends.
             if self.scope.len() >= BINDINGS_MAX {
                 let detail = format!("more than {BINDINGS_MAX} namespaces are declared");
                 return Err(XmlError::new(detail, at));
@@ -278,10 +288,12 @@ impl<'a> Tokens<'a> {
     }
 
     fn characters(&self, raw: &'a str, start: usize) -> Result<Option<Token<'a>>, XmlError> {
+        // White space around the root is no content.
         if self.depth == 0 && is_blank(raw) {
             return Ok(None);
         }
         self.inside_root("text", start)?;
+        // XML 1.0, 2.4: `]]>` must not appear in character data.
         match raw.find("]]>") {
             Some(at) => Err(XmlError::new("text contains ]]>", start + at)),
             None => Ok(Some(Token::Text(normalize_lines(raw)))),
@@ -337,17 +349,19 @@ fn check_instruction(raw: &str, start: usize) -> Result<(), XmlError> {
     ))
 }
 
-/// Accepts `<?xml version="1.0" encoding="utf-8" standalone="yes"?>` with its optional parts.
+/// Checks `<?xml version="1.0" encoding="utf-8" standalone="yes"?>` with its optional parts.
 fn check_declaration(raw: &str) -> Result<(), XmlError> {
     let inner = raw
         .strip_prefix("<?xml")
         .and_then(|rest| rest.strip_suffix("?>"));
+    // 5 is the length of `<?xml`, from which offsets count.
     let parts = tag::parse_attributes(inner.unwrap_or_default(), 5)?;
     let mut expected = ["version", "encoding", "standalone"].into_iter();
     for part in &parts {
-        // `find` goes on behind the last match, so the parts must come in this order.
+        // `find` continues behind the last match, so the parts must come in this order.
         let known = expected.find(|name| *name == part.name);
         let fits = match known {
+            // Any `1.x` counts as XML 1.0 (XML 1.0, 2.8).
             Some("version") => part.raw.len() == 3 && part.raw.starts_with("1."),
             Some("encoding") => {
                 part.raw.eq_ignore_ascii_case("utf-8") || part.raw.eq_ignore_ascii_case("us-ascii")

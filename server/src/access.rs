@@ -1,4 +1,4 @@
-//! Who may do what: tokens, the rights they give, and what is asked of whoever has none.
+//! Access rules: tokens, the rights they give, and the rights of requests without one.
 //!
 //! Pure, except for the random bits of a new token and today's date. A token is 256 random bits. The server
 //! stores only its SHA-256, so a leaked file of tokens gives no access.
@@ -17,22 +17,22 @@ use subtle::ConstantTimeEq as _;
 
 const DAY_SECONDS: i64 = 86_400;
 
-/// What every token begins with, so that people and scanners know one when they see it.
+/// Beginning of every token, by which people and secret scanners recognise one.
 const TOKEN_PREFIX: &str = "sft_";
 
-/// What a token lets its holder do with a feed. Each right includes those before it.
+/// Right of a token's holder over a feed. Each right includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// See the feed though it is closed.
+    /// Read the feed though it is closed.
     Read,
-    /// Append to it, which creates it if need be.
+    /// Append to the feed, which creates it if need be.
     Publish,
-    /// Change its settings.
+    /// Change its settings, hence create closed feeds.
     Admin,
 }
 
 impl Right {
-    /// Returns the right of a name.
+    /// Returns the right with this name in a file of tokens.
     pub fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "read" => Self::Read,
@@ -64,6 +64,7 @@ impl FeedPattern {
     /// Returns the pattern of a text, or `None` if no feed can match it.
     pub fn parse(text: &str) -> Option<Self> {
         let beginning = text.strip_suffix('*').unwrap_or(text);
+        // The text before `*` must be able to begin a name, or the line could never match a feed.
         let can_match = beginning.is_empty() || FeedName::parse(beginning).is_some();
         let is_exact = beginning == text;
         (can_match && !text.is_empty()).then(|| Self {
@@ -99,14 +100,14 @@ impl fmt::Display for FeedPattern {
     }
 }
 
-/// One line of a file of tokens.
+/// One line of a file of tokens, for one right over one pattern.
 #[derive(Clone, Debug)]
 struct Grant {
     name: String,
     secret: Digest,
     right: Right,
     feeds: FeedPattern,
-    /// The last day on which it counts.
+    /// Last day, in UTC, on which it counts; `None` for ever.
     until: Option<Day>,
 }
 
@@ -141,7 +142,7 @@ impl fmt::Display for Day {
     }
 }
 
-/// The tokens that a server knows.
+/// Tokens that a server accepts, one grant a line.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens(Vec<Grant>);
 
@@ -150,8 +151,7 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// Returns what is wrong with every line that is not right; never what it says, since somebody may have
-    /// put a token there.
+    /// Returns one problem for each wrong line. A problem never quotes its line, which may hold a token by mistake.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let (mut grants, mut problems) = (vec![], vec![]);
         for (number, line) in text.lines().enumerate() {
@@ -170,13 +170,12 @@ impl Tokens {
         }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the file gives no right at all.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns what the holder of a token may do, or `None` if it is no token of ours. Takes as long
-    /// whatever the token is.
+    /// Returns the grants of a token, or `None` if it is no token of ours. Takes the same time for every token.
     fn caller(&self, token: &str) -> Option<Caller<'_>> {
         let offered = Digest::of(token.as_bytes());
         let today = Day::today();
@@ -184,6 +183,7 @@ impl Tokens {
             let is_same = bool::from(grant.secret.0.ct_eq(&offered.0));
             is_same && grant.until.is_none_or(|until| today <= until)
         };
+        // Every grant is compared, so the time does not depend on the place of a match.
         let grants: Vec<&Grant> = self.0.iter().filter(is_offered).collect();
         (!grants.is_empty()).then_some(Caller(grants))
     }
@@ -198,6 +198,7 @@ pub fn is_grant(line: &str) -> bool {
 /// Returns whether a holder of a token can have this name in a file of tokens.
 pub fn is_holder(name: &str) -> bool {
     let possible = |c: char| c != ':' && !c.is_control();
+    // A name with `:` would end its field, and one that begins with `#` would be a comment.
     !name.trim().is_empty() && !name.trim_start().starts_with('#') && name.chars().all(possible)
 }
 
@@ -221,7 +222,7 @@ fn grant(line: &str) -> Result<Grant, &'static str> {
     })
 }
 
-/// The holder of a token.
+/// Holder of a token: all grants of that token that count today.
 #[derive(Debug)]
 struct Caller<'t>(Vec<&'t Grant>);
 
@@ -249,48 +250,48 @@ impl Caller<'_> {
 pub struct Sight(Vec<FeedPattern>);
 
 impl Sight {
-    /// Whether it shows a feed.
+    /// Whether the sender may see a closed feed.
     pub fn shows(&self, feed: &FeedName) -> bool {
         self.0.iter().any(|pattern| pattern.matches(feed))
     }
 
-    /// Whether it shows no feed at all.
+    /// Whether the sender may see no closed feed at all.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the patterns.
+    /// Returns the patterns of the closed feeds that the sender may see.
     pub fn patterns(&self) -> &[FeedPattern] {
         &self.0
     }
 }
 
-/// Whom a listener lets do what.
+/// Access rules of a listener.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Whoever reaches it, everything.
+    /// Every request may do everything.
     Anyone,
-    /// Whoever reaches it sees what is public. Nobody publishes.
+    /// Every request may read public feeds, and none may publish.
     Readers,
-    /// Who has a token, what that says; all others see what is public.
+    /// A request may do as much as the grants of its token; without one it may read public feeds.
     Holders(Tokens),
-    /// The same, but nobody publishes.
+    /// As `Holders`, but none may publish.
     ReadingHolders(Tokens),
 }
 
 /// Reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// There is no token, and one is needed.
+    /// The request has no token, and needs one.
     NoToken,
-    /// What there is is no token of ours.
+    /// The token is none of ours, or not any more.
     WrongToken,
-    /// The token is for something else.
+    /// The token gives other rights, or over other feeds.
     NotEntitled {
         /// Its name and rights, and the right it lacks, for its holder.
         detail: String,
     },
-    /// Nobody may, at this listener.
+    /// This listener refuses it to every request.
     NotHere,
 }
 
@@ -299,11 +300,12 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// Says why not.
+    /// Returns the reason for the refusal.
     pub fn check(&self, headers: &HeaderMap, right: Right, feed: &FeedName) -> Result<(), Denied> {
         let tokens = match self {
             Self::Anyone => return Ok(()),
             Self::Readers => return Err(Denied::NotHere),
+            // Before the token is looked at: no token publishes at this listener.
             Self::ReadingHolders(_) if right > Right::Read => return Err(Denied::NotHere),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
@@ -322,8 +324,8 @@ impl Access {
         })
     }
 
-    /// Checks that the token of a request, if there is one, is one of ours: with a wrong one a list of what
-    /// its holder may see would be empty without a word.
+    /// Checks that the token of a request, if it has one, is one of ours: with a wrong one, a list of closed feeds
+    /// would be empty without an error.
     ///
     /// # Errors
     ///
@@ -344,19 +346,21 @@ impl Access {
             Self::Readers => return Sight::default(),
             Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
         };
+        // A wrong token shows as little as none. `knows_caller` refuses it where that matters.
         let caller = token_of(headers).and_then(|token| tokens.caller(token));
         let grants = caller.map_or(vec![], |caller| caller.0);
         Sight(grants.iter().map(|grant| grant.feeds.clone()).collect())
     }
 }
 
-/// Returns the bearer token of a request (RFC 6750, 2.1). Several of them are none.
+/// Returns the bearer token of a request (RFC 6750, 2.1); `None` if there are several.
 fn token_of(headers: &HeaderMap) -> Option<&str> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     let (field, None) = (fields.next()?, fields.next()) else {
         return None;
     };
     let (scheme, token) = field.to_str().ok()?.split_once(' ')?;
+    // The name of a scheme has no case (RFC 9110, 11.1).
     scheme
         .eq_ignore_ascii_case("bearer")
         .then(|| token.trim_start_matches(' '))
@@ -376,6 +380,7 @@ pub fn new_token(
     let mut bits = [0; 32];
     getrandom::fill(&mut bits)?;
     let token = format!("{TOKEN_PREFIX}{}", Digest(bits));
+    // The file gets the digest only; the token itself is printed once, and is stored nowhere.
     let secret = Digest::of(token.as_bytes());
     let until = until.map_or(String::new(), |until| format!(":{until}"));
     Ok((token, format!("{name}:{secret}:{right}:{feeds}{until}")))

@@ -2,7 +2,7 @@
 //!
 //! Shell: reads a log and its archive, writes a folder. The copy has the same commits, hence the same
 //! chain, up to the end there was at the beginning; its archived documents are the same bytes. It takes its
-//! name only when it is whole and durable. Whoever serves it begins an epoch.
+//! name only when it is whole and durable. The first server of the copy begins an epoch.
 
 use std::{
     fs, io,
@@ -24,11 +24,11 @@ use crate::{
     views::{archive_files::Archive, error::ArchiveError},
 };
 
-/// Why a backup failed. What there was of it is removed.
+/// Reason why a backup failed. Its unfinished folder is removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// There is something already.
+    /// The target exists and is not an empty folder.
     #[error("{to} is there already; a backup needs a folder of its own")]
     Exists {
         /// Where the backup was to go.
@@ -55,31 +55,32 @@ pub enum BackupError {
     /// The operating system refused.
     #[error("cannot write {path}")]
     Io {
-        /// On what.
+        /// File or folder that cannot be written.
         path: PathBuf,
-        /// Its answer.
+        /// The operating system's answer.
         source: io::Error,
     },
-    /// The copy is not what it should be.
+    /// A commit is missing, or its copy has another chain hash.
     #[error("commit {commit} came out different; run `simplefeed-server verify`")]
     Different {
-        /// The first commit whose chain hash is another one.
+        /// The first such commit.
         commit: CommitNumber,
     },
 }
 
-/// What a backup holds.
+/// Contents of a finished backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Its commits.
+    /// Commits in the copied log.
     pub commits: u64,
-    /// Its feeds.
+    /// Feeds in the copied log.
     pub feeds: u64,
-    /// Its archived documents.
+    /// Archived documents, copied or made again.
     pub documents: u64,
 }
 
-/// Until it is whole, nobody relies on a copy, so nothing need be on the disk.
+/// A barrier that syncs nothing: a copy that is not whole yet is of no use to anybody, and a whole one is
+/// synced at once.
 pub(crate) struct Unhurried;
 
 impl Barrier for Unhurried {
@@ -113,7 +114,7 @@ pub fn backup(log: &dyn EntryLog, archive: &Archive, to: &Path) -> Result<Report
 ///
 /// # Errors
 ///
-/// What `fill` returns, or what the file system does; the folder is not there then.
+/// Returns the error of `fill` or of the file system; the folder is not there then.
 pub(crate) fn make_folder<T, E: From<BackupError>>(
     to: &Path,
     fill: impl FnOnce(&Path) -> Result<T, E>,
@@ -128,22 +129,25 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
         let path = path.to_path_buf();
         move |source| E::from(BackupError::Io { path, source })
     };
+    // First, so that no copy can be served without a new epoch.
     mark_restored(partial.path()).map_err(failed(partial.path()))?;
     let made = fill(partial.path())?;
     keep_to_ourselves(partial.path()).map_err(failed(partial.path()))?;
+    // Before the rename: a folder with the final name is whole, also after a power cut.
     sync_tree(partial.path()).map_err(failed(partial.path()))?;
     fs::rename(partial.path(), to)
         .and_then(|()| sync_folder(parent_of(to)))
         .map_err(failed(to))?;
-    // There is nothing left to remove.
+    // The folder has moved, so there is nothing left to remove on drop.
     let _moved = partial.keep();
     Ok(made)
 }
 
-/// Makes a folder for what is not whole yet: on the file system where `to` will be.
+/// Makes a folder for unfinished work, on the file system where `to` will be.
 pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
     let parent = parent_of(to);
     let device = |path: &Path| fs::metadata(path).map(|folder| folder.dev()).ok();
+    // A rename cannot replace a mount point, so this is refused before the work.
     if device(to).is_some_and(|own| Some(own) != device(parent)) {
         return Err(BackupError::Mounted { to: to.into() });
     }
@@ -179,7 +183,7 @@ fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupErr
     Ok(())
 }
 
-/// Copies what is archived as of the copied log, or makes it again. Returns how many documents it is.
+/// Copies the archived documents of the copied log, or makes them again. Returns their number.
 fn copy_documents(log: &dyn EntryLog, from: &Archive, to: &Archive) -> Result<u64, ArchiveError> {
     let mut documents = 0;
     let mut after: Option<FeedName> = None;

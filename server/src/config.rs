@@ -1,8 +1,7 @@
 //! Settings of the server: flag over environment over file over default.
 //!
-//! Pure, but for reading the file. Everything is checked in one pass and all problems are told at
-//! once; nothing is opened before. What shapes bytes is only a proposal here: it reaches the feeds
-//! as commits.
+//! Pure, except for reading the file. One pass checks everything and reports all problems together, before anything
+//! is opened. Settings that shape bytes are only proposals here: they reach the feeds as commits.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +27,7 @@ use url::{Host, Url};
 
 use crate::access::{Access, Tokens};
 
-/// The address to listen on if none is given: reachable from this machine only.
+/// Address of the main listener if none is given: reachable from this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
 
 /// How a server is to run, as given on the command line or in the environment.
@@ -92,28 +91,28 @@ pub struct ServeArgs {
     pub connection_age: Option<u32>,
 }
 
-/// What bounds connections.
+/// Bounds on the connections of each listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many there may be.
+    /// Most connections that are open at the same time.
     pub connections: usize,
-    /// How long one may be idle, or take to send the head of a request.
+    /// Longest time that a connection may be idle, or take to send the head of a request.
     pub idle: Duration,
-    /// How long the body of a request may take.
+    /// Longest time in which the body of a request must arrive.
     pub body: Duration,
-    /// How long one may send nothing of a body, or take nothing of an answer.
+    /// Longest time without a byte of a body that is sent, or of an answer that is taken.
     pub stall: Duration,
-    /// How long one may last.
+    /// Age at which a connection ends, after its last answer.
     pub age: Duration,
 }
 
-/// Where to listen.
+/// Place of a listener for publishing requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Door {
-    /// On an address.
+    /// Address and port, where port 0 takes a free one.
     Address(SocketAddr),
-    /// On a Unix socket.
+    /// Unix socket, by its path in the file system.
     Socket(PathBuf),
 }
 
@@ -123,6 +122,7 @@ impl FromStr for Door {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(address) => Ok(Self::Address(address)),
+            // The slash is required, so a mistyped address does not become the name of a socket.
             Err(_) if text.contains('/') => Ok(Self::Socket(text.into())),
             Err(_) => Err("it is neither an address with a port nor a path with a slash".into()),
         }
@@ -155,7 +155,7 @@ fn parse_period(text: &str) -> Result<Period, String> {
     }
 }
 
-/// Periods for which updates are told, in seconds.
+/// Periods of the SUP documents, in seconds; empty for no documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SupPeriods(Vec<u32>);
 
@@ -170,7 +170,7 @@ fn parse_periods(text: &str) -> Result<SupPeriods, String> {
         .map_err(|_error| "periods are seconds with commas between them, or none".into())
 }
 
-/// The same, in a file.
+/// Settings of a configuration file, all of them optional.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
@@ -193,38 +193,38 @@ struct ConfigFile {
     connection_age: Option<u32>,
 }
 
-/// How a server is to run, checked.
+/// Checked settings of a server, with the defaults filled in.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The data folder.
+    /// Data folder, which holds the log and everything made from it.
     pub data: PathBuf,
-    /// Where to listen.
+    /// Address of the main listener; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Where clients see the server; the listener's address if absent.
+    /// URL at which clients see the server; the listener's address if absent.
     pub public_url: Option<Url>,
-    /// Where archived documents go; into the data folder if absent.
+    /// Folder of the archived documents; `www` in the data folder if absent.
     pub www: Option<PathBuf>,
-    /// The most entries of a document.
+    /// Most entries of a document, for feeds that do not choose.
     pub document_entries: u32,
-    /// The most bytes of entries in a document.
+    /// Most bytes of entries in a document, for feeds that do not choose.
     pub document_bytes: u64,
-    /// The stretch of time of a document.
+    /// Stretch of time of a document, for feeds that do not choose.
     pub document_period: Period,
-    /// How old a cached recent document may be, in seconds.
+    /// Longest age of a cached recent document, in seconds.
     pub recent_max_age: u32,
-    /// The periods for which updates are told, in seconds, the usual one first; none if they are not told.
+    /// Periods of the SUP documents, in seconds, the default one first; empty if the server has none.
     pub sup_periods: Vec<u32>,
-    /// The file of tokens.
+    /// File of tokens, which SIGHUP reads again.
     pub tokens: Option<PathBuf>,
-    /// Where to publish, if not where everything else is.
+    /// Listener for publishing requests; absent if the main listener takes them.
     pub publish_listen: Option<Door>,
-    /// Where to tell metrics.
+    /// Address of the listener for metrics; absent if there is none.
     pub metrics_listen: Option<SocketAddr>,
-    /// What bounds connections.
+    /// Bounds on the connections of each listener.
     pub limits: Limits,
 }
 
-/// Why a configuration cannot be used: every problem there is, one a line.
+/// Problems of a configuration: all of them, one a line.
 #[derive(Debug)]
 pub struct ConfigError {
     problems: Vec<String>,
@@ -261,6 +261,7 @@ impl Config {
             connections: connections.map_or(CONNECTIONS_MAX, |most| {
                 usize::try_from(most).unwrap_or(usize::MAX)
             }),
+            // Longer than nginx keeps a connection (60 s), so nginx never uses one that was just closed.
             idle: seconds(args.idle_timeout, file.idle_timeout, 75),
             body: seconds(args.body_timeout, file.body_timeout, 60),
             stall: seconds(args.stall_timeout, file.stall_timeout, 10),
@@ -294,8 +295,10 @@ impl Config {
             metrics_listen: args.metrics_listen.or(file.metrics_listen),
             limits,
         };
+        // A problem does not end the checks: the operator sees all of them at once.
         config.check(&keys, &mut problems);
         config.check_folders(&mut problems);
+        // Read for its problems only. The listeners get their rules from `access`, and again on SIGHUP.
         if let Some(path) = &config.tokens {
             match read_tokens(path) {
                 Ok(tokens) if tokens.is_empty() => {
@@ -312,7 +315,7 @@ impl Config {
         }
     }
 
-    /// Checks the settings. The values of `unread`, keys in a file, are not known.
+    /// Checks the settings. A key in `unread` has a value that could not be read, so its absence is no problem here.
     fn check(&self, unread: &[String], problems: &mut Vec<String>) {
         let is_known = |key: &str| !unread.iter().any(|unread| unread == key);
         if self.data.as_os_str().is_empty() && is_known("data") {
@@ -354,16 +357,19 @@ impl Config {
         if let Some(problem) = self.public_url.as_ref().and_then(problem_of_url) {
             problems.push(format!("public_url {problem}"));
         }
+        // The listener's own address can be the public URL only where the clients are on this machine.
         let local = self.listen.ip().is_loopback();
         let public = self.public_url.as_ref().map_or(local, is_loopback);
         if !local && self.public_url.is_none() && is_known("public_url") {
             problems.push("public_url is not given, and the listener is not on loopback".into());
         }
         let confined = match &self.publish_listen {
+            // A public URL beyond loopback means a proxy, and then anybody can reach a listener on loopback.
             None => local && public,
             Some(Door::Address(address)) => address.ip().is_loopback(),
             Some(Door::Socket(_)) => true,
         };
+        // A value that could not be read may be the one that confines publishing.
         let is_door_known = ["tokens", "publish_listen", "public_url"]
             .into_iter()
             .all(is_known);
@@ -377,10 +383,11 @@ impl Config {
         }
     }
 
-    /// Checks what is at the paths of folders, and that each listener has an address of its own.
+    /// Checks the folders, and that each listener has an address of its own.
     fn check_folders(&self, problems: &mut Vec<String>) {
         let folders = [("data", Some(&self.data)), ("www", self.www.as_ref())];
         for (name, path) in folders {
+            // A folder that is missing is no problem: the start makes it.
             if let Some(path) =
                 path.filter(|path| fs::metadata(path).is_ok_and(|found| !found.is_dir()))
             {
@@ -389,6 +396,7 @@ impl Config {
         }
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
         let data = absolute(&self.data);
+        // Elsewhere in the data folder, a web server could get at the log and at closed feeds.
         if let Some(www) = self.www.as_deref().map(absolute)
             && www.starts_with(&data)
             && !www.starts_with(data.join("www"))
@@ -409,7 +417,7 @@ impl Config {
         ];
         let mut taken: Vec<(&str, SocketAddr)> = vec![];
         for (name, address) in listeners {
-            // Port 0 is any free one.
+            // Port 0 takes any free port, so two of them do not collide.
             let Some(address) = address.filter(|address| address.port() != 0) else {
                 continue;
             };
@@ -422,11 +430,11 @@ impl Config {
         }
     }
 
-    /// Checks this configuration for a listener that somebody else has bound.
+    /// Checks this configuration for the address that the listener really has, which systemd may have bound.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be served there.
+    /// Returns the problems of that address.
     pub fn check_at(&self, listen: SocketAddr) -> Result<(), ConfigError> {
         let mut problems = vec![];
         let there = Self {
@@ -441,14 +449,15 @@ impl Config {
         }
     }
 
-    /// Returns whom the listener lets do what, and the one for publishing, if there is one.
+    /// Returns the access rules of the main listener, and those of the listener for publishing, if there is one.
     ///
     /// # Errors
     ///
-    /// Returns what is wrong with the file of tokens.
+    /// Returns the problems of the file of tokens.
     pub fn access(&self) -> Result<(Access, Option<Access>), ConfigError> {
         let tokens = self.tokens.as_deref().map(read_tokens).transpose()?;
         let publishes = self.publish_listen.is_some();
+        // With a listener for publishing, nobody publishes at the main one, not even with a token.
         Ok(match (tokens, publishes) {
             (None, false) => (Access::Anyone, None),
             (None, true) => (Access::Readers, Some(Access::Anyone)),
@@ -460,7 +469,7 @@ impl Config {
         })
     }
 
-    /// Returns all settings that are made, each with its name in a file and its value in TOML.
+    /// Returns all settings that have a value, each with its name in a file and its value in TOML.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         // A JSON string is a TOML string.
         let text = |text: String| serde_json::Value::String(text).to_string();
@@ -507,7 +516,7 @@ impl Config {
         made.collect()
     }
 
-    /// Returns what the server proposes to feeds, seen at `public_url`.
+    /// Returns the defaults that the server proposes to feeds, seen at `public_url`.
     pub fn defaults(&self, public_url: &Url) -> Defaults {
         Defaults {
             document_entries: self.document_entries,
@@ -533,7 +542,7 @@ fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
 ///
 /// # Errors
 ///
-/// Returns why it cannot be read.
+/// Returns why the file cannot be read.
 pub fn listen_in(path: &Path) -> Result<Option<SocketAddr>, ConfigError> {
     let wrong = |problem: String| ConfigError {
         problems: vec![format!("{}: {problem}", path.display())],
@@ -541,6 +550,7 @@ pub fn listen_in(path: &Path) -> Result<Option<SocketAddr>, ConfigError> {
     let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let table = text.parse::<toml::Table>();
     let table = table.map_err(|error| wrong(error.to_string()))?;
+    // Only this key is looked at, so a health check works whatever else is wrong in the file.
     match table.get("listen").and_then(toml::Value::as_str) {
         None => Ok(None),
         Some(listen) => listen
@@ -550,11 +560,11 @@ pub fn listen_in(path: &Path) -> Result<Option<SocketAddr>, ConfigError> {
     }
 }
 
-/// Returns the names of the settings that a file makes.
+/// Returns the names of the settings in a file.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be read.
+/// Returns why the file cannot be read.
 pub fn keys_in(path: &Path) -> Result<Vec<String>, ConfigError> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string());
     let keys = text.and_then(|text| {
@@ -569,17 +579,17 @@ pub fn keys_in(path: &Path) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// What is wrong in a configuration file.
+/// Problems of a configuration file, and the keys they concern.
 #[derive(Default)]
 struct FileProblems {
     problems: Vec<String>,
-    /// The keys whose values are not known.
+    /// Keys whose values could not be read.
     keys: Vec<String>,
 }
 
-/// Reads a configuration file. Each key is read for itself, so that all that is wrong is told.
+/// Reads a configuration file. Each key is read by itself, so all problems are reported together.
 fn read_file(path: &Path) -> Result<(ConfigFile, FileProblems), ConfigError> {
-    // Without the file, nothing else can be said.
+    // A file that cannot be read, or is not TOML, leaves nothing else to check.
     let unreadable = |problem: String| ConfigError {
         problems: vec![problem],
     };
@@ -589,6 +599,7 @@ fn read_file(path: &Path) -> Result<(ConfigFile, FileProblems), ConfigError> {
     let mut table: toml::Table = text.parse().map_err(|error| unreadable(told(error)))?;
     let mut wrong = FileProblems::default();
     for (key, value) in table.clone() {
+        // serde stops at the first error, so each key is tried alone. A wrong one is taken out of the table.
         let alone = toml::Table::from_iter([(key.clone(), value)]);
         if let Err(error) = alone.try_into::<ConfigFile>() {
             wrong.problems.push(told(error));
@@ -604,6 +615,7 @@ fn problem_of_url(url: &Url) -> Option<&'static str> {
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
         return Some("is not an http or https URL");
     }
+    // Every URL in a document begins with this one, so it cannot have anything behind its path.
     if url.query().is_some()
         || url.fragment().is_some()
         || !url.username().is_empty()
@@ -616,6 +628,7 @@ fn problem_of_url(url: &Url) -> Option<&'static str> {
 
 fn is_loopback(url: &Url) -> bool {
     match url.host() {
+        // `localhost` and the names below it are loopback (RFC 6761, 6.3).
         Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
         Some(Host::Ipv4(address)) => IpAddr::from(address).is_loopback(),
         Some(Host::Ipv6(address)) => IpAddr::from(address).is_loopback(),

@@ -1,8 +1,8 @@
 //! The way to a log that a server has open: a socket in its data folder.
 //!
-//! Shell: a Unix socket that only its owner can open. Whoever connects sends a task as one line of JSON
-//! and reads what there is to tell, line by line; the last line is the exit code. One task runs at a
-//! time, others wait; a server that is asked to stop breaks it off.
+//! Shell: a Unix socket that only its owner can open. A client sends a task as one line of JSON and reads
+//! the output, line by line; the last line is the exit code. One task runs at a time, others wait; a server
+//! that is asked to stop breaks it off.
 //!
 //! ```text
 //! → {"backup":{"to":"/backups/monday"}}
@@ -29,14 +29,14 @@ use crate::{
     views::archive_files::Archive,
 };
 
-/// How soon a task that was asked for is begun, and how soon a server that stops takes no more.
+/// Pause between two looks for a client: the longest delay of a task on an idle server.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long whoever asks may take to send a task, or to read what there is to tell.
+/// Time that a client has to send its task, and to read each line.
 const WAIT: Duration = Duration::from_secs(2);
-/// The longest line that asks for a task.
+/// Longest line with a task, in bytes.
 const TASK_BYTES_MAX: u64 = 64 * 1024;
 
-/// What a server answers, a line each.
+/// Answer of the server, one line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
@@ -45,9 +45,10 @@ enum Answer {
     Tell(Line),
 }
 
-/// Does what is asked for at the socket until the server stops.
+/// Does the tasks sent to the socket, until the server stops.
 pub fn serve(listener: &UnixListener, log: &Arc<dyn EntryLog>, archive: &Archive, stop: &Stop) {
     while !stop.is_requested_within(LOOK) {
+        // The listener does not block: no client has connected.
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
@@ -58,6 +59,7 @@ pub fn serve(listener: &UnixListener, log: &Arc<dyn EntryLog>, archive: &Archive
 }
 
 fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io::Result<()> {
+    // On some systems, a connection inherits that from the listener.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;
@@ -74,7 +76,7 @@ fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io
             info!(?task, "a task begins");
             let mut there = true;
             run(&task, log, archive, &mut |line| {
-                // Whoever asked may have gone. What was begun is ended all the same.
+                // The client may have gone. A task that has begun is finished all the same.
                 there = there && send(&Answer::Tell(line)).is_ok();
             })
         });
@@ -97,13 +99,15 @@ fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io
 ///
 /// Returns why the server's answer does not arrive.
 pub fn ask(path: &Path, task: &Task, tell: &mut dyn FnMut(Line)) -> io::Result<Option<u8>> {
+    // A killed server leaves its socket, at which nobody listens.
     let Ok(stream) = UnixStream::connect(path) else {
         return Ok(None);
     };
     let mut line = serde_json::to_vec(task).map_err(io::Error::other)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;
-    // What is printed may have to wait, for a pager say; the server does not wait for that.
+    // Printing may take long, into a pager for instance. The server waits for `WAIT` only, so a thread
+    // reads on.
     let (send, answers) = channel();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(&stream).lines() {

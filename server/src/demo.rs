@@ -22,10 +22,11 @@ use simplefeed_server::{
 /// The events the sample feed begins with.
 const EVENTS: &str = include_str!("../../fixtures/demo.ndjson");
 const FEED: &str = "demo";
-/// Small, so that archived documents appear while one watches.
+/// Entries of a document: few, so that archived documents appear while one watches.
 const DOCUMENT_ENTRIES: u32 = 5;
 
 pub(crate) fn demo() -> anyhow::Result<u8> {
+    // Removed when this function returns.
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let preferred: SocketAddr = ([127, 0, 0, 1], 8080).into();
     let free: SocketAddr = ([127, 0, 0, 1], 0).into();
@@ -36,11 +37,13 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
             ..ServeArgs::default()
         })
     };
+    // Another program may have port 8080; then any free one will do.
     let (preferred, config) = (config(preferred)?, config(free)?);
     let listening = Listening::bind(&preferred).or_else(|_| Listening::bind(&config))?;
     let signals = listening.stop_signals()?;
     let server = Server::start(&config, listening, opening::open(folder.path())?)?;
     let (publisher, runtime) = server.publisher();
+    // The sample is there before its URL is printed.
     runtime.block_on(publish_sample(&publisher))?;
     runtime.spawn(publish_more(publisher));
     introduce(server.public_url().as_str());
@@ -101,6 +104,7 @@ async fn publish_more(publisher: Publisher) {
         let Some(feed) = FeedName::parse(FEED) else {
             return;
         };
+        // The first failure ends the events: when the demo stops, the writer is gone.
         if publisher
             .append(Append {
                 feed,

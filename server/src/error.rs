@@ -9,19 +9,19 @@ use crate::{
     views::error::ArchiveError,
 };
 
-/// Why a server cannot run.
+/// Reason why a server cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The address is in use or not ours.
     #[error("cannot listen on {door}")]
     Listen {
-        /// Where.
+        /// Listener that could not be bound.
         door: Door,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The system does not give a server what it needs.
+    /// The system refuses the server a file, a thread or a signal.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
     /// The file of tokens cannot be used. Nothing was served.
@@ -30,7 +30,7 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
-    /// What was told of updates cannot be read.
+    /// The records of archived SUP documents cannot be read.
     #[error("the records of updates cannot be read")]
     Sup(#[from] ArchiveError),
     /// A thread panicked. Nothing is lost.

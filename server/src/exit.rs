@@ -1,4 +1,4 @@
-//! What a command's exit code means, the same for both programs.
+//! Exit codes of both programs, and the error that each stands for.
 //!
 //! Pure.
 
@@ -8,17 +8,17 @@ use crate::{
     recover::RecoverError,
 };
 
-/// Everything went well.
+/// The command succeeded and found no fault.
 pub const OK: u8 = 0;
-/// Something else went wrong.
+/// Any failure without a code of its own.
 pub const OTHER: u8 = 1;
 /// The command line or configuration is wrong.
 pub const USAGE: u8 = 2;
-/// What was asked for does not exist.
+/// The log, or whatever else was asked for, does not exist.
 pub const NOT_FOUND: u8 = 10;
 /// Another process holds the data folder.
 pub const LOCKED: u8 = 11;
-/// What is stored is not what was stored.
+/// Stored data is damaged, or of a newer version.
 pub const INTEGRITY: u8 = 15;
 /// Ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
@@ -31,12 +31,14 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<LogError>())
         .any(|error| matches!(error, LogError::Damaged { .. }));
+    // Anywhere in the chain, because `context` wraps errors.
     if error
         .chain()
         .any(<dyn std::error::Error>::is::<ConfigError>)
     {
         return USAGE;
     }
+    // Before `damaged`, because an `OpenError` is more exact.
     match open_error(error) {
         Some(OpenError::Locked { .. }) => LOCKED,
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,
@@ -54,7 +56,7 @@ fn open_error(error: &anyhow::Error) -> Option<&OpenError> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// Returns what to tell of an error, line by line.
+/// Returns the lines to print for an error.
 pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
     let mut texts = vec![format!("error: {error}")];
     texts.extend(

@@ -42,7 +42,7 @@ pub enum ExportError {
     /// A file cannot be written.
     #[error("cannot write {path}")]
     Write {
-        /// The file.
+        /// File that cannot be written.
         path: PathBuf,
         /// The operating system's answer.
         source: io::Error,
@@ -71,6 +71,7 @@ pub fn export(
     };
     let mut after: Option<FeedName> = None;
     loop {
+        // In steps, because a server may have a million feeds.
         let feeds = log
             .feeds(after.as_ref(), 1_000)
             .map_err(ArchiveError::from)?;
@@ -80,6 +81,7 @@ pub fn export(
             export.feed(name, head, archive, entries)?;
         }
     }
+    // The include comes last: it names only files that are in their place.
     let include = include(&export.frozen);
     export.write(INCLUDE, include.as_bytes())?;
     Ok(export.files)
@@ -103,6 +105,7 @@ impl Export<'_> {
         entries: bool,
     ) -> Result<(), ExportError> {
         let snapshot = self.documents.snapshot(feed)?;
+        // An exported tree asks nobody for a token, so closed feeds stay out.
         if snapshot.is_none_or(|snapshot| snapshot.settings.is_closed()) {
             return Ok(());
         }
@@ -123,6 +126,7 @@ impl Export<'_> {
         self.document(feed, &head.open.opening)?;
         self.resource(feed, RECENT, &Address::Recent)?;
         self.resource(feed, INDEX, &Address::Index)?;
+        // The division leaves out the documents of the growing block, which `INDEX` has.
         for block in 1..=archived / INDEX_BLOCK_DOCUMENTS {
             let id = self
                 .documents
@@ -155,7 +159,7 @@ impl Export<'_> {
         let Some(resource) = self.documents.resource(feed, &Address::Document(name))? else {
             return Ok(());
         };
-        // Where there is a server, this is a redirect, and never called final.
+        // A server redirects from this name, so its file is never called final.
         self.files_of(&format!("feeds/{feed}/{linked}"), &resource)
     }
 
@@ -166,6 +170,7 @@ impl Export<'_> {
                 .log()
                 .entries(head.feed, Position(at)..Position(at + 1));
             let entry = entry.map_err(ArchiveError::from)?.pop();
+            // A recovered log may lack positions.
             let Some(entry) = entry else { continue };
             let numbered = Numbered {
                 number: at,
@@ -191,6 +196,7 @@ impl Export<'_> {
         };
         let path = format!("feeds/{feed}/{name}");
         self.files_of(&path, &resource)?;
+        // Only these may be called immutable: the bytes of all others may change.
         if resource.frozen {
             self.frozen.push(path);
         }
@@ -217,6 +223,7 @@ impl Export<'_> {
             let path = item.map_err(failed(&folder))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let plain = name.strip_suffix(".gz").unwrap_or(&name);
+            // Files with other names are not from an export and stay.
             let ours =
                 DocumentName::of_file(plain).is_some() || index::block_of_name(plain).is_some();
             if ours && !self.written.contains(&format!("feeds/{feed}/{name}")) {
@@ -236,6 +243,7 @@ impl Export<'_> {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(self.to);
+        // In the same folder, so that the rename replaces the file at once.
         let temporary = self.to.join(format!("{name}.new"));
         let written = fs::create_dir_all(parent)
             .and_then(|()| fs::write(&temporary, bytes))
@@ -246,7 +254,7 @@ impl Export<'_> {
 
 /// Returns an nginx include, for the `http` block, that sets `$simplefeed_cache_control`.
 ///
-/// What is final is named; whatever else is there, now or after the next export, may change.
+/// The include names the final files; all others may change, now or with the next export.
 fn include(frozen: &[String]) -> String {
     let mut text = String::from(
         "# Lifetimes of the exported files. Include this in the http block, reload nginx after each\n\

@@ -1,6 +1,6 @@
 //! The entity tags of a feed's open document.
 //!
-//! Pure. Writer, views and HTTP share them: a publisher's precondition names what a reader was shown.
+//! Pure. Writer, views and HTTP share them: a publisher's precondition names a tag that a reader got.
 
 use data_encoding::BASE64URL_NOPAD;
 use simplefeed_core::{
@@ -31,9 +31,9 @@ impl HeadTag {
         self.of(Form::Open)
     }
 
-    /// The tag of a growing document: of its entries (their history) and of all that its header is made of,
-    /// which is less work than making it. The version is in it because another one may make other bytes
-    /// of the same.
+    /// Returns the tag of a growing document: of its entries (their history) and of all that its header is
+    /// made of, which is less work than making it. The program's version is in it, because another version
+    /// may make other bytes of the same.
     fn of(&self, form: Form) -> String {
         let FeedHead {
             feed,
@@ -54,7 +54,9 @@ impl HeadTag {
         } = &open.opening;
         let name_of = |name: &DocumentName| [name.number.get(), u64::from(name.epoch.0)];
         let [number, epoch] = name_of(name);
+        // Documents are numbered from 1, so 0 stands for none.
         let [earlier, earlier_epoch] = previous.as_ref().map_or([0, 0], name_of);
+        // The two URLs show different links, so they need different tags.
         let is_recent = u64::from(form == Form::Recent);
         let numbers = [
             number,
@@ -83,6 +85,8 @@ impl HeadTag {
     pub fn is_among(&self, tags: &[String]) -> bool {
         let own = [self.recent(), self.permanent()];
         tags.iter().any(|tag| {
+            // A coding's letter is `i` or `g`. A bare tag may end with one as well, so both forms are
+            // compared.
             let bare = tag.strip_suffix(['i', 'g']).unwrap_or_default();
             own.iter().any(|own| own == tag || own == bare)
         })

@@ -1,4 +1,4 @@
-//! Asks a running server whether it is ready, where there is nothing else to ask with.
+//! Asks a running server whether it is ready, where there is no `curl`.
 //!
 //! Shell: a socket.
 
@@ -8,18 +8,18 @@ use std::{
     time::Duration,
 };
 
-/// How long a server that is well may take.
+/// Time that a healthy server may take to connect, and for each read or write.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most bytes of an answer.
+/// Most bytes of an answer that are read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// Returns whether the server that listens on `address` is ready, and what it says.
+/// Returns whether the server that listens on `address` is ready, and the text of its answer.
 ///
 /// # Errors
 ///
 /// Returns why there is no answer.
 pub fn ask(address: SocketAddr) -> io::Result<(bool, String)> {
-    // Who listens everywhere is here, too.
+    // A server that listens on every address is reachable at this machine's own.
     let here = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

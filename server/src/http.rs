@@ -1,9 +1,8 @@
 //! The HTTP shell: connections in, answers out.
 //!
-//! Shell: sockets. HTTP/1.1 by hyper's own connection builder with a timer, without which its
-//! timeouts are inert; HTTP/2 and TLS are the proxy's. What hyper does not bound is bounded here: how many
-//! connections there are, how old one gets, and how long a peer may let an answer wait. What to answer
-//! is decided in the files beside this one, which need no socket.
+//! Shell: sockets. HTTP/1.1 by hyper's own connection builder with a timer, without which its timeouts are inert;
+//! HTTP/2 and TLS are the proxy's. This file adds the bounds that hyper lacks: the number of connections, their age,
+//! and the time that a peer may let an answer wait. The files beside this one decide the answers, and need no socket.
 
 use std::{
     convert::Infallible,
@@ -45,17 +44,17 @@ use handler::Handler;
 
 use crate::{access::Access, config::Limits, metrics::Metrics};
 
-/// The most bytes of a request's head.
+/// Longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// How long requests in flight may take once the server is asked to stop.
+/// Longest time for requests in flight, once the server is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause after a connection could not be accepted, for lack of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections over the limit that are told so at the same time; others are closed without a word.
+/// Connections over the limit that are answered at the same time; others are closed without an answer.
 const TURNED_AWAY_MAX: usize = 64;
-/// How long one may take to listen to that.
+/// Longest time for one of them to take its answer.
 const TURNED_AWAY_TIME: Duration = Duration::from_secs(1);
-/// What it is told.
+/// Answer to a connection over the limit, written without hyper.
 const TURNED_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\n\
     connection: close\r\n\
     retry-after: 1\r\n\
@@ -65,12 +64,12 @@ const TURNED_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\n\
     {\"type\":\"urn:simplefeed:problem:busy\",\"title\":\"busy\",\"status\":503,\
     \"detail\":\"the server has as many connections as it may have\"}";
 
-/// Where connections come from.
+/// Source of the connections that a service answers.
 #[derive(Debug)]
 pub enum Listener {
-    /// An address.
+    /// TCP, at an address and a port.
     Tcp(TcpListener),
-    /// A socket in the file system.
+    /// Unix socket, at a path in the file system.
     Unix(UnixListener),
 }
 
@@ -84,7 +83,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Answers are written whole; nothing more is worth waiting for.
+                // An answer is written whole, so there is nothing to wait for (Nagle's algorithm).
                 stream.set_nodelay(true)?;
                 Ok(Connection::Tcp(stream))
             }
@@ -93,17 +92,17 @@ impl Listener {
     }
 }
 
-/// Whom a listener lets do what, which may be changed while it listens.
+/// Access rules of a listener, which SIGHUP may replace while it listens.
 #[derive(Debug)]
 pub struct Rules(RwLock<Arc<Access>>);
 
 impl Rules {
-    /// Returns rules to begin with.
+    /// Returns the rules that hold until they are replaced.
     pub fn new(access: Access) -> Self {
         Self(RwLock::new(Arc::new(access)))
     }
 
-    /// Makes new rules for the requests from now on.
+    /// Replaces the rules for all requests from now on.
     pub fn replace(&self, access: Access) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
     }
@@ -113,12 +112,12 @@ impl Rules {
     }
 }
 
-/// What answers the requests of a listener.
+/// Part of the server that answers the requests of a listener.
 #[derive(Clone, Debug)]
 pub enum Answering {
-    /// Everything the server has to show and to take, under some rules.
+    /// All routes of the feeds, under the access rules of the listener.
     Feeds(Arc<Handler>, Arc<Rules>),
-    /// What it tells about itself.
+    /// The route of the metrics, and nothing else.
     Metrics(Arc<Metrics>),
 }
 
@@ -130,7 +129,7 @@ impl Answering {
         }
     }
 
-    /// Returns where open connections are counted.
+    /// Returns the gauge that counts open connections.
     fn open_connections(&self) -> Gauge {
         match self {
             Self::Feeds(handler, _) => handler.metrics().connections.clone(),
@@ -138,7 +137,7 @@ impl Answering {
         }
     }
 
-    /// Returns the answer to a request that made us fail.
+    /// Returns the answer to a request whose handler panicked.
     fn failed(&self) -> Answer {
         match self {
             Self::Feeds(handler, _) => handler.failed(),
@@ -147,14 +146,14 @@ impl Answering {
     }
 }
 
-/// What every connection of a listener is served by.
+/// Everything that the connections of a listener share.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// What answers.
+    /// Part of the server that answers their requests.
     pub answering: Answering,
-    /// What bounds connections.
+    /// Bounds on each connection, and on their number.
     pub limits: Limits,
-    /// One for every connection that may be open.
+    /// One permit for each connection that may be open.
     pub slots: Arc<Semaphore>,
     /// Becomes true when the server is to stop.
     pub stopping: watch::Receiver<bool>,
@@ -173,10 +172,12 @@ pub async fn serve(listener: Listener, service: Service) {
             Ok(connection) => connection,
             Err(error) => {
                 warn!(%error, "a connection cannot be accepted");
+                // Without a pause, a lack of file descriptors would make this loop spin.
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        // Never a wait here: a connection over the limit gets its answer at once.
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
             let (answering, limits) = (service.answering.clone(), service.limits);
             let answer = move |request| {
@@ -209,7 +210,9 @@ pub async fn serve(listener: Listener, service: Service) {
             });
         }
     }
+    // New connections are refused from here on, while the open ones drain.
     drop(listener);
+    // Every slot is free once the last connection has ended.
     let all = u32::try_from(service.limits.connections).unwrap_or(u32::MAX);
     let ended = tokio::time::timeout(DRAIN_TIMEOUT, service.slots.acquire_many(all)).await;
     if ended.is_err() {
@@ -230,8 +233,10 @@ async fn converse<S, A, F>(
     F: Future<Output = Answer>,
 {
     let mut stream = TimeoutStream::new(stream);
+    // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
     let answering = service_fn(|request| {
+        // A panic costs one answer, not the connection.
         let answer = AssertUnwindSafe(answer(request)).catch_unwind();
         async {
             Ok::<_, Infallible>(answer.await.unwrap_or_else(|_panic| {
@@ -240,9 +245,10 @@ async fn converse<S, A, F>(
             }))
         }
     });
+    // Not hyper-util's `auto` builder, which never times out a silent peer (hyper #3756, #3962).
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // Also how long it may be idle.
+        // The same timeout ends an idle connection.
         .header_read_timeout(limits.idle)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(
@@ -260,7 +266,7 @@ async fn converse<S, A, F>(
         ended = connection.as_mut() => ended,
         () = ends => {
             connection.as_mut().graceful_shutdown();
-            // Whoever takes long to take its last answer does without.
+            // A peer that is slow to take its last answer does without it.
             match tokio::time::timeout(limits.body, connection).await {
                 Ok(ended) => ended,
                 Err(_) => return,
@@ -272,15 +278,16 @@ async fn converse<S, A, F>(
     }
 }
 
-/// Tells a connection that there are too many, and closes it without losing what was told.
+/// Answers a connection over the limit, and closes it without losing the answer.
 async fn turn_away<S>(mut stream: S, place: OwnedSemaphorePermit)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let told = async {
         stream.write_all(TURNED_AWAY.as_bytes()).await?;
+        // Only the sending half ends here, so the peer can still be read.
         stream.shutdown().await?;
-        // Closed with a request unread, it would be reset, and what it was told would be gone.
+        // Closed with bytes unread, the connection would be reset, and its answer lost.
         let mut unread = [0; 1024];
         while stream.read(&mut unread).await? > 0 {}
         Ok::<_, io::Error>(())

@@ -1,27 +1,27 @@
 //! The Simplefeed server: publishes entries into a durable log and shows it as Atom documents.
 //!
-//! **publish → commit → views → bytes → HTTP**, and no arrow points back. To follow a publish, start
-//! at [`publish`]; a read, at [`http`]. The modules, in the order to read them:
+//! **publish → commit → views → bytes → HTTP**, and no arrow points back. A publish begins at [`publish`], a read at
+//! [`http`]. The modules, in the order to read them:
 //!
 //! - [`log`]: the entry log, its contract and its two kinds.
 //! - [`head_tag`]: entity tags of a feed's open document, for writer and views.
 //! - [`publish`]: the single writer, with group commit.
 //! - [`views`]: documents, archive files and the archive index, computed from commits.
-//! - [`sup`]: which feeds changed, as told to whoever asks, up to what [`watermark`] says.
-//! - [`access`]: who may do what.
-//! - [`metrics`]: what the server tells about itself.
+//! - [`sup`]: SUP documents, which list the feeds that changed, up to the second that [`watermark`] allows.
+//! - [`access`]: tokens and the rights they give.
+//! - [`metrics`]: metrics of the server, for Prometheus.
 //! - [`http`]: routes, conditional requests, codings, problems, and the shell around them.
 //! - [`config`]: settings by flag, environment and file.
 //! - [`error`]: reasons why a server cannot run.
 //! - [`stop`]: the shutdown, as a token that threads share.
 //! - [`listening`]: sockets and signals.
-//! - [`serve`]: all of it together, running.
-//! - [`recover`]: a new log of what is left of a damaged one.
-//! - [`restoration`]: what begins when a restored log is served.
-//! - [`verify`], [`rebuild`], [`export`], [`backup`]: what else can be done with a log; [`upkeep`] does
+//! - [`serve`]: all of it put together, running.
+//! - [`recover`]: a new log made from the remains of a damaged one.
+//! - [`restoration`]: the epoch that begins when a restored log is served.
+//! - [`verify`], [`rebuild`], [`export`], [`backup`]: upkeep of a log; [`upkeep`] does
 //!   it, and [`control`] while a server runs, at a [`socket`].
 //! - [`health`]: whether a server is ready.
-//! - [`exit`]: what exit codes mean.
+//! - [`exit`]: the exit codes of both programs.
 
 pub mod log;
 pub mod views;

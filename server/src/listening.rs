@@ -1,4 +1,4 @@
-//! Where a server listens, and the signals it listens to.
+//! Listeners of a server, and the signals that it obeys.
 //!
 //! Shell: sockets, signals, the system's limits.
 
@@ -32,14 +32,14 @@ use crate::{
     socket,
 };
 
-/// Files that are open beside connections.
+/// File descriptors kept for files, beside those of connections.
 const FILES: u64 = 256;
-/// Connections for metrics.
+/// Most connections that the listener for metrics takes at the same time.
 const METRICS_CONNECTIONS: usize = 16;
-/// Who may connect to the socket for publishing: its owner and its group.
+/// Mode of the socket for publishing: its owner and its group may connect.
 const PUBLISHERS: u32 = 0o660;
 
-/// Bound listeners. They come first, so that a busy port leaves the log alone.
+/// Bound listeners. They are bound before the log is opened, so a busy port leaves the log alone.
 #[derive(Debug)]
 pub struct Listening {
     runtime: Runtime,
@@ -51,7 +51,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Binds what a configuration names; port 0 takes a free one.
+    /// Binds the listeners of a configuration; port 0 takes a free one.
     ///
     /// # Errors
     ///
@@ -61,17 +61,19 @@ impl Listening {
             .enable_all()
             .build()
             .map_err(ServeError::Start)?;
+        // tokio's sockets and signals belong to the runtime that is entered.
         let entered = runtime.enter();
-        // systemd may have bound it for us, so that nobody is refused while we start.
+        // systemd may have bound it for us, so no client is refused while we start.
         let given = ListenFd::from_env().take_tcp_listener(0);
         let (listener, address) = match given.map_err(ServeError::Start)? {
             Some(listener) => taken(listener).map_err(ServeError::Start)?,
             None => bind_address(config.listen)?,
         };
+        // Checked with the real address, because systemd's may be beyond loopback.
         config.check_at(address)?;
         let publishing = config.publish_listen.as_ref().map(bind_door).transpose()?;
         let metrics = config.metrics_listen.map(bind_address).transpose()?;
-        // From now on, so that none of them ends the process.
+        // From now on SIGHUP does not end the process any more.
         let hangup = signal(SignalKind::hangup()).map_err(ServeError::Start)?;
         drop(entered);
         Ok(Self {
@@ -84,17 +86,18 @@ impl Listening {
         })
     }
 
-    /// Takes the signals that ask the process to end. Before anybody is told that the server listens, so
-    /// that it always ends in order.
+    /// Takes the signals that ask the process to end. Call it before the server is announced, so that it always ends in
+    /// order.
     ///
     /// # Errors
     ///
     /// Returns why signals cannot be received.
     pub fn stop_signals(&self) -> Result<StopSignals, ServeError> {
-        // Whoever asks twice does not want to wait: nothing acknowledged is lost by that.
+        // A second signal ends the process at once: nothing acknowledged is lost by that.
         let asked = Arc::new(AtomicBool::new(false));
         for (signal, code) in [(SIGTERM, exit::TERMINATED), (SIGINT, exit::INTERRUPTED)] {
             let code = code.into();
+            // In this order, or the signal that sets the flag would end the process itself.
             register_conditional_shutdown(signal, code, Arc::clone(&asked))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
                 .map_err(ServeError::Start)?;
@@ -106,17 +109,17 @@ impl Listening {
         })
     }
 
-    /// Returns the address for everything.
+    /// Returns the address of the main listener, with the port that it really has.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns where publishing requests are taken, if not where everything else is.
+    /// Returns the listener for publishing requests, if it is a separate one.
     pub fn publishing(&self) -> Option<&Door> {
         self.publishing.as_ref().map(|(_, door)| door)
     }
 
-    /// Returns where metrics are told.
+    /// Returns the address of the listener for metrics, if there is one.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|(_, address)| *address)
     }
@@ -126,8 +129,8 @@ impl Listening {
         self.runtime.handle().clone()
     }
 
-    /// Serves until `stop` completes and the requests in flight are answered. What still runs then runs on
-    /// the runtime that is returned.
+    /// Serves until `stop` completes and the requests in flight are answered. Returns the runtime, on which work that
+    /// was cut off may still run.
     pub(crate) fn serve(
         self,
         config: &Config,
@@ -143,6 +146,7 @@ impl Listening {
         let service = |answering| Service {
             answering,
             limits,
+            // Each listener has slots of its own, so readers cannot take those of publishers.
             slots: Arc::new(Semaphore::new(limits.connections)),
             stopping: stopped.clone(),
         };
@@ -174,6 +178,7 @@ impl Listening {
             };
             let serving = listeners.into_iter().flatten();
             let serving = serving.map(|(listener, service)| http::serve(listener, service));
+            // `stop` only raises the flag; each listener then drains by itself.
             tokio::join!(join_all(serving), stop);
             reload.abort();
         });
@@ -181,7 +186,7 @@ impl Listening {
     }
 }
 
-/// Whom the listeners let do what.
+/// Access rules of the listeners, shared with their connections.
 #[derive(Debug)]
 pub(crate) struct Gates {
     reading: Arc<Rules>,
@@ -189,20 +194,21 @@ pub(crate) struct Gates {
 }
 
 impl Gates {
-    /// Returns what a configuration says.
+    /// Returns the rules of a configuration, with its tokens.
     ///
     /// # Errors
     ///
-    /// Returns what is wrong with the file of tokens.
+    /// Returns the problems of the file of tokens.
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
         let (reading, publishing) = config.access()?;
         Ok(Self {
             reading: Arc::new(Rules::new(reading)),
+            // Without a listener for publishing, no request ever gets to these rules.
             publishing: Arc::new(Rules::new(publishing.unwrap_or(Access::Readers))),
         })
     }
 
-    /// Reads the file of tokens again whenever SIGHUP asks for it. One that is wrong changes nothing.
+    /// Reads the file of tokens again on each SIGHUP. A wrong file changes nothing.
     async fn reload(self, config: Config, mut hangup: Signal) {
         while hangup.recv().await.is_some() {
             match config.access() {
@@ -229,6 +235,7 @@ fn bind_address(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeE
 }
 
 fn taken(listener: std::net::TcpListener) -> std::io::Result<(TcpListener, SocketAddr)> {
+    // tokio requires this; a blocking `accept` would hold up a thread of the runtime.
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok((TcpListener::from_std(listener)?, address))
@@ -252,8 +259,8 @@ fn bind_door(door: &Door) -> Result<(Listener, Door), ServeError> {
     }
 }
 
-/// Sees to it that the system lets us have so many connections at each of some doors. Returns how many it
-/// does.
+/// Raises the system's limit on open files for so many connections at each of some listeners. Returns the number of
+/// connections that it allows.
 fn allow_connections(connections: usize, doors: usize) -> usize {
     let limits = getrlimit(Resource::Nofile);
     let wanted = u64::try_from(connections.saturating_mul(doors)).unwrap_or(u64::MAX);
@@ -261,6 +268,7 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
     if limits.current.is_none_or(|current| current >= needed) {
         return connections;
     }
+    // The hard limit cannot be raised without privileges.
     let allowed = limits.maximum.map_or(needed, |maximum| maximum.min(needed));
     let raised = Rlimit {
         current: Some(allowed),
@@ -271,6 +279,7 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
         Err(_) => limits.current.unwrap_or(needed),
     };
     let left = usize::try_from(allowed.saturating_sub(FILES)).unwrap_or(usize::MAX);
+    // One at least, or nothing would be served.
     let fewer = connections.min((left / doors).max(1));
     if fewer < connections {
         warn!(
@@ -281,7 +290,7 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
     fewer
 }
 
-/// SIGTERM and SIGINT, from the moment they are asked for: what comes before anybody waits is not lost.
+/// SIGTERM and SIGINT, from the moment they are taken: a signal before the wait is not lost.
 #[derive(Debug)]
 pub struct StopSignals {
     terminate: Signal,
@@ -289,8 +298,7 @@ pub struct StopSignals {
 }
 
 impl StopSignals {
-    /// Completes when the process is asked to end. Returns whether it was by SIGINT, from a terminal,
-    /// rather than by SIGTERM.
+    /// Completes when the process is asked to end. Returns true for SIGINT, from a terminal, and false for SIGTERM.
     pub async fn received(mut self) -> bool {
         tokio::select! {
             _ = self.terminate.recv() => false,

@@ -46,7 +46,7 @@ pub struct LogHead {
     pub last: Instant,
     /// The chain hash after the last commit.
     pub chain: ChainHash,
-    /// The epoch.
+    /// Current epoch; the first one unless the log was ever restored.
     pub epoch: Epoch,
     /// The number of feeds.
     pub feeds: u64,
@@ -72,16 +72,16 @@ pub enum Closed {
     Full,
 }
 
-/// Why a log cannot do what it was asked.
+/// Reason why an operation of the log failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
     /// The disk refused. The log takes no more commits until it is opened again.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Attempted action, such as `sync`.
         action: &'static str,
-        /// On what.
+        /// File or folder of the action.
         path: PathBuf,
         /// The operating system's answer.
         source: io::Error,
@@ -89,16 +89,16 @@ pub enum LogError {
     /// The storage refused. The log takes no more commits until it is opened again.
     #[error("the storage failed")]
     Storage(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// An earlier commit failed, so that nobody knows what is on the disk.
+    /// An earlier commit failed, so the state of the disk is unknown.
     #[error("the log takes no more commits since one failed; restart the server")]
     Stopped,
     /// The log is about to be closed.
     #[error("the log is being closed, since the server is stopping")]
     Closing,
-    /// What is stored contradicts itself.
+    /// Stored records are missing, unreadable or contradict each other.
     #[error("the log is damaged: {what}")]
     Damaged {
-        /// The record, and what is wrong with it.
+        /// The record and its fault.
         what: String,
     },
 }
@@ -151,8 +151,8 @@ pub trait Commits: Send + Sync {
     /// See [`LogError`].
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError>;
 
-    /// Returns which feeds at most `max` commits from number `from` on changed, without reading what they
-    /// added.
+    /// Returns the outlines of at most `max` commits from number `from` on: the feeds that they changed,
+    /// without the entries.
     ///
     /// # Errors
     ///
@@ -238,8 +238,8 @@ pub trait Room: Send + Sync {
         true
     }
 
-    /// Returns whether there is room for a commit whose entries have so many bytes, and for opening
-    /// the log again afterwards.
+    /// Returns whether the disk has room for a commit with so many bytes of entries, plus the copy that
+    /// reopening the log needs.
     ///
     /// # Errors
     ///
@@ -248,7 +248,7 @@ pub trait Room: Send + Sync {
         Ok(true)
     }
 
-    /// Returns whether the log takes entries now. Where nobody knows how much room there is, it does.
+    /// Returns whether the log takes entries now. An unknown amount of room counts as enough.
     ///
     /// # Errors
     ///
@@ -257,13 +257,15 @@ pub trait Room: Send + Sync {
         if !self.is_open() {
             return Err(Closed::Failed);
         }
+        // A log that refused a commit goes on asking for room for that one.
         match self.has_room_for(0) {
             Ok(false) => Err(Closed::Full),
+            // If the room cannot be measured, the append itself fails when there is none.
             _ => Ok(()),
         }
     }
 
-    /// Does what can wait until no publisher does.
+    /// Does the work that can wait until no publisher waits.
     ///
     /// # Errors
     ///
@@ -290,6 +292,7 @@ impl fmt::Debug for dyn EntryLog {
 ///
 /// See [`LogError`].
 fn document_of(log: &dyn EntryLog, feed: FeedKey, entry: &Entry) -> Result<DocumentName, LogError> {
+    // No later epoch can have renamed the document, so its opening need not be read.
     if entry.document.epoch == log.head().epoch {
         return Ok(entry.document);
     }

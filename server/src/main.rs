@@ -263,6 +263,7 @@ fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseEr
     tracing_subscriber::fmt()
         .with_ansi(color)
         .with_env_filter(filter)
+        // Results go to stdout, so the log must not.
         .with_writer(std::io::stderr)
         .init();
     Ok(())
@@ -270,12 +271,14 @@ fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseEr
 
 fn configured(args: ServeArgs) -> anyhow::Result<Config> {
     let config = Config::new(args)?;
+    // Reads the tokens, so that a wrong file is found before anything is opened.
     config.access()?;
     Ok(config)
 }
 
-/// Prints a configuration.
+/// Prints each setting in TOML, with its origin on request.
 fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
+    // clap knows flags and variables, but not which settings are from the file.
     let keys = match &args.serve.config {
         Some(path) => config::keys_in(path)?,
         None => vec![],
@@ -286,6 +289,7 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
         .and_then(|(_, config)| config.subcommand());
     for (name, value) in config.settings() {
         let source = given.and_then(|(_, given)| given.value_source(name));
+        // clap counts its defaults as given, so the file comes before them.
         let origin = match source {
             Some(ValueSource::CommandLine) => "flag",
             Some(ValueSource::EnvVariable) => "environment",
@@ -321,7 +325,9 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
 fn serve(args: ServeArgs) -> anyhow::Result<u8> {
     let config = configured(args)?;
     let listening = Listening::bind(&config)?;
+    // Before the log is opened: a signal from here on ends the server in order.
     let signals = listening.stop_signals()?;
+    // After the listener, so that an address in use is found before the log is touched.
     let opened = opening::open(&config.data)?;
     let server = Server::start(&config, listening, opened)?;
     let listening = server.listening();
@@ -335,7 +341,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<u8> {
     run(server, signals)
 }
 
-/// Makes a token.
+/// Makes a token, notes it in the file of tokens if there is one, and prints it.
 fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     let (token, line) = access::new_token(&args.name, args.right, &args.feeds, args.until)?;
     if let Some(until) = args.until.filter(|until| until.has_passed()) {
@@ -354,6 +360,7 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
             }
         }
     }
+    // Printed only once the file has it.
     println!("{token}");
     Ok(exit::OK)
 }
@@ -428,16 +435,19 @@ fn replace_tokens(path: &Path, text: &str) -> std::io::Result<()> {
         .create(true)
         .write(true)
         .truncate(true)
+        // Until it has the mode and owner of the old file, others cannot read it.
         .mode(0o600)
         .open(&temporary)?;
     file.write_all(text.as_bytes())?;
     std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
     file.set_permissions(before.permissions())?;
+    // A power cut after the rename must not leave an empty file in its place.
     file.sync_all()?;
     fs::rename(&temporary, path)
 }
 
-/// Adds a line to a file of tokens, which stays one that a server can read. Returns what was there before.
+/// Adds a line to a file of tokens, behind a line break if the last line has none. Returns the text before
+/// it.
 fn add_token(path: &Path, line: &str) -> std::io::Result<String> {
     let mut options = OpenOptions::new();
     let mut file = options
@@ -474,15 +484,16 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
     })
 }
 
-/// Tells systemd, if it is there. To whom it is not, nothing is to be told.
+/// Notifies systemd. Where there is none, a failure does not matter.
 fn notify(state: NotifyState<'_>) {
     drop(sd_notify::notify(&[state]));
 }
 
-/// Does a task: within the server that has the log open, or else here.
+/// Does a task within the server that has the log open, or else in this process.
 fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let OpenedLog { log, folder } = match opening::open_existing(&args.data) {
         Ok(opened) => opened,
+        // A server has the log open and does the task itself.
         Err(error @ OpenError::Locked { .. }) => {
             let socket = args.data.join(CONTROL_SOCKET);
             let code = control::ask(&socket, task, &mut print_line);
@@ -501,8 +512,9 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
     let archive = Archive::new(&args.data, args.www.as_deref());
     let outcome = upkeep::run(task, &shared, &archive, &mut print_line);
+    // The log can be closed only by its last owner.
     drop(shared);
-    // Where something is wrong, all is left as it is, the original of an unclean stop included.
+    // With any fault, everything is left as it is, the original of an unclean stop included.
     let sound = matches!(outcome, Ok(exit::OK));
     if let Some(log) = Arc::into_inner(log).filter(|_| sound) {
         OpenedLog { log, folder }.close()?;
@@ -529,7 +541,7 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
     })
 }
 
-/// The server that does a task may be in another folder.
+/// Returns the absolute path, because the server that does a task may be in another folder.
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
 }

@@ -1,7 +1,7 @@
-//! What the server tells about itself, for Prometheus.
+//! Metrics of the server, for Prometheus.
 //!
-//! Pure, but for looking at the log and the disk when it is asked. No name of a feed is ever told: some are
-//! closed, and there may be a million.
+//! Pure, except that each request for them reads the log and the disk. No metric names a feed: some feeds are closed,
+//! and there may be a million.
 
 use std::{
     path::PathBuf,
@@ -31,7 +31,7 @@ use crate::{
 
 /// The media type of `OpenMetrics`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The media type of Prometheus' own text format, which everything that scrapes reads.
+/// The media type of Prometheus' own text format, which every scraper reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Returns the metrics in the text format that `accept` asks for, and its media type.
@@ -51,6 +51,7 @@ fn in_prometheus_form(text: &str) -> String {
         if line.starts_with("# UNIT ") || line == "# EOF" {
             continue;
         }
+        // Kept until the kind is known, because the name of the metric depends on it.
         if line.starts_with("# HELP ") {
             help = line;
             continue;
@@ -94,7 +95,7 @@ struct With {
     result: &'static str,
 }
 
-/// Where to look when somebody asks.
+/// Metrics that are measured on each request, and the places where they are measured.
 #[derive(Debug)]
 struct Looked {
     folder: PathBuf,
@@ -124,7 +125,7 @@ impl Process {
     /// Reads `/proc`. A value that cannot be read keeps its last one.
     fn look(&self) {
         if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
-            // Behind the name of the program, which may hold anything.
+            // The program's name comes before the last `)`, and may hold anything, spaces too.
             let fields: Vec<&str> = stat
                 .rsplit(')')
                 .next()
@@ -132,13 +133,16 @@ impl Process {
                 .split_whitespace()
                 .collect();
             let field = |index: usize| fields.get(index)?.parse::<f64>().ok();
+            // Fields 14 and 15 of the file (proc(5)): user and system time.
             if let (Some(user), Some(system)) = (field(11), field(12)) {
                 let seconds = (user + system) / TICKS;
                 let more = seconds - self.cpu.get();
+                // `inc_by` takes the difference, and a counter never falls.
                 if more > 0.0 {
                     self.cpu.inc_by(more);
                 }
             }
+            // Field 22: the start of the process, in ticks after the boot.
             if let (Some(ticks), Some(booted)) = (field(19), booted()) {
                 self.started.set(booted + ticks / TICKS);
             }
@@ -189,7 +193,7 @@ impl Process {
     }
 }
 
-/// The unit of `/proc/self/stat`, in parts of a second, on every Linux there is.
+/// Ticks of `/proc/self/stat` in a second, 100 on every Linux there is.
 const TICKS: f64 = 100.0;
 
 fn resident_kib() -> Option<i64> {
@@ -207,7 +211,7 @@ fn booted() -> Option<f64> {
     line.trim().parse().ok()
 }
 
-/// What is counted most, found without looking it up.
+/// Metrics of the busiest route, which need no lookup by label.
 #[derive(Debug)]
 struct Documents {
     sent: Counter,
@@ -215,17 +219,17 @@ struct Documents {
     seconds: Histogram,
 }
 
-/// What requests for documents are counted as.
+/// Label of requests for documents, the busiest route.
 pub const DOCUMENT: &str = "document";
 
-/// What has happened since the start, and what is so now.
+/// All metrics: counts since the start, and current values.
 pub struct Metrics {
     registry: Registry,
     /// Metrics without the `simplefeed` prefix.
     plain: Registry,
-    /// Connections that are open.
+    /// Connections that are open now, at all listeners.
     pub connections: Gauge,
-    /// Bytes of bodies sent.
+    /// Bytes of bodies sent since the start.
     sent_bytes: Counter,
     requests: Family<Answered, Counter>,
     seconds: Family<On, Histogram>,
@@ -243,14 +247,14 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// What became of entries that somebody wanted to publish.
+/// Outcome of entries that a request wanted to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// They are in the log now.
+    /// The log has them now.
     Appended,
-    /// They were there already.
+    /// The log had them already.
     Duplicate,
-    /// They were not taken.
+    /// The log does not get them.
     Refused,
 }
 
@@ -280,6 +284,7 @@ impl Metrics {
             documents,
             entries: Family::default(),
             commit_seconds: durations(),
+            // 1 to 16,384 requests.
             group: Histogram::new(exponential_buckets(1.0, 4.0, 8)),
             log,
             looked: Mutex::new(Looked {
@@ -387,7 +392,7 @@ impl Metrics {
         self.sent_bytes.inc_by(bytes);
     }
 
-    /// Counts an answer.
+    /// Counts an answer, and the time until it was ready to be sent.
     pub fn answered(&self, route: &'static str, status: u16, time: Duration) {
         if route == DOCUMENT && matches!(status, 200 | 304) {
             let Documents {
@@ -408,7 +413,7 @@ impl Metrics {
         seconds.observe(time.as_secs_f64());
     }
 
-    /// Counts entries that somebody wanted to publish.
+    /// Counts entries that a request wanted to publish.
     pub fn published(&self, fate: Fate, entries: usize) {
         let result = match fate {
             Fate::Appended => "appended",
@@ -426,8 +431,9 @@ impl Metrics {
         self.commit_seconds.observe(time.as_secs_f64());
     }
 
-    /// Returns all of it as `OpenMetrics`. Looks at the disk.
+    /// Returns all metrics as `OpenMetrics`. Measures the folder of the log.
     pub fn text(&self) -> String {
+        // Held until the text is complete, so the values of one answer belong together.
         let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         let head = self.log.head();
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -439,7 +445,7 @@ impl Metrics {
         let last = Duration::from_micros(u64::try_from(head.last.micros()).unwrap_or(0));
         looked.last.set(last.as_secs_f64());
         looked.open.set(self.log.takes_entries().is_ok().into());
-        // What cannot be measured keeps its last value.
+        // A value that cannot be measured keeps the last one.
         if let Ok(bytes) = folder_bytes(&looked.folder.join("sled")) {
             looked.log_bytes.set(whole(bytes));
         }
@@ -449,6 +455,7 @@ impl Metrics {
         looked.process.look();
         let mut text = String::new();
         encode(&mut text, &self.plain).expect("writing to memory does not fail");
+        // Two registries make one text, which has one `# EOF` at its end.
         let end = text.trim_end_matches("# EOF\n").len();
         text.truncate(end);
         encode(&mut text, &self.registry).expect("writing to memory does not fail");

@@ -1,12 +1,12 @@
 //! The single writer: every publish passes here, one after the other, on a thread of its own.
 //!
-//! Shell: a thread and a queue. What to store is decided by [`simplefeed_core::plan`]; this
-//! file decides what shares a commit. While one commit waits for the disk, the next requests queue
-//! up; all that wait then become one commit and pass the barrier once (group commit).
+//! Shell: a thread and a queue. [`simplefeed_core::plan`] decides the changes of each request; this file
+//! decides which requests share a commit. While one commit waits for the disk, the next requests queue up;
+//! all that wait then become one commit and pass the barrier once (group commit).
 //!
-//! An answer that depends on what has not passed the barrier (a duplicate of an entry of the same
-//! group, a conflict with one, a failed precondition) leaves after the barrier too, and becomes
-//! "unavailable" if it fails. So nobody is ever told something that a power cut can make untrue.
+//! An answer that depends on state before the barrier (a duplicate of an entry of the same group, a
+//! conflict with one, a failed precondition) leaves after the barrier too, and becomes "unavailable" if the
+//! barrier fails. So a power cut cannot make an answer untrue.
 
 use std::{
     collections::HashMap,
@@ -42,25 +42,26 @@ use crate::{
     watermark::Watermark,
 };
 
-/// How long the queue is empty before work that can wait is done.
+/// Pause without requests after which the writer settles the log, off the path of any answer.
 const IDLE: Duration = Duration::from_millis(20);
-/// Feeds whose state the writer keeps in mind.
+/// Feeds whose head and settings stay in the writer's memory; others are read from the log.
 const KEPT_FEEDS_MAX: usize = 100_000;
-/// Requests that may wait in the queue.
+/// Requests that may wait in the queue; further ones are refused as busy.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 
 /// Entries to append to a feed, which is created if need be.
 #[derive(Debug)]
 pub struct Append {
-    /// The feed's name.
+    /// Name of the feed, which the first entry creates.
     pub feed: FeedName,
     /// The entries, oldest first.
     pub drafts: Vec<Draft>,
-    /// What ids are derived from for entries that have none.
+    /// Idempotency key of the request, from which entries without an id get theirs; random ids if it is
+    /// absent.
     pub key: Option<String>,
-    /// Append only if this holds.
+    /// Conditions on the feed's head; not checked if every entry is a duplicate.
     pub conditions: Conditions,
-    /// Room in memory for the entries, given back when they are stored or refused.
+    /// Memory reserved for the drafts; returned when the writer has planned the request, before the commit.
     pub room: Room,
 }
 
@@ -70,61 +71,61 @@ pub type Room = Option<OwnedSemaphorePermit>;
 /// Conditions on the head of a feed (RFC 9110, 13.1.1 and 13.1.2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// The head is one of these.
+    /// Heads, one of which the feed must have.
     pub if_match: Option<Heads>,
-    /// The head is none of these.
+    /// Heads, none of which the feed may have.
     pub if_none_match: Option<Heads>,
 }
 
 /// Heads that a feed may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heads {
-    /// The feed exists.
+    /// Any head, hence any feed that exists (`*`).
     Any,
-    /// The head has one of these tags, without coding.
+    /// One of these opaque tags, with or without the letter of a coding.
     Tags(Vec<String>),
 }
 
 /// Settings to give to a feed, which is created if need be.
 #[derive(Debug)]
 pub struct Configure {
-    /// The feed's name.
+    /// Name of the feed, which is created if it does not exist.
     pub feed: FeedName,
-    /// What to change.
+    /// Settings to change; absent ones stay as they are.
     pub choices: Choices,
-    /// The id of a feed to be created.
+    /// Id of a feed to be created, random if absent. An existing feed accepts only its own id.
     pub id: Option<FeedId>,
-    /// Change them only if this holds.
+    /// Conditions on the feed's head; nothing changes unless they hold.
     pub conditions: Conditions,
 }
 
-/// What became of an [`Append`].
+/// Result of an [`Append`].
 #[derive(Clone, Debug)]
 pub struct Appended {
-    /// One result for each entry.
+    /// One result for each entry, in the order of the drafts.
     pub results: Vec<Outcome>,
-    /// The commit that holds the appended ones; the log's last one if there are none.
+    /// Number of the commit that holds the appended entries; the log's last one if all were duplicates.
     pub commit: u64,
-    /// The head after it.
+    /// Entity tags of the feed's head after the request.
     pub tag: HeadTag,
-    /// The feed's settings.
+    /// Settings of the feed under the server's current defaults, even if these are not recorded yet.
     pub settings: Arc<Settings>,
     /// Whether there is such a feed: an empty batch creates none.
     pub exists: bool,
 }
 
-/// What became of a [`Configure`].
+/// Result of a [`Configure`].
 #[derive(Clone, Debug)]
 pub struct Configured {
-    /// The resulting settings.
+    /// Settings of the feed after the change.
     pub settings: Arc<Settings>,
     /// Whether the feed was created.
     pub created: bool,
-    /// The head after it.
+    /// Entity tags of the feed's head after the change.
     pub tag: HeadTag,
 }
 
-/// Why a publish was not done.
+/// Reason why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
@@ -134,14 +135,14 @@ pub enum PublishError {
     /// There are as many feeds as there may be.
     #[error("the server has {FEEDS_MAX} feeds, which is its limit")]
     Full,
-    /// The disk is so full that nothing is stored, because the log could not be opened again. Whether
-    /// this request is stored is unknown, if it was what filled the disk; it is safe to repeat.
+    /// The disk is too full to open the log again with more in it, so nothing is stored. If this very
+    /// request filled the disk, a restart may find it stored; a repeat is safe.
     #[error("the disk is full")]
     NoSpace,
     /// More requests wait than may wait. The same request may succeed soon.
     #[error("too many requests are waiting")]
     Busy,
-    /// The log takes nothing. Whether this request is stored is unknown; it is safe to repeat.
+    /// The log takes no commits. A restart may find this request stored; a repeat is safe.
     #[error("the log takes no entries now")]
     Unavailable,
 }
@@ -202,8 +203,8 @@ impl Publisher {
 
 /// Starts the writer.
 ///
-/// `clock` tells the time; commits are made later than the one before them, and than what `watermark` has
-/// published, even if it does not.
+/// `clock` returns the machine's time. Each commit is later than the one before it and than everything
+/// `watermark` has published, even if the clock is not.
 pub fn start(
     log: Arc<dyn EntryLog>,
     defaults: Defaults,
@@ -226,7 +227,8 @@ pub fn start(
     let thread = std::thread::Builder::new()
         .name("writer".into())
         .spawn(move || {
-            // Nobody would ever be answered again, and it may have been in the middle of anything.
+            // Without its writer the server would answer no publisher, and the panic may have left anything
+            // half done. An abort is an unclean stop, after which the next start checks the log.
             if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
                 error!("the writer panicked; nothing acknowledged is lost");
                 std::process::abort();
@@ -245,16 +247,16 @@ struct Writer {
     requests: Receiver<Request>,
     /// Feeds as the last commit that changed them has left them.
     kept: Cache<FeedName, FeedState>,
-    /// Whether there was room on the disk when last looked.
+    /// Result of the last look at the disk; only a change is logged.
     has_room: bool,
-    /// What a log that takes nothing any more was stopped by.
+    /// Reason given to publishers once the log has failed.
     stopped: NotCommitted,
 }
 
 /// Why a group was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotCommitted {
-    /// The log takes nothing.
+    /// The log takes no commits since one failed.
     Stopped,
     /// The disk is full.
     NoSpace,
@@ -279,6 +281,8 @@ impl Writer {
         loop {
             let first = match carried.take() {
                 Some(request) => request,
+                // Without anything to settle, the wait has no end. Otherwise it ends at the first pause:
+                // nothing acknowledged depends on `settle`, so no request waits for it.
                 None => match self
                     .requests
                     .recv_timeout(if settled { Duration::MAX } else { IDLE })
@@ -286,14 +290,17 @@ impl Writer {
                     Ok(request) => request,
                     Err(RecvTimeoutError::Timeout) => {
                         settled = true;
+                        // Every commit is on the disk already; only the witness may lag behind the log.
                         if let Err(error) = self.log.settle() {
                             error!(%error, "the witness cannot be synced");
                         }
                         continue;
                     }
+                    // The last `Publisher` is gone: the server is stopping.
                     Err(RecvTimeoutError::Disconnected) => return,
                 },
             };
+            // A request that did not fit begins the next group, so that requests keep their order.
             carried = self.serve(first);
             settled = false;
         }
@@ -303,6 +310,8 @@ impl Writer {
     fn serve(&mut self, first: Request) -> Option<Request> {
         let head = self.log.head();
         let clock = (self.clock)();
+        // After a failure, the pending stamp stays that of the failed commit, which a restart may find. A
+        // new stamp would free its second for publication.
         let instant = if self.log.is_open() {
             self.watermark.stamp(clock, head.last)
         } else {
@@ -316,6 +325,7 @@ impl Writer {
                 break;
             }
             group.add(request);
+            // Takes waiting requests only: a lone request is committed at once.
             next = self.requests.try_recv().ok();
         }
         let Group {
@@ -326,7 +336,7 @@ impl Writer {
         } = group;
         let (began, is_stored) = (std::time::Instant::now(), !changes.is_empty());
         let committed = self.commit(head, instant, changes);
-        // What a log that failed holds of this commit may be found after a restart.
+        // A restart may find the commit that failed, so its second stays unpublished.
         if committed.is_ok() || self.log.is_open() {
             self.watermark.settled();
         }
@@ -334,8 +344,10 @@ impl Writer {
             if is_stored {
                 self.metrics.committed(answers.len(), began.elapsed());
             }
+            // After the commit only: the cache must not hold entries that a failed commit did not store.
             self.keep(states);
         }
+        // Answers leave last: a client that reads after its answer finds its entries.
         for answer in answers {
             answer(committed);
         }
@@ -348,12 +360,14 @@ impl Writer {
         }
     }
 
-    /// Returns the number of the log's last commit, or why there is none.
+    /// Returns the number of the log's last commit, or the reason why nothing was committed.
     fn commit(&mut self, head: LogHead, instant: Instant, changes: Vec<Change>) -> Committed {
         if !self.log.is_open() {
-            // What was found may be of the commit that failed, and may be gone after a restart.
+            // Even an answer without changes may rest on the commit that failed, which may be gone after a
+            // restart.
             return Err(self.stopped);
         }
+        // Duplicates and refusals without changes rest on commits behind the barrier.
         if changes.is_empty() {
             return Ok(head.number.0);
         }
@@ -362,6 +376,7 @@ impl Writer {
             instant,
             changes,
         });
+        // Before sled writes anything: a log on a full disk cannot be opened again.
         if !self.has_room_for(&commit) {
             return Err(NotCommitted::NoSpace);
         }
@@ -382,6 +397,7 @@ impl Writer {
                     error,
                     "the log failed; it takes no entries until the server is restarted"
                 );
+                // The disk filled up although the check found room; later publishers get this cause, too.
                 if is_full(error) {
                     self.stopped = NotCommitted::NoSpace;
                 }
@@ -390,9 +406,10 @@ impl Writer {
         }
     }
 
-    /// Whether the log could be opened again with this commit in it. Says so when that changes.
+    /// Returns whether the log could be opened again with this commit in it, and logs when that changes.
     fn has_room_for(&mut self, commit: &Commit) -> bool {
         let bytes = u64::try_from(commit.bytes()).unwrap_or(u64::MAX);
+        // An unknown amount counts as room: the append itself fails if there is none.
         let has_room = self.log.has_room_for(bytes).unwrap_or_else(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
             error!(error, "nobody knows how much room there is on the disk");
@@ -431,7 +448,7 @@ struct Group<'w> {
     kept: &'w Cache<FeedName, FeedState>,
     moment: Moment,
     feeds: u64,
-    /// The feeds as the group leaves them, by name, with the ids it adds.
+    /// Feeds as the group leaves them so far, by name, with the ids it adds.
     states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
     changes: Vec<Change>,
     answers: Vec<Answer>,
@@ -467,6 +484,7 @@ impl<'w> Group<'w> {
     fn has_room_for(&self, request: &Request) -> bool {
         let (entries, bytes) = size(request, &self.defaults.author);
         let entries_before = usize::try_from(self.moment.entries_before).unwrap_or(usize::MAX);
+        // Without this exception, a request larger than a group would wait for ever.
         self.answers.is_empty()
             || (self.answers.len() < GROUP_REQUESTS_MAX
                 && entries_before + entries <= BATCH_ENTRIES_MAX
@@ -500,7 +518,7 @@ impl<'w> Group<'w> {
                 }),
                 Err(why) => Err(why.into()),
             };
-            // Whoever asked may have gone; the entries are stored all the same.
+            // The client may have gone; its entries are stored all the same.
             drop(reply.send(outcome));
         }));
     }
@@ -519,6 +537,7 @@ impl<'w> Group<'w> {
             let plan = self.create(&feed, Choices::default(), None)?;
             (plan.changes, plan.state)
         };
+        // Ids come first, because duplicates and conflicts are looked up by id.
         plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
         let known = self.known(&feed, &state, &drafts)?;
         let plan = plan::plan(&state, &drafts, &known, self.defaults, self.moment)?;
@@ -530,13 +549,14 @@ impl<'w> Group<'w> {
         let results = plan.results.clone();
         let exists = existed || !plan.changes.is_empty();
         let state = if plan.changes.is_empty() {
-            // Nothing is stored, so a feed that would have been created is not.
+            // Nothing is stored, so a feed that does not exist is not created either.
             state
         } else {
             self.take(&feed, creation, plan)
         };
         let tag = HeadTag::new(state.head.clone());
-        // Told as the server is seen now, even where nothing was stored.
+        // The answer shows the settings under today's defaults, which a batch of duplicates does not
+        // record.
         let current = state.settings.under(self.defaults);
         Ok(Appended {
             results,
@@ -558,6 +578,7 @@ impl<'w> Group<'w> {
         let (plan, created) = match self.state(&feed)? {
             None => {
                 let plan = self.create(&feed, choices, id)?;
+                // The planned feed does not exist yet: `If-Match` fails, `If-None-Match: *` passes.
                 conditions.check(&plan.state, false)?;
                 (plan, true)
             }
@@ -585,10 +606,12 @@ impl<'w> Group<'w> {
 
     /// Returns a feed as the group leaves it.
     fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
+        // The group's own state comes first, because it is newer than the cache and the log.
         if let Some((state, _)) = self.states.get(feed) {
             return Ok(Some(state.clone()));
         }
         if let Some(kept) = self.kept.get(feed) {
+            // Only the writer changes feeds, so the cache is never stale.
             let same = |head: Option<FeedHead>| head.as_ref() == Some(&kept.head);
             debug_assert!(
                 self.log.named(feed).map_or(true, same),
@@ -610,11 +633,14 @@ impl<'w> Group<'w> {
         choices: Choices,
         id: Option<FeedId>,
     ) -> Result<Plan, PublishError> {
+        // `feeds` includes those that this group creates.
         if self.feeds >= FEEDS_MAX {
             return Err(PublishError::Full);
         }
         let given = id.is_some();
         let id = id.unwrap_or_else(|| FeedId::of_uuid(Uuid::new_v4()));
+        // A given id may belong to a feed of this group, which the log does not have yet. A random one, of
+        // 122 random bits, is not looked up.
         let in_group = self
             .states
             .values()
@@ -637,7 +663,7 @@ impl<'w> Group<'w> {
         Ok(plan::plan_creation(settings, self.moment))
     }
 
-    /// Returns what is known under the ids of the drafts, in the log and in this group.
+    /// Returns the entries that have the ids of the drafts, from this group or the log.
     fn known(
         &self,
         feed: &FeedName,
@@ -658,16 +684,18 @@ impl<'w> Group<'w> {
         Ok(known)
     }
 
-    /// Makes a plan part of the commit. Returns the feed as it is then.
+    /// Adds a plan to the commit. Returns the feed as the commit leaves it so far.
     fn take(&mut self, feed: &FeedName, creation: Vec<Change>, plan: Plan) -> FeedState {
         let changes: Vec<Change> = creation.into_iter().chain(plan.changes).collect();
         let (_, added) = self
             .states
             .entry(feed.clone())
             .or_insert_with(|| (plan.state.clone(), HashMap::new()));
+        // The results that are no duplicates belong to the entries among the changes, in the same order.
         let mut outcomes = plan.results.iter().filter(|outcome| !outcome.duplicate);
         for change in &changes {
             match change {
+                // The first revision of its settings creates a feed.
                 Change::Settings { revision, .. } if revision.0 == 1 => self.feeds += 1,
                 Change::Entry {
                     at,
@@ -702,10 +730,12 @@ impl<'w> Group<'w> {
 
 impl Conditions {
     fn check(&self, state: &FeedState, exists: bool) -> Result<(), Refusal> {
+        // `exists` is apart from the state, because a feed to be created has a planned one.
         let matches = |heads: &Heads| match heads {
             Heads::Any => exists,
             Heads::Tags(tags) => exists && HeadTag::new(state.head.clone()).is_among(tags),
         };
+        // `If-Match` comes first (RFC 9110, 13.2.2).
         if self.if_match.as_ref().is_some_and(|heads| !matches(heads)) {
             let detail = "the feed has changed since, or does not have the tag given";
             return Err(Refusal::precondition(detail));
@@ -728,6 +758,7 @@ fn size(request: &Request, author: &str) -> (usize, usize) {
             append.drafts.len(),
             append.drafts.iter().map(|draft| draft.size(author)).sum(),
         ),
+        // Settings add no entries; `GROUP_REQUESTS_MAX` bounds them.
         Request::Configure(..) => (0, 0),
     }
 }
@@ -735,6 +766,7 @@ fn size(request: &Request, author: &str) -> (usize, usize) {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unavailable(error: LogError) -> PublishError {
     let error: &(dyn std::error::Error + 'static) = &error;
+    // Logged here, because the publisher's answer does not show the cause.
     error!(error, "the log cannot be read");
     PublishError::Unavailable
 }

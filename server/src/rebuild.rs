@@ -1,7 +1,7 @@
 //! Makes the archive files again from the log.
 //!
-//! Shell over the log and the archive. They are a view: what comes out is what was there, byte for
-//! byte, or something had damaged it.
+//! Shell over the log and the archive. The files are a view: each comes out as it was, byte for byte,
+//! unless it had been damaged.
 
 use simplefeed_core::feed::{DocumentNumber, FeedName};
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What became of the files.
+/// Documents, by the state of the file that was there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Documents whose file was there and right.
@@ -27,21 +27,23 @@ pub struct Report {
     pub different: Vec<String>,
 }
 
-/// Makes every archived document of every feed again, and what is archived of their updates.
+/// Makes every archived document of every feed again, and every archived SUP document.
 ///
 /// # Errors
 ///
-/// Returns the first thing that cannot be read or written.
+/// Returns why a record cannot be read, or a file not be written.
 pub fn rebuild(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveError> {
     let mut report = Report::default();
     let mut after: Option<FeedName> = None;
     loop {
+        // In steps, because a server may have a million feeds.
         let feeds = log.feeds(after.as_ref(), 1_000)?;
         let Some((last, _)) = feeds.last() else {
             break;
         };
         after = Some(last.clone());
         for (name, head) in &feeds {
+            // Records of documents that are not closed are of another log.
             archive.forget_open(log, head.feed, name)?;
             for number in 1..head.open.opening.name.number.get() {
                 let Some(number) = DocumentNumber::new(number) else {

@@ -1,10 +1,11 @@
-//! Makes a new log of what is left of a damaged one.
+//! Makes a new log from the remains of a damaged one.
 //!
 //! Shell: reads a data folder, which it leaves as it is, and writes another one. Archived documents come
-//! from their files and sidecars, everything else from what sled still gives; `found` puts together
-//! what there is of each feed, `timeline` commits it again in the order it once had. Positions, ids
+//! from their files and sidecars, everything else from the records that sled still returns; `found`
+//! collects the remains of each feed, `timeline` commits them again in their original order. Positions, ids
 //! and instants stay, so archived documents come out the same, byte for byte, and repeats are still
-//! duplicates. What is missing is named. Whoever serves the new log begins an epoch.
+//! duplicates. The report names everything that is missing. The first server of the new log begins an
+//! epoch.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,21 +57,21 @@ pub enum RecoverError {
          documents that are left"
     )]
     Nothing {
-        /// The old folder.
+        /// Data folder in which no feed could be found.
         folder: PathBuf,
     },
 }
 
-/// What came out, and what did not.
+/// Contents of the new log, and everything that it lacks.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The feeds.
+    /// Feeds in the new log.
     pub feeds: u64,
-    /// Their entries.
+    /// Entries of these feeds that were recovered.
     pub entries: u64,
-    /// Archived documents, which are what they were, byte for byte.
+    /// Archived documents, the same as before, byte for byte.
     pub documents: u64,
-    /// What is missing or different, one sentence each.
+    /// Missing or different things, one sentence each.
     pub missing: Vec<String>,
 }
 
@@ -87,7 +88,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     if !data.is_dir() {
         return Err(nothing());
     }
-    // Beside the new folder, where there must be room for it, too.
+    // Beside the new folder, because the old one stays as it is. The new log needs room there anyway.
     let scratch = folder_beside(to)?;
     let copy = scratch.path().join("reading");
     let archive = Archive::new(data, www);
@@ -100,7 +101,9 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     if feeds.is_empty() {
         return Err(nothing());
     }
+    // After all feeds are found: a guess must not collide with an entry of any of them.
     found::free_guesses(&mut feeds);
+    // Each round distrusts at least one more document, so the loop ends.
     let mut report = loop {
         let made = make_folder(to, |folder| {
             let (report, different) = make(&feeds, old.as_ref(), &archive, folder)?;
@@ -111,7 +114,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
         });
         match made {
             Ok(report) => break report,
-            // What does not come out as it was must not be shown under a name that others know.
+            // A document that came out different must not be shown under a name that others know.
             Err(Discarded::Different(different)) => distrust(&mut feeds, &different),
             Err(Discarded::Failed(error)) => return Err(error),
         }
@@ -124,13 +127,14 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     Ok(report)
 }
 
-/// Makes the new log and its archive. Returns what came out, and which documents are not what they were.
+/// Makes the new log and its archive. Returns the report, and the documents that came out different.
 fn make(
     feeds: &[FoundFeed],
     old: Option<&SledLog>,
     archive: &Archive,
     folder: &Path,
 ) -> Result<(Report, Different), RecoverError> {
+    // No sync per commit: `make_folder` syncs the finished folder as a whole.
     let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
     timeline::replay(feeds, old, archive, &opened.log)?;
     let mut report = Report {
@@ -143,6 +147,7 @@ fn make(
             different.insert((feed.name.clone(), document));
         }
     }
+    // With a difference the folder is thrown away, so its archive would be made in vain.
     if different.is_empty() {
         let made = Archive::new(folder, None);
         for feed in feeds {
@@ -154,7 +159,7 @@ fn make(
     Ok((report, different))
 }
 
-/// Returns the documents of a feed that are not what they were, or lead elsewhere.
+/// Returns the documents of a feed whose bytes or links came out different.
 fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, RecoverError> {
     let mut different = vec![];
     let trusted = |document: &&FoundDocument| !document.distrusted;
@@ -166,6 +171,7 @@ fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, Recover
     {
         let number = document.name.number;
         let frozen = Frozen::render(log, feed.key, number)?;
+        // The open document has no frozen form, nor has one that lacks entries.
         let Some(frozen) = frozen else { continue };
         let next = feed.documents.get(index + 1);
         let leads = next.is_none_or(|next| frozen.successor.linked == next.linked);
@@ -179,7 +185,7 @@ fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, Recover
     Ok(different)
 }
 
-/// Documents that did not come out as they were.
+/// Documents that came out different, by feed.
 type Different = BTreeSet<(FeedName, DocumentName)>;
 
 /// Why a folder that was made is not kept.
@@ -210,7 +216,7 @@ fn distrust(feeds: &mut [FoundFeed], different: &Different) {
     }
 }
 
-/// Tells what the witness knows of and the log does not have.
+/// Returns a sentence if the log ends before the commit that the witness names.
 fn lost_commits(data: &Path, old: Option<&SledLog>) -> Option<String> {
     let had = witness::read(&data.join("witness"))?.commit;
     let has = old.map_or(CommitNumber(0), |old| old.head().number);
@@ -218,12 +224,13 @@ fn lost_commits(data: &Path, old: Option<&SledLog>) -> Option<String> {
         .then(|| format!("the log ended with commit {had}, and can be read up to commit {has}"))
 }
 
-/// Puts together what is left of every feed.
+/// Collects the remains of every feed.
 fn find(old: Option<&SledLog>, archive: &Archive, missing: &mut Vec<String>) -> Vec<FoundFeed> {
     let names = archive.feeds().into_iter().map(|name| (name, None));
     let mut names: BTreeMap<FeedName, Option<FeedKey>> = names.collect();
     if let Some(old) = old {
         let told = quietly(|| old.salvage_names()).unwrap_or_default();
+        // The log has the key of a feed, which the name of a folder does not give.
         names.extend(told.into_iter().map(|(name, key)| (name, Some(key))));
         let found = u64::try_from(names.len()).unwrap_or(u64::MAX);
         let lost = old.head().feeds.saturating_sub(found);
@@ -257,6 +264,7 @@ fn archive_again(
         let made = new.make(log, feed.key, &feed.name, number, Some(old))?;
         report.documents += u64::from(made.is_some());
     }
+    // Closed blocks are immutable as well, so caches may keep the old ones.
     for block in old.blocks(&feed.name) {
         if old.block(&feed.name, &block) != new.block(&feed.name, &block) {
             let name = &feed.name;
@@ -274,7 +282,7 @@ impl FoundFeed {
         u64::try_from(entries.sum::<usize>()).unwrap_or(u64::MAX)
     }
 
-    /// Tells which positions are missing; `told_all` if the log does not end before its time.
+    /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
@@ -303,6 +311,7 @@ impl FoundFeed {
             .documents
             .last()
             .map_or(Position(0), FoundDocument::end);
+        // The head of a log that ends too early may be an old one.
         match self.told_end.filter(|_| told_all) {
             Some(told) if told > end => missing.push(format!(
                 "feed {name}: positions {end} to {} are missing, of the open document",

@@ -1,9 +1,9 @@
-//! What begins when a restored log is served: an epoch.
+//! The epoch that begins when a restored log is served.
 //!
-//! Pure over the log. Whoever restores a backup goes on from an earlier state, and what was published
-//! since may still be known elsewhere: in caches, at consumers, under the very URLs that are given out
-//! next. So every document that was open then gets a name that was never used. Its predecessor, whose
-//! bytes are final, links to the old name; whoever asks for that is led on.
+//! Pure over the log. A restored backup goes on from an earlier state, and entries published since may
+//! still be known elsewhere: in caches, at consumers, under the very URLs that are given out next. So every
+//! document that was open then gets a name that was never used. Its predecessor, whose bytes are final,
+//! links to the old name; a request for that one is redirected.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub enum RestorationError {
     /// The clock is wrong. By a clock that is not, the epoch gets a number that no other one has.
     #[error("the clock is not behind the last restoration, of {newest}; set it first")]
     Clock {
-        /// When that was.
+        /// Time of the last restoration, in whole seconds.
         newest: Instant,
     },
     /// The log cannot be read or written.
@@ -33,8 +33,8 @@ pub enum RestorationError {
 
 /// Begins an epoch at `now`, durably. Returns it.
 ///
-/// Nothing may have been served since the log was restored. If it is interrupted, it is to be begun
-/// again.
+/// Nothing may have been served since the log was restored. If the beginning is interrupted, it must be
+/// repeated.
 ///
 /// # Errors
 ///
@@ -54,6 +54,7 @@ fn begin(log: &dyn EntryLog, now: Instant, feeds_max: usize) -> Result<Epoch, Re
         return Err(RestorationError::Clock { newest });
     }
     let epoch = epoch.next(now);
+    // The epoch comes first: the names that follow contain it.
     append(log, now, vec![Change::Epoch { epoch }])?;
     let mut after: Option<FeedName> = None;
     loop {

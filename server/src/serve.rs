@@ -1,7 +1,7 @@
 //! A running server: the log, the writer, the views and the listener, put together and taken apart.
 //!
-//! Shell: threads, sockets, signals. Taking apart goes in the order of the data: first no more
-//! requests, then no more commits, then everything committed is archived, then the log is closed.
+//! Shell: threads, sockets, signals. The end goes in the order of the data: no more requests, no more commits, then
+//! everything committed is archived, and the log is closed.
 
 use std::{
     sync::Arc,
@@ -35,10 +35,10 @@ use crate::{
     watermark::Watermark,
 };
 
-/// How long work that was cut off may go on before the server ends without it.
+/// Longest time that work which was cut off may go on, before the server ends without it.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
-/// A server that is ready.
+/// A server that is ready to take connections.
 #[derive(Debug)]
 pub struct Server {
     listening: Listening,
@@ -60,6 +60,7 @@ pub struct Server {
 
 /// Returns the time on the machine's clock.
 pub fn now() -> Instant {
+    // A clock before 1970 counts as 1970: commits are in order all the same.
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -71,12 +72,13 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// See [`ServeError`]. The log is left to be opened the careful way.
+    /// See [`ServeError`]. The log is not closed then, so the next start opens it the careful way.
     pub fn start(
         config: &Config,
         listening: Listening,
         opened: OpenedLog,
     ) -> Result<Self, ServeError> {
+        // First, so a wrong file of tokens ends the start before an epoch begins or a thread runs.
         let gates = Gates::new(config)?;
         let own = format!("http://{}/", listening.address());
         let own = Url::parse(&own).expect("an address makes a URL");
@@ -85,7 +87,9 @@ impl Server {
         let OpenedLog { log, folder } = opened;
         let watermark = Watermark::open(&config.data.join("watermark"));
         let watermark = Arc::new(watermark.map_err(ServeError::Start)?);
+        // Before any view or reader, because an epoch renames the open documents.
         begin_epoch_if_restored(&log, &folder, &watermark)?;
+        // The server before may have given out the log's last second as `Last-Modified`.
         watermark.begin_after(log.head().last);
         let log = Arc::new(log);
         let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
@@ -149,17 +153,17 @@ impl Server {
         })
     }
 
-    /// Returns where it listens.
+    /// Returns the listeners, with the addresses that they really have.
     pub fn listening(&self) -> &Listening {
         &self.listening
     }
 
-    /// Returns the URL at which clients see it, with a slash at its end.
+    /// Returns the URL at which clients see the server, with a slash at its end.
     pub fn public_url(&self) -> &Url {
         &self.public_url
     }
 
-    /// Returns the way into its log that publishing requests take, and the runtime to wait on it.
+    /// Returns the publisher into its log, and the runtime to wait on it.
     pub fn publisher(&self) -> (Publisher, tokio::runtime::Handle) {
         (self.publisher.clone(), self.listening.runtime())
     }
@@ -189,14 +193,18 @@ impl Server {
         } = self;
         info!(address = %listening.address(), %public_url, "started");
         let runtime = listening.serve(&config, gates, &handler, &metrics, until);
+        // The writer ends with the last clone of its publisher, and the handler has one.
         drop((handler, metrics));
+        // Requests that were cut off have clones, too, and go here.
         runtime.shutdown_timeout(CUT_OFF);
         drop(publisher);
         let writer = writer.join();
+        // No commit comes any more, so the followers end once they have seen all.
         stop.request();
         log.announcements().end();
         let (archivist, watchman) = (archivist.join(), watchman.join());
         let teller = teller.map_or(Ok(()), JoinHandle::join);
+        // Behind the archive, which still had to read. A task of the control socket is broken off by this.
         log.end_reading();
         let keeper = keeper.map_or(Ok(()), JoinHandle::join);
         let _removed = std::fs::remove_file(folder.control_socket());
@@ -206,6 +214,7 @@ impl Server {
         {
             return Err(ServeError::Failed);
         }
+        // The log can be closed only by its last owner.
         if let Ok(log) = Arc::try_unwrap(log) {
             OpenedLog { log, folder }.close()?;
         } else {
@@ -216,7 +225,8 @@ impl Server {
     }
 }
 
-/// Lets every commit invalidate the documents that are kept in memory of its feeds.
+/// Lets each commit invalidate what is kept in memory of its feeds. The log calls this on the writer's thread, before
+/// the publisher is answered, so a publisher finds its own entries at once.
 fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>) {
     // The documents hold the log: a strong reference back would keep both for ever.
     let documents = Arc::downgrade(documents);
@@ -227,7 +237,7 @@ fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>) {
     });
 }
 
-/// Begins an epoch, if the log was restored.
+/// Begins an epoch, if the log was restored and not served since.
 fn begin_epoch_if_restored(
     log: &SledLog,
     folder: &DataFolder,
@@ -236,13 +246,14 @@ fn begin_epoch_if_restored(
     if folder.is_restored() {
         let epoch = begin_epoch(log, watermark.stamp(now(), Instant::MIN))?;
         watermark.settled();
+        // The mark goes last: after a crash before this line, the next start begins the epoch again.
         folder.epoch_has_begun()?;
         info!(%epoch, "the log was restored: an epoch begins");
     }
     Ok(())
 }
 
-/// Returns what tells of updates, if anything is to.
+/// Returns the source of SUP documents, unless the configuration has no periods.
 fn tell_updates(
     config: &Config,
     log: &Arc<dyn EntryLog>,
@@ -259,7 +270,7 @@ fn tell_updates(
     Ok(Some(Arc::new(sup)))
 }
 
-/// Starts the thread that follows what is to be told of updates, if anything is.
+/// Starts the thread behind the SUP documents, if the server offers them.
 fn spawn_teller(
     sup: Option<&Arc<Sup>>,
     log: &Arc<dyn EntryLog>,
@@ -285,8 +296,8 @@ fn spawn(
         .map_err(ServeError::Start)
 }
 
-/// Starts the thread that does what is asked for at the control socket. A server without that socket
-/// serves all the same.
+/// Starts the thread that carries out the tasks of the control socket. A server without that socket serves all the
+/// same.
 fn spawn_keeper(
     folder: &DataFolder,
     log: &Arc<dyn EntryLog>,

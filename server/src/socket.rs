@@ -26,7 +26,7 @@ pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
         }
     }
     let parent = path.parent().unwrap_or(path);
-    // Nobody else can look into it.
+    // Only the owner can look into it, so the socket has its mode before others can reach it.
     let private = tempfile::Builder::new().prefix(".s").tempdir_in(parent)?;
     let bound = private.path().join("s");
     let listener = UnixListener::bind(&bound)?;

@@ -1,10 +1,10 @@
-//! SUP documents, for whoever asks.
+//! SUP documents for readers.
 //!
-//! Shell: a thread that follows the log, the files of what is archived, and documents kept in memory. What
-//! is told is decided by [`SupWindows`], up to when by the [`Watermark`].
+//! Shell: a thread that follows the log, the files of archived windows, and documents kept in memory. [`SupWindows`]
+//! decides the content of a document, the [`Watermark`] its last second.
 //!
-//! A document ends with a second that is over: every commit of it is seen by readers and taken into account
-//! here, and no later commit will ever be of it (rule SUP-P5).
+//! A document ends with a second that is over: readers see every commit of it, the view has applied each of them,
+//! and no later commit will ever be of it (rule SUP-P5).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -33,54 +33,55 @@ use crate::{
     watermark::Watermark,
 };
 
-/// Commits read together by a view that is behind.
+/// Most commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
-/// One that is further behind when the server ends does not hold it up.
+/// Lag in commits beyond which a server that stops does not wait for the view.
 const COMMITS_BEHIND: u64 = 100_000;
-/// Commits between two notes of where nothing happened.
+/// Commits between two notes of series without updates.
 const IDLE_COMMITS: u64 = 10_000;
-/// Windows that wait to be written before no more commits are taken into account.
+/// Windows waiting to be written at which the view applies no more commits.
 const WAITING_MAX: usize = 16;
 /// The pause after something could not be read or written.
 const RETRY: Duration = Duration::from_secs(1);
-/// The shortest time between two documents of a window, and the part of its period that it is otherwise.
+/// Shortest time between two renderings of a document. For a long period it is a part of the period.
 const FRESH_MIN: Duration = Duration::from_secs(1);
+/// Most renderings of a document in one of its periods.
 const FRESH_PART: u32 = 60;
 
-/// Whether a reader may be told of a feed.
+/// Decides whether a reader may see the updates of a feed.
 pub type Tells<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
 
-/// A document for a reader.
+/// SUP document for one reader, or for everybody.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// It.
+    /// Document with its validators and its lifetime.
     pub resource: Resource,
-    /// The archived document before it, relative to this one.
+    /// URL of the archived document before it, relative to this one; `None` if there is none.
     pub previous: Option<String>,
 }
 
-/// What the server tells of its feeds.
+/// Source of SUP documents: one for each period, and the archived windows.
 pub struct Sup {
     log: Arc<dyn EntryLog>,
     watermark: Arc<Watermark>,
     files: SupFiles,
-    /// The periods offered, in seconds; the first one where nobody asks.
+    /// Offered periods, in seconds, the default one first.
     periods: Vec<u32>,
     public_url: String,
     clock: fn() -> Instant,
     state: Mutex<State>,
-    /// What was told last of the public series, by its period.
+    /// Last public document of each period, and the moment it was made.
     told: Mutex<HashMap<u32, (Moment, Told)>>,
 }
 
 #[derive(Debug)]
 struct State {
     windows: SupWindows,
-    /// The last commit when this began: nothing is told before it is reached.
+    /// Last commit at the start. No document is made before the view has applied it.
     reaches: CommitNumber,
-    /// The last second that a document ended with.
+    /// Last second that a document has ended with.
     until: i64,
-    /// Windows whose documents are to be written.
+    /// Closed windows whose files are not written yet, oldest first.
     over: VecDeque<(Circle, Window)>,
 }
 
@@ -91,8 +92,8 @@ impl std::fmt::Debug for Sup {
 }
 
 impl Sup {
-    /// Begins where the records of archived documents end; what lies between is read by
-    /// [`follow`](Self::follow). `periods` are those to offer, in seconds, the one where nobody asks first.
+    /// Begins where the records of archived windows end; [`follow`](Self::follow) reads the commits since. `periods`
+    /// are the offered ones, in seconds, the default one first.
     ///
     /// # Errors
     ///
@@ -107,11 +108,13 @@ impl Sup {
     ) -> Result<Self, ArchiveError> {
         let longest = periods.iter().copied().max().unwrap_or(0);
         let head = log.head();
+        // The longest document may end one second before the newest commit, hence begin here.
         let oldest = head.last.second() - i64::from(longest) - SUP_OVERLAP_SECONDS - 1;
         let public = files.beginning(Circle::Public, oldest, head.number)?;
         let apart = files.beginning(Circle::Apart, oldest, head.number)?;
         let mut windows = SupWindows::new(public, apart, longest);
         for (circle, beginning) in Circle::ALL.into_iter().zip([public, apart]) {
+            // An idle note skips commits of the cut's last second, too, which the next window repeats.
             if beginning.cut.is_some() && beginning.idle.is_some() {
                 recall(&mut windows, circle, beginning.commit, &*log)?;
             }
@@ -133,7 +136,7 @@ impl Sup {
         })
     }
 
-    /// Returns the periods offered, in seconds.
+    /// Returns the offered periods, in seconds, the default one first.
     pub fn periods(&self) -> &[u32] {
         &self.periods
     }
@@ -147,6 +150,7 @@ impl Sup {
                 let error: &(dyn std::error::Error + 'static) = error;
                 error!(error, "updates cannot be told; it will be tried again");
             }
+            // After an error as well: the windows that wait need nothing from the log.
             let archived = self.archive();
             if let Err(error) = &archived {
                 let error: &(dyn std::error::Error + 'static) = error;
@@ -165,15 +169,16 @@ impl Sup {
         }
     }
 
-    /// Takes the next commits into account, waiting for one. Returns whether there will be more.
+    /// Applies the next commits, and waits for the first one. Returns whether more may come.
     fn follow_on(&self, stop: &Stop) -> Result<bool, LogError> {
         let log = &*self.log;
+        // The lock ends before the wait, because readers need it.
         let (next, waiting) = {
             let state = self.state();
             (state.windows.applied().next(), state.over.len())
         };
         if waiting > 0 {
-            // What is to be written is tried again, be there a commit or not.
+            // Pending windows are tried again, even if no commit comes.
             let is_new = next <= log.head().number;
             if waiting >= WAITING_MAX || !is_new {
                 return Ok(!stop.is_requested());
@@ -183,36 +188,42 @@ impl Sup {
             return Ok(false);
         }
         for outline in log.outlines(next, COMMITS_TOGETHER)? {
+            // Locked anew for each commit, so readers get in between.
             let mut state = self.state();
             let over = state.windows.take(&outline, log)?;
             state.over.extend(over);
+            // The rest is read again later, because windows that wait take memory.
             if state.over.len() >= WAITING_MAX {
                 break;
             }
         }
+        // A server that stops waits for a view that is nearly up to date. The next start reads the rest.
         let is_behind = log.head().number.0 > next.0 + COMMITS_BEHIND;
         Ok(!(is_behind && stop.is_requested()))
     }
 
-    /// Writes what is over.
+    /// Writes the windows that are closed.
     fn archive(&self) -> Result<(), ArchiveError> {
         loop {
+            // Cloned, so readers need not wait for the disk.
             let Some((circle, window)) = self.state().over.front().cloned() else {
                 return Ok(());
             };
             if self.files.write(circle, &window)? == Remade::New {
                 info!(window = %window.name, series = circle.name(), "updates archived");
             }
+            // The window leaves the queue behind the write, so an error keeps it for the next try.
             let mut state = self.state();
             state.windows.archived(circle, &window);
             state.over.pop_front();
         }
     }
 
-    /// Notes where nothing happened, so that the next start need not look.
+    /// Notes up to which commit each series had no updates, so the next start skips these commits.
     fn note_idle(&self) {
         let (idle, applied) = {
             let state = self.state();
+            // A note counts the windows with records, and a window that waits has none yet.
             if !state.over.is_empty() {
                 return;
             }
@@ -228,13 +239,12 @@ impl Sup {
         }
     }
 
-    /// Returns the document of a period that is told to everybody, or `None` as long as what happened before
-    /// the start is being read.
+    /// Returns the public document of a period, or `None` while the commits from before the start are being read.
     pub fn public(&self, period: u32) -> Option<Told> {
         if let Some(told) = self.public_at_once(period) {
             return Some(told);
         }
-        // Whoever comes while it is made waits for it.
+        // Held while the document is made: parallel requests wait, and share it.
         let mut kept = self.told();
         if let Some(told) = fresh(&kept, period) {
             return Some(told);
@@ -250,25 +260,27 @@ impl Sup {
         Some(told)
     }
 
-    /// Returns that document if it need not be made.
+    /// Returns the public document of a period if a fresh one is in memory. Never waits.
     pub fn public_at_once(&self, period: u32) -> Option<Told> {
         match self.told.try_lock() {
             Ok(kept) => fresh(&kept, period),
             Err(TryLockError::Poisoned(kept)) => fresh(&kept.into_inner(), period),
+            // Another thread makes the document, and this one serves connections.
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Returns the document of a period that is told to a reader, of the feeds that are told apart; `None`
-    /// as [`public`](Self::public).
+    /// Returns the document of a period about feeds that are or were closed, limited to those that `tells` allows;
+    /// `None` as in [`public`](Self::public).
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// Returns why the log cannot be read.
     pub fn apart(&self, period: u32, tells: Tells<'_>) -> Result<Option<Told>, LogError> {
         let Some(current) = self.current(Circle::Apart, period) else {
             return Ok(None);
         };
+        // The state is not locked here, because `tells` reads the log.
         let mut updates = vec![];
         for (feed, id, second) in &current.updates {
             if tells(*feed)? {
@@ -311,30 +323,30 @@ impl Sup {
         Told { resource, previous }
     }
 
-    /// Returns what there is to tell now.
+    /// Returns the current window of a circle, or `None` while the view is behind its start.
     fn current(&self, circle: Circle, period: u32) -> Option<Current> {
-        // Nothing is taken into account meanwhile.
+        // Held to the end, so no commit is applied in between.
         let mut state = self.state();
         let (applied, newest) = (state.windows.applied(), state.windows.newest());
         let head = self.log.head();
+        // The log was empty at the start, and its first commit is not applied yet.
         let is_new = applied == CommitNumber(0) && head.number > applied;
         if applied < state.reaches || is_new {
             return None;
         }
         let published = self.watermark.publish((self.clock)(), head.last);
-        // Read after that: whatever is committed later belongs to a later second.
+        // The head is read after that: a later commit is of a later second.
         let until = if self.log.head().number == applied {
             published
         } else {
-            // What is not taken into account is later than what is, and than what was told.
+            // Commits that are not applied are of the newest applied second or later, and later than any end so far.
             published.min(state.until.max(newest.saturating_sub(1)))
         };
         state.until = until;
         Some(state.windows.current(circle, period, until))
     }
 
-    /// Returns an archived document, if there is one of that name; `tells` says of which feeds that are told
-    /// apart.
+    /// Returns the archived document of that name, if there is one. `tells` limits a document about closed feeds.
     ///
     /// # Errors
     ///
@@ -361,6 +373,7 @@ impl Sup {
                 Resource::frozen(SUP_TYPE, modified, bytes, twin)
             }
             Circle::Apart => {
+                // This document depends on the reader's rights, so its bytes are never final.
                 let mut window = self.files.window(&record)?;
                 let mut told = vec![];
                 for update in window.updates {
@@ -384,7 +397,7 @@ impl Sup {
     }
 }
 
-/// Has the view recall the last second before a beginning that passes over it.
+/// Applies the commits of a cut's last second, which an idle note passes over.
 fn recall(
     windows: &mut SupWindows,
     circle: Circle,
@@ -395,6 +408,7 @@ fn recall(
     loop {
         let outlines = log.outlines(next, COMMITS_TOGETHER)?;
         for outline in &outlines {
+            // The cut's last second is over, and the commits from here to the note have no updates.
             if !windows.recall(circle, outline, log)? {
                 return Ok(());
             }
@@ -406,13 +420,13 @@ fn recall(
     }
 }
 
-/// Returns what was told of a period, as long as it is fresh.
+/// Returns the last document of a period, as long as it is fresh.
 fn fresh(kept: &HashMap<u32, (Moment, Told)>, period: u32) -> Option<Told> {
     let (made, told) = kept.get(&period)?;
     (made.elapsed() < lasts(period)).then(|| told.clone())
 }
 
-/// Returns how long a document is told before another one is made.
+/// Returns the time for which a document serves requests before it is made again.
 fn lasts(period: u32) -> Duration {
     Duration::from_secs(u64::from(period / FRESH_PART)).max(FRESH_MIN)
 }

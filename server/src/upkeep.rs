@@ -1,4 +1,4 @@
-//! What can be done with a log besides serving it, and what it tells whoever asked.
+//! Upkeep: the tasks that a log has besides serving it, and their output.
 //!
 //! Shell over [`verify`], [`rebuild`], [`export`] and [`backup`]. The same tasks run in the command, on a
 //! log that no server has open, and within a server that has (see [`control`](crate::control)).
@@ -16,11 +16,11 @@ use crate::{
     views::archive_files::Archive,
 };
 
-/// A task.
+/// Task of the command line, also sent through the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Check everything stored.
+    /// Check every commit and every archived file.
     Verify,
     /// Make the archive files again.
     Rebuild,
@@ -31,14 +31,14 @@ pub enum Task {
         /// Whether to write every entry, too.
         entries: bool,
     },
-    /// Copy the log.
+    /// Copy the log and its archive into a new folder.
     Backup {
         /// The folder to make.
         to: PathBuf,
     },
 }
 
-/// Something to tell.
+/// Line of output, and its stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
@@ -64,6 +64,7 @@ pub fn run(
             let report = verify(&**log, archive)?;
             let (commits, entries, documents) = (report.commits, report.entries, report.documents);
             let faults = report.faults.len();
+            // Faults are the result; the summary is for people.
             for fault in report.faults {
                 tell(Line::Result(fault));
             }
@@ -78,6 +79,7 @@ pub fn run(
         }
         Task::Rebuild => {
             let report = rebuild(&**log, archive)?;
+            // These files are right by now, so the exit code stays 0.
             for document in &report.different {
                 tell(Line::Result(format!("{document} was different")));
             }
@@ -91,6 +93,7 @@ pub fn run(
         Task::Export { to, entries } => {
             let feeds: Arc<dyn Series> = Arc::<dyn EntryLog>::clone(log);
             let files = export::export(&feeds, archive, to, *entries)?;
+            // The include is named, because nginx calls files final only with it.
             tell(Line::Note(format!(
                 "Wrote {files} files to {}, among them {}.",
                 to.display(),

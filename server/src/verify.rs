@@ -1,9 +1,10 @@
-//! Checks that everything stored is what was stored.
+//! Checks everything stored against the commits.
 //!
-//! Shell over the log and the archive, which it only reads. The commits are replayed into a model, whose
-//! every statement the log's own records must agree with; then each archived document is rendered
-//! again and compared with its file, its twin, its sidecar, its record and its links, and so is each
-//! archived SUP document with its file and its record. What is damaged is a fault in the report, and checking goes on behind it.
+//! Shell over the log and the archive, which it only reads. The commits are replayed into a model, and the
+//! log's own records must agree with each of its statements; then each archived document is rendered again
+//! and compared with its file, its twin, its sidecar, its record and its links, and so is each archived SUP
+//! document with its file and its record. Damage becomes a fault in the report, and checking goes on behind
+//! it.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,7 @@ use crate::{
     },
 };
 
-/// What was checked and what was wrong.
+/// Counts of the checked records, and the faults.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Commits whose chain hash was recomputed.
@@ -45,7 +46,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns a value, or takes what is wrong with it into the report.
+    /// Returns a value, or adds its damage to the report. Any other error ends the check.
     fn sound<T>(&mut self, value: Result<T, LogError>) -> Result<Option<T>, LogError> {
         match value {
             Ok(value) => Ok(Some(value)),
@@ -84,6 +85,7 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
         found: HashMap::new(),
     };
     let complete = checking.commits()?;
+    // Heads follow from all commits, so after a partial replay they cannot be compared.
     if complete {
         checking.heads()?;
     }
@@ -100,6 +102,7 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
                 settings.name
             ));
         }
+        // Web servers show everything in that folder without asking for a token.
         if settings.is_closed() && archive.shows(&settings.name) {
             report.fault(format!(
                 "feed {}: it is closed, and the folder for web servers has files of it",
@@ -108,6 +111,7 @@ pub fn verify(log: &dyn EntryLog, archive: &Archive) -> Result<Report, ArchiveEr
         }
         let checked = check_archive(log, archive, &settings.name, *key, &mut report);
         match checked {
+            // A damaged manifest concerns one feed; the others are still checked.
             Err(ArchiveError::Manifest(error @ ManifestError::Damaged { .. })) => {
                 report.fault(error.to_string());
             }
@@ -154,6 +158,7 @@ impl Checking<'_> {
             if self.report.sound(self.log.chain(number))?.flatten() != Some(self.chain) {
                 self.report
                     .fault(format!("commit {number}: its chain hash is wrong"));
+                // Behind a wrong hash, the hash of every later commit would be a fault, too.
                 return Ok(false);
             }
             if commit.instant <= self.last {
@@ -189,6 +194,7 @@ impl Checking<'_> {
                 ));
                 continue;
             };
+            // The head counts the entry in `apply`, so its position is read before.
             let position = head.next;
             head.apply(
                 change,
@@ -201,6 +207,7 @@ impl Checking<'_> {
                 Change::Entry { at, id, .. } => {
                     entries += 1;
                     self.report.entries += 1;
+                    // Looked up by its id, so that the index of ids is checked, too.
                     let found = self.report.sound(self.log.find(key, id))?.flatten();
                     if *at != position || found.map(|known| known.at) != Some(position) {
                         self.report.fault(format!(
@@ -229,9 +236,10 @@ impl Checking<'_> {
         Ok(())
     }
 
-    /// Compares the heads with what the commits make of them. The log may grow meanwhile: a head that
-    /// is ahead of the replay must be what the replay comes to.
+    /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the replay
+    /// must arrive at a head that is ahead of it.
     fn heads(&mut self) -> Result<(), LogError> {
+        // Read between two replays, so it must lie between their counts.
         let feeds = self.log.head().feeds;
         let replayed = self.feeds.len();
         let mut keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
@@ -244,6 +252,7 @@ impl Checking<'_> {
                     self.found.insert(key, found);
                 }
             }
+            // The log may have grown: the replay catches up with the heads just read.
             if !self.commits()? {
                 return Ok(());
             }
@@ -310,6 +319,7 @@ fn check_archive(
             }
         };
         if archived.is_lost() {
+            // A lost document has no bytes, but the opening of its successor records the loss.
             let after_loss = report.sound(log.opening(feed, number.next()))?.flatten();
             if after_loss.is_none_or(|successor| !successor.after_loss) {
                 report.fault(format!(
@@ -350,6 +360,7 @@ fn check_block(
     report: &mut Report,
 ) -> Result<(), ArchiveError> {
     let number = frozen.opening.name.number.get();
+    // Only a full block is closed and has files.
     if !number.is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
         return Ok(());
     }
@@ -381,6 +392,7 @@ fn check_document(
         Ok(_) => fault("is not what the log gives"),
         Err(error) => fault(&format!("cannot be used: {error}")),
     }
+    // Another compressor gives another twin, so it is compared decoded.
     match archive.read(feed, archived, true).map(|twin| gunzip(&twin)) {
         Ok(Ok(bytes)) if bytes == *frozen.bytes => {}
         Ok(_) => fault("has a twin that does not decode to it"),
@@ -397,7 +409,7 @@ fn check_document(
     }
 }
 
-/// Reads a document as a consumer does, and returns what does not lead where it must.
+/// Reads a document as a consumer does, and returns the links and the end that lead elsewhere.
 fn wrong_links(frozen: &Frozen) -> Vec<&'static str> {
     let own = frozen.settings.document_url(frozen.opening.name);
     let read = Url::parse(&own)
@@ -430,6 +442,7 @@ fn wrong_links(frozen: &Frozen) -> Vec<&'static str> {
     let end = read
         .history
         .map(|(first, _)| Position(first.0.saturating_add(entries)));
+    // A consumer that goes on with the next document must not skip a position.
     if end != Some(frozen.successor.first) {
         wrong.push("does not end where the next document begins");
     }

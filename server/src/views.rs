@@ -1,6 +1,6 @@
 //! Views: everything a reader sees, computed from commits.
 //!
-//! Pure: the trait. A view reads commits (and what the log can look up) and nothing else: no clock, no configuration. So its
+//! Pure: the trait. A view reads commits and the log's lookups, and nothing else: no clock, no configuration. So its
 //! files can be deleted and made again, the same.
 
 use simplefeed_core::commit::Commit;
@@ -23,15 +23,15 @@ pub mod sup_files;
 
 /// A deterministic function of commits.
 pub trait View {
-    /// The name of its folder.
+    /// Name of the view's folder, below `views` in the data folder.
     const NAME: &'static str;
-    /// What a shell has to do for it. Doing it twice is as good as once.
+    /// Work that a shell carries out for the view. Doing it twice is as good as once.
     type Effect;
 
-    /// Takes the next commit into account.
+    /// Applies the next commit. Returns the work that follows from it.
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// Returns why the log cannot be read.
     fn apply(&mut self, commit: &Commit, log: &dyn Series) -> Result<Vec<Self::Effect>, LogError>;
 }

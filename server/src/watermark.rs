@@ -1,8 +1,8 @@
-//! Up to which second everything is told.
+//! The watermark: the last second of which all updates are published.
 //!
-//! Shell: one small file. Whoever publishes that nothing new will be heard of before the end of a second
-//! must be able to rely on it. So the writer takes the time of each commit from here: it is later than every
-//! second that was published, whatever the clock does. The file makes that true across restarts.
+//! Shell: one small file. A SUP document promises that no update of its seconds comes later. So the writer
+//! takes the instant of each commit from here: it is later than every second that was published, whatever
+//! the clock does. The file keeps that promise across restarts.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,8 +16,8 @@ use std::{
 use simplefeed_core::instant::Instant;
 use tracing::warn;
 
-/// How often time that is ahead of the clock is moved on, which it is by a second each time. So the clock
-/// catches up, however often somebody asks.
+/// Least time between two steps ahead of the clock, a second each. So the clock catches up, however often a
+/// client asks.
 const AHEAD_EVERY: Duration = Duration::from_secs(10);
 
 /// Seconds published, and the commit that is on its way.
@@ -55,7 +55,7 @@ impl Watermark {
             .truncate(false)
             .open(path)?;
         let mut record = [0; 16];
-        // A new file, or one that was cut short, says nothing.
+        // A new file, or one that was cut short, has no second.
         let is_read = file.read_exact_at(&mut record, 0).is_ok();
         let published = is_read.then(|| published_in(record)).flatten();
         Ok(Self(Mutex::new(Marks {
@@ -91,6 +91,7 @@ impl Watermark {
     pub fn leave(&self, clock: Instant, newest: Instant) -> i64 {
         let mut marks = self.marks();
         let over = newest.second().min(clock.second() - 1);
+        // A commit on its way may still appear in its second.
         let possible = marks
             .stamped
             .map_or(over, |stamped| over.min(stamped.second() - 1));
@@ -111,7 +112,7 @@ impl Watermark {
         instant
     }
 
-    /// Takes the news that readers see the commit that was stamped, or never will.
+    /// Notes that readers see the stamped commit, or never will.
     pub fn settled(&self) {
         self.marks().stamped = None;
     }
@@ -119,9 +120,8 @@ impl Watermark {
     /// Publishes as much as can be: returns the last second of which readers see every commit there will
     /// ever be. `newest` is the instant of the newest commit they see, or of an older one.
     ///
-    /// That is the second before the one on the clock, so that commits need not be stamped with a time to
-    /// come; of a clock that is behind the log, the second before the newest commit's, and now and then that
-    /// one.
+    /// That is the second before the one on the clock, so that no commit is stamped with a time to come.
+    /// With a clock behind the log, it is the second before the newest commit's, and now and then that one.
     pub fn publish(&self, clock: Instant, newest: Instant) -> i64 {
         let mut marks = self.marks();
         let wanted = if newest.second() <= clock.second() {
@@ -131,9 +131,11 @@ impl Watermark {
         } else {
             newest.second() - 1
         };
+        // A commit on its way may still appear in its second.
         let possible = marks
             .stamped
             .map_or(wanted, |stamped| wanted.min(stamped.second() - 1));
+        // Kept before it is published, so that no restart stamps a commit below it.
         if possible > marks.published && marks.save(possible) {
             marks.published = possible;
             if possible > clock.second() {
@@ -144,7 +146,7 @@ impl Watermark {
     }
 
     fn marks(&self) -> MutexGuard<'_, Marks> {
-        // It is whole even if somebody panicked meanwhile.
+        // The marks are whole even if a thread panicked meanwhile.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -154,8 +156,8 @@ impl Marks {
         self.moved_on.is_none_or(|at| at.elapsed() >= AHEAD_EVERY)
     }
 
-    /// Keeps what is published. Returns whether it is kept. It need not be synced: a kill loses nothing of
-    /// it, and a power cut matters only if the clock is set back meanwhile.
+    /// Writes the published second to the file, and returns whether that succeeded. It need not be synced:
+    /// a kill loses nothing of it, and a power cut matters only if the clock is set back meanwhile.
     fn save(&self, published: i64) -> bool {
         let Some(file) = &self.file else { return true };
         let record = [published.to_be_bytes(), (!published).to_be_bytes()];
@@ -169,7 +171,7 @@ impl Marks {
     }
 }
 
-/// Returns what a record says, if it is whole.
+/// Returns the second of a record, if the record is whole.
 fn published_in(record: [u8; 16]) -> Option<i64> {
     let (second, rest) = record.split_first_chunk::<8>()?;
     let (check, _) = rest.split_first_chunk::<8>()?;

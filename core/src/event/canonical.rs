@@ -1,7 +1,7 @@
 //! Canonical form of a JSON event, equal for repeats of the same event.
 //!
-//! Pure. The text was read as JSON before, so only its structure is looked at here. It is read once, however
-//! deeply it is nested.
+//! Pure. The text has already passed a JSON parser, so this module only follows its structure. It reads the text
+//! once, at any depth of nesting.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,9 @@ const PLACE: [&str; 3] = ["document", "position", "feed"];
 pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
     let mut reading = Reading { json, at: 0 };
     reading.blank();
+    // Members are sorted because parsers do not keep their order.
     let mut members = reading.members(1)?;
+    // `replay` adds the place, so `append` must find the same digest without it.
     members.retain(|name, _| !PLACE.contains(&name.as_str()));
     let mut out = String::with_capacity(json.len());
     push_members(&members, &mut out)?;
@@ -44,7 +46,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Passes over one byte and the white space around it.
+    /// Passes over one byte and the white space behind it.
     fn sign(&mut self) {
         self.at += 1;
         self.blank();
@@ -60,12 +62,14 @@ impl<'a> Reading<'a> {
             Some(b'[') => self.items(depth + 1, out)?,
             Some(b'"') => {
                 let string = self.string();
+                // Escapes can spell one string in many ways; a string without them has one.
                 if string.contains('\\') {
                     out.push_str(&spelled(&unescaped(string)?)?);
                 } else {
                     out.push_str(string);
                 }
             }
+            // Numbers stay as sent: reading them as floats would make different amounts equal.
             _ => out.push_str(self.word()),
         }
         self.blank();
@@ -102,6 +106,7 @@ impl<'a> Reading<'a> {
             self.sign();
             let mut value = String::new();
             self.value(depth, &mut value)?;
+            // Parsers disagree about which of two equal members counts.
             if members.insert(name, value).is_some() {
                 let detail = "a JSON object has the same member twice";
                 return Err(Refusal::malformed(detail));
@@ -116,6 +121,7 @@ impl<'a> Reading<'a> {
         let start = self.at;
         self.at += 1;
         while let Some(byte) = self.peek() {
+            // An escaped quote does not end the string.
             self.at += if byte == b'\\' { 2 } else { 1 };
             if byte == b'"' {
                 break;
@@ -129,7 +135,7 @@ impl<'a> Reading<'a> {
         let rest = self.json.get(self.at..).unwrap_or_default();
         let is_end = |c: char| matches!(c, ',' | ']' | '}' | ' ' | '\t' | '\n' | '\r');
         let length = rest.find(is_end).unwrap_or(rest.len());
-        // At least a byte, so that a text that is no JSON after all comes to its end.
+        // At least one byte, so that even text that is not JSON comes to its end.
         self.at += length.max(1);
         rest.get(..length).unwrap_or_default()
     }

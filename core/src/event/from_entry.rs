@@ -1,10 +1,9 @@
 //! An entry's fragment, read back into an event.
 //!
-//! Pure. Lenient where it can be: it must read whatever a foreign feed holds, and what it returns
-//! must be an event that a server takes. Titles and summaries are given as text, `html` ones with their
-//! markup;
-//! references are made absolute; foreign elements have no member and are left out. Content that its
-//! type promises and does not keep (JSON that is none, XML that is not one element) is given as text.
+//! Pure. Lenient where possible: the reader accepts the entries of foreign feeds, and its result must be an event
+//! that a server accepts. Titles and summaries are text, `html` ones with their markup; references are absolute;
+//! foreign elements have no member and are left out. Content that breaks its type's promise (JSON that is none, XML
+//! that is not one element) is text.
 
 use std::sync::Arc;
 
@@ -20,11 +19,10 @@ use crate::{
 };
 
 impl Event {
-    /// Returns the event that an entry's fragment stands for.
+    /// Returns the event of an entry's fragment.
     ///
-    /// JSON content is given verbatim, but on one line; inline XML as the text of its element with
-    /// the declarations it needs; all else as a string. Content that is elsewhere becomes a link
-    /// with the relation `related`.
+    /// JSON content stays verbatim, but on one line. Inline XML is the text of its element with the declarations it
+    /// needs. All other content is a string. Content that is elsewhere becomes a link with the relation `related`.
     ///
     /// # Errors
     ///
@@ -51,28 +49,28 @@ impl Event {
     }
 }
 
-/// Base of relative references (rule A-4), if it is absolute.
+/// Absolute base of relative references (rule A-4), if there is one.
 type Base = Option<Arc<Url>>;
 
 struct Reading<'a> {
     tokens: Tokens<'a>,
     event: Event,
-    /// Bytes that may still come from elsewhere than the entry's own text: from bases and declarations that
-    /// are written out wherever they hold.
+    /// Allowance of bytes from outside the entry's own text: bases and declarations that are written out at each use.
     left: usize,
 }
 
-/// What is inside a content element of an XML type.
+/// Inside of a content element of an XML type.
 enum Markup {
-    /// One element, standing alone.
+    /// Exactly one element, with the declarations to stand alone.
     Element(String),
-    /// Anything else: its text.
+    /// Anything else: its text only.
     Text(String),
 }
 
 impl<'a> Reading<'a> {
     fn read(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         match tag.local {
+            // A later element of the same name wins; foreign entries may repeat one.
             "id" => self.event.id = Some(self.text()?),
             "title" => self.event.title = Some(self.text()?),
             "updated" => self.event.updated = Some(self.text()?),
@@ -87,7 +85,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Counts bytes that are written out.
+    /// Subtracts bytes from the allowance before they are written out.
     fn unfold(&mut self, bytes: usize) -> Result<(), XmlError> {
         let left = self.left.checked_sub(bytes).ok_or_else(|| {
             let detail =
@@ -102,11 +100,12 @@ impl<'a> Reading<'a> {
         let Some(base) = base.filter(|_| Url::parse(&reference).is_err()) else {
             return Ok(reference);
         };
+        // A short reference under a long base grows with each use.
         self.unfold(base.as_str().len())?;
         Ok(base.join(&reference).map_or(reference, String::from))
     }
 
-    /// Returns the base inside `tag`.
+    /// Returns the base that applies inside `tag`.
     fn inside(&mut self, outer: Option<&Arc<Url>>, tag: &Tag<'_>) -> Result<Base, XmlError> {
         let Some(own) = tag.value("xml:base")? else {
             return Ok(outer.cloned());
@@ -118,6 +117,7 @@ impl<'a> Reading<'a> {
             }
             None => Url::parse(&own),
         };
+        // A base that does not resolve leaves its inside without one.
         Ok(joined.ok().map(Arc::new))
     }
 
@@ -163,6 +163,7 @@ impl<'a> Reading<'a> {
                 _ => self.tokens.skip()?,
             }
         }
+        // The short form keeps events of plain names small.
         let author = match person {
             AuthorPerson {
                 name,
@@ -171,6 +172,7 @@ impl<'a> Reading<'a> {
             } => Author::Name(name),
             person => Author::Person(person),
         };
+        // One author stays a single value; the second makes an array.
         self.event.author = Some(match self.event.author.take() {
             None => Authors::One(author),
             Some(Authors::One(first)) => Authors::Many(vec![first, author]),
@@ -222,6 +224,7 @@ impl<'a> Reading<'a> {
             self.event.links.get_or_insert_default().push(link);
             return self.tokens.skip();
         }
+        // RFC 4287, 4.1.3.1: a missing type means `text`.
         let kind = kind.unwrap_or("text".into());
         let (kind, content) = if kind == "xhtml" || is_xml_type(&kind) {
             match self.markup()? {
@@ -230,6 +233,7 @@ impl<'a> Reading<'a> {
             }
         } else {
             let text = self.text()?;
+            // JSON occurs verbatim (this server) and in Base64 (RFC 4287, 4.1.3.3).
             if !is_json_type(&kind) {
                 (kind, to_json(&text))
             } else if let Some(json) = one_line_json(&text).or_else(|| json_in_base64(&text)) {
@@ -244,7 +248,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Returns what is inside the current element.
+    /// Returns the inside of the current element: its only element, or its text.
     fn markup(&mut self) -> Result<Markup, XmlError> {
         let mut text = String::new();
         let mut elements = 0_usize;
@@ -258,12 +262,14 @@ impl<'a> Reading<'a> {
                 }
                 Some(Token::Start(tag)) => {
                     elements += 1;
+                    // The scope is copied before the element is read, because the reader's scope moves on.
                     let scope: Option<Vec<_>> = (elements == 1).then(|| {
                         let scope = self.tokens.in_scope();
                         scope.map(|(prefix, uri)| (prefix, uri.clone())).collect()
                     });
                     text.push_str(&self.text()?);
                     if let Some(scope) = scope {
+                        // The declarations are written onto the element, so they count before that.
                         self.unfold(scope.iter().map(|(_, uri)| uri.len()).sum())?;
                         let end = self.tokens.position();
                         first = Some(outline(self.tokens.text(), &tag, end, &scope));
@@ -273,6 +279,7 @@ impl<'a> Reading<'a> {
             }
         }
         Ok(match first {
+            // Text beside the element, or a second one, is mixed content, which has no JSON form.
             Some(element) if elements == 1 && blank_outside => Markup::Element(element),
             _ => Markup::Text(text),
         })
@@ -283,7 +290,7 @@ fn owned(tag: &Tag<'_>, name: &str) -> Result<Option<String>, XmlError> {
     Ok(tag.value(name)?.map(std::borrow::Cow::into_owned))
 }
 
-/// Returns `text` as the JSON it is, on one line, or `None` if it is not JSON.
+/// Returns `text` on one line if it is JSON.
 ///
 /// A line end in JSON can only be white space between tokens: strings may not contain one.
 fn one_line_json(text: &str) -> Option<Box<RawValue>> {
@@ -291,13 +298,15 @@ fn one_line_json(text: &str) -> Option<Box<RawValue>> {
     serde_json::from_str(one_line.trim()).ok()
 }
 
-/// Returns the JSON that `text` is in Base64 (RFC 4287, 4.1.3.3, rule 6), on one line.
+/// Returns the JSON in `text`, decoded from Base64 (RFC 4287, 4.1.3.3, rule 6), on one line.
 ///
 /// No JSON is its own Base64: the Base64 of a JSON text begins with a capital letter, or with one of `b`,
 /// `d`, `e`, with which no JSON text begins.
 fn json_in_base64(text: &str) -> Option<Box<RawValue>> {
+    // Publishers wrap Base64 into lines, and the decoder refuses white space.
     let bare: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     let decoded = String::from_utf8(BASE64.decode(bare.as_bytes()).ok()?).ok()?;
+    // A byte order mark is not part of JSON (RFC 8259, 8.1), but some writers add one.
     one_line_json(decoded.strip_prefix('\u{feff}').unwrap_or(&decoded))
 }
 

@@ -1,21 +1,21 @@
-//! Encodings other than UTF-8, which only foreign feeds have.
+//! Conversion of foreign feeds from other encodings to UTF-8.
 //!
 //! Pure.
 
 use bytes::Bytes;
 use encoding_rs::{Encoding, UTF_8};
 
-/// How far into a document its XML declaration may reach, in bytes.
+/// Maximum length of an XML declaration, in bytes from the document's beginning.
 const DECLARATION_BYTES_MAX: usize = 256;
 
-/// The mark that says UTF-8, whatever the XML declaration says.
+/// Byte order mark of UTF-8, which overrides the XML declaration.
 const UTF_8_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Returns a document in UTF-8, given what its media type says its charset is. The mark at its
-/// beginning goes before the media type, and that before the XML declaration (RFC 7303, 3).
+/// Returns a document in UTF-8, given the charset of its media type. The byte order mark overrides the media type,
+/// and the media type overrides the XML declaration (RFC 7303, 3).
 ///
-/// What is in UTF-8 stays as it is, and so does what names an encoding that nobody knows: the reader
-/// says what is wrong with it. What was converted begins with UTF-8's mark.
+/// A document in UTF-8 stays as it is, and so does one with an unknown encoding: the reader reports it as not UTF-8.
+/// A converted document begins with UTF-8's mark.
 ///
 /// # Examples
 ///
@@ -32,7 +32,7 @@ pub fn to_utf8(body: Bytes, charset: Option<&str>) -> Bytes {
     let declared = || declared(&body).and_then(Encoding::for_label);
     let encoding = marked.or_else(told).or_else(declared).unwrap_or(UTF_8);
     if encoding == UTF_8 {
-        // Or the declaration would be believed, the next time.
+        // Without the mark, a later call without the charset would trust the declaration.
         let doubted = marked.is_none() && declared().is_some_and(|declared| declared != UTF_8);
         return if doubted {
             [UTF_8_MARK, &body[..]].concat().into()
@@ -41,11 +41,13 @@ pub fn to_utf8(body: Bytes, charset: Option<&str>) -> Bytes {
         };
     }
     let (text, _) = encoding.decode_with_bom_removal(&body);
+    // The text still declares its old encoding; the mark overrides the declaration.
     [UTF_8_MARK, text.as_bytes()].concat().into()
 }
 
-/// Returns the encoding that an XML declaration names.
+/// Returns the encoding in the XML declaration, if there is one.
 fn declared(body: &[u8]) -> Option<&[u8]> {
+    // UTF-16 without a mark does not match, and counts as UTF-8.
     let start = body.get(..DECLARATION_BYTES_MAX.min(body.len()))?;
     let start = start.strip_prefix(b"<?xml")?;
     let end = start.windows(2).position(|pair| pair == b"?>")?;

@@ -1,25 +1,25 @@
-//! In which order a document lists its entries.
+//! Order in which a document lists its entries.
 //!
 //! Pure. Simplefeed lists the newest first (SF-1); feeds of others may not, and only some documents show it.
 
 use super::Document;
 use crate::instant::Instant;
 
-/// How the ids of ICT4H's entries begin.
+/// Prefix of the ids of ICT4H's entries.
 const ICT4H_ID: &str = "tag:atomfeed.ict4h.org:";
 
-/// In which order a document lists its entries.
+/// Order of the entries in a document's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// As Simplefeed has them (SF-1).
+    /// Newest entry first, the order of Simplefeed (SF-1).
     NewestFirst,
-    /// The other way round, as ICT4H's feeds.
+    /// Oldest entry first, the order of ICT4H's feeds.
     OldestFirst,
 }
 
 impl Document {
-    /// Finds out in which order the entries stand, where the document shows it beyond doubt: it tells
-    /// positions, its entries are ICT4H's, or at least three dates rise, or fall, all the way.
+    /// Returns the order of the entries, if the document proves it: it has positions, its entries are ICT4H's, or at
+    /// least three dates rise, or fall, all the way.
     pub(super) fn listing(&self) -> Option<Listing> {
         if self.history.is_some() {
             return Some(Listing::NewestFirst);
@@ -32,7 +32,9 @@ impl Document {
         {
             return Some(Listing::OldestFirst);
         }
+        // One entry without a date leaves the order open.
         let dates: Option<Vec<Instant>> = self.entries.iter().map(|slice| slice.updated).collect();
+        // Two dates always rise or fall, so they prove nothing.
         let dates = dates.filter(|dates| dates.len() >= 3)?;
         let all = |follows: fn(&Instant, &Instant) -> bool| {
             dates
@@ -45,22 +47,22 @@ impl Document {
         all(|above, below| above > below).then_some(Listing::NewestFirst)
     }
 
-    /// Returns the order of the entries in the document's bytes, where the document shows it. It is the feed's:
-    /// documents that do not show it have the same.
+    /// Returns the order of the entries in the document's bytes, if the document proves it. One document's order
+    /// holds for its whole feed.
     pub fn shown_listing(&self) -> Option<Listing> {
         self.listing
     }
 
-    /// Takes the entries for what they are in a feed that lists the oldest first: the first one is the oldest
-    /// from here on, and counted last.
+    /// Reverses the entries of a document that lists the oldest first, so that index 0 is the newest.
     pub(crate) fn list_newest_first(&mut self) {
+        // A second call must not turn the entries back.
         if !self.oldest_first {
             self.entries.reverse();
             self.oldest_first = true;
         }
     }
 
-    /// Returns whether the entries are counted the other way round than they stand in the document's bytes.
+    /// Returns whether the entries have the reverse order of the document's bytes.
     pub(crate) fn is_turned(&self) -> bool {
         self.oldest_first
     }

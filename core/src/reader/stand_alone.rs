@@ -1,4 +1,4 @@
-//! An entry of a foreign feed as an element of its own: with what its feed says for it.
+//! Foreign entries as elements of their own, with the context of their feed.
 //!
 //! Pure.
 
@@ -11,10 +11,11 @@ use crate::entry::push_attribute;
 impl Document {
     /// Returns an entry as an element that stands alone.
     ///
-    /// Ours do as they are. One of a foreign feed gets the namespace declarations, the base, the language
-    /// and the authors that its feed has for it, unless it has its own.
+    /// Entries of our own feeds stand alone already. An entry of a foreign feed gets its feed's namespace
+    /// declarations, base, language and authors, unless the entry has its own.
     pub fn stand_alone(&self, index: usize) -> Option<Bytes> {
         let fragment = self.fragment(index)?;
+        // Entries with positions stand alone as they were stored.
         if self.history.is_some() || self.scope.is_empty() {
             return Some(fragment);
         }
@@ -31,6 +32,7 @@ impl Document {
             } else {
                 format!("xmlns:{prefix}")
             };
+            // The entry's own declaration overrides the feed's, and an attribute must not stand twice.
             if !matches!(tag.try_get_attribute(&attribute), Ok(Some(_))) {
                 push_attribute(&attribute, uri, &mut element);
             }
@@ -41,8 +43,10 @@ impl Document {
             }
         }
         let mut whole = element.into_bytes();
+        // `1 +` skips the `<` before the name; the entry's own attributes follow as they stand.
         whole.extend_from_slice(fragment.get(1 + name.len()..inside)?);
         let rest = fragment.get(inside..)?;
+        // An empty element has no inside to put authors into.
         if !rest.is_empty() && !names_author(rest) {
             for author in &self.authors {
                 whole.extend_from_slice(self.body.get(author.clone())?);
@@ -53,9 +57,10 @@ impl Document {
     }
 }
 
-/// Whether an entry, given from behind its start tag on, names an author, or a source that may.
+/// Returns whether an entry, given from behind its start tag on, names an author, or a source that may name one.
 fn names_author(children: &[u8]) -> bool {
     let mut reader = Reader::from_reader(children);
+    // The slice ends with the entry's end tag, whose start tag is not part of the slice.
     reader.config_mut().check_end_names = false;
     let mut depth = 0_u32;
     loop {

@@ -19,10 +19,10 @@ pub struct Bookmark {
     pub feed: String,
     /// The `atom:id` of the entry; `None` before the first entry of an empty feed.
     pub entry: Option<String>,
-    /// The entry's position, if the feed tells positions.
+    /// The entry's position; `None` in a plain feed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
-    /// The history hash after the entry, if the feed tells it.
+    /// The history hash after the entry; `None` in a plain feed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryHash>,
     /// The epoch of the document the entry was read in.
@@ -37,7 +37,7 @@ pub struct Bookmark {
     /// Plain feeds only: the entries shown and not handed over yet, of a consumer that stopped among them.
     #[serde(default, skip_serializing_if = "PendingEntries::is_empty")]
     pub pending: PendingEntries,
-    /// Whether the feed lists its oldest entry first, as far as it has shown.
+    /// Whether the feed lists its oldest entry first, as far as its documents show.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oldest_first: bool,
     /// The permanent URL of the document the entry was read in.
@@ -55,9 +55,9 @@ pub struct Bookmark {
 #[expect(clippy::large_enum_variant, reason = "one of it lives per walk")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With the first entry there ever was.
+    /// With the oldest entry of the feed.
     Oldest,
-    /// After the newest entry at the time of looking.
+    /// After the newest entry at the first look.
     Newest,
     /// With the first entry at or after an instant.
     Time(Instant),
@@ -67,7 +67,7 @@ pub enum Start {
     Bookmark(Bookmark),
 }
 
-/// What an answer can be recognised by later, so that nothing is sent twice.
+/// Validators of a response, for a later conditional request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Validators {
     /// The entity tag, exactly as the server sent it.

@@ -1,4 +1,4 @@
-//! Why a walk cannot go on.
+//! Reasons why a walk cannot go on.
 //!
 //! Pure.
 
@@ -6,35 +6,35 @@ use url::Url;
 
 use crate::feed::Position;
 
-/// Why a walk cannot go on.
+/// Reason why a walk cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WalkError {
-    /// The bookmarked entry is in no document of the feed. Delivering anything now would skip
-    /// entries silently; only a person can decide to start over.
+    /// The bookmarked entry is in no document of the feed. Delivering anything now would skip entries silently; only
+    /// a person can decide to start over.
     #[error("gap: entry {entry} is not in the feed")]
     Gap {
-        /// The entry that is gone.
+        /// The `atom:id` of the missing entry.
         entry: String,
     },
-    /// Entries of a plain feed were seen at a look, and were deleted before they were handed over.
+    /// A plain feed showed entries at a look, and deleted them before they were handed over.
     #[error(
         "gap: {entries} {} deleted from the feed before the consumer received {}",
         if *entries == 1 { "entry was" } else { "entries were" },
         if *entries == 1 { "it" } else { "them" }
     )]
     Deleted {
-        /// Their number.
+        /// Number of entries deleted before the consumer received them.
         entries: usize,
     },
     /// The feed at this URL is not the one the bookmark belongs to.
     #[error("another feed: {url} is {found}, and was {expected} before")]
     AnotherFeed {
-        /// Where the document came from.
+        /// URL that the document was retrieved from.
         url: Url,
         /// The feed's id in the bookmark, or in the documents before.
         expected: String,
-        /// The id found.
+        /// The `atom:id` in the retrieved document.
         found: String,
     },
     /// The same position has another history: the server was rolled back or rebuilt, or a document
@@ -43,55 +43,54 @@ pub enum WalkError {
         "history changed: {url} does not continue what was read before, at position {position}"
     )]
     HistoryChanged {
-        /// Where the document came from.
+        /// URL that the document was retrieved from.
         url: Url,
         /// The position at which the histories part.
         position: Position,
     },
-    /// A copy is older than what was read before, even when asked for past all caches.
+    /// A copy ends before the entries read earlier, even after a request past all caches.
     #[error("stale copy: {url} ends before what was read earlier")]
     Stale {
-        /// Where the copy came from.
+        /// URL that the copy was retrieved from.
         url: Url,
     },
-    /// A document that the archive links lead to does not exist (any more).
+    /// An archive link leads to a document that does not exist (any more).
     #[error("gap: there is no document at {url} any more")]
     Missing {
-        /// Where it should be.
+        /// URL of the missing document.
         url: Url,
     },
-    /// The links lead back to a document that was read already.
+    /// The links lead back to a document that the walk has read already.
     #[error("loop: the archive links lead to {url} twice")]
     Loop {
-        /// The document met twice.
+        /// URL of the document met twice.
         url: Url,
     },
-    /// The document given is not the recent one, and nothing leads there: its archive links lead to what
-    /// is newer.
+    /// The document given is not the recent one, and no link leads there: its archive links lead to newer documents.
     #[error("the archive links lead from the document given to newer ones: {url}")]
     Backwards {
-        /// Where they lead.
+        /// URL of the newer document.
         url: Url,
     },
     /// A plain feed's recent document has more entries than its bookmark may remember.
     #[error("{url} has more than {max} entries, and tells no positions")]
     TooManyEntries {
-        /// Where the document came from.
+        /// URL that the document was retrieved from.
         url: Url,
-        /// The bound.
+        /// The bound, [`KNOWN_WINDOW_MAX`](crate::limits::KNOWN_WINDOW_MAX).
         max: usize,
     },
     /// There are more documents than the walk may read.
     #[error("more than {max} documents")]
     TooMany {
-        /// The bound.
+        /// The bound on documents in one round, in either direction.
         max: usize,
     },
 }
 
 impl WalkError {
-    /// Returns whether entries have left the feed before they were handed over. A consumer can go on behind such
-    /// a gap with [`Replay::pass_gap`](super::Replay::pass_gap).
+    /// Returns whether entries left the feed before they were handed over. A consumer can go on behind such a gap
+    /// with [`Replay::pass_gap`](super::Replay::pass_gap).
     pub fn is_gap(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Entries of a plain feed that were handed over, and those that are to be.
+//! Entries of a plain feed that were handed over, and entries still to be handed over.
 //!
 //! Pure. A plain feed has no positions: an entry may be edited, move up, or be put in below newer ones.
 //! So a consumer remembers entries instead of a place: all of the recent document, and a bounded number of
@@ -30,11 +30,11 @@ const NO_DATE: i64 = i64::MIN;
 /// Novelty of an entry to a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coming {
-    /// It was not handed over.
+    /// The entry was not handed over.
     New,
-    /// It was, with an earlier `updated`.
+    /// The entry was handed over with an earlier `updated`.
     Revised,
-    /// It was, and was not revised since.
+    /// The entry was handed over, and was not revised since.
     Again,
 }
 
@@ -60,6 +60,7 @@ impl KnownEntries {
     pub(super) fn and(&self, records: &Records, index: usize) -> Self {
         let passed = records.0.get(index..).unwrap_or_default().iter().rev();
         let mut entries = Vec::with_capacity(self.0.len() + passed.len());
+        // `passed` runs oldest first, as a bookmark lists its entries.
         entries.extend_from_slice(&self.0);
         entries.extend(passed.flatten());
         Self(Arc::new(entries))
@@ -162,12 +163,12 @@ struct Entry {
     met: u64,
 }
 
-/// Entries besides those of the recent document that are remembered.
+/// Bounds on remembered entries besides those of the recent document.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// In a bookmark.
+    /// Most entries in a bookmark.
     pub(super) kept: usize,
-    /// While a consumer runs.
+    /// Most entries while a consumer runs; the memory holds up to twice as many between clean-ups.
     pub(super) running: usize,
 }
 
@@ -193,11 +194,11 @@ pub(super) struct Known {
     /// are read.
     window_before: HashSet<u64>,
     clock: u64,
-    /// Whether an entry that was handed over may be in here no more.
+    /// Whether the memory may have forgotten an entry that was handed over.
     is_partial: bool,
-    /// Entries that earlier rounds have shown and not handed over.
+    /// Entries that earlier rounds showed and did not hand over.
     owed: BTreeSet<u64>,
-    /// Entries that this round has shown and not handed over.
+    /// Entries that this round showed and did not hand over yet.
     shown: BTreeSet<u64>,
 }
 
@@ -217,9 +218,11 @@ impl Known {
         known.is_partial = entries.len() >= bounds.kept;
         for (id, updated) in entries.0.iter() {
             let updated = (*updated != NO_DATE).then(|| Instant::from_micros(*updated));
-            // The entries of a document are written down beside those known before: the later date counts.
+            // A bookmark lists the entries of a document beside those known before, so an id can stand twice: the
+            // later date counts.
             known.remember(*id, updated);
         }
+        // Twice, because a bookmark holds this window and the one before it.
         if known.entries.len() <= 2 * KNOWN_WINDOW_MAX {
             // The bookmark does not record which of them are in the recent document either.
             known.window_before = known.entries.keys().copied().collect();
@@ -227,7 +230,7 @@ impl Known {
         known
     }
 
-    /// Returns whether an entry may have been handed over although it is not known.
+    /// Returns whether the consumer may have received an entry that is not known.
     pub(super) fn is_partial(&self) -> bool {
         self.is_partial
     }
@@ -242,8 +245,9 @@ impl Known {
         key(document, index).is_some_and(|(id, _)| self.entries.contains_key(&id))
     }
 
-    /// Takes the recent document. Its entries are never forgotten after they were met.
+    /// Takes the recent document. The memory never forgets its entries after they were met.
     pub(super) fn look_at(&mut self, recent: &Document) {
+        // A second look in one round keeps the older window: its archives are not read yet.
         if self.window_before.is_empty() {
             self.window_before = std::mem::take(&mut self.window);
         }
@@ -261,23 +265,24 @@ impl Known {
         self.shown.clear();
     }
 
-    /// Notes an entry that is to be handed over.
+    /// Notes an entry of the way ahead, which the walk is to hand over.
     pub(super) fn show(&mut self, document: &Document, index: usize) {
         self.shown.extend(key(document, index).map(|(id, _)| id));
     }
 
-    /// Returns whether a document lacks an entry that earlier rounds have shown and not handed over.
+    /// Returns whether a document lacks an entry that earlier rounds showed and did not hand over.
     pub(super) fn lacks_owed(&self, document: &Document) -> bool {
         lacks(&self.owed, document)
     }
 
-    /// Returns whether a document lacks an entry that this round has shown and not handed over.
+    /// Returns whether a document lacks an entry that this round showed and did not hand over.
     pub(super) fn lacks_shown(&self, document: &Document) -> bool {
         lacks(&self.shown, document)
     }
 
-    /// Returns whether a document's entry was shown and not handed over.
+    /// Returns whether a round showed a document's entry and did not hand it over.
     pub(super) fn is_pending(&self, document: &Document, index: usize) -> bool {
+        // Both sets are empty in most rounds, and hashing each id would be wasted.
         if self.owed.is_empty() && self.shown.is_empty() {
             return false;
         }
@@ -285,13 +290,14 @@ impl Known {
         id.is_some_and(|id| self.owed.contains(&id) || self.shown.contains(&id))
     }
 
-    /// Returns the entries that were shown and not handed over.
+    /// Returns the entries shown and not handed over, at most [`KNOWN_WINDOW_MAX`].
     pub(super) fn pending(&self) -> PendingEntries {
+        // `difference` leaves out repeats: an id may be in both sets.
         let all = self.owed.iter().chain(self.shown.difference(&self.owed));
         PendingEntries(Arc::new(all.take(KNOWN_WINDOW_MAX).copied().collect()))
     }
 
-    /// Owes no entry any more.
+    /// Clears the entries owed, after a gap that the consumer accepted.
     pub(super) fn forgive(&mut self) {
         self.owed.clear();
         self.shown.clear();
@@ -304,6 +310,7 @@ impl Known {
         };
         match self.entries.get(&id) {
             None => Coming::New,
+            // `None` is before every date, so an entry that gains a date counts as revised.
             Some(before) if before.updated < updated => Coming::Revised,
             Some(_) => Coming::Again,
         }
@@ -325,6 +332,7 @@ impl Known {
         let live = |item: &&(u64, u64)| self.is_live(item);
         let mut besides = 0;
         let mut kept: Vec<(u64, i64)> = vec![];
+        // Newest meetings first, so that the bound drops the entries that were met first.
         for (id, _) in self.order.iter().rev().filter(live) {
             if !self.window.contains(id) && !self.window_before.contains(id) {
                 besides += 1;
@@ -341,10 +349,12 @@ impl Known {
 
     fn remember(&mut self, id: u64, updated: Option<Instant>) {
         let before = self.entries.get(&id).and_then(|entry| entry.updated);
+        // An older copy of a document must not turn the date back.
         let updated = before.max(updated);
         self.clock += 1;
         let met = self.clock;
         self.entries.insert(id, Entry { updated, met });
+        // The older pair stays in the queue until `forget`; `is_live` passes it over.
         self.order.push_back((id, met));
     }
 
@@ -355,10 +365,12 @@ impl Known {
     /// Keeps within the bound by forgetting the entries that were met first.
     fn forget(&mut self) {
         let window = self.window.len() + self.window_before.len();
+        // Cleaning at twice the bound makes the cost of a sweep constant per entry met.
         if self.order.len() > 2 * (self.bounds.running + window) {
             let entries = &self.entries;
             let in_window = |id: &u64| self.window.contains(id) || self.window_before.contains(id);
             let mut spare = entries.len().saturating_sub(self.bounds.running);
+            // The list avoids changing `entries` while `retain` borrows them.
             let mut gone = vec![];
             self.order.retain(|(id, met)| {
                 let live = entries.get(id).is_some_and(|entry| entry.met == *met);
@@ -369,6 +381,7 @@ impl Known {
                 }
                 live && !goes
             });
+            // From now on an unknown entry may be an old one.
             self.is_partial |= !gone.is_empty();
             for id in gone {
                 self.entries.remove(&id);
@@ -388,6 +401,7 @@ fn lacks(entries: &BTreeSet<u64>, document: &Document) -> bool {
 
 /// Returns the hash of an entry's id, and its date.
 fn key(document: &Document, index: usize) -> Option<(u64, Option<Instant>)> {
+    // Bookmarks store 8 bytes of the digest; `half` returns 16.
     let id = document.entry(index)?.id;
     let digest = Digest::of(id.as_bytes()).half();
     let first = digest.first_chunk().expect("16 bytes begin with 8");

@@ -1,4 +1,4 @@
-//! Where entries stand: positions, hashes and times of a document's entries.
+//! Places of a document's entries: positions, hashes and times.
 //!
 //! Pure.
 
@@ -18,6 +18,7 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
         epoch: document.epoch,
         oldest_first: document.is_turned(),
         document: Some(url.clone()),
+        // A feed with positions finds its place by position; only a plain feed compares archive links.
         archive: document
             .link("prev-archive")
             .filter(|_| document.history.is_none())
@@ -30,8 +31,8 @@ pub(super) fn count(entries: usize) -> u64 {
     u64::try_from(entries).expect("a document has fewer than 2^64 entries")
 }
 
-/// Returns whether all entries of a document are dated before an instant. The date of the document is not asked:
-/// it is that of a commit, and entries may be dated later. Only where there is no entry, it is all there is.
+/// Returns whether all entries of a document are dated before an instant. The document's own date is that of a
+/// commit, and entries may be dated later. It counts only where there is no entry.
 pub(super) fn is_before(document: &Document, instant: Instant) -> bool {
     let before = |updated: Option<Instant>| updated.is_some_and(|updated| updated < instant);
     if document.is_empty() {
@@ -40,17 +41,18 @@ pub(super) fn is_before(document: &Document, instant: Instant) -> bool {
     (0..document.len()).all(|index| before(document.updated_of(index)))
 }
 
-/// Returns the position after the document's newest entry, if the document tells positions.
+/// Returns the position after the document's newest entry; `None` for a document without positions.
 pub(super) fn end_of(document: &Document) -> Option<Position> {
     document
         .history
         .map(|(first, _)| Position(first.0 + count(document.len())))
 }
 
-/// Returns the position of a document's newest entry and the history hash after it, if the document
-/// tells them.
+/// Returns the position of a document's newest entry and the history hash after it; `None` for a document without
+/// positions or entries.
 pub(super) fn newest_place(document: &Document) -> Option<(Position, HistoryHash)> {
     let (first, before) = document.history?;
+    // An empty document has no newest entry.
     let newest = count(document.len()).checked_sub(1)?;
     let history = hash_entries(document, before, document.len());
     Some((Position(first.0 + newest), history))
@@ -58,6 +60,7 @@ pub(super) fn newest_place(document: &Document) -> Option<(Position, HistoryHash
 
 /// Returns the history hash after the `oldest` oldest entries of a document.
 pub(super) fn hash_entries(document: &Document, before: HistoryHash, oldest: usize) -> HistoryHash {
+    // Documents list the newest entry first, and the hash extends oldest first.
     let indices = (document.len().saturating_sub(oldest)..document.len()).rev();
     let entries = indices.filter_map(|index| document.entry(index));
     entries.fold(before, |hash, entry| hash.extend(entry.fragment))

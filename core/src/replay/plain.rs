@@ -29,20 +29,20 @@ use crate::{
 /// How often a walk goes back again because documents were cut meanwhile, before it is a loop.
 const LOOKS_BETWEEN_MAX: u32 = 8;
 
-/// Direction of a feed's archive links.
+/// Direction of a feed's archive links, found at the look at the recent document.
 #[derive(Clone, Copy, Debug, Default)]
 enum Direction {
     /// `prev-archive` leads to older documents (RFC 5005).
     #[default]
     AsNamed,
-    /// The other way round.
+    /// `prev-archive` leads to newer documents (Atom Hopper).
     Inverted {
-        /// The feed-level `updated` of the document behind (towards the newest).
+        /// The feed-level `updated` of the document read before this one, which is the newer one.
         behind: Option<Instant>,
     },
 }
 
-/// Where the walk stands.
+/// State of the walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// Before the look at the recent document.
@@ -51,32 +51,32 @@ enum State {
     Back { url: Url },
     /// Handing over, document by document.
     Forward { url: Url },
-    /// Everything there was is handed over.
+    /// Every document is handed over.
     Done,
 }
 
-/// The document passed last.
+/// Document whose entries the walk passed last.
 #[derive(Clone, Debug)]
 struct Passed {
     asked: Url,
     url: Url,
-    /// Whether nothing can have been added to it since it was read.
+    /// Whether the document cannot have gained entries since the walk read it.
     closed: bool,
 }
 
-/// Where a document stands to the place to begin at.
+/// Position of a document relative to the place to begin at.
 enum Standing {
-    /// Everything in it, and behind it, is old.
+    /// Everything in the document, and behind it, is old.
     Before,
-    /// It holds the place: the entry at this index, and all older ones, are old.
+    /// The document holds the place: the entry at this index, and all older ones, are old.
     Holds(usize),
-    /// Everything in it that is not known is new, and everything behind it is old.
+    /// Every unknown entry of the document is new, and everything behind the document is old.
     Begins,
-    /// The place is farther back.
+    /// The place is in an older document.
     Behind,
 }
 
-/// One catching-up of a plain feed.
+/// One round of a plain feed.
 #[expect(clippy::struct_excessive_bools, reason = "five independent facts")]
 #[derive(Debug)]
 pub(super) struct PlainWalk {
@@ -86,23 +86,23 @@ pub(super) struct PlainWalk {
     place: Option<Bookmark>,
     known: Known,
     state: State,
-    /// Whether the document asked for was asked for before, so that caches must be passed by.
+    /// Whether the walk requested this document before, so that the next request must bypass caches.
     again: bool,
     /// The documents to hand over, the oldest last.
     way: Vec<Url>,
-    /// How many of these, from the newest on, are not newer than one that has a known entry.
+    /// Number of documents in `way`, from the newest on, that are not newer than one that has a known entry.
     anchored: Option<usize>,
     /// The documents handed over.
     read: HashSet<Url>,
     passed: Option<Passed>,
-    /// The recent document as the way back began with it.
+    /// The recent document at the moment the way back began.
     looked: Option<Box<(Document, Url)>>,
     looks_between: u32,
-    /// Whether the recent document was looked at past all caches, because the place was not found.
+    /// Whether the walk already requested the recent document past all caches because the place was missing.
     looked_again: bool,
     /// Whether any document was marked closed. In such a feed, an unmarked document is open.
     meets_closed: bool,
-    /// Whether the way back has come to the place.
+    /// Whether the way back has reached the place.
     meets_place: bool,
     /// Whether to go on where a document or the place is missing.
     lenient: bool,
@@ -127,6 +127,7 @@ impl PlainWalk {
             Start::Bookmark(place) if place.entry.is_some() => Some(place.clone()),
             _ => None,
         };
+        // A bookmark without an entry was written in an empty feed, so every entry is new.
         let start = match start {
             Start::Bookmark(Bookmark { entry: None, .. }) => Start::Oldest,
             // An old bookmark without remembered entries, or one from when the feed still had positions.
@@ -156,6 +157,7 @@ impl PlainWalk {
             revisions: false,
             feed: None,
             direction: Direction::default(),
+            // A turned feed stays turned, even if the documents of this round do not show their order.
             listing: turned.then_some(Listing::OldestFirst),
             visited: HashSet::new(),
             visited_bytes: 0,
@@ -300,6 +302,7 @@ impl PlainWalk {
         mut document: Document,
         url: &Url,
     ) -> Result<Option<Run>, WalkError> {
+        // The order matters: `check_feed` and the look need links and entries in their true direction.
         self.right_links(&mut document, url)?;
         self.right_order(&mut document);
         self.check_feed(&document, url)?;
@@ -315,6 +318,7 @@ impl PlainWalk {
 
     /// The look at the recent document: is there anything behind it that is not known?
     fn look(&mut self, mut document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        // A bookmark must remember every entry of the recent document, or a restart would hand them over again.
         if document.len() > KNOWN_WINDOW_MAX {
             return Err(WalkError::TooManyEntries {
                 url: url.clone(),
@@ -322,6 +326,7 @@ impl PlainWalk {
             });
         }
         self.known.look_at(&document);
+        // An earlier copy in this round may have shown entries that this copy has lost.
         self.known.look_anew();
         let asked = self.recent.clone();
         let lacks_owed = self.known.lacks_owed(&document);
@@ -331,14 +336,16 @@ impl PlainWalk {
         }
         self.keep_link(&mut document);
         let previous = document.link("prev-archive").cloned();
+        // Entries may have come and gone unseen: the walk looks once more, and then reports a gap.
         if self.has_slid(&document, url, &asked) {
             return self.not_found(Some((document, asked)), url);
         }
         if !matches!(self.start, Start::Entry(_)) {
-            // With an id only, an old copy may show entries from before the one to begin after.
+            // With an id only, an old copy may show entries from before the place.
             self.show(&document, document.len());
         }
         let begin_at = match (self.standing(&document, url, &asked), &previous) {
+            // An empty recent document has no newest entry; the archive behind it has.
             (Standing::Before, Some(previous)) if document.is_empty() => {
                 self.way.push(asked);
                 return self.go_back(previous.clone()).map(|()| None);
@@ -368,8 +375,8 @@ impl PlainWalk {
         Ok(Some(run))
     }
 
-    /// Keeps the link to the newest archive where the recent document has lost it. Else the next look would take all
-    /// archives for new.
+    /// Keeps the link to the newest archive where the recent document has lost it. Without the link, the next look
+    /// would take all archives for new.
     fn keep_link(&self, recent: &mut Document) {
         if recent.link("prev-archive").is_some() {
             return;
@@ -381,8 +388,8 @@ impl PlainWalk {
         }
     }
 
-    /// Whether the recent document leads to the same archive as at the last look, and all its entries of then have
-    /// left it: some may have come and gone between.
+    /// Whether the recent document leads to the same archive as at the last look, and none of its entries of then is
+    /// left. Entries may have come and gone between.
     fn has_slid(&self, document: &Document, url: &Url, asked: &Url) -> bool {
         let Some(place) = self.place.as_ref().filter(|place| place.archive.is_some()) else {
             return false;
@@ -402,6 +409,7 @@ impl PlainWalk {
         let has_lost = document.is_empty()
             || place.archive.is_some() && document.link("prev-archive").is_none();
         let mut known = (0..document.len()).map(|index| self.known.has(document, index));
+        // Both searches share the iterator: the second one only sees entries below the first known one.
         let has_gap = known.by_ref().any(|known| known) && known.any(|known| !known);
         has_lost || has_gap || matches!(self.standing(document, url, asked), Standing::Behind)
     }
@@ -417,6 +425,7 @@ impl PlainWalk {
 
     fn anchor(&mut self, document: &Document) {
         if self.known.has_any_of(document) {
+            // `+ 1` counts this document, which the caller pushes next.
             self.anchored = Some(self.way.len() + 1);
         }
     }
@@ -446,6 +455,8 @@ impl PlainWalk {
                 }
             }
             Start::Bookmark(place) => {
+                // The recent document compares by its archive link, because its own URL has new contents at each
+                // look.
                 if self.state == State::Looking {
                     return match (previous, place.archive.as_ref()) {
                         (None, _) if self.is_unknown(document) => Standing::Behind,
@@ -460,7 +471,8 @@ impl PlainWalk {
                 } else if is_read || is(place.archive.as_ref()) {
                     Standing::Before
                 } else if previous == place.archive.as_ref() {
-                    // Everything behind it is old: nobody asks for it, and it need not be there any more.
+                    // Everything behind the document is old, so no request for it is needed, and the server may have
+                    // removed it.
                     Standing::Begins
                 } else {
                     Standing::Behind
@@ -475,13 +487,14 @@ impl PlainWalk {
         url: &Url,
         asked: Url,
     ) -> Result<Option<Run>, WalkError> {
-        // A copy from when it was open, although there are newer documents.
+        // A copy without the closed mark, although newer documents exist, is from when the document was open.
         let seeks_place = matches!(self.start, Start::Entry(_) | Start::Bookmark(_));
         if (self.meets_closed || seeks_place) && !is_closed(&document) && !self.again {
             self.again = true;
             return Ok(None);
         }
         let is_read = self.read.contains(url) || self.read.contains(&asked);
+        // The walk handed this document over in this round, so nothing in it is new.
         let standing = if is_read {
             Standing::Before
         } else {
@@ -495,7 +508,7 @@ impl PlainWalk {
                 if is_passed {
                     self.pass_over(&document, 0, url);
                 }
-                // Documents behind the place of a bookmark are never read again: their entries may be forgotten.
+                // The walk never reads documents behind a bookmark's place again: their entries may be forgotten.
                 let closed = !is_passed || is_closed(&document);
                 self.note_passed(asked, url, closed);
                 self.go_forward();
@@ -508,6 +521,7 @@ impl PlainWalk {
                 Ok(None)
             }
             (Standing::Begins, _) => {
+                // Below the place everything is known, so the way forward begins with this document.
                 self.meets_place = true;
                 self.way.push(asked);
                 self.go_forward();
@@ -525,8 +539,8 @@ impl PlainWalk {
         }
     }
 
-    /// The place is in none of the documents: they have other URLs now, or the entries are gone. A stale copy of
-    /// the recent document can hide it, so the walk requests that document once more past all caches.
+    /// Handles a place that is in none of the documents: they have other URLs now, or the entries are gone. A stale
+    /// copy of the recent document can hide the place, so the walk requests that document once more past all caches.
     fn not_found(
         &mut self,
         at_hand: Option<(Document, Url)>,
@@ -534,6 +548,7 @@ impl PlainWalk {
     ) -> Result<Option<Run>, WalkError> {
         if !self.looked_again {
             self.looked_again = true;
+            // The way so far came through copies that may be stale.
             self.way.clear();
             self.anchored = None;
             self.forget_visited();
@@ -544,7 +559,7 @@ impl PlainWalk {
         let is_entry = matches!(self.start, Start::Entry(_));
         match (self.anchored, is_entry) {
             (Some(anchored), false) => {
-                // Everything behind the oldest document with a known entry was handed over.
+                // An earlier round handed over everything behind the oldest document with a known entry.
                 if let Some((_, asked)) = at_hand {
                     self.way.push(asked);
                 }
@@ -553,6 +568,7 @@ impl PlainWalk {
             _ if !self.lenient => return Err(self.gap()),
             _ => {
                 if let Some((document, asked)) = at_hand {
+                    // A lenient walk goes on with the recent document at hand: no way back has begun.
                     if self.state == State::Looking {
                         let run = self.hand_over(document, url, &asked)?;
                         self.state = State::Done;
@@ -585,6 +601,8 @@ impl PlainWalk {
         let follows = |passed: &Passed| {
             previous.as_ref() == Some(&passed.asked) || previous.as_ref() == Some(&passed.url)
         };
+        // Each cut during the walk costs one more way back. The counter stops a feed that cuts faster than the walk
+        // reads.
         let mut add_looks = || {
             self.looks_between += 1;
             if self.looks_between > LOOKS_BETWEEN_MAX {
@@ -594,7 +612,7 @@ impl PlainWalk {
         };
         if let Some(passed) = self.passed.as_mut() {
             if passed.url != *url && follows(passed) && !passed.closed {
-                // It may have gained entries between the time it was read and the time this one followed.
+                // The document may have gained entries between its reading and the cut that this document shows.
                 passed.closed = true;
                 let passed = passed.asked.clone();
                 self.way.push(asked);
@@ -605,7 +623,7 @@ impl PlainWalk {
             let is_cut = passed.url != *url && !follows(passed);
             let between = previous.filter(|previous| !self.read.contains(previous));
             if let Some(between) = between.filter(|_| is_cut && is_recent) {
-                // Documents were cut since the way back began here.
+                // The publisher cut documents after the way back began here.
                 add_looks()?;
                 self.way.push(asked);
                 self.forget_visited();
@@ -616,7 +634,8 @@ impl PlainWalk {
             let looked = self.looked.take();
             if let Some(looked) = looked.filter(|_| self.known.lacks_shown(&document)) {
                 let (looked, at) = *looked;
-                // Entries were deleted during the walk, so they come from the copy that showed them.
+                // The publisher deleted entries during the walk, so they come from the copy that showed them.
+                // The copy of the look is not the end of the way: `passed` must still name the document before it.
                 let passed = self.passed.clone();
                 let run = self.hand_over(looked, &at, &asked)?;
                 self.passed = passed;
@@ -631,6 +650,7 @@ impl PlainWalk {
     }
 
     fn note_passed(&mut self, asked: Url, url: &Url, closed: bool) {
+        // Links may name either URL of a redirect, so both count as read.
         self.read.extend([url.clone(), asked.clone()]);
         self.passed = Some(Passed {
             asked,
@@ -639,8 +659,9 @@ impl PlainWalk {
         });
     }
 
-    /// Takes the entries of a document from `index` down for known.
+    /// Marks the entries of a document from `index` down as known.
     fn pass_over(&mut self, document: &Document, index: usize, url: &Url) {
+        // Oldest first, so that the memory forgets the oldest entries first.
         for index in (index..document.len()).rev() {
             self.known.meet(document, index);
         }
@@ -650,7 +671,7 @@ impl PlainWalk {
         self.begin(document);
     }
 
-    /// Has a place even where there is no entry yet.
+    /// Sets a place even where there is no entry yet.
     fn begin(&mut self, document: &Document) {
         self.last.get_or_insert_with(|| Bookmark {
             feed: document.feed.clone(),
@@ -670,13 +691,16 @@ impl PlainWalk {
             .passed
             .as_ref()
             .is_some_and(|passed| passed.url == *url || passed.asked == *asked);
+        // A document that was passed as closed stays closed, even if this copy lacks the mark.
         let closed =
             is_closed(&document) || again && self.passed.as_ref().is_some_and(|p| p.closed);
         self.note_passed(asked.clone(), url, closed);
+        // Memory as of the document's beginning: `Run::bookmark` adds the entries up to each accepted one.
         let before = self.known.kept();
         let first = self.first_new(&document, asked);
         self.show(&document, first);
         let mut entries = vec![];
+        // Documents list the newest entry first; the consumer receives the oldest first.
         for index in (0..document.len()).rev() {
             if self.is_wanted(&document, index, first) {
                 if self.begins_after.is_none() {
@@ -684,11 +708,13 @@ impl PlainWalk {
                 }
                 entries.push(RunEntry { index, place: None });
             }
+            // From here on, another entry with this id in the document counts as a repeat or a revision.
             self.known.meet(&document, index);
         }
         if !document.is_empty() {
             self.last = Self::bookmark_at(&document, 0, url);
         } else if let Some(last) = &mut self.last {
+            // An empty recent document has no entry to stand at, but its archive link is the place of the next look.
             last.archive = document.link("prev-archive").cloned();
         }
         self.begin(&document);
@@ -718,7 +744,7 @@ impl PlainWalk {
     fn is_wanted(&self, document: &Document, index: usize, first: usize) -> bool {
         match self.known.coming(document, index) {
             Coming::New => {
-                // An entry that was shown and not handed over is new wherever it stands.
+                // A shown entry that was not handed over is new wherever it stands.
                 let is_new = index < first || self.known.is_pending(document, index);
                 is_new && self.is_in_time(document, index)
             }
@@ -734,7 +760,7 @@ impl PlainWalk {
     fn first_new(&self, document: &Document, asked: &Url) -> usize {
         let place = self.place.as_ref();
         let is_place = place.is_some_and(|place| place.document.as_ref() == Some(asked));
-        // Entries newer than the place were in the recent document then, and are remembered, or they are new.
+        // Entries newer than the place were in the recent document then, so they are remembered, or they are new.
         let is_newer = self.meets_place || is_place || *asked == self.recent;
         if is_newer || !self.known.is_partial() {
             return document.len();
@@ -746,6 +772,7 @@ impl PlainWalk {
     fn is_in_time(&self, document: &Document, index: usize) -> bool {
         let updated = document.updated_of(index);
         let dates = self.seeking.zip(updated);
+        // An entry without a date cannot be before the time, so it is handed over.
         dates.is_none_or(|(time, updated)| updated >= time)
     }
 
@@ -769,6 +796,7 @@ impl PlainWalk {
     }
 
     fn go_back(&mut self, url: Url) -> Result<(), WalkError> {
+        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX` bytes.
         self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
         if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
             return Err(WalkError::TooMany {
@@ -782,9 +810,10 @@ impl PlainWalk {
         Ok(())
     }
 
-    /// Goes on to the oldest document that is not handed over yet. The recent one is asked for past all
-    /// caches: no older copy of it may be the end.
+    /// Goes on to the oldest document that is not handed over yet. The walk requests the recent document past all
+    /// caches, because an older copy of it must not be the end.
     fn go_forward(&mut self) {
+        // The way back visited the same URLs, and meeting them on the way forward is no loop.
         self.forget_visited();
         match self.way.pop() {
             Some(url) => {
@@ -807,6 +836,7 @@ impl PlainWalk {
         if self.state == State::Looking {
             let leads = |rel| document.link(rel).is_some();
             let only_next = leads("next-archive") && !leads("prev-archive");
+            // A closed document with only a "next" archive is the oldest one of a feed whose links are right.
             if only_next && !document.archived {
                 self.direction = Direction::Inverted { behind: None };
             }
@@ -815,7 +845,8 @@ impl PlainWalk {
             return Ok(());
         };
         document.swap_archive_links();
-        // Unless it is the oldest document of a feed that has them right: then they lead to newer ones.
+        // The oldest document of a feed with right links also has only a "next" one. Then the swapped links lead to
+        // newer documents, which rising dates reveal.
         let back = matches!(self.state, State::Looking | State::Back { .. });
         let newer = behind.zip(document.updated);
         if back && newer.is_some_and(|(behind, updated)| updated > behind) {
@@ -826,10 +857,11 @@ impl PlainWalk {
         Ok(())
     }
 
-    /// Takes the entries of a document in their true order: the one that it shows itself, or else the one that
-    /// the recent document has shown last. It only decides in which order entries are handed over.
+    /// Puts the entries of a document into their true order: the order that the document shows, or else the one that
+    /// the recent document showed last. The order only decides in which sequence entries are handed over.
     fn right_order(&mut self, document: &mut Document) {
         let shown = document.shown_listing();
+        // Only the recent document may change the feed's order: dates can rise in one odd archive by chance.
         self.listing = match self.state {
             State::Looking => shown.or(self.listing),
             _ => self.listing.or(shown),
@@ -840,6 +872,7 @@ impl PlainWalk {
     }
 
     fn check_feed(&self, document: &Document, url: &Url) -> Result<(), WalkError> {
+        // Without a bookmark, the first document of the walk fixes the feed.
         let known = self.place.as_ref().map(|place| &place.feed);
         let other = |known: &&String| !is_same_feed(known, document);
         match known.or(self.feed.as_ref()).filter(other) {

@@ -1,4 +1,4 @@
-//! Round after round of catching up, each from where the last one ended.
+//! Rounds of catching up, each from the end of the last one.
 //!
 //! Pure.
 
@@ -38,20 +38,20 @@ use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, rea
 /// ```
 #[derive(Debug)]
 pub struct Replay {
-    /// The URL given, until the recent document's own is known.
+    /// The URL given at first; the recent document's own URL once known.
     recent: Url,
     start: Start,
-    /// The instant to begin at, while no entry at or after it was met.
+    /// Instant to begin at; `None` once an entry dated at or after it was met.
     seeking: Option<Instant>,
-    /// Recognises the recent document as long as nothing newer was seen.
+    /// Validators of the recent document, as long as no round has seen a newer entry.
     known: Validators,
     round: Round,
-    /// The newest entry of the recent document when last looked at, and what recognises it.
+    /// The newest entry of the recent document at the last look, and the validators of that document.
     newest: Option<(String, Validators)>,
-    /// Whether a link to the recent document was followed already.
+    /// Whether the replay has already followed a link to the recent document.
     led_on: bool,
     documents_max: usize,
-    /// Entries of a plain feed that were handed over.
+    /// The consumer's memory of a plain feed between rounds; `None` until a plain round ends.
     plain: Option<Known>,
     bounds: Bounds,
     /// Whether to go on from the oldest entry left if the place or a document is missing.
@@ -106,9 +106,9 @@ impl Replay {
         }
     }
 
-    /// Sets whether revised entries of plain feeds (same id, later `updated`) are handed over again (FH-13); off
-    /// by default. An entry with an unchanged date never is. A running consumer recognises the last 100,000
-    /// entries; a restarted one the entries of the recent document and 1,000 others.
+    /// Sets whether revised entries of plain feeds (same id, later `updated`) are handed over again (FH-13); off by
+    /// default. An entry with an unchanged date never is. A running consumer recognises the last 100,000 entries; a
+    /// restarted one the entries of the recent document and 1,000 others.
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
@@ -119,8 +119,8 @@ impl Replay {
         Self { bounds, ..self }
     }
 
-    /// Takes a 404 for the feed's URL, and returns whether to wait for the feed: not if the consumer has a place
-    /// in it. `Start::Newest` then begins at `since`, so a short absence does not hand over the whole history.
+    /// Handles a 404 for the feed's URL, and returns whether to wait for the feed: not if the consumer has a place in
+    /// it. `Start::Newest` then begins at `since`, so a short absence does not hand over the whole history.
     ///
     /// # Examples
     ///
@@ -134,14 +134,15 @@ impl Replay {
     /// # Ok::<(), url::ParseError>(())
     /// ```
     pub fn wait_for_feed(&mut self, since: Instant) -> bool {
+        // Entries published before the feed first answers are new to this consumer.
         if matches!(self.start, Start::Newest) {
             self.start = Start::Time(since);
         }
         matches!(self.start, Start::Oldest | Start::Time(_))
     }
 
-    /// Goes on from the oldest entry left if the place, a document or an entry that was owed has left the feed. The
-    /// entries between are lost. Applies until the end of this round.
+    /// Goes on from the oldest entry left if the place, a document or an owed entry has left the feed. The entries
+    /// between are lost. Applies until the end of this round.
     ///
     /// # Examples
     ///
@@ -179,6 +180,7 @@ impl Replay {
         let place = match round {
             Round::Walking(walk) => walk.bookmark().cloned(),
             Round::Plain(walk) => {
+                // `lenient` forgives the owed entries, so the bookmark after it must not list them.
                 let walk = walk.lenient(true);
                 let place = walk.bookmark();
                 self.plain = Some(walk.into_known());
@@ -186,6 +188,7 @@ impl Replay {
             }
             Round::Looking => None,
         };
+        // A 304 would end the new round at once, with the gap still open.
         self.known = Validators::default();
         self.newest = None;
         if let Some(place) = place {
@@ -193,7 +196,7 @@ impl Replay {
         }
     }
 
-    /// Returns what to fetch next, or `None` when caught up with what there was at the first look.
+    /// Returns the next request, or `None` when caught up with the newest entry of the first look.
     pub fn ask(&self) -> Option<Ask> {
         match &self.round {
             Round::Walking(walk) => walk.ask(),
@@ -208,18 +211,19 @@ impl Replay {
         }
     }
 
-    /// Returns whether the feed has no positions, as far as is known.
+    /// Returns whether the feed has no positions, as far as its documents have shown.
     pub fn is_plain(&self) -> bool {
         match (&self.round, &self.start) {
             (Round::Plain(_), _) => true,
+            // A round that only learned of a 304 walks without a document, so the bookmark shows the kind of feed.
             (Round::Walking(_), Start::Bookmark(place)) => place.known.is_some(),
             (Round::Looking, _) => self.plain.is_some(),
             (Round::Walking(_), _) => false,
         }
     }
 
-    /// Returns how many entries are left to hand over in this round, where documents tell positions and
-    /// the way leads forward.
+    /// Returns the number of entries left in this round; `None` unless documents have positions and the way leads
+    /// forward.
     pub fn left(&self) -> Option<u64> {
         match &self.round {
             Round::Walking(walk) => walk.left(),
@@ -227,7 +231,7 @@ impl Replay {
         }
     }
 
-    /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
+    /// Takes the requested document, retrieved from `url`, and returns its entries to hand over.
     ///
     /// # Errors
     ///
@@ -240,16 +244,20 @@ impl Replay {
         validators: Validators,
     ) -> Result<Option<Run>, WalkError> {
         if matches!(self.round, Round::Looking) {
+            // Validators of the first URL do not fit the recent document.
             if let Some(recent) = self.leads_to(&document, url) {
                 self.led_on = true;
                 self.known = Validators::default();
                 self.recent = recent;
                 return Ok(None);
             }
+            // The final URL replaces the one given, so later rounds save the redirect.
             self.recent = url.clone();
             self.round = self.begin(document.history.is_some());
         }
+        // The walk consumes the document, so its newest id is copied first.
         let newest = document.entry(0).map(|entry| entry.id.to_owned());
+        // The request is read before `take`, which moves the walk on.
         let ask = self.ask();
         let (run, is_recent) = match &mut self.round {
             Round::Walking(walk) => {
@@ -257,6 +265,8 @@ impl Replay {
                 (walk.take(document, url)?, is_recent)
             }
             Round::Plain(walk) => {
+                // A plain walk may request the recent document again on its way forward, so the URL decides, not the
+                // kind.
                 let is_recent = ask.is_some_and(|ask| ask.url == self.recent);
                 (walk.take(document, url)?, is_recent)
             }
@@ -268,7 +278,7 @@ impl Replay {
         Ok(run)
     }
 
-    /// Begins a round in a feed with or without positions.
+    /// Starts a round in a feed with positions (`numbered`) or a plain one.
     fn begin(&mut self, numbered: bool) -> Round {
         let (recent, start) = (self.recent.clone(), self.start.clone());
         if numbered {
@@ -278,6 +288,7 @@ impl Replay {
                 .documents_max(self.documents_max);
             return Round::Walking(walk);
         }
+        // The running memory holds more entries than a bookmark does.
         let known = self.plain.take();
         let known = known.unwrap_or_else(|| Known::at(&start, self.bounds));
         let walk = PlainWalk::new(recent, start, known)
@@ -288,7 +299,7 @@ impl Replay {
         Round::Plain(walk)
     }
 
-    /// Takes the index block that was asked for, retrieved from `url`.
+    /// Takes the requested index block, retrieved from `url`.
     ///
     /// # Errors
     ///
@@ -300,21 +311,22 @@ impl Replay {
         }
     }
 
-    /// Takes the news that the recent document has not changed since its newest entry was passed.
+    /// Handles a 304: the recent document has not changed since its newest entry was passed.
     pub fn not_modified(&mut self) {
         if matches!(self.round, Round::Looking) {
+            // The kind of feed does not matter here: the walk ends before it takes a document.
             let mut walk = Walk::new(self.recent.clone(), self.start.clone()).seek(self.seeking);
             walk.not_modified();
             self.round = Round::Walking(walk);
         }
     }
 
-    /// Takes the news that what was asked for does not exist (any more), or, if it was optional,
-    /// cannot be had.
+    /// Handles a requested document or index block that does not exist (any more), or an optional one that is
+    /// unavailable.
     ///
     /// # Errors
     ///
-    /// [`WalkError::Missing`] if there is no other way.
+    /// [`WalkError::Missing`] if the walk has no other way.
     pub fn missing(&mut self) -> Result<(), WalkError> {
         match &mut self.round {
             Round::Walking(walk) => walk.missing(),
@@ -325,8 +337,8 @@ impl Replay {
         }
     }
 
-    /// Returns the place right before the first entry handed over in this round; `None` while none
-    /// was. Where there is nothing to hand over, it is where the round ended.
+    /// Returns the place right before the first entry handed over in this round; `None` while none was. Where a round
+    /// hands over nothing, the place is the round's end.
     pub fn begins_after(&self) -> Option<Bookmark> {
         match &self.round {
             Round::Walking(walk) => walk.begins_after(),
@@ -335,17 +347,18 @@ impl Replay {
         }
     }
 
-    /// Begins the next round where this one ended, and returns that place: the bookmark of a consumer
-    /// that accepted everything.
+    /// Starts the next round where this one ended, and returns that place: the bookmark of a consumer that accepted
+    /// everything.
     ///
-    /// Returns `None` while entries are still passed over to begin at a time, because a bookmark could
-    /// not tell, and where there is no entry yet.
+    /// Returns `None` while entries still pass before the instant to begin at, because a bookmark cannot record that
+    /// state, and where there is no entry yet.
     ///
     /// # Errors
     ///
     /// [`WalkError::Deleted`] if entries of a plain feed were deleted after a look and before they were handed over:
     /// between two documents, or between the bookmark's process and this one. [`pass_gap`](Self::pass_gap) goes on.
     pub fn next_round(&mut self) -> Result<Option<Bookmark>, WalkError> {
+        // The check comes before any change, so that `pass_gap` finds the round as it was.
         if let Round::Plain(walk) = &self.round
             && let Some(gap) = walk.deleted()
         {
@@ -370,8 +383,10 @@ impl Replay {
             return Ok(None);
         };
         self.known = match self.newest.take() {
+            // The validators fit only while the last entry is the newest of their document.
             Some((newest, validators)) if last.entry.as_ref() == Some(&newest) => validators,
             Some(_) => Validators::default(),
+            // A round answered with 304 keeps its validators.
             None => std::mem::take(&mut self.known),
         };
         last.etag.clone_from(&self.known.etag);
@@ -380,10 +395,11 @@ impl Replay {
         Ok(Some(last).filter(|_| self.seeking.is_none()))
     }
 
-    /// Where another document of the feed than the recent one leads on to: once, because two
-    /// spellings of one URL may lead to each other.
+    /// Returns the URL of the recent document if this is another one. Followed only once, because two spellings of
+    /// one URL may lead to each other.
     fn leads_to(&self, document: &Document, url: &Url) -> Option<Url> {
         let current = document.link("current").filter(|current| *current != url);
+        // In our feeds only the recent document has `via`, so there is no other one to go on to.
         let leads = document.link("via").is_none() && !self.led_on;
         current.filter(|_| leads).cloned()
     }

@@ -1,4 +1,4 @@
-//! One catching-up: back to the place to go on from, and forward to what was newest at the start.
+//! Round of a feed with positions: back to the place to go on from, and forward to the newest entry at the start.
 //!
 //! Pure.
 
@@ -26,42 +26,43 @@ pub(super) use feed::is_closed;
 pub use feed::is_same_feed;
 use feed::permanent_url;
 
-/// Where the walk stands.
+/// State of the walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// Before the look at the recent document.
     Looking,
-    /// Looking in the archive index for a document to begin at; if it does not help, back from `back`.
+    /// Searches the archive index for a document to begin at. If the index does not help, goes back from `back`.
     Index { url: Url, back: Url },
-    /// Trying the document that the bookmark names; if it does not help, back from `back`.
+    /// Tries the document that the bookmark names. If the document does not help, goes back from `back`.
     Resuming { url: Url, back: Option<Url> },
-    /// Looking for the entry to begin after, along `prev-archive`; if there is nothing, from `instead`.
+    /// Searches for the entry to begin after, along `prev-archive`. If `url` is missing, goes back from `instead`.
     Back { url: Url, instead: Option<Url> },
     /// Handing over, along `next-archive`.
     Forward { url: Url },
-    /// Everything there was is handed over.
+    /// Every entry up to the pin is handed over.
     Done,
 }
 
-/// How a document stands to the place to go on from.
+/// Position of a document relative to the place to go on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// That many of its oldest entries lie before the place, and the place is in it or at its edge.
+    /// That many of the document's oldest entries lie before the place, and the place is in the document or at its
+    /// edge.
     Holds(usize),
-    /// It ends before the place, although it should hold it: an old copy.
+    /// The document ends before the place, although it should hold the place: an old copy.
     Stale,
-    /// The place is not in it.
+    /// The place is not in the document.
     Elsewhere,
 }
 
-/// The newest entry when the walk began: where it ends.
+/// The newest entry when the walk began. The walk ends there.
 #[derive(Clone, Debug)]
 struct Pin {
     entry: String,
     place: Option<(Position, HistoryHash)>,
 }
 
-/// One catching-up, from a start to what was newest when it began.
+/// One round of catching up, from a start to the entry that is newest when the round begins.
 ///
 /// # Examples
 ///
@@ -85,32 +86,32 @@ pub struct Walk {
     recent: Url,
     start: Start,
     state: State,
-    /// Whether the document asked for was asked for before, so that caches must be passed by.
+    /// Whether the walk requested this document before, so that the next request must bypass caches.
     again: bool,
     documents_max: usize,
     pin: Option<Pin>,
-    /// The newest entry passed, handed over or not: the place the next document must continue.
+    /// The newest entry passed, handed over or not. The next document must continue from this place.
     last: Option<Bookmark>,
     /// The place right before the first entry handed over.
     begins_after: Option<Bookmark>,
-    /// Until an entry at or after this instant is met, entries are passed without being handed over.
+    /// Instant to begin at. Entries pass without being handed over until one is dated at or after it; then `None`.
     seeking: Option<Instant>,
-    /// The document walked back over last: the oldest one there is, as far as is known.
+    /// The document that the way back passed last: the oldest one known.
     walked_over: Option<Url>,
-    /// The position the document behind (towards the newest) begins at.
+    /// Position at which the document behind (towards the newest) begins.
     behind: Option<Position>,
-    /// The documents handed over.
+    /// Number of documents handed over, bounded by `documents_max`.
     handed_over: usize,
-    /// Whether the recent document was looked at past all caches, because an entry was not found.
+    /// Whether the walk already requested the recent document past all caches because an entry was missing.
     looked_again: bool,
-    /// The epoch of the recent document, and where the document began that was open when it began.
+    /// The epoch of the recent document, and the position at which the document open at that epoch's start began.
     epoch: (Epoch, Position),
-    /// The feed's id, once a document told it.
+    /// The feed's id, from the first document taken.
     feed: Option<String>,
     /// Whether to go on where a document or the place is missing.
     lenient: bool,
     visited: HashSet<Url>,
-    /// The bytes of the URLs visited.
+    /// Total length of the visited URLs, bounded by [`WALK_URL_BYTES_MAX`].
     visited_bytes: usize,
 }
 
@@ -162,7 +163,7 @@ impl Walk {
         Self { lenient, ..self }
     }
 
-    /// Returns the instant that no entry at or after was met yet, if the walk looks for one.
+    /// Returns the instant of the start while no entry dated at or after it was met.
     pub fn seeking(&self) -> Option<Instant> {
         self.seeking
     }
@@ -176,10 +177,11 @@ impl Walk {
         }
     }
 
-    /// Returns what to fetch next, or `None` when the walk is over.
+    /// Returns the next request, or `None` at the end of the walk.
     pub fn ask(&self) -> Option<Ask> {
         let (url, kind, optional) = match &self.state {
             State::Looking => (&self.recent, AskKind::Recent, false),
+            // The index only saves requests, so it is always optional.
             State::Index { url, .. } => (url, AskKind::Index, true),
             State::Resuming { url, back } => (url, AskKind::Document, back.is_some()),
             State::Back { url, instead } => (url, AskKind::Document, instead.is_some()),
@@ -217,8 +219,8 @@ impl Walk {
         self.begins_after.clone().or_else(ended)
     }
 
-    /// Returns how many entries there are from the place where the walk is, going forward, to its end;
-    /// `None` where nobody knows.
+    /// Returns the number of entries from the current place to the walk's end; `None` unless the walk goes forward
+    /// and both positions are known.
     pub fn left(&self) -> Option<u64> {
         let State::Forward { .. } = self.state else {
             return None;
@@ -227,18 +229,17 @@ impl Walk {
         self.pin_position()?.0.checked_sub(last.0)
     }
 
-    /// Takes the news that the recent document has not changed since the bookmarked entry was its
-    /// newest: there is nothing to do.
+    /// Ends the walk: the recent document has not changed since the bookmarked entry was its newest.
     pub fn not_modified(&mut self) {
         self.go(State::Done);
     }
 
-    /// Takes the news that what was asked for does not exist (any more), or, if it was optional,
-    /// cannot be had.
+    /// Handles a requested document or index block that does not exist (any more), or an optional one that is
+    /// unavailable.
     ///
     /// # Errors
     ///
-    /// [`WalkError::Missing`] if the walk cannot do without it.
+    /// [`WalkError::Missing`] if the walk has no other way.
     pub fn missing(&mut self) -> Result<(), WalkError> {
         match self.state.clone() {
             State::Resuming {
@@ -253,7 +254,8 @@ impl Walk {
                 Ok(())
             }
             State::Forward { .. } if self.lenient => {
-                // The walk hands over everything from the hole to the newest document.
+                // The walk hands over everything from the hole to the newest document. Resuming at the named document
+                // would lead into the hole again.
                 self.last = self.last.take().map(|last| Bookmark {
                     document: None,
                     ..last
@@ -270,8 +272,9 @@ impl Walk {
         }
     }
 
-    /// Begins with the oldest document there is: nothing is known of those before it.
+    /// Begins with the oldest document known, behind which documents are missing.
     fn begin_behind_a_hole(&mut self, hole: &Url) {
+        // The next document cannot continue the place before the hole, so its history is not compared.
         self.last = None;
         self.start = Start::Oldest;
         self.forget_visited();
@@ -279,13 +282,14 @@ impl Walk {
         self.go(State::Forward { url });
     }
 
-    /// Takes the document that was asked for, retrieved from `url`, and returns what to hand over.
+    /// Takes the requested document, retrieved from `url`, and returns its entries to hand over.
     ///
     /// # Errors
     ///
     /// See [`WalkError`]. The walk is of no use after an error other than [`WalkError::Stale`],
     /// after which the same document may be asked for again later.
     pub fn take(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
+        // The feed comes first: a document of another feed must not set this walk's id or epoch.
         self.check_feed(&document, url)?;
         self.feed.get_or_insert_with(|| document.feed.clone());
         if self.is_lost(&document) {
@@ -294,6 +298,7 @@ impl Walk {
                     back: Some(previous),
                     ..
                 } if self.again => self.go_back(previous).map(|()| None),
+                // The lost copy may come from a cache; one request past all caches settles that.
                 _ => self.ask_again(url),
             };
         }
@@ -306,18 +311,17 @@ impl Walk {
         }
     }
 
-    /// Whether a document is a copy that a cache has kept from before a restoration: it may hold, or lead
-    /// to, what was lost then.
+    /// Whether a document is a cached copy from before a restoration. Such a copy may hold, or lead to, entries that
+    /// the restoration lost.
     fn is_lost(&self, document: &Document) -> bool {
         let (epoch, since) = self.epoch;
         let begins_behind = document.history.is_some_and(|(first, _)| first >= since);
         document.epoch < epoch && begins_behind
     }
 
-    /// Takes the block of the archive index that was asked for, retrieved from `url`.
+    /// Takes the requested block of the archive index, retrieved from `url`.
     ///
-    /// The index only tells where to begin looking. A block that is wrong costs requests, never
-    /// entries.
+    /// The index only shows where to begin. A wrong block costs requests, never entries.
     ///
     /// # Errors
     ///
@@ -326,12 +330,14 @@ impl Walk {
         let State::Index { back, .. } = self.state.clone() else {
             return Ok(());
         };
+        // A block of another feed proves nothing about this one; the archive links decide.
         if self.feed.as_ref() != Some(&block.feed) {
             return self.go_back(back);
         }
         let found = match &self.start {
             Start::Time(time) => {
                 let mut listed = block.documents.iter();
+                // A block lists its oldest document first: the last one before the time is the place to begin.
                 listed.rfind(|listed| listed.is_before(*time))
             }
             _ => None,
@@ -339,7 +345,7 @@ impl Walk {
         let resolve = |href: &str| url.join(href).ok();
         let previous = block.prev.as_deref().and_then(resolve);
         if let (None, Some(url)) = (found, previous) {
-            // Blocks that lead in a circle are of no use.
+            // Blocks that lead in a circle cannot help, so the walk goes back by archive links.
             match self.visit(url.clone()) {
                 Ok(()) => self.go(State::Index { url, back }),
                 Err(_) => return self.go_back(back),
@@ -347,6 +353,7 @@ impl Walk {
             return Ok(());
         }
         let begin = found.or(block.documents.first());
+        // The document from the index may be missing, so the archive link stays as the alternative.
         match begin.and_then(|listed| resolve(&listed.href)) {
             Some(url) if self.visit(url.clone()).is_ok() => {
                 let instead = Some(back);
@@ -357,13 +364,15 @@ impl Walk {
         }
     }
 
-    /// The look at the recent document: how far behind are we?
+    /// Takes the recent document and decides how far back to begin.
     fn look(&mut self, document: Document, url: &Url) -> Result<Option<Run>, WalkError> {
         if matches!(&self.start, Start::Bookmark(Bookmark { entry: None, .. })) {
+            // A bookmark without an entry comes from an empty feed: every entry is new.
             self.start = Start::Oldest;
             self.last = None;
         }
         let standing = self.standing(&document, url)?;
+        // A stale copy must not set the pin, because the walk would end before the bookmark's place.
         if standing == Standing::Stale {
             return self.ask_again(url);
         }
@@ -377,6 +386,7 @@ impl Walk {
         });
         let permanent = permanent_url(&document, url);
         let previous = document.link("prev-archive").cloned();
+        // `behind` lets the way back notice a copy that ends before this document begins.
         self.behind = document.history.map(|(first, _)| first);
         match (&self.start, standing, previous) {
             (Start::Newest, ..) => Ok(self.begin_after(&document, &permanent)),
@@ -400,8 +410,8 @@ impl Walk {
         }
     }
 
-    /// Leaves the recent document for one far back, by way of the archive index if there is one. It
-    /// takes documents that link forward, as those with positions do.
+    /// Leaves the recent document for one far back, through the archive index if there is one. The index needs
+    /// documents with positions, because those link forward.
     fn look_into_index(&mut self, document: &Document, back: Url) -> Result<(), WalkError> {
         match document
             .link("index")
@@ -417,7 +427,7 @@ impl Walk {
         }
     }
 
-    /// A recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
+    /// Handles a recent document without entries: the feed is empty, or (in a foreign feed) was just cut.
     fn look_at_empty(&mut self, document: &Document, url: &Url) -> Result<Option<Run>, WalkError> {
         if let Some(previous) = document.link("prev-archive").cloned() {
             self.walked_over = Some(permanent_url(document, url));
@@ -431,6 +441,7 @@ impl Walk {
         if matches!(self.start, Start::Entry(_) | Start::Bookmark(_)) {
             return self.not_found().map(|()| None);
         }
+        // An empty feed has no entry to bookmark; the bookmark keeps the feed's id only.
         let feed = document.feed.clone();
         self.last = Some(Bookmark {
             feed,
@@ -440,11 +451,12 @@ impl Walk {
         Ok(None)
     }
 
-    /// Leaves the recent document for older ones: for the bookmark's own, if it names one. One at
-    /// another origin belongs to where the feed was once, and may tell another history.
+    /// Leaves the recent document for older ones: first for the document that the bookmark names. A document at
+    /// another origin belongs to the feed's former location, and may have another history.
     fn turn_back(&mut self, previous: Option<Url>) -> Result<(), WalkError> {
         let recent = self.recent.origin();
         let at_home = |url: &Url| {
+            // Archives may live at an origin of their own, which the recent document names.
             let archive = previous.as_ref().map(Url::origin);
             url.origin() == recent || Some(url.origin()) == archive
         };
@@ -462,11 +474,12 @@ impl Walk {
         }
     }
 
-    /// The entry to begin after is in none of the documents. Where only its id is known, an old copy of
-    /// the recent document may have hidden it: a look past all caches settles it.
+    /// Handles an entry that is in none of the documents. Where only its id is known, an old copy of the recent
+    /// document may have hidden it, so the walk looks once more past all caches.
     fn not_found(&mut self) -> Result<(), WalkError> {
         let placed = |last: &Bookmark| last.position.is_some() && last.history.is_some();
         let placed = self.last.as_ref().is_some_and(placed);
+        // With position and hash, `standing` has already recognised old copies, so a second look cannot help.
         if placed || self.looked_again {
             return match self.walked_over.clone().filter(|_| self.lenient) {
                 Some(oldest) => {
@@ -490,7 +503,7 @@ impl Walk {
         self.again = true;
     }
 
-    /// Begins behind a document's newest entry: there is nothing to hand over.
+    /// Begins behind a document's newest entry, so nothing is handed over.
     fn begin_after(&mut self, document: &Document, url: &Url) -> Option<Run> {
         let place = newest_place(document);
         self.last = bookmark(document, url, &RunEntry { index: 0, place });
@@ -506,6 +519,7 @@ impl Walk {
     ) -> Result<Option<Run>, WalkError> {
         match (self.standing(&document, url)?, back) {
             (Standing::Holds(after), _) => self.hand_over(document, url, after).map(Some),
+            // The bookmark's document may be cached from when it was open: one request past all caches.
             (Standing::Stale, _) if !self.again => self.ask_again(url),
             (_, Some(previous)) => self.go_back(previous).map(|()| None),
             (Standing::Stale, None) => Err(WalkError::Stale { url: url.clone() }),
@@ -517,16 +531,18 @@ impl Walk {
         let previous = document.link("prev-archive").cloned();
         let after = match &self.start {
             Start::Newest => return Ok(self.begin_after(&document, url)),
+            // All entries here are older than the time. Handing over none of them turns the walk towards the
+            // successor.
             Start::Time(time) if is_before(&document, *time) => Some(document.len()),
             Start::Oldest | Start::Time(_) => previous.is_none().then_some(0),
             Start::Entry(_) | Start::Bookmark(_) => match self.standing(&document, url)? {
                 Standing::Holds(after) => Some(after),
                 Standing::Stale => return self.ask_again(url),
-                // It ends before the document behind it begins: a copy from when it was open.
+                // The document ends before the one behind it begins: a copy from when the document was open.
                 Standing::Elsewhere if self.ends_early(&document) => {
                     return self.ask_again(url);
                 }
-                // A document that is still open in this copy, although there are newer ones.
+                // This copy shows the document as open, although newer documents exist.
                 Standing::Elsewhere if !is_closed(&document) && !self.again => {
                     return self.ask_again(url);
                 }
@@ -557,28 +573,30 @@ impl Walk {
         let after = match self.standing(&document, url)? {
             Standing::Stale => return self.ask_again(url),
             Standing::Holds(after) => after,
-            // A document from before the feed had positions: its entries have no order relative to the place.
+            // This document is from before the feed had positions: its entries have no order relative to the place.
             Standing::Elsewhere if document.history.is_none() => 0,
             Standing::Elsewhere if self.lenient => {
+                // Behind a hole no history continues, so the walk accepts this document as its new beginning.
                 self.last = None;
                 0
             }
             Standing::Elsewhere => return Err(self.gap()),
         };
-        // Progress bounds the way; where there is none, only the URLs can show a loop.
+        // Progress bounds the way. Without progress, only the URLs can show a loop.
         if !self.again && (document.history.is_none() || after == document.len()) {
             self.visit(url.clone())?;
         }
         self.hand_over(document, url, after).map(Some)
     }
 
-    /// Returns the URL that a document retrieved from `url` was asked for at, as links name it.
+    /// Returns the URL of the current request, as links name it. A redirect may have led from there to `url`.
     fn asked(&self, url: &Url) -> Url {
         self.ask().map_or_else(|| url.clone(), |ask| ask.url)
     }
 
     /// Classifies a document against the place to go on from.
     fn standing(&self, document: &Document, url: &Url) -> Result<Standing, WalkError> {
+        // Indices count from the newest entry, so `len - index` counts this entry and all older ones.
         let by_id = |id: &str| match document.find(id) {
             Some(index) => Standing::Holds(document.len() - index),
             None => Standing::Elsewhere,
@@ -595,7 +613,7 @@ impl Walk {
         };
         let next = position.0.saturating_add(1);
         let end = first.0 + count(document.len());
-        // A copy from before a restoration may tell what is no longer so.
+        // A copy from before a restoration may show entries that the restoration lost.
         let earlier = document.epoch < wanted.epoch;
         if earlier && self.state == State::Looking {
             return Ok(Standing::Stale);
@@ -603,14 +621,16 @@ impl Walk {
         if next < first.0 {
             return Ok(Standing::Elsewhere);
         }
-        // What is shorter now, although a newer epoch, is what a restoration has left.
+        // A document of a newer epoch may be shorter: the restoration lost its end.
         if next > end && document.epoch <= wanted.epoch {
             return Ok(Standing::Stale);
         }
+        // Saturates only for `next > end`, which the condition below excludes.
         let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
         if next <= end && hash_entries(document, before, older) == history {
             return Ok(Standing::Holds(older));
         }
+        // A copy of an earlier epoch may differ; any other copy must not.
         if earlier {
             return Ok(Standing::Stale);
         }
@@ -620,7 +640,7 @@ impl Walk {
         })
     }
 
-    /// Asks for the same document past all caches, once.
+    /// Requests the same document once more, past all caches.
     fn ask_again(&mut self, url: &Url) -> Result<Option<Run>, WalkError> {
         if self.again {
             return Err(WalkError::Stale { url: url.clone() });
@@ -647,6 +667,7 @@ impl Walk {
     }
 
     fn visit(&mut self, url: Url) -> Result<(), WalkError> {
+        // The number of documents alone does not bound memory: each URL may have `LINK_BYTES_MAX` bytes.
         self.visited_bytes = self.visited_bytes.saturating_add(url.as_str().len());
         if self.visited.len() >= self.documents_max || self.visited_bytes > WALK_URL_BYTES_MAX {
             return Err(WalkError::TooMany {
@@ -661,6 +682,7 @@ impl Walk {
     }
 
     fn check_feed(&self, document: &Document, url: &Url) -> Result<(), WalkError> {
+        // Without a bookmark, the first document of the walk fixes the feed.
         let known = self
             .last
             .as_ref()
@@ -675,6 +697,7 @@ impl Walk {
             });
         }
         match document.history {
+            // The hash before position 0 depends on the feed's id alone, so even a first document is checkable.
             Some((Position(0), before)) if before != HistoryHash::start_of_text(&document.feed) => {
                 Err(WalkError::HistoryChanged {
                     url: url.clone(),

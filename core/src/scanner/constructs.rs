@@ -14,10 +14,10 @@ use crate::{
     xml::{ATOM, Tag, Token, XHTML},
 };
 
-/// The characters of a wrong value that a message shows.
+/// Maximum length of a wrong value in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// Returns as much of a wrong value as a message shows.
+/// Returns a wrong value, cut to its first [`SHOWN_CHARS_MAX`] characters.
 fn shortened(text: &str) -> String {
     let mut chars = text.chars();
     let mut shown: String = chars.by_ref().take(SHOWN_CHARS_MAX).collect();
@@ -27,7 +27,7 @@ fn shortened(text: &str) -> String {
     shown
 }
 
-/// Returns how an id could be written that is a number or a word.
+/// Returns a suggestion for an id that is only a number or a word; empty for any other id.
 fn hint_for_id(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > SHOWN_CHARS_MAX || !text.chars().all(is_plain) {
@@ -37,7 +37,7 @@ fn hint_for_id(text: &str) -> String {
 }
 
 impl<'a> Scan<'a> {
-    /// RFC 4287, 4.2.6.
+    /// Reads an `atom:id`: an absolute IRI without white space (RFC 4287, 4.2.6).
     pub(super) fn id(&mut self, tag: &Tag<'a>) -> Result<EntryId, Refusal> {
         let text = self.only_text(tag, "RFC 4287, 4.2.6")?;
         EntryId::parse(&text).ok_or_else(|| {
@@ -50,7 +50,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// RFC 4287, 3.3.
+    /// Reads a date construct: an RFC 3339 date-time (RFC 4287, 3.3).
     pub(super) fn date(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         let text = self.only_text(tag, "RFC 4287, 3.3")?;
         if Instant::parse(&text).is_none() {
@@ -77,7 +77,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// RFC 4287, 3.1.1.3.
+    /// Reads a text construct of type `xhtml`: exactly one XHTML `div` (RFC 4287, 3.1.1.3).
     fn one_div(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         let mut children = vec![];
         while let Some(child) = self.child(tag)? {
@@ -104,6 +104,7 @@ impl<'a> Scan<'a> {
                 "name" if child.namespace == *ATOM => &mut name,
                 "uri" if child.namespace == *ATOM => &mut uri,
                 "email" if child.namespace == *ATOM => &mut email,
+                // Foreign elements are legal in a person, and change nothing.
                 _ => {
                     self.skip()?;
                     continue;
@@ -125,7 +126,7 @@ impl<'a> Scan<'a> {
         Ok(Person { name, uri, email })
     }
 
-    /// RFC 4287, 4.2.7.
+    /// Reads a link: an `href`, and no second alternate of the same type and language (RFC 4287, 4.2.7).
     pub(super) fn link(
         &mut self,
         tag: &Tag<'a>,
@@ -138,6 +139,7 @@ impl<'a> Scan<'a> {
             return Err(self.unacceptable(tag, "link has no href", rule));
         };
         self.check_reference(tag, "href", &href, based)?;
+        // A missing `rel` means `alternate`.
         let rel = self.value(tag, "rel")?.unwrap_or("alternate".into());
         if rel.trim().is_empty() {
             return Err(self.unacceptable(tag, "link has an empty rel", "RFC 4287, 4.2.7.2 (A-5)"));
@@ -156,7 +158,7 @@ impl<'a> Scan<'a> {
         self.skip()
     }
 
-    /// RFC 4287, 4.2.2.
+    /// Reads a category: a `term` is its only required attribute (RFC 4287, 4.2.2).
     pub(super) fn category(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         if tag.attribute("term").is_none() {
             return Err(self.unacceptable(tag, "category has no term", "RFC 4287, 4.2.2.1"));
@@ -175,6 +177,7 @@ impl<'a> Scan<'a> {
                 self.person(&child, based)?;
                 continue;
             }
+            // The children of a source differ in kind, but a relative reference is wrong in any of them.
             if child.namespace == *ATOM {
                 let based = self.is_based(based, &child)?;
                 for name in ["href", "uri"] {
@@ -188,7 +191,7 @@ impl<'a> Scan<'a> {
         Ok(author)
     }
 
-    /// RFC 4287, 4.1.3.
+    /// Reads the content: inline, in Base64, or elsewhere under `src` (RFC 4287, 4.1.3).
     pub(super) fn content(
         &mut self,
         tag: &Tag<'a>,
@@ -199,6 +202,7 @@ impl<'a> Scan<'a> {
         let kind = self.value(tag, "type")?;
         let source = self.value(tag, "src")?;
         let keyword = matches!(kind.as_deref(), Some("text" | "html" | "xhtml"));
+        // The three keywords are no media types.
         if let Some(kind) = kind.as_deref().filter(|_| !keyword) {
             self.check_media_type(tag, kind)?;
         }
@@ -209,9 +213,11 @@ impl<'a> Scan<'a> {
                 let detail = "content with src has a type that is no media type";
                 return Err(self.unacceptable(tag, detail, "RFC 4287, 4.1.3.2 (A-14)"));
             }
+            // Content elsewhere needs a summary (rule A-11).
             findings.opaque = true;
             return self.nothing(tag);
         }
+        // The order of the arms is that of the rules in RFC 4287, 4.1.3.3.
         match kind.as_deref() {
             None | Some("text" | "html") => self.only_text(tag, rule).map(drop),
             Some("xhtml") => self.one_div(tag),
@@ -221,6 +227,7 @@ impl<'a> Scan<'a> {
                 if let Some(form) = JsonForm::of(kind) {
                     return self.json(tag, form, findings);
                 }
+                // Base64 content needs a summary (rule A-11).
                 findings.opaque = true;
                 let text = self.only_text(tag, rule)?;
                 self.check_base64(tag, text, "content is not Base64")
@@ -228,8 +235,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// JSON under a type that RFC 4287 wants in Base64. JSON as it is is taken, too, and stored in a form
-    /// that every consumer reads.
+    /// Reads JSON under a type that RFC 4287 wants in Base64. The gate also accepts verbatim JSON, and stores it in a
+    /// form that every consumer reads.
     fn json(
         &mut self,
         tag: &Tag<'a>,
@@ -237,6 +244,7 @@ impl<'a> Scan<'a> {
         findings: &mut Findings,
     ) -> Result<(), Refusal> {
         let text = self.only_text(tag, "RFC 4287, 4.1.3.3")?;
+        // JSON comes first: a number such as `1234` is also valid Base64.
         if serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok() {
             let inner = tag.range.end..self.start_of_end(tag);
             findings.rewrite = Rewrite::new(self.text, tag, inner, form, &text);
@@ -246,9 +254,10 @@ impl<'a> Scan<'a> {
         self.check_base64(tag, text, "content is neither JSON nor JSON in Base64")
     }
 
-    /// Returns where the end tag begins that was read last.
+    /// Returns the offset of the end tag that was read last.
     fn start_of_end(&self, tag: &Tag<'a>) -> usize {
         let read = self.text.get(..self.tokens.position());
+        // The last `<` read begins the end tag. An empty element has no end tag, hence the bound.
         let end = read.and_then(|read| read.rfind('<'));
         end.unwrap_or(tag.range.end).max(tag.range.end)
     }
@@ -263,6 +272,7 @@ impl<'a> Scan<'a> {
     }
 
     fn check_base64(&self, tag: &Tag<'a>, mut text: String, detail: &str) -> Result<(), Refusal> {
+        // Encoders wrap Base64 into lines, and its decoder refuses white space.
         text.retain(|c| !c.is_ascii_whitespace());
         match BASE64.decode(text.as_bytes()) {
             Ok(_) => Ok(()),
@@ -270,9 +280,10 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A media type that may stand in an entry: not a composite one (RFC 4287, 4.1.3.1).
+    /// Checks that a media type may stand in an entry: not a composite one (RFC 4287, 4.1.3.1).
     fn check_media_type(&self, tag: &Tag<'a>, kind: &str) -> Result<(), Refusal> {
         let bare = essence(kind);
+        // The characters of `restricted-name` in RFC 6838.
         let token = |part: &str| {
             !part.is_empty()
                 && part
@@ -289,7 +300,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A reference must not depend on where the entry stands.
+    /// Checks that a reference does not depend on the place where the entry stands.
     fn check_reference(
         &self,
         tag: &Tag<'a>,

@@ -18,7 +18,7 @@ const ATTRIBUTES: [&str; 2] = ["xml:lang", "xml:space"];
 /// Bytes around a value in ` xmlns:="…"` or ` xml:base="…"`.
 const AROUND: usize = 12;
 
-/// Returns the bytes that the entry `tag` will inherit at most from its feed, authors apart.
+/// Returns an upper bound on the bytes that the entry `tag` inherits from its feed, authors apart.
 pub(super) fn size<'t>(
     feed: &Tag<'_>,
     base: Option<&str>,
@@ -30,6 +30,7 @@ pub(super) fn size<'t>(
         let raw = feed
             .attribute(name)
             .map_or(0, |inherited| inherited.raw.len() + AROUND);
+        // The entry's own attribute overrides the feed's.
         if tag.attribute(name).is_some() {
             0
         } else {
@@ -37,6 +38,7 @@ pub(super) fn size<'t>(
         }
     });
     let relative = feed.attribute("xml:base").map_or(0, |base| base.raw.len());
+    // A base that is not absolute is merged with the entry's own, whose bytes the entry has already.
     let base = base.map_or(relative, escaped_len);
     let bases = if base == 0 { 0 } else { base + AROUND };
     declarations.chain(attributes).sum::<usize>() + bases
@@ -57,7 +59,7 @@ pub(super) fn of_authors(authors: &[Person]) -> String {
     context
 }
 
-/// Inherited context of one entry.
+/// Context that one entry inherits from its feed.
 #[derive(Debug)]
 pub(super) struct Inherited<'a> {
     scope: Vec<(&'a str, Namespace<'a>)>,
@@ -70,7 +72,7 @@ pub(super) struct Inherited<'a> {
 }
 
 impl<'a> Inherited<'a> {
-    /// Returns the context of an entry that was sent alone, given its own absolute base.
+    /// Returns the context of an entry that was sent without a feed, given the entry's own absolute base.
     pub(super) fn nothing(base: Option<&str>) -> Self {
         Self {
             scope: vec![],
@@ -95,10 +97,11 @@ impl<'a> Inherited<'a> {
         let attributes = ATTRIBUTES.into_iter().filter(inherits);
         let own = value_of(tag, "xml:base");
         let base = match (outer, inside) {
+            // With an absolute outer base, the resolved base of the entry replaces its own.
             (Some(_), inside) => inside.map(str::to_owned),
             (None, _) => value_of(feed, "xml:base").and_then(|outer| {
                 let own = own.as_deref().unwrap_or_default();
-                // Only the result of both stands alone.
+                // An absolute base of the entry needs no merging, and stands alone already.
                 url::Url::parse(own)
                     .is_err()
                     .then(|| merge_bases(&outer, own))
@@ -123,7 +126,7 @@ impl<'a> Inherited<'a> {
         self.based
     }
 
-    /// Whether the entry's own base is replaced.
+    /// Whether `base` replaces the entry's own `xml:base`.
     pub(super) fn replaces_base(&self) -> bool {
         self.base.is_some()
     }
@@ -133,7 +136,7 @@ impl<'a> Inherited<'a> {
         self.scope.iter().any(|(prefix, _)| prefix.is_empty())
     }
 
-    /// Appends all of it as attributes.
+    /// Appends the context to `out` as attributes of a start tag.
     pub(super) fn push(&self, out: &mut String) {
         for (prefix, uri) in &self.scope {
             match *prefix {
@@ -151,20 +154,22 @@ impl<'a> Inherited<'a> {
 
     /// Returns the digest of an entry's bytes and their inherited context.
     ///
-    /// The same bytes mean something else under another base or another binding of a prefix. A binding that
-    /// the entry has no use for does not count: feeds gain declarations, and their entries are not other ones
-    /// for that.
+    /// The same bytes have another meaning under another base or another binding of a prefix. A binding that the
+    /// entry does not use is left out: a feed that gains declarations must not make its old entries new.
     pub(super) fn sent(&self, entry: &str) -> Digest {
+        // Without context the digest is that of the bytes alone, as for an entry sent by itself.
         if self.is_empty() {
             return Digest::of(entry.as_bytes());
         }
         let used = prefixes_in(entry);
+        // Names without a prefix use the default namespace, so it always counts.
         let mut scope: Vec<(&str, &str)> = self
             .scope
             .iter()
             .filter(|(prefix, _)| prefix.is_empty() || used.contains(prefix))
             .map(|(prefix, uri)| (*prefix, &**uri))
             .collect();
+        // The order of declarations has no meaning in XML.
         scope.sort_unstable();
         let mut context = String::new();
         for (prefix, uri) in scope {
@@ -180,7 +185,7 @@ impl<'a> Inherited<'a> {
     }
 }
 
-/// Appends a name and a value so that no two lists of them are the same text.
+/// Appends a name and a value, each with its length, so that two different lists never give the same text.
 fn push_part(name: &str, value: &str, out: &mut String) {
     for part in [name, value] {
         out.push_str(&part.len().to_string());
@@ -189,13 +194,15 @@ fn push_part(name: &str, value: &str, out: &mut String) {
     }
 }
 
-/// Returns all possible prefixes in a text: the names before a colon, in names and in values.
+/// Returns all possible prefixes in a text: the names before a colon, in names and in values (which may hold qualified
+/// names).
 fn prefixes_in(text: &str) -> HashSet<&str> {
     let is_part =
         |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '\u{b7}') || !c.is_ascii();
     let mut prefixes = HashSet::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(':') {
+        // The name begins behind the last character that no name has; that character can be longer than a byte.
         let start = before.rfind(|c| !is_part(c)).map_or(0, |at| {
             at + before
                 .get(at..)
@@ -208,27 +215,33 @@ fn prefixes_in(text: &str) -> HashSet<&str> {
     prefixes
 }
 
-/// Returns the value of an attribute that was read before without error.
+/// Returns the value of an attribute that was already read without error.
 fn value_of<'t>(tag: &Tag<'t>, name: &str) -> Option<Cow<'t, str>> {
     tag.value(name).ok().flatten()
 }
 
 /// Returns a relative base inside another one, as if both were still to be resolved (RFC 3986, 5.2).
 fn merge_bases(outer: &str, own: &str) -> String {
+    // An empty reference or a fragment leaves the base as it is (RFC 3986, 5.2.2).
     if own.is_empty() || own.starts_with('#') {
         return outer.into();
     }
+    // A reference with a host replaces all but the scheme.
     if own.starts_with("//") {
         return own.into();
     }
+    // Query and fragment of the outer base never take part.
     let path_end = outer.find(['?', '#']).unwrap_or(outer.len());
     let (path, _) = outer.split_at(path_end);
     let host_end = path
         .strip_prefix("//")
         .map_or(0, |rest| 2 + rest.find('/').unwrap_or(rest.len()));
     let kept = match own.as_bytes().first() {
+        // An absolute path keeps the host only.
         Some(b'/') => host_end,
+        // A query keeps the whole path.
         Some(b'?') => path.len(),
+        // A relative path replaces the last segment.
         _ => path.rfind('/').map_or(0, |slash| slash + 1).max(host_end),
     };
     // A host and a path beside it need their slash.

@@ -1,7 +1,7 @@
-//! JSON content, and the form in which it is stored.
+//! JSON content and its stored form.
 //!
-//! Pure. RFC 4287 (4.1.3.3) has text as it is under `text/*` and anything else in Base64. JSON as it is
-//! under `application/json` is garbled by widespread feed readers, so new entries carry it as `text/json`.
+//! Pure. RFC 4287 (4.1.3.3) wants verbatim text under `text/*` and Base64 under anything else. Widespread feed
+//! readers garble verbatim JSON under `application/json`, so new entries carry it as `text/json`.
 
 use std::ops::Range;
 
@@ -14,22 +14,22 @@ use crate::{
     xml::{ATOM, Tag, Token, Tokens, XmlError},
 };
 
-/// The media type under which JSON is stored as it is.
+/// Media type of JSON stored verbatim.
 pub(crate) const TEXT_JSON: &str = "text/json";
 /// The media type of JSON in events.
 pub(crate) const JSON: &str = "application/json";
 
-/// The form in which JSON content is stored.
+/// Stored form of JSON content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JsonForm {
-    /// As it is, under `text/json`.
+    /// Verbatim, under `text/json`.
     Text,
     /// In Base64, under its own media type, with a summary (rule A-11).
     Base64,
 }
 
 impl JsonForm {
-    /// Returns the form of content of a media type, or `None` if the type is not JSON.
+    /// Returns the form of content of a media type; `None` if the type is not JSON.
     pub fn of(media_type: &str) -> Option<Self> {
         let bare = essence(media_type);
         match bare.as_str() {
@@ -44,7 +44,7 @@ pub fn is_json_type(media_type: &str) -> bool {
     JsonForm::of(media_type).is_some()
 }
 
-/// Returns whether an entry holds JSON as it is under a type that RFC 4287 (4.1.3.3) wants in Base64.
+/// Returns whether an entry holds verbatim JSON under a type that RFC 4287 (4.1.3.3) wants in Base64.
 pub fn holds_raw_json(entry: &str) -> bool {
     is_raw(entry).unwrap_or(false)
 }
@@ -59,6 +59,7 @@ fn is_raw(entry: &str) -> Result<bool, XmlError> {
                 depth += 1;
                 let kind = tag.value("type")?.unwrap_or_default();
                 let wants_base64 = is_json_type(&kind) && essence(&kind) != TEXT_JSON;
+                // Depth 2: content of a source or of foreign markup deeper inside does not count.
                 if depth == 2 && tag.is(ATOM, "content") && wants_base64 {
                     text = Some(String::new());
                 }
@@ -66,6 +67,7 @@ fn is_raw(entry: &str) -> Result<bool, XmlError> {
             Token::Text(piece) => text.iter_mut().for_each(|text| text.push_str(&piece)),
             Token::End(_) => {
                 depth -= 1;
+                // RFC 4287 admits one content per entry, so the first one decides.
                 if let Some(text) = text.take() {
                     return Ok(serde_json::from_str::<IgnoredAny>(&text).is_ok());
                 }
@@ -75,17 +77,17 @@ fn is_raw(entry: &str) -> Result<bool, XmlError> {
     Ok(false)
 }
 
-/// A content element that is stored in another form than it was sent in.
+/// Content element with its stored form, which differs from the sent one.
 #[derive(Debug)]
 pub(super) struct Rewrite {
     pub(super) form: JsonForm,
-    /// The element's bytes up to its end tag.
+    /// The element's bytes up to its end tag, which both forms share.
     replaced: Range<usize>,
     replacement: String,
 }
 
 impl Rewrite {
-    /// Returns how the content element that begins with `tag` and holds the bytes `inner` is stored.
+    /// Returns the stored form of the content element that begins with `tag` and holds the bytes `inner`.
     pub(super) fn new(
         text: &str,
         tag: &Tag<'_>,
@@ -102,7 +104,9 @@ impl Rewrite {
         }
         replacement.push('>');
         match form {
+            // The source text keeps its escapes, so the bytes stay as they were sent.
             JsonForm::Text => replacement.push_str(text.get(inner.clone())?),
+            // Base64 holds the unescaped JSON; white space around it has no meaning.
             JsonForm::Base64 => BASE64.encode_append(json.trim().as_bytes(), &mut replacement),
         }
         Some(Self {
@@ -112,7 +116,7 @@ impl Rewrite {
         })
     }
 
-    /// Appends the bytes `range` of `text`, in which the content element is, with the element as it is stored.
+    /// Appends the bytes `range` of `text`, with the stored form in place of the content element inside.
     pub(super) fn push(&self, text: &str, range: Range<usize>, out: &mut String) {
         let before = range.start..self.replaced.start;
         let behind = self.replaced.end..range.end;

@@ -1,6 +1,6 @@
-//! SUP documents: written exactly as the reference has them, read more leniently.
+//! SUP documents: written exactly in the reference's form, read more leniently.
 //!
-//! Pure. Rules SUP-F1 to SUP-F10, and what SUP-C10 bounds.
+//! Pure. Rules SUP-F1 to SUP-F10, and the bounds of SUP-C10.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -17,25 +17,23 @@ use crate::{
     limits::{SUP_UPDATE_BYTES_MAX, SUP_UPDATES_MAX},
 };
 
-/// What stands before the updates of a document that is written.
+/// Members of a written document before its updates.
 #[derive(Clone, Debug)]
 pub struct Heading<'a> {
-    /// The last second of which every update is in it, counted from 1970.
+    /// Last second that the document covers completely, counted from 1970.
     pub updated: i64,
-    /// The first one.
+    /// First second that the document covers, counted from 1970.
     pub since: i64,
-    /// How long the window is, without its overlap, in seconds (rule SUP-F1).
+    /// Length of the window without its overlap, in seconds (rule SUP-F1).
     pub period: i64,
-    /// The windows that are offered, and where.
+    /// The windows that the server offers: period in seconds, and URL.
     pub periods: &'a [(u32, String)],
-    /// The archived document that ends where this one begins, relative to this one; `None` if there was
-    /// nothing before this one.
+    /// The archived document that ends where this one begins, relative to this one; `None` for the first.
     pub prev_archive: Option<&'a str>,
 }
 
 impl Heading<'_> {
-    /// Returns a document with these updates: feeds, and the second of their last update, in the order
-    /// given.
+    /// Returns a document with these updates, in the order given: each a feed, and the second of its last update.
     ///
     /// # Examples
     ///
@@ -58,6 +56,7 @@ impl Heading<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn document(&self, updates: &[(SupId, i64)]) -> Vec<u8> {
+        // An update has 21 bytes (SUP-P6), all else fits into 512.
         let mut out = Vec::with_capacity(512 + updates.len() * 21);
         let (updated, since) = (second_text(self.updated), second_text(self.since));
         let times = format!(r#"{{"updated_time":"{updated}","since_time":"{since}","#);
@@ -72,6 +71,7 @@ impl Heading<'_> {
             }
             out.push(b'}');
         }
+        // `null` means that archives exist and this document is the first.
         let previous = self
             .prev_archive
             .map_or("null".into(), |name| format!("\"{name}\""));
@@ -92,40 +92,40 @@ impl Heading<'_> {
     }
 }
 
-/// Anybody's SUP document, as far as a consumer needs it.
+/// SUP document of any publisher, as far as a consumer needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SupDocument {
-    /// The end of the time of which every update is in it.
+    /// End of the time that the document covers completely.
     pub updated: Instant,
-    /// The beginning.
+    /// Beginning of the time that the document covers.
     pub since: Instant,
-    /// How long that is, without overlap, in seconds; at least 1.
+    /// Length of the window without its overlap, in seconds; at least 1.
     pub period: u64,
-    /// Other windows: their period in seconds, and where they are; relative to this one unless it is
+    /// Other windows: their period in seconds, and their URL; relative to this one unless it is
     /// [resolved](Self::resolved).
     pub periods: BTreeMap<u64, String>,
-    /// Whether its publisher archives what it tells, so that nothing is ever missed.
+    /// Whether the publisher archives its SUP documents, so that consumers can close every gap.
     pub is_archived: bool,
-    /// The archived document that ends where this one begins, relative to this one as `periods` are; `None` if
-    /// there is none, or was nothing before.
+    /// The archived document that ends where this one begins, relative to this one as `periods` are; `None` for the
+    /// first, or without archives.
     pub prev_archive: Option<String>,
-    /// Feeds and updates.
+    /// Pairs of a feed's id and an update's id, in document order.
     pub updates: Vec<(Box<str>, Box<str>)>,
 }
 
-/// Why a SUP document cannot be used.
+/// Reason why a SUP document is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidSup(String);
 
 impl SupDocument {
-    /// Reads a document. Members that are not known are passed over (rule SUP-F5); numbers are taken for
-    /// text and text for numbers, an empty list for an empty object, and `update_time` for `updated_time`
-    /// (rule SUP-F8), as publishers there were had them.
+    /// Parses a document. Unknown members are ignored (rule SUP-F5). Numbers count as text and text as numbers, an
+    /// empty list as an empty object, and `update_time` as `updated_time` (rule SUP-F8), because publishers wrote
+    /// them so.
     ///
     /// # Errors
     ///
-    /// Says what is missing or wrong.
+    /// Names the member that is missing or wrong.
     pub fn read(body: &[u8]) -> Result<Self, InvalidSup> {
         let raw: Raw =
             serde_json::from_slice(body).map_err(|error| InvalidSup(error.to_string()))?;
@@ -135,9 +135,11 @@ impl SupDocument {
         };
         let updated = instant("updated_time", raw.updated_time.or(raw.update_time))?;
         let since = instant("since_time", raw.since_time)?;
+        // A reversed window would make every later subtraction negative.
         if since > updated {
             return Err(InvalidSup("it ends before it begins".into()));
         }
+        // A broken offer is dropped: the document itself is still of use.
         let offered = raw
             .available_periods
             .0
@@ -149,6 +151,7 @@ impl SupDocument {
         Ok(Self {
             updated,
             since,
+            // A period of 0 would ask for polling without a pause.
             period: raw.period.0.max(1),
             periods: offered.collect(),
             is_archived: raw.prev_archive != Previous::Untold,
@@ -160,7 +163,7 @@ impl SupDocument {
         })
     }
 
-    /// Returns the document with absolute URLs. It came from `base`; what is no URL is left as it is.
+    /// Returns the document with absolute URLs, resolved against `base`; text that is not a URL stays as it is.
     ///
     /// # Examples
     ///
@@ -199,7 +202,7 @@ struct Raw {
     updates: Updates,
 }
 
-/// The member that only publishers have who archive what they tell; `null` if there was nothing before.
+/// The member `prev_archive`, which only publishers with archives have; `null` for the first document.
 #[derive(Default, PartialEq, Eq)]
 enum Previous {
     #[default]
@@ -215,7 +218,7 @@ impl<'de> Deserialize<'de> for Previous {
     }
 }
 
-/// Whole seconds. Some languages write them as `60.0`.
+/// Whole number of seconds. Some languages write it as `60.0`.
 struct Period(u64);
 
 impl<'de> Deserialize<'de> for Period {
@@ -227,7 +230,7 @@ impl<'de> Deserialize<'de> for Period {
     }
 }
 
-/// Other windows. Some languages write a map without members as a list.
+/// Map of other windows. Some languages write an empty map as a list.
 #[derive(Default)]
 struct Offered(BTreeMap<String, String>);
 
@@ -247,7 +250,7 @@ impl<'de> Deserialize<'de> for Offered {
     }
 }
 
-/// Text, or a number, which is taken for text.
+/// Text, or a number converted to text.
 struct Token(Box<str>);
 
 impl<'de> Deserialize<'de> for Token {
@@ -290,10 +293,12 @@ impl<'de> Deserialize<'de> for Updates {
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Updates, A::Error> {
                 let mut updates = vec![];
                 while let Some((feed, update)) = items.next_element::<(Token, Token)>()? {
+                    // The check comes before the push, so that memory stays bounded.
                     if updates.len() == SUP_UPDATES_MAX {
                         return Err(de::Error::custom("there are too many updates"));
                     }
-                    // What no feed can announce is nobody's; an update's id is any text (rule SUP-F7).
+                    // An illegal id belongs to no feed that could announce it; an update's id is any text (rule
+                    // SUP-F7).
                     let is_update = (1..=SUP_UPDATE_BYTES_MAX).contains(&update.0.len());
                     if is_token(&feed.0) && is_update {
                         updates.push((feed.0, update.0));

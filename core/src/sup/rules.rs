@@ -1,4 +1,4 @@
-//! What the reference validator finds wrong with a SUP document.
+//! Findings of the reference validator about a SUP document.
 //!
 //! Pure. The rules of SUP's own validator in its order, first finding only (SPECS 1.7), without its defects:
 //! an offset from UTC counts, so does a whole day, and a URL may have a port.
@@ -9,22 +9,22 @@ use serde_json::Value;
 use super::is_token;
 use crate::instant::Instant;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Consumers cannot use the document.
     Error,
-    /// They can, but it could be better.
+    /// Consumers can use the document, but it could be better.
     Suggestion,
 }
 
-/// What is wrong with a document.
+/// One fault of a document, or one suggestion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Whether consumers can still use the document.
     pub severity: Severity,
-    /// What it is.
+    /// One sentence for the publisher, lower case, without a period.
     pub message: String,
 }
 
@@ -42,7 +42,7 @@ fn suggestion(message: impl Into<String>) -> Finding {
     }
 }
 
-/// Returns the first thing that is wrong with a SUP document; `None` if nothing is.
+/// Returns the first finding about a SUP document; `None` if it has no fault.
 ///
 /// # Examples
 ///
@@ -58,9 +58,9 @@ pub fn check(body: &[u8]) -> Option<Finding> {
     }
 }
 
-/// What the rules about improvements look at.
+/// Values that the rules about improvements judge.
 struct Facts {
-    /// In seconds.
+    /// Time from `since_time` to `updated_time`, in seconds.
     window: i64,
     period: i64,
     available: usize,
@@ -68,6 +68,7 @@ struct Facts {
 
 impl Facts {
     fn improvable(&self) -> Option<Finding> {
+        // The bounds of the reference validator.
         if !(10..=120).contains(&self.period) {
             return Some(suggestion(format!(
                 "a period between 10 and 120 seconds serves most consumers; this one is {}",
@@ -91,6 +92,7 @@ fn facts(body: &[u8]) -> Result<Facts, Finding> {
         let found = document.get(name);
         found.ok_or_else(|| error(format!("{name} is missing")))
     };
+    // The order of these checks is the reference's, because only the first finding counts.
     let since = member("since_time")?;
     let updated = member("updated_time")?;
     let period = member("period")?;
@@ -119,7 +121,7 @@ fn facts(body: &[u8]) -> Result<Facts, Finding> {
     })
 }
 
-/// `YYYY-MM-DDTHH:MM:SS`, and `Z` or an offset.
+/// Parses `YYYY-MM-DDTHH:MM:SS` with `Z` or an offset.
 fn time(name: &str, value: &Value) -> Result<Instant, Finding> {
     let shape = || error(format!("{name} is not a time as 2009-01-06T01:16:45Z"));
     let text = value.as_str().ok_or_else(shape)?;
@@ -130,6 +132,7 @@ fn time(name: &str, value: &Value) -> Result<Instant, Finding> {
 fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => {
+            // Python's `int()` cuts the fraction of a number, and refuses one in a text.
             let text = number.to_string();
             let whole = text.split_once('.').map_or(&*text, |(whole, _)| whole);
             whole.parse().ok()
@@ -160,7 +163,7 @@ fn check_updates(updates: &Value) -> Result<(), Finding> {
     Ok(())
 }
 
-/// Whether the reference, in Python, would look at it.
+/// Returns whether Python's truth test, which the reference uses, holds for the value.
 fn is_something(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -189,7 +192,7 @@ fn check_available(available: &Value) -> Result<usize, Finding> {
     Ok(available.len())
 }
 
-/// `http://` or `https://`, a host, perhaps a port, and a path without white space.
+/// Returns whether `text` is `http://` or `https://`, a host, perhaps a port, and a path without white space.
 fn is_url(text: &str) -> bool {
     let rest = text
         .strip_prefix("http://")
@@ -197,6 +200,7 @@ fn is_url(text: &str) -> bool {
     let Some((place, path)) = rest.and_then(|rest| rest.split_once('/')) else {
         return false;
     };
+    // Any port does for a URL without one; the check below only needs a number.
     let (host, port) = place.split_once(':').unwrap_or((place, "80"));
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     !host.is_empty()

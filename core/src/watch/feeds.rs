@@ -1,4 +1,4 @@
-//! The feeds of a watch: when each is looked at, and what follows from a look.
+//! The feeds of a watch: the turn of each, and the consequences of a look.
 //!
 //! Pure.
 
@@ -10,23 +10,23 @@ use crate::{
     sup::{Announcement, SupAddress},
 };
 
-/// How much more rarely than the interval a feed is looked at while SUP tells of it (rule SUP-C7).
+/// Factor on the interval for feeds that SUP covers (rule SUP-C7).
 const SAFETY_NET: u32 = 10;
-/// A feed that shows nothing new after a ping is looked at again after so long, and once more after the
-/// usual interval (rule SUP-C9): a replica may lag.
+/// Pauses before further looks at a feed that shows nothing new after a ping; the last look follows after the usual
+/// interval (rule SUP-C9). A replica may lag.
 const LOOKS_AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
-/// How far a replica may lag.
+/// Longest lag expected of a replica.
 pub(super) const LAG: Duration = Duration::from_secs(12);
-/// The pause after a failed look at a feed, doubled each time up to the usual interval.
+/// Pause after a failed look at a feed, doubled each time up to the usual interval.
 const BACK_OFF: Duration = Duration::from_secs(5);
-/// How far a cache that does not listen may be behind our own server: what that says may be kept for a
-/// second, and be shown for another one while it is asked for again.
+/// Longest lag of a cache behind our own server: a cache may keep a response for a second, and serve it for another
+/// one while it revalidates.
 pub(super) const CACHED: Duration = Duration::from_secs(2);
 
-/// Why it is a feed's turn.
+/// Reason for a feed's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It is not known where its updates are told.
+    /// The feed's announcement of a SUP document is unknown.
     First,
     Ping,
     Background,
@@ -35,35 +35,34 @@ pub(super) enum Why {
 #[derive(Debug)]
 pub(super) struct Feed {
     pub(super) source: Option<SourceNumber>,
-    /// What stands for it there.
+    /// The feed's SUP-ID in its document; empty without one.
     pub(super) id: Box<str>,
-    /// The update that was told last.
+    /// The update listed last.
     pub(super) update: Option<Box<str>>,
-    /// Something is known to have changed, or to be unknown, and what came of it is not handled.
+    /// Whether an update is known to wait, or may have been missed, and no look has handled it.
     pub(super) owed: bool,
-    /// How often in a row it showed nothing new after a ping.
+    /// Looks in a row that showed nothing new after a ping.
     pub(super) vain: usize,
-    /// The time up to which it was read: when the last look began for which caches were told not to answer.
+    /// Time up to which the feed was read: the start of the last look that bypassed caches.
     pub(super) seen_until: Option<Duration>,
     turn: Turn,
     why: Why,
-    /// How often in a row it could not be read.
+    /// Failed looks in a row.
     failures: u32,
-    /// Its server wants no look before.
+    /// Earliest time of the next look, after a failure.
     not_before: Duration,
-    /// When it was told of last.
+    /// Time of the last ping.
     pub(super) told_at: Option<Duration>,
 }
 
-/// When it is a feed's turn.
+/// Turn of a feed: resting, due at a time, or being looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// When SUP tells of it.
+    /// No time is set: a ping brings the turn.
     Rests,
-    /// At this time, or sooner if SUP tells of it.
+    /// At this time, or sooner by a ping.
     Due(Duration),
-    /// Now. The look began at `since`; `fresh` if it is past all caches, and `called` if what it reads may be
-    /// older than what was told meanwhile.
+    /// A look is under way since `since`. `fresh` if it bypasses caches, and `called` if a ping came too late for it.
     Looking {
         since: Duration,
         fresh: bool,
@@ -88,7 +87,7 @@ impl Feed {
         }
     }
 
-    /// Whether it is its turn for safety only.
+    /// Whether the feed's next look is for safety only.
     pub(super) fn is_in_background(&self) -> bool {
         let is_looking = matches!(self.turn, Turn::Looking { .. });
         self.why == Why::Background && !is_looking && !self.owed
@@ -102,7 +101,7 @@ impl Watch {
         feed.turn = Turn::Looking {
             since: now,
             fresh,
-            // A cache may still have what was before that.
+            // A cache may still serve a copy from before the ping.
             called: feed.told_at.is_some_and(|told_at| now < told_at + CACHED),
         };
         match feed.why {
@@ -116,9 +115,10 @@ impl Watch {
         }
     }
 
-    /// Takes what came of looking at a feed.
+    /// Handles the result of a look at a feed.
     pub fn looked(&mut self, number: FeedNumber, now: Duration, looked: Looked) {
         let feed = self.feed_mut(number);
+        // Only a look under way has a result.
         let Turn::Looking {
             since,
             fresh,
@@ -134,7 +134,7 @@ impl Watch {
                 retry_after,
             } => {
                 if news {
-                    // There is more where that came from.
+                    // The entries before the failure show that more may follow.
                     self.owe(number);
                 }
                 self.failed(number, now, called, for_good, retry_after);
@@ -142,6 +142,7 @@ impl Watch {
             Looked::Read { news, stale, sup } => {
                 feed.failures = 0;
                 if fresh && !stale {
+                    // The copy may be as old as a cache allows, so the safe time lies before the look.
                     feed.seen_until = Some(since.saturating_sub(CACHED));
                 }
                 let came_late = match sup {
@@ -153,10 +154,11 @@ impl Watch {
                     Announcement::Untold => false,
                 };
                 if stale && self.feed(number).why == Why::First {
-                    // Nobody knows yet what it is.
+                    // A stale copy may lack the announcement, so the first look must be repeated.
                     self.owe(number);
                 }
                 if called {
+                    // A ping during the look means a change that the look may have missed.
                     self.feed_mut(number).vain = 0;
                     self.call(number, now + CACHED, Why::Ping);
                 } else if came_late {
@@ -169,11 +171,12 @@ impl Watch {
         }
     }
 
-    /// Decides when a feed that was read is looked at again.
+    /// Schedules the next look at a feed that was read.
     fn plan(&mut self, number: FeedNumber, now: Duration, news: bool, stale: bool) {
         let interval = self.pace.interval;
         let feed = self.feed_mut(number);
         let in_vain = feed.owed && (stale || (feed.why == Why::Ping && !news));
+        // The pauses for a lagging replica come first, then one usual interval; a stale copy repeats that interval.
         let mut pauses = LOOKS_AGAIN.into_iter().chain([interval]);
         let pause = pauses.nth(feed.vain).or(stale.then_some(interval));
         if let Some(pause) = pause.filter(|_| in_vain) {
@@ -181,8 +184,8 @@ impl Watch {
             let why = feed.why;
             self.call(number, now + pause, why);
         } else {
-            // Something may have been missed, which is often so of many feeds at once: of all of a document,
-            // or of those that were looked at before it was.
+            // The look was one of many: after a gap, or before the first document. Their next looks must not
+            // coincide.
             let was_with_others = feed.owed && feed.why == Why::Background;
             feed.vain = 0;
             self.pay(number);
@@ -204,9 +207,11 @@ impl Watch {
     ) {
         let interval = self.pace.interval;
         let feed = self.feed_mut(number);
+        // A ping during the failed look keeps its priority.
         if called {
             feed.why = Why::Ping;
         }
+        // 24 doublings exceed any interval, and bound the shift.
         let back_off = BACK_OFF.saturating_mul(1 << feed.failures.min(24));
         feed.failures = feed.failures.saturating_add(1);
         let asked = retry_after.unwrap_or_default();
@@ -218,30 +223,34 @@ impl Watch {
             interval
         };
         if for_good {
-            // Nothing is known of it any more.
+            // A dead feed's announcement is void.
             feed.why = Why::First;
             self.leave(number);
             self.pay(number);
+            // Spreading keeps feeds of one dead server from returning together.
             pause = interval + self.spread(interval);
         }
+        // The server's own wish extends the pause, and never shortens it.
         let at = now + pause.max(asked);
         self.feed_mut(number).not_before = at;
         self.due_at(number, Some(at));
     }
 
-    /// Makes it a feed's turn at some time, unless it is its turn before.
+    /// Sets a feed's turn to `at`, unless it has an earlier one.
     pub(super) fn call(&mut self, number: FeedNumber, at: Duration, why: Why) {
         let feed = self.feed_mut(number);
+        // A ping does not override a failure's pause.
         let at = at.max(feed.not_before);
         let is_sooner = match &mut feed.turn {
             Turn::Looking { called, .. } => {
-                // What it reads may be older.
+                // The look under way may have read an older state.
                 *called |= feed.owed;
                 return;
             }
             Turn::Due(due) => at < *due,
             Turn::Rests => true,
         };
+        // A ping stays a ping even where another turn is sooner.
         if why == Why::Ping || (is_sooner && feed.why != Why::Ping) {
             feed.why = why;
         }
@@ -250,11 +259,11 @@ impl Watch {
         }
     }
 
-    /// Lets a feed rest until its turn comes for safety.
+    /// Sets a feed's turn to its next look for safety.
     pub(super) fn rest(&mut self, number: FeedNumber, now: Duration) {
         let usual = self.usual(number);
         let pause = match self.feed(number).why {
-            // So that feeds that were looked at together are not for ever.
+            // Feeds that were first looked at together spread over the interval.
             Why::First => usual.map(|usual| self.spread(usual)),
             Why::Ping | Why::Background => usual,
         };
@@ -262,13 +271,14 @@ impl Watch {
         self.due_at(number, pause.map(|pause| now + pause));
     }
 
-    /// Lets a feed rest like the others of its document, each until another time.
+    /// As [`rest`](Self::rest), but spreads the turns of feeds that share a document.
     pub(super) fn rest_apart(&mut self, number: FeedNumber, now: Duration) {
+        // `First` makes `rest` draw a random pause; `rest` then sets the reason to `Background`.
         self.feed_mut(number).why = Why::First;
         self.rest(number, now);
     }
 
-    /// Returns how long a feed rests without a ping.
+    /// Returns the pause of a feed without a ping; `None` if archives make looks for safety needless.
     fn usual(&self, number: FeedNumber) -> Option<Duration> {
         let source = self.feed(number).source.map(|source| self.source(source));
         match source {
@@ -285,19 +295,19 @@ impl Watch {
         if let Turn::Due(before) = before {
             self.feed_turns.remove(&(before, number));
         }
+        // At most one turn per feed stands in the queue.
         if let Some(at) = at {
             self.feed_turns.insert((at, number));
         }
     }
 
-    /// Whether a feed is looked at to find out where its updates are told, which only a whole document may
-    /// say.
+    /// Whether the look must request a whole document: only that can hold the announcement.
     pub fn wants_announcement(&self, number: FeedNumber) -> bool {
         self.feed(number).why == Why::First
     }
 
-    /// Takes up what a feed that was read announces (rule SUP-C1). Returns whether something may have been
-    /// told of it before it was known there.
+    /// Applies the announcement of a feed that was read (rule SUP-C1). Returns whether its document may have listed
+    /// the feed before the feed joined.
     fn join(&mut self, number: FeedNumber, address: SupAddress, now: Duration) -> bool {
         let feed = self.feed(number);
         if let Some(source) = feed.source
@@ -308,6 +318,7 @@ impl Watch {
         }
         let seen_until = feed.seen_until;
         let source = self.take_up(number, address, now);
+        // The last update came from another document, or under another id.
         self.feed_mut(number).update = None;
         let heard_at = self.source(source).heard_at;
         heard_at.is_some_and(|heard_at| seen_until.is_none_or(|seen| seen <= heard_at))
@@ -324,7 +335,7 @@ impl Watch {
         if self.source_mut(found).add(id.clone(), number) {
             self.ask_at(found, now);
         }
-        // Only now, so that a document that it announces by another id is not forgotten.
+        // Leaving comes last, so that a document announced under another id keeps at least one feed.
         self.leave(number);
         let feed = self.feed_mut(number);
         feed.source = Some(found);
@@ -346,13 +357,13 @@ impl Watch {
         self.changed.insert(number);
     }
 
-    /// Notes that a feed is owed a look.
+    /// Marks a feed as owed a look.
     pub(super) fn owe(&mut self, number: FeedNumber) {
         self.feed_mut(number).owed = true;
         self.changed.insert(number);
     }
 
-    /// Notes that it is no more.
+    /// Marks a feed as no longer owed a look.
     fn pay(&mut self, number: FeedNumber) {
         self.feed_mut(number).owed = false;
         self.changed.insert(number);

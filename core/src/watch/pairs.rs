@@ -1,4 +1,4 @@
-//! The pairs of SUP documents: which are new, and of which feeds they tell.
+//! The pairs of SUP documents: new ones, and the feeds they list.
 //!
 //! Pure.
 
@@ -11,38 +11,39 @@ use super::{
 };
 use crate::{instant::Instant, limits::SUP_PERIOD_SECONDS_MAX, sup::SupDocument};
 
-/// How long a pair is known again, in microseconds, beside the longest window.
+/// Time to remember a pair beside the longest window, in microseconds.
 const SEEN_SLACK: i64 = 60_000_000;
-/// So many pairs for each feed are known again, and some besides.
+/// Pairs to remember per watched feed, beside [`SEEN_BESIDES`].
 const SEEN_PER_FEED: usize = 16;
 const SEEN_BESIDES: usize = 10_000;
 
-/// The pairs of a document.
+/// The pairs of one document, hashed.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     ours: Vec<u64>,
-    /// Those of feeds that are not ours, up to a bound.
+    /// Pairs of feeds that are not watched, up to a bound.
     others: HashMap<u64, Duration>,
 }
 
 impl Source {
-    /// Forgets the pairs that no document will have again.
+    /// Drops the pairs that no later document will list.
     fn forget_pairs(&mut self, document: &SupDocument) {
-        // As long as a cache may show an old copy of the longest window there is.
+        // A cache may serve an old copy of the longest window for that long.
         let longest = document.periods.keys().next_back().copied().unwrap_or(0);
         let longest = i64::try_from(longest.max(document.period)).unwrap_or(i64::MAX);
         let window = document.updated.micros() - document.since.micros();
+        // A publisher can announce any period; the bound also keeps the product in range.
         let most = i64::from(SUP_PERIOD_SECONDS_MAX) * 1_000_000;
         let known = window.max(longest.saturating_mul(1_000_000)).min(most);
         let oldest = document.updated.micros().saturating_sub(known + SEEN_SLACK);
         self.seen.retain(|_, last| last.micros() >= oldest);
         if self.seen.len() > self.pairs_max() {
-            // A publisher that tells that much must bear a look too many.
+            // Memory is bounded: a publisher with so many updates causes superfluous looks.
             self.seen.retain(|_, last| *last == document.updated);
         }
     }
 
-    /// Returns how many pairs are known again.
+    /// Returns the bound on remembered pairs.
     fn pairs_max(&self) -> usize {
         SEEN_PER_FEED * self.feeds.len() + SEEN_BESIDES
     }
@@ -54,31 +55,34 @@ impl Source {
 }
 
 impl Watch {
-    /// Looks at the feeds that were told of, each once.
+    /// Calls the feeds that documents have listed since the last ping, each once.
     pub(super) fn ping(&mut self, number: SourceNumber, now: Duration) {
         for (feed, update) in std::mem::take(&mut self.source_mut(number).told) {
             let state = self.feed_mut(feed);
             state.vain = 0;
             state.told_at = Some(now);
+            // The feed may have joined another document meanwhile, and its update belongs there.
             if state.source == Some(number) {
                 state.update = Some(update);
             }
             self.owe(feed);
+            // Caches may keep the old representation for so long.
             self.call(feed, now + CACHED, Why::Ping);
         }
     }
 
-    /// Takes the pairs that are new (rule SUP-C4). Returns what there were.
+    /// Finds the new pairs (rule SUP-C4). Returns all pairs of the document.
     pub(super) fn take_pairs(
         &mut self,
         number: SourceNumber,
         now: Duration,
         document: &SupDocument,
     ) -> Pairs {
+        // A keyed hash: publishers cannot choose colliding pairs.
         let hashing = self.hashing.clone();
         let source = self.source_mut(number);
         source.heard_at = Some(now);
-        // Once for each id, however many pairs it has.
+        // One look for each id, however many pairs it has.
         let mut news: HashMap<&str, &str> = HashMap::new();
         let mut before: HashMap<&str, (&str, Duration)> = HashMap::new();
         let mut pairs = Pairs::default();
@@ -93,8 +97,10 @@ impl Watch {
             }
             pairs.ours.push(pair);
             match told_before {
+                // The first time counts: a feed read later than that has shown the update.
                 Some(told_at) => {
                     let newest = before.entry(id).or_insert((update, told_at));
+                    // Of several pairs of one id, the one first listed last is the newest.
                     if told_at > newest.1 {
                         *newest = (update, told_at);
                     }
@@ -116,7 +122,7 @@ impl Watch {
         }
         for (feed, update, told_at) in joined {
             let state = self.feed_mut(feed);
-            // Even a replica that lags has shown it then.
+            // Even a lagging replica had shown the update by then.
             if state.seen_until.is_some_and(|seen| seen > told_at + LAG) {
                 state.update = Some(update.into());
                 self.changed.insert(feed);
@@ -126,13 +132,13 @@ impl Watch {
         }
         let told = &mut self.source_mut(number).told;
         for (feed, update) in called {
-            // A walk goes from the newest document to the oldest.
+            // A walk goes from the newest document to the oldest, so the first update found is the newest.
             told.entry(feed).or_insert_with(|| update.into());
         }
         pairs
     }
 
-    /// Takes the pairs of a window that ends now, and knows them again in the next one.
+    /// Takes the pairs of a window that ends now, and remembers them for the next one.
     pub(super) fn take_window(
         &mut self,
         number: SourceNumber,
@@ -141,6 +147,7 @@ impl Watch {
     ) {
         let pairs = self.take_pairs(number, now, document);
         let source = self.source_mut(number);
+        // Twice the bound: `forget_pairs` keeps the pairs of this window even beyond it.
         let most = 2 * source.pairs_max();
         let ours = pairs.ours.into_iter().take(most);
         source
@@ -150,12 +157,12 @@ impl Watch {
         source.forget_pairs(document);
     }
 
-    /// Takes it that what was told last of a feed is known.
+    /// Remembers the stored update of a feed, so that it causes no ping.
     pub(super) fn recognise(&mut self, number: FeedNumber) {
         let feed = self.feed(number);
         if let (Some(source), Some(update)) = (feed.source, &feed.update) {
             let pair = self.hashing.hash_one((&*feed.id, &**update));
-            // As long as the next document has it.
+            // `Instant::MIN` lets the next document without this pair drop it.
             self.source_mut(source).seen.insert(pair, Instant::MIN);
         }
     }

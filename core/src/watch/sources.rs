@@ -1,4 +1,4 @@
-//! The SUP documents of a watch: which one is asked for, and what follows from it.
+//! The SUP documents of a watch: the next request for each, and its consequences.
 //!
 //! Pure.
 
@@ -16,22 +16,22 @@ use crate::{
     sup::SupDocument,
 };
 
-/// How often an archived document is asked for before there must be another way.
+/// Requests for an archived document before the walk tries another way.
 const ARCHIVE_TRIES: u32 = 3;
-/// The shortest and the longest time between two looks at a SUP document.
+/// Shortest time between two looks at a SUP document; `EVERY_MAX` is the longest.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 const EVERY_MAX: Duration = Duration::from_hours(1);
-/// How long a document may stand still beside two periods before it is taken for broken.
+/// Time, beside two periods, that a document may stand still before it counts as broken.
 const STILL_SLACK: Duration = Duration::from_secs(10);
-/// How long it takes to look again at what was looked at before the first document was.
+/// Time over which to spread the looks at feeds that were read before the first document was.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(super) struct Source {
-    /// As announced.
+    /// URL of the document as feeds announce it.
     pub(super) announced: Url,
-    /// Where the window is that suits us.
+    /// URL of the window in use: the announced one, or a longer one that suits the pace.
     url: Url,
-    /// Whether another one could not be had.
+    /// Whether a request for another window failed, so that the announced one must do.
     has_no_other: bool,
     pub(super) feeds: HashMap<Box<str>, Vec<FeedNumber>>,
     pub(super) condition: Condition,
@@ -41,31 +41,30 @@ pub(super) struct Source {
     asking: Asking,
     is_asked: bool,
     asked_at: Duration,
-    /// Every update up to here is known.
+    /// End of the known updates; `None` until the first document.
     pub(super) updated: Option<Instant>,
-    /// When that last moved.
+    /// Time at which `updated` moved last.
     moved_at: Duration,
-    /// When pairs were taken last.
+    /// Time at which the watch last took pairs.
     pub(super) heard_at: Option<Duration>,
-    /// The end of the document that was heard last.
+    /// End of the document heard last, even if it was an old copy.
     glimpsed: Option<Instant>,
-    /// The feeds that documents have told of, and the newest update of each, until it is known that no
-    /// other document is to be heard first.
+    /// The feeds that documents listed, with the newest update of each, until no other document must be heard first.
     pub(super) told: HashMap<FeedNumber, Box<str>>,
-    /// The pairs that are known, and the end of the last document that had them.
+    /// Known pairs, with the end of the last document that listed each.
     pub(super) seen: HashMap<u64, Instant>,
-    /// The pairs of the last window that are of no feed of ours, and when they were told first: whoever joins
-    /// later was looked at after that.
+    /// The pairs of the last window that belong to no watched feed, with the time at which each was first listed. A
+    /// feed that joins later was read after that time.
     pub(super) others: HashMap<u64, Duration>,
     failures: u32,
 }
 
-/// What is asked for next.
+/// The next request for a source.
 #[derive(Clone, Debug)]
 enum Asking {
     Current,
     Archived(Chase),
-    /// A longer window, which must reach from what is known to `since`; then everything up to `until` is.
+    /// A longer window, which must reach from the known updates to `since`; then everything up to `until` is known.
     Longer {
         url: Url,
         since: Instant,
@@ -76,18 +75,18 @@ enum Asking {
 /// A walk back over archived documents.
 #[derive(Clone, Debug)]
 struct Chase {
-    /// The next one.
+    /// URL of the next archived document, absolute.
     url: Url,
-    /// When the last of them is heard, everything up to here is known.
+    /// End of the known updates once the walk ends.
     until: Instant,
-    /// Where the one before began: this one must reach there.
+    /// Beginning of the document before: the next one must end no earlier.
     since: Instant,
-    /// Where the newest document began.
+    /// Beginning of the newest document.
     newest: Instant,
     walked: usize,
-    /// How often this one was asked for in vain.
+    /// Number of failed requests for this document.
     tries: u32,
-    /// The window that reaches back as far, if there is one.
+    /// URL of a window that reaches back as far; `None` if the publisher offers none.
     longer: Option<Url>,
 }
 
@@ -116,7 +115,7 @@ impl Source {
         }
     }
 
-    /// Returns what to ask for.
+    /// Returns the URL of the next request.
     fn wanted(&self) -> Url {
         match &self.asking {
             Asking::Current => self.url.clone(),
@@ -125,12 +124,12 @@ impl Source {
         }
     }
 
-    /// Whether nobody announces it.
+    /// Whether no feed announces this document any more.
     pub(super) fn is_idle(&self) -> bool {
         self.feeds.is_empty()
     }
 
-    /// Adds a feed. Returns whether it must be asked for now.
+    /// Adds a feed. Returns whether the document must be requested now.
     pub(super) fn add(&mut self, id: Box<str>, feed: FeedNumber) -> bool {
         self.feeds.entry(id).or_default().push(feed);
         self.due.is_none() && !self.is_asked
@@ -150,9 +149,9 @@ impl Source {
     }
 }
 
-/// Returns how often to look at a document of a period: a little faster than that (rule SUP-C3).
+/// Returns the time between two looks at a document of this period: a little less than the period (rule SUP-C3).
 fn every(period: Duration) -> Duration {
-    // Bounded first: a publisher may say anything.
+    // The bound comes first: a publisher can announce any period, and the product must not overflow.
     (period.min(2 * EVERY_MAX) * 4 / 5).clamp(EVERY_MIN, EVERY_MAX)
 }
 
@@ -162,13 +161,14 @@ impl Watch {
             return *source;
         }
         let number = SourceNumber(self.sources_before);
+        // A request in flight may hold the number of a forgotten document, so numbers are never reused.
         self.sources_before += 1;
         self.sources.insert(number, Source::new(document, now));
         self.by_url.insert(document.clone(), number);
         number
     }
 
-    /// Forgets a SUP document that no feed announces any more.
+    /// Drops a SUP document that no feed announces any more.
     pub(super) fn forget(&mut self, number: SourceNumber) {
         if let Some(source) = self.sources.remove(&number) {
             self.by_url.remove(&source.announced);
@@ -181,6 +181,7 @@ impl Watch {
     pub(super) fn hear(&mut self, number: SourceNumber, now: Duration) -> Next {
         self.tally.documents += 1;
         let source = self.source_mut(number);
+        // A request in flight has no turn: `heard` sets the next one.
         source.due = None;
         source.is_asked = true;
         source.asked_at = now;
@@ -188,18 +189,20 @@ impl Watch {
             source: number,
             document: source.announced.clone(),
             url: source.wanted(),
+            // A stale cache can be the reason for the failure.
             fresh: source.condition == Condition::Broken,
         }
     }
 
-    /// Takes what came of asking for a SUP document.
+    /// Handles the result of a request for a SUP document.
     pub fn heard(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
         let Some(source) = self.sources.get_mut(&number) else {
-            // Nobody announces it any more.
+            // The last feed that announced the document left while the request was in flight.
             return;
         };
         source.is_asked = false;
         self.take(number, now, heard);
+        // Pings wait for the end of the walk: only then does `told` hold the newest update of each feed.
         if matches!(self.source(number).asking, Asking::Current) {
             self.ping(number, now);
         }
@@ -207,6 +210,7 @@ impl Watch {
 
     fn take(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
         let source = self.source_mut(number);
+        // Each arm sets the next request; `Current` is the state after a walk.
         let asked = std::mem::replace(&mut source.asking, Asking::Current);
         match (asked, heard) {
             (Asking::Current, Heard::Document(document)) => self.current(number, now, &document),
@@ -224,12 +228,14 @@ impl Watch {
             (Asking::Archived(chase), Heard::Nothing { retry_after }) => {
                 self.archive_unheard(number, now, chase, retry_after);
             }
+            // The watch holds no copy of an archived document, so "unchanged" is no answer.
             (Asking::Archived(chase), Heard::Same) => {
                 self.archive_unheard(number, now, chase, None);
             }
             (Asking::Longer { since, until, .. }, Heard::Document(document)) => {
                 let last = source.updated;
                 self.take_window(number, now, &document);
+                // The window must overlap the known updates on one side and the newest document on the other.
                 let is_late = last.is_some_and(|last| document.since > last);
                 if is_late || document.updated < since {
                     self.sweep(number, now);
@@ -245,11 +251,12 @@ impl Watch {
         }
     }
 
-    /// Takes the newest document.
+    /// Handles the newest document.
     fn current(&mut self, number: SourceNumber, now: Duration, document: &SupDocument) {
         if self.turns_to_another_window(number, now, document) {
             return;
         }
+        // Periods come from the publisher, so they are bounded before any arithmetic.
         let source = self.source_mut(number);
         source.failures = 0;
         source.period = Duration::from_secs(document.period).clamp(
@@ -258,10 +265,12 @@ impl Watch {
         );
         let had = std::mem::replace(&mut source.is_archived, document.is_archived);
         let relies_otherwise = had != document.is_archived;
+        // `updated` waits until a gap is closed; `glimpsed` moves with each document.
         let (last, glimpsed) = (source.updated, source.glimpsed.replace(document.updated));
         if relies_otherwise && source.condition == Condition::Working {
             self.relax(number, now);
         }
+        // The pairs count in any case, even where a gap hides others.
         self.take_window(number, now, document);
         match last {
             Some(last) if document.updated <= last => {
@@ -278,6 +287,7 @@ impl Watch {
                 self.ask_later(number, now);
             }
             None => {
+                // An archived document without a predecessor has no older updates behind it.
                 if document.prev_archive.is_some() || !document.is_archived {
                     self.look_at_what_is_older(number, now, document);
                 }
@@ -287,8 +297,8 @@ impl Watch {
         }
     }
 
-    /// Chooses a window that need not be heard more often than is wanted (rule SUP-C6). Returns whether
-    /// another one is asked for now.
+    /// Chooses a window that need not be heard more often than the pace wants (rule SUP-C6). Returns whether the
+    /// watch requests another window now.
     fn turns_to_another_window(
         &mut self,
         number: SourceNumber,
@@ -298,6 +308,7 @@ impl Watch {
         let wanted = self.pace.sup_interval;
         let suits = |seconds: u64| every(Duration::from_secs(seconds)) >= wanted;
         let source = self.source_mut(number);
+        // Another window than the announced one is in use already, or has failed.
         if suits(document.period) || source.url != source.announced || source.has_no_other {
             return false;
         }
@@ -317,11 +328,11 @@ impl Watch {
         true
     }
 
-    /// Finds out what was missed (rule SUP-C5).
+    /// Starts to close a gap (rule SUP-C5).
     fn gap(&mut self, number: SourceNumber, now: Duration, document: &SupDocument, last: Instant) {
         let until = document.updated;
         if document.is_archived && document.prev_archive.is_none() {
-            // There was nothing before it.
+            // No document precedes this one, so there is nothing to miss.
             self.know(number, now, until);
             return self.ask_later(number, now);
         }
@@ -332,6 +343,7 @@ impl Watch {
         let mut periods = document.periods.iter();
         let longer = periods.find(|(seconds, _)| reaches(**seconds));
         let longer = longer.and_then(|(_, url)| Url::parse(url).ok());
+        // The window in use has just left the gap.
         let longer = longer.filter(|url| *url != source.url);
         let previous = document.prev_archive.as_deref();
         match previous.and_then(|previous| Url::parse(previous).ok()) {
@@ -341,6 +353,7 @@ impl Watch {
                     until,
                     since: document.since,
                     newest: document.since,
+                    // The newest document is the first of the walk.
                     walked: 1,
                     tries: 0,
                     longer,
@@ -351,7 +364,7 @@ impl Watch {
         }
     }
 
-    /// Takes an archived document, and goes on to the one before if need be.
+    /// Handles an archived document, and walks on to the one before if need be.
     fn archived(
         &mut self,
         number: SourceNumber,
@@ -359,11 +372,11 @@ impl Watch {
         document: &SupDocument,
         chase: Chase,
     ) {
-        // What is archived is told no more: its pairs need not be known again.
+        // A current window never lists archived pairs again, so the walk need not remember them.
         self.take_pairs(number, now, document);
         let (newest, until) = (chase.newest, chase.until);
         if document.updated < chase.since {
-            // Something is missing between them.
+            // A document between the two is missing.
             return self.another_way(number, now, newest, until, chase.longer);
         }
         let last = self.source(number).updated;
@@ -374,7 +387,7 @@ impl Watch {
         }
         let previous = document.prev_archive.as_deref();
         let previous = previous.and_then(|previous| Url::parse(previous).ok());
-        // A way that does not lead back leads nowhere.
+        // A walk must lead back in time, or it could go in a circle.
         let leads = document.since < chase.since && chase.walked < SUP_WALK_MAX;
         match previous.filter(|_| leads) {
             Some(url) => {
@@ -410,7 +423,9 @@ impl Watch {
         }
         self.source_mut(number).asking = Asking::Archived(Chase { tries, ..chase });
         let most = Duration::from_secs(BACK_OFF_SECONDS_MAX);
+        // Pings wait for the walk, so `Retry-After` counts up to a minute only.
         let asked = retry_after.unwrap_or_default().min(most);
+        // 2 and 4 seconds: the last try has no pause after it.
         self.ask_at(number, now + Duration::from_secs(1 << tries).max(asked));
     }
 
@@ -432,7 +447,7 @@ impl Watch {
         self.ask_later(number, now);
     }
 
-    /// Takes it that every update up to `until` is known.
+    /// Sets the end of the known updates to `until`.
     fn know(&mut self, number: SourceNumber, now: Duration, until: Instant) {
         let source = self.source_mut(number);
         source.updated = Some(until);
@@ -443,16 +458,17 @@ impl Watch {
         }
     }
 
-    /// Bears a document that ends no later than what is known: an old copy from some cache, for a while.
-    /// `revived` is there if it has moved all the same since it was heard before.
+    /// Handles a document that ends no later than the known updates. For a while it counts as an old copy from a
+    /// cache. `revived` is set if the document has nevertheless moved since it was heard before.
     fn stands_still(&mut self, number: SourceNumber, now: Duration, revived: Option<Instant>) {
         let source = self.source_mut(number);
+        // The slower of publisher and watch sets the measure.
         if now < source.moved_at + 2 * source.period.max(self.pace.sup_interval) + STILL_SLACK {
             return;
         }
         match revived.and(self.source(number).glimpsed) {
             Some(ends) => {
-                // Its clock was set back. What was told by the old one is not known.
+                // The publisher's clock was set back. Updates listed under the old clock can be missing.
                 self.sweep(number, now);
                 self.know(number, now, ends);
             }
@@ -460,31 +476,34 @@ impl Watch {
         }
     }
 
-    /// Bears that there is no document (rule SUP-C8).
+    /// Handles a failed request for the document (rule SUP-C8).
     fn unheard(&mut self, number: SourceNumber, now: Duration, retry_after: Option<Duration>) {
         let source = self.source_mut(number);
+        // 6 doublings exceed the longest pause already, and bound the shift.
         let pause = Duration::from_secs(1 << source.failures.min(6));
         let pause = pause.min(Duration::from_secs(BACK_OFF_SECONDS_MAX));
         source.failures = source.failures.saturating_add(1);
         if source.url == source.announced {
-            // Then it was not for that window alone.
+            // The announced document fails as well, so the longer window was not the cause.
             source.has_no_other = false;
         } else if source.failures > 2 {
-            // It may be offered no more, or be where we may not go.
+            // The publisher may have dropped the window, or the client may not access its URL.
             source.url = source.announced.clone();
             source.has_no_other = true;
         }
         self.break_off(number, now);
         let asked = retry_after.unwrap_or_default();
         let pause = pause.max(asked.min(Duration::from_secs(PAUSE_SECONDS_MAX)));
+        // Watchers that lost the same server must not return all at once.
         let jitter = self.spread(pause / 4);
         self.ask_at(number, now + pause + jitter);
     }
 
-    /// Relies on a document no more, until it works again.
+    /// Stops relying on a document until it works again.
     fn break_off(&mut self, number: SourceNumber, now: Duration) {
         let source = self.source_mut(number);
         let had = std::mem::replace(&mut source.condition, Condition::Broken);
+        // Feeds already wait at the usual interval while the document is broken.
         if had != Condition::Broken {
             for feed in self.source(number).all_feeds() {
                 let pause = self.spread(self.pace.interval);
@@ -493,7 +512,7 @@ impl Watch {
         }
     }
 
-    /// Lets all feeds rest that are not owed a look.
+    /// Rests all feeds that are not owed a look.
     fn relax(&mut self, number: SourceNumber, now: Duration) {
         for feed in self.source(number).all_feeds() {
             if self.feed(feed).is_in_background() {
@@ -502,15 +521,15 @@ impl Watch {
         }
     }
 
-    /// Has every feed looked at once, because something may have been missed.
+    /// Schedules a look at every feed, because updates may have been missed.
     fn sweep(&mut self, number: SourceNumber, now: Duration) {
         self.tally.sweeps += 1;
         let over = self.pace.interval;
         self.look_at_all(number, now, over, |_| true);
     }
 
-    /// Has those feeds looked at that may have changed between the last look at them and the beginning of the
-    /// first document.
+    /// Schedules a look at each feed that may have changed between the last look at it and the beginning of the first
+    /// document.
     fn look_at_what_is_older(
         &mut self,
         number: SourceNumber,
@@ -518,11 +537,11 @@ impl Watch {
         document: &SupDocument,
     ) {
         let source = self.source(number);
-        // It begins before it was asked for, unless that took longer than it lasts.
+        // The window begins before the request, unless the request took longer than the window lasts.
         let window = document.updated.micros().abs_diff(document.since.micros());
         let begins = now.saturating_sub(Duration::from_micros(window));
         let begins = begins.max(source.asked_at);
-        // Those are few, unless there was no document for long.
+        // A new document has few such feeds; after a long failure they are many.
         let over = match source.condition {
             Condition::New => FIRST_WITHIN,
             Condition::Working | Condition::Broken => self.pace.interval,
@@ -532,7 +551,7 @@ impl Watch {
         });
     }
 
-    /// Has feeds looked at, over some time, if that is wanted by the time up to which they were read.
+    /// Schedules looks at feeds, spread over `over`, if `is_wanted` accepts the time up to which a feed was read.
     fn look_at_all(
         &mut self,
         number: SourceNumber,
@@ -553,10 +572,10 @@ impl Watch {
         let source = self.source(number);
         let wanted = self.pace.sup_interval;
         let every = every(source.period);
-        // Whoever asks more rarely than windows overlap misses something each time.
+        // A pace beyond the overlap of two windows would cause a gap at each look.
         let overlaps = source.is_archived || wanted <= source.period * 4 / 5;
         let pause = if wanted > Duration::ZERO && overlaps {
-            // So that feeds are looked at as often as is wanted.
+            // The pace includes the pause for caches before each ping.
             wanted.saturating_sub(CACHED).max(EVERY_MIN)
         } else {
             every
@@ -566,6 +585,7 @@ impl Watch {
 
     pub(super) fn ask_at(&mut self, number: SourceNumber, at: Duration) {
         let source = self.source_mut(number);
+        // Each source has one turn at most.
         let before = source.due.replace(at);
         if let Some(before) = before {
             self.source_turns.remove(&(before, number));

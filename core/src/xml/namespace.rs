@@ -1,4 +1,4 @@
-//! Namespaces, and which prefix stands for which where.
+//! Namespaces, and the bindings of prefixes to them.
 //!
 //! Pure. A name is compared for every element and attribute, so its cost must not grow with the length of
 //! a namespace or with the number of prefixes: namespaces are numbered when they are declared, and
@@ -36,7 +36,7 @@ impl<'a> Namespace<'a> {
     }
 }
 
-/// Shows the name: how it is held says nothing to whoever reads a message.
+/// Shows the name only: how the name is held means nothing to the reader of a message.
 impl fmt::Debug for Namespace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
@@ -112,13 +112,16 @@ impl<'a> Scope<'a> {
 
     /// Declares a prefix, `""` for the default namespace, on the element at `depth`.
     pub(super) fn declare(&mut self, depth: usize, prefix: &'a str, namespace: Namespace<'a>) {
+        // Namespaces in XML, 6.2: `xmlns=""` puts names into no namespace.
         let number = if namespace.is_empty() {
             Self::NO_NAMESPACE
         } else {
+            // The fallback leaves room for `FIRST` in the sum.
             let next = Self::FIRST + u32::try_from(self.numbers.len()).unwrap_or(u32::MAX - 2);
             *self.numbers.entry(namespace.clone()).or_insert(next)
         };
         let index = self.bindings.len();
+        // The replaced index returns when the inner element closes.
         let hides = if prefix.is_empty() {
             self.default.replace(index)
         } else {
@@ -133,7 +136,7 @@ impl<'a> Scope<'a> {
         });
     }
 
-    /// Forgets the declarations of the element at `depth`.
+    /// Drops the declarations of the element at `depth`, and restores those they hid.
     pub(super) fn close(&mut self, depth: usize) {
         while let Some(binding) = self.bindings.pop_if(|binding| binding.depth == depth) {
             match (binding.prefix, binding.hides) {
@@ -144,15 +147,17 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns the namespace that a prefix stands for, with its number.
+    /// Returns the namespace bound to a prefix, with its number.
     pub(super) fn lookup(&self, prefix: &str) -> Option<(Namespace<'a>, u32)> {
         let bound = match prefix {
             "" => self.default,
+            // `xml` is bound without a declaration (Namespaces in XML, 3).
             "xml" => return Some((Namespace::Written(XML), Self::XML_NAMESPACE)),
             _ => Some(*self.prefixed.get(prefix)?),
         };
         match bound.and_then(|index| self.bindings.get(index)) {
             Some(binding) => Some((binding.namespace.clone(), binding.number)),
+            // Without a default declaration, names without a prefix are in no namespace.
             None => Some((Namespace::NONE, Self::NO_NAMESPACE)),
         }
     }
@@ -164,6 +169,7 @@ impl<'a> Scope<'a> {
             "" => self.default == Some(index),
             _ => self.prefixed.get(prefix) == Some(&index),
         };
+        // Bindings are in order of depth, so the first deeper one ends the search.
         self.bindings
             .iter()
             .enumerate()

@@ -14,13 +14,13 @@ use crate::limits::ATTRIBUTES_MAX;
 /// One attribute as written.
 #[derive(Clone, Debug)]
 pub struct Attribute<'a> {
-    /// Its qualified name.
+    /// Qualified name, prefix included.
     pub name: &'a str,
     /// The value as written, between the quotes.
     pub raw: &'a str,
-    /// The quote around it.
+    /// Quote character around the value.
     pub quote: char,
-    /// Where it begins in the document.
+    /// Byte offset of the attribute in the document.
     pub offset: usize,
 }
 
@@ -50,17 +50,17 @@ impl<'a> Attribute<'a> {
 /// A start tag or empty-element tag.
 #[derive(Clone, Debug)]
 pub struct Tag<'a> {
-    /// Its bytes in the document, from `<` to `>`.
+    /// Bytes of the tag in the document, from `<` to `>`.
     pub range: Range<usize>,
-    /// Its qualified name, as written.
+    /// Qualified name of the element, as written.
     pub name: &'a str,
     /// The part of the name before the colon, or `""`.
     pub prefix: &'a str,
     /// The part of the name after the colon.
     pub local: &'a str,
-    /// The namespace the name is in, or `""`.
+    /// Namespace of the element; `""` for none.
     pub namespace: Namespace<'a>,
-    /// Its attributes in order, namespace declarations included.
+    /// Attributes in order, namespace declarations included.
     pub attributes: Vec<Attribute<'a>>,
     /// Whether it is an empty-element tag, `<…/>`.
     pub empty: bool,
@@ -72,6 +72,7 @@ impl<'a> Tag<'a> {
             .strip_prefix('<')
             .and_then(|rest| rest.strip_suffix('>'))
             .unwrap_or(raw);
+        // A `/` inside a quoted value cannot be last, so this one marks an empty element.
         let (inner, empty) = match inner.strip_suffix('/') {
             Some(inner) => (inner, true),
             None => (inner, false),
@@ -79,12 +80,14 @@ impl<'a> Tag<'a> {
         let length = inner.find(is_space).unwrap_or(inner.len());
         let (name, rest) = inner.split_at(length);
         let (prefix, local) = split_name(name, range.start)?;
+        // `1 +` counts the `<`, so that offsets refer to the document.
         let attributes = parse_attributes(rest, range.start + 1 + length)?;
         Ok(Self {
             range,
             name,
             prefix,
             local,
+            // `resolve` sets the namespace once the tag's own declarations are in scope.
             namespace: Namespace::NONE,
             attributes,
             empty,
@@ -102,7 +105,7 @@ impl<'a> Tag<'a> {
         self.namespace = namespace;
         let mut seen = Seen::default();
         for attribute in &self.attributes {
-            // Decoded here so that a bad reference is noticed even in an attribute that nobody reads.
+            // Decoding here finds a bad reference even in an attribute that no caller reads.
             attribute.value()?;
             // A prefixed attribute has the namespace of its prefix, any other one has none (Namespaces in XML, 6.2).
             let expanded = if attribute.declared_prefix().is_some() {
@@ -150,7 +153,7 @@ impl<'a> Tag<'a> {
 /// An attribute's namespace by its number and its local name; no number for a declaration.
 type Expanded<'a> = (Option<u32>, &'a str);
 
-/// The attributes of one tag that were met.
+/// The attributes already met in one tag.
 ///
 /// Few attributes are compared one by one, which is the common case. Many are hashed, so that the cost
 /// of a tag stays linear in its length.
@@ -165,11 +168,13 @@ impl<'a> Seen<'a> {
 
     /// Returns whether the attribute was not met before.
     fn insert(&mut self, attribute: Expanded<'a>) -> bool {
+        // Comparing a few is faster than hashing them.
         if self.many.is_empty() && self.few.len() < Self::FEW {
             let is_new = !self.few.contains(&attribute);
             self.few.push(attribute);
             return is_new;
         }
+        // The drain happens once: from here on `many` is not empty.
         self.many.extend(self.few.drain(..));
         self.many.insert(attribute)
     }
@@ -181,6 +186,7 @@ fn is_space(c: char) -> bool {
 
 fn split_name(name: &str, offset: usize) -> Result<(&str, &str), XmlError> {
     let (prefix, local) = name.split_once(':').unwrap_or(("", name));
+    // `split_once` makes both the name `a` and the name `:a` look like one without a prefix.
     let prefix_fits = is_nc_name(prefix) || (prefix.is_empty() && !name.starts_with(':'));
     if prefix_fits && is_nc_name(local) {
         return Ok((prefix, local));
@@ -199,6 +205,7 @@ pub(super) fn parse_attributes(text: &str, offset: usize) -> Result<Vec<Attribut
         }
         let at = offset + text.len() - trimmed.len();
         let wrong = |why: &str| XmlError::new(format!("an attribute {why}"), at);
+        // XML 1.0, 3.1: white space must precede each attribute, even after a quoted value.
         if trimmed.len() == rest.len() {
             return Err(wrong("has no space before it"));
         }
@@ -212,6 +219,7 @@ pub(super) fn parse_attributes(text: &str, offset: usize) -> Result<Vec<Attribut
         let after = after.trim_start_matches(is_space);
         let quote = after.chars().next().filter(|c| matches!(c, '"' | '\''));
         let quote = quote.ok_or_else(|| wrong("has no quoted value"))?;
+        // A quote is one byte long in UTF-8.
         let quoted = after.get(1..).unwrap_or_default();
         let (raw, after) = quoted
             .split_once(quote)

@@ -10,6 +10,7 @@ use super::names::{is_name_char, is_name_start};
 pub fn is_char(c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' => true,
+        // Rust's `char` already excludes surrogates; these two are the only others that XML excludes above space.
         '\u{fffe}' | '\u{ffff}' => false,
         _ => c >= ' ',
     }
@@ -27,8 +28,8 @@ pub(super) fn is_nc_name(text: &str) -> bool {
     chars.next().is_some_and(is_name_start) && chars.all(is_name_char)
 }
 
-/// Returns the character that `&name;` stands for: one of the five predefined entities, or a
-/// character reference to a character that XML admits.
+/// Returns the character of the reference `&name;`: one of the five predefined entities, or a character reference to
+/// a character that XML admits.
 ///
 /// # Examples
 ///
@@ -63,6 +64,8 @@ pub fn resolve_reference(name: &str) -> Option<char> {
 
 /// Returns character data with its line ends as XML parsers report them (XML 1.0, 2.11).
 pub(super) fn normalize_lines(text: &str) -> Cow<'_, str> {
+    // XML 1.0, 2.11: `\r
+    // ` is one line end, so its replacement comes first.
     if text.contains('\r') {
         Cow::Owned(text.replace("\r\n", "\n").replace('\r', "\n"))
     } else {
@@ -86,6 +89,7 @@ pub fn attribute_value(raw: &str) -> Result<Cow<'_, str>, String> {
         let (plain, special) = rest.split_at(at);
         value.push_str(plain);
         let Some(reference) = special.strip_prefix('&') else {
+            // XML 1.0, 3.3.3: white space in an attribute counts as a space, unless a reference gives it.
             value.push(' ');
             rest = special.get(1..).unwrap_or_default();
             continue;
@@ -98,7 +102,7 @@ pub fn attribute_value(raw: &str) -> Result<Cow<'_, str>, String> {
     Ok(Cow::Owned(value))
 }
 
-/// Appends `text` as character data, escaping only what must be.
+/// Appends `text` as character data, escaping only the characters that need it.
 ///
 /// A carriage return is written as a reference, because parsers turn a literal one into a line feed.
 pub fn escape_text(text: &str, out: &mut String) {
@@ -112,8 +116,9 @@ pub fn escape_attribute(text: &str, out: &mut String) {
     });
 }
 
-/// Returns the bytes that `text` has as the value of an attribute in double quotes.
+/// Returns the length of `text` as the value of an attribute in double quotes, in bytes.
 pub fn escaped_len(text: &str) -> usize {
+    // These lengths must match the escapes of `escape_attribute`.
     let bytes = text.bytes().map(|byte| match byte {
         b'&' | b'\r' | b'\n' => 5,
         b'<' | b'\t' => 4,

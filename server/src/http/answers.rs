@@ -1,4 +1,4 @@
-//! Answers, put together.
+//! Complete answers, put together from their parts.
 //!
 //! Pure.
 
@@ -21,15 +21,15 @@ use super::{
 };
 use crate::{access::Denied, head_tag::HeadTag, publish::PublishError};
 
-/// An answer, complete.
+/// A complete answer, with its whole body in memory.
 pub type Answer = Response<Full<Bytes>>;
 
-/// Returns the answer to a request that made us fail.
+/// Returns the 500 for a request whose handler failed.
 pub(super) fn failed() -> Answer {
     problem_answer(&Problem::internal())
 }
 
-/// Returns the answer to a read; `body` is there if it is to be sent.
+/// Returns the answer to a read; `body` is present if the verdict is to send it.
 pub(super) fn answer_to(
     verdict: Verdict,
     reply: &Reply,
@@ -64,14 +64,16 @@ pub(super) fn redirect(feed: &FeedName) -> Answer {
     answer
 }
 
-/// Returns the answer to who may not do something (RFC 6750, 3).
+/// Returns the refusal of a request that lacks the right to something (RFC 6750, 3).
 pub(super) fn denied_answer(denied: Denied) -> Answer {
     let challenge = match denied {
+        // Without a token there is no error code (RFC 6750, 3.1).
         Denied::NoToken => Some("Bearer realm=\"simplefeed\""),
         Denied::WrongToken => Some("Bearer realm=\"simplefeed\", error=\"invalid_token\""),
         Denied::NotEntitled { .. } => {
             Some("Bearer realm=\"simplefeed\", error=\"insufficient_scope\"")
         }
+        // No challenge, because no token helps at this listener.
         Denied::NotHere => None,
     };
     let mut answer = problem_answer(&Problem::from(denied));
@@ -82,7 +84,7 @@ pub(super) fn denied_answer(denied: Denied) -> Answer {
     answer
 }
 
-/// The same for a feed that there is not, and for one that is closed to who asks.
+/// Returns the same problem for a feed that does not exist and for one that is closed to the reader.
 pub(super) fn absent(feed: &FeedName) -> Problem {
     Problem::not_found(format!("feed {feed} has no such document"))
 }
@@ -106,12 +108,14 @@ pub(super) fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, NO_STORE);
+    // The tag of the identity coding; conditions of a publish ignore the letter.
     headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent())));
     answer
 }
 
 pub(super) fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&Problem::from(error));
+    // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
     if matches!(error, PublishError::NoSpace) {
         let headers = answer.headers_mut();
         headers.insert(RETRY_AFTER, HeaderValue::from_static("60"));
@@ -137,6 +141,7 @@ pub(super) fn problem_answer(problem: &Problem) -> Answer {
         }
         None => {}
     }
+    // The one error that depends on `Accept-Encoding` (rule H-15).
     if problem.status() == StatusCode::NOT_ACCEPTABLE {
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     }

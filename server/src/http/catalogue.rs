@@ -34,7 +34,7 @@ struct CatalogueFeed {
     href: String,
 }
 
-/// Returns the feed that a query asks to begin behind.
+/// Returns the feed behind which a query asks to begin.
 pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
     match query.strip_prefix("after=") {
         None if query.is_empty() => Ok(None),
@@ -59,6 +59,7 @@ pub(super) fn list(
     let mut feeds = vec![];
     let mut lists_closed = false;
     for name in open.names(log, after, sight.patterns(), SHOWN_AND_ONE)? {
+        // Read anew, because the names in memory have no titles or counts.
         if let Some(head) = log.named(&name)? {
             let settings = settings_of(log, head.feed, head.revision)?;
             lists_closed |= settings.is_closed();
@@ -81,6 +82,7 @@ fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFe
 fn page(mut feeds: Vec<CatalogueFeed>, public_url: &str) -> Bytes {
     let more = feeds.len() > CATALOGUE_FEEDS_MAX;
     feeds.truncate(CATALOGUE_FEEDS_MAX);
+    // The last feed shown, and only if a further one was found.
     let last = feeds.last().filter(|_| more);
     let next = last.map(|last| format!("{public_url}/feeds?after={}", last.name));
     let body = serde_json::to_vec(&Catalogue { feeds, next });

@@ -1,4 +1,4 @@
-//! Which coding to send (RFC 9110, 12.5.3; rules H-15 and H-16).
+//! The choice of a content coding (RFC 9110, 12.5.3; rules H-15 and H-16).
 //!
 //! Pure.
 
@@ -18,11 +18,13 @@ pub fn negotiate(headers: &HeaderMap) -> Option<Coding> {
         for item in line.to_str().unwrap_or_default().split(',') {
             let (name, weight) = parse(item);
             let slot = match name.to_ascii_lowercase().as_str() {
+                // The older name of the same coding (RFC 9110, 8.4.1.3).
                 "gzip" | "x-gzip" => &mut gzip,
                 "identity" => &mut identity,
                 "*" => &mut any,
                 _ => continue,
             };
+            // The first weight counts if a coding is listed twice.
             slot.get_or_insert(weight);
         }
     }
@@ -50,12 +52,13 @@ fn parse(item: &str) -> (&str, u16) {
     (name, weight.map_or(1_000, Option::unwrap_or_default))
 }
 
-/// `( "0" [ "." 0*3DIGIT ] ) / ( "1" [ "." 0*3("0") ] )`.
+/// Returns a weight in thousandths: `( "0" [ "." 0*3DIGIT ] ) / ( "1" [ "." 0*3("0") ] )`.
 fn thousandths(weight: &str) -> Option<u16> {
     let (whole, fraction) = weight.split_once('.').unwrap_or((weight, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
+    // Filled up with zeros: `0.5` is 500 thousandths.
     let fraction: u16 = format!("{fraction:0<3}").parse().ok()?;
     match (whole, fraction) {
         ("0", fraction) => Some(fraction),

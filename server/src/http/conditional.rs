@@ -11,19 +11,19 @@ use hyper::header::{
     IF_UNMODIFIED_SINCE,
 };
 
-/// What a representation can be recognised by.
+/// Validators of a representation (RFC 9110, 8.8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Validators {
-    /// Its entity tag.
+    /// Entity tag of the bytes in one coding.
     pub tag: EntityTag,
-    /// The second in which it changed last, counted from 1970, if it is told.
+    /// Second of its last change, counted from 1970; `None` while no `Last-Modified` is sent.
     pub modified: Option<i64>,
 }
 
-/// What to do with a GET or HEAD.
+/// Outcome of the conditions of a GET or HEAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Send the representation.
+    /// 200: the representation is sent.
     Send,
     /// 304: the client has it.
     NotModified,
@@ -34,17 +34,17 @@ pub enum Verdict {
 /// A list of entity tags as in `If-Match` and `If-None-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TagList {
-    /// `*`.
+    /// `*`, which stands for any content (rule H-9).
     Any,
-    /// Tags.
+    /// Tags, without those that cannot be ours.
     Tags(Vec<EntityTag>),
-    /// Not a list of tags.
+    /// A field that is not a list of tags.
     Invalid,
 }
 
 impl TagList {
-    /// Returns the list that all header lines of this name form together, or `None` if there are
-    /// none. Tags longer than ours can be are left out, because they are not ours.
+    /// Returns the list that all header lines of this name form together, or `None` if there are none. Tags longer than
+    /// ours can be are left out, because they are not ours.
     pub fn of(headers: &HeaderMap, name: &HeaderName) -> Option<Self> {
         let mut lines = headers.get_all(name).iter().peekable();
         lines.peek()?;
@@ -58,6 +58,7 @@ impl TagList {
                 return Some(Self::Invalid);
             }
         }
+        // `*` stands alone (rule H-9).
         Some(match (any, tags.is_empty()) {
             (true, true) => Self::Any,
             (true, false) => Self::Invalid,
@@ -71,6 +72,7 @@ fn parse_tags(line: &[u8], tags: &mut Vec<EntityTag>) -> Option<()> {
     let mut rest = line;
     loop {
         rest = rest.trim_ascii_start();
+        // An element of a list may be empty (RFC 9110, 5.6.1.2).
         if let Some(after) = rest.strip_prefix(b",") {
             rest = after;
             continue;
@@ -85,6 +87,7 @@ fn parse_tags(line: &[u8], tags: &mut Vec<EntityTag>) -> Option<()> {
         let opaque = quoted.strip_prefix(b"\"")?;
         let end = opaque.iter().position(|byte| *byte == b'"')?;
         let (opaque, after) = opaque.split_at_checked(end)?;
+        // The characters of `etagc` (RFC 9110, 8.8.3).
         let legal = |byte: &u8| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..);
         if !opaque.iter().all(legal) {
             return None;
@@ -94,6 +97,7 @@ fn parse_tags(line: &[u8], tags: &mut Vec<EntityTag>) -> Option<()> {
             return None;
         }
         let text = std::str::from_utf8(opaque).ok();
+        // The etag crate refuses tags that are longer than any of ours.
         if let Some(tag) = text.and_then(|text| EntityTag::checked_new(weak, text).ok()) {
             tags.push(tag);
         }
@@ -103,12 +107,13 @@ fn parse_tags(line: &[u8], tags: &mut Vec<EntityTag>) -> Option<()> {
 /// Decides a GET or HEAD (rule H-7: first `If-Match`, else `If-Unmodified-Since`; then
 /// `If-None-Match`, else `If-Modified-Since`).
 ///
-/// `If-Modified-Since` counts only if it is exactly the second we told, since the same second may
-/// have seen a later change (rule H-4).
+/// `If-Modified-Since` counts only if it is exactly the second that was sent, since the same second may have seen a
+/// later change (rule H-4).
 pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     let tag = &validators.tag;
     let holds = match TagList::of(headers, &IF_MATCH) {
         Some(TagList::Any) => true,
+        // Strongly here, and weakly in `If-None-Match` (RFC 9110, 13.1.1 and 13.1.2).
         Some(TagList::Tags(tags)) => tags.iter().any(|given| given.strong_eq(tag)),
         Some(TagList::Invalid) => false,
         None => match (date(headers, &IF_UNMODIFIED_SINCE), validators.modified) {
@@ -122,7 +127,7 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
     let known = match TagList::of(headers, &IF_NONE_MATCH) {
         Some(TagList::Any) => true,
         Some(TagList::Tags(tags)) => tags.iter().any(|given| given.weak_eq(tag)),
-        // Present, so that the date is not looked at (rule H-8), and matching nothing.
+        // Present, so the date does not count (rule H-8), and matching nothing.
         Some(TagList::Invalid) => false,
         None => {
             let date = date(headers, &IF_MODIFIED_SINCE);
@@ -139,6 +144,7 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
 /// Returns the second a date header names (rule H-5: all three forms), if it is one valid date.
 fn date(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
     let mut lines = headers.get_all(name).iter();
+    // Two dates contradict each other, so neither counts.
     let only = lines.next().filter(|_| lines.next().is_none())?;
     let date = httpdate::parse_http_date(only.to_str().ok()?).ok()?;
     let since = date.duration_since(SystemTime::UNIX_EPOCH).ok()?;

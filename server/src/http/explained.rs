@@ -19,7 +19,7 @@ use tokio::{
 
 use super::problem::{PROBLEM_TYPE, Problem};
 
-/// hyper's answers are shorter.
+/// Upper bound of an answer that hyper gives by itself, in bytes.
 const ANSWER_BYTES_MAX: usize = 200;
 
 /// A connection whose empty refusals are problem documents.
@@ -64,6 +64,7 @@ impl<S> Explained<S> {
             .strip_suffix("\r\n\r\n")?;
         let (line, fields) = head.strip_prefix("HTTP/1.1 ")?.split_once("\r\n")?;
         let mut fields = fields.split("\r\n");
+        // An answer with a body needs no explanation.
         if !fields.any(|field| field.eq_ignore_ascii_case("content-length: 0")) {
             return None;
         }
@@ -110,6 +111,7 @@ impl<S: AsyncWrite + Unpin> Explained<S> {
                 time: Box::pin(tokio::time::sleep(REST_TIME)),
             });
         }
+        // hyper counts its own bytes, not those that took their place.
         Poll::Ready(Ok(length))
     }
 }
@@ -130,6 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        // A write that is under way goes on: hyper offers the same bytes again.
         if self.instead.is_none() {
             self.instead = self.explanation(bytes).map(|answer| (answer, 0));
         }
@@ -144,6 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // hyper writes its refusals alone, so only a single buffer can be one.
         let mut slices_with_bytes = slices.iter().filter(|slice| !slice.is_empty());
         if let (Some(only), None) = (slices_with_bytes.next(), slices_with_bytes.next()) {
             return self.poll_write(context, only);
@@ -163,6 +167,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<S> {
         ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
         let this = &mut *self;
         while let Some(rest) = &mut this.rest {
+            // Bounded in time and in bytes, because a peer may send for ever.
             if rest.time.as_mut().poll(context).is_ready() {
                 break;
             }

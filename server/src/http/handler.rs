@@ -1,7 +1,7 @@
-//! From a request to an answer.
+//! The handler: from a request to an answer.
 //!
-//! Shell: reads bodies and moves disk work off the threads that serve connections. Every decision is
-//! made elsewhere: routes, conditions, codings, publishing.
+//! Shell: reads bodies, and moves disk work off the threads that serve connections. Other files make the decisions:
+//! routes, conditions, codings, publishing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,16 +56,16 @@ use crate::{
 
 mod updates;
 
-/// Bodies above this are read into entries on a thread that may take its time.
+/// Largest body that is parsed on the thread of its connection, in bytes. A larger one gets a blocking thread.
 const INLINE_BODY_BYTES: usize = 16 * 1024;
 
-/// The memory for the bodies of all requests that are being read or wait to be stored, in KiB.
+/// Memory for the bodies of all requests that are being read or wait to be stored, in KiB.
 const BODIES_KIB_MAX: usize = 128 * 1024;
 
-/// How far the clock may be behind the last commit, in microseconds, before something is wrong.
+/// Lag of the clock behind the last commit at which `/readyz` fails, in microseconds.
 const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
 
-/// Answers requests.
+/// Handler of all requests but those for metrics.
 #[derive(Debug)]
 pub struct Handler {
     log: Arc<dyn EntryLog>,
@@ -80,14 +80,14 @@ pub struct Handler {
     bodies: Arc<Semaphore>,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
-    /// What is told of updates, if anything is.
+    /// Source of SUP documents; `None` if the server offers none.
     sup: Option<Arc<Sup>>,
-    /// Held while a document is made for one reader.
+    /// One permit, held while a SUP document is made for one reader.
     apart: Semaphore,
     clock: fn() -> Instant,
 }
 
-/// To whom an answer about a feed is given, and what it says of the feed beside.
+/// Audience and SUP announcement of an answer about a feed, and the last second that was over before its lookup.
 #[derive(Clone, Debug)]
 struct Shown {
     audience: Audience,
@@ -95,19 +95,19 @@ struct Shown {
     over: i64,
 }
 
-/// How an answer is given.
+/// Caching terms and extra headers of an answer.
 #[derive(Debug)]
 struct Terms {
     audience: Audience,
-    /// How long it may be kept.
+    /// Value of `Cache-Control`, for this audience.
     policy: HeaderValue,
     more: Vec<(HeaderName, HeaderValue)>,
-    /// The last second that the writer had left behind before the resource was looked up.
+    /// Last second that the writer had left behind before the resource was looked up.
     over: i64,
 }
 
 impl Handler {
-    /// Returns a handler; `public_url` is where clients see the server.
+    /// Returns a handler; `public_url` is the URL at which clients see the server.
     #[expect(clippy::too_many_arguments, reason = "it is put together in one place")]
     pub fn new(
         log: Arc<dyn EntryLog>,
@@ -143,24 +143,26 @@ impl Handler {
         &self.metrics
     }
 
-    /// Tells of updates, too, if there is something that knows of them.
+    /// Adds the SUP documents. Without them, feeds announce none and `/sup.json` is not found.
     #[must_use]
     pub fn telling(self, sup: Option<Arc<Sup>>) -> Self {
         Self { sup, ..self }
     }
 
-    /// Answers one request, which came over a listener with these rules.
+    /// Answers one request under the access rules of its listener.
     pub async fn answer(&self, request: Request<Incoming>, access: &Access) -> Answer {
         let began = std::time::Instant::now();
         let is_head = request.method() == Method::HEAD;
+        // Formatted only if it is logged, so a ready answer costs no allocation for it.
         let asked = enabled!(Level::DEBUG)
             .then(|| format!("{} {}", request.method(), request.uri().path()));
+        // A ready answer is public, so it needs neither a token nor a route.
         let (route, answer) = if let Some(answer) = self.at_hand(&request) {
             (DOCUMENT, answer)
         } else {
             let route = Route::of(request.uri().path(), &self.prefix);
             let label = route.as_ref().map_or("none", Route::label);
-            // Boxed, or every idle connection would keep room for it.
+            // Boxed, or every idle connection would keep room for its future.
             let answer = Box::pin(self.dispatch(request, route, access));
             (label, answer.await)
         };
@@ -197,6 +199,7 @@ impl Handler {
         let mut answer = answer.unwrap_or_else(|problem| problem_answer(&problem));
         let body = request.body_mut();
         let is_left = !body.is_end_stream();
+        // A client that waits for `100 Continue` has not sent its body, and reading would ask for it.
         if is_left && (waits || !drain(body).await) {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(CONNECTION, close);
@@ -212,7 +215,7 @@ impl Handler {
     ) -> Result<Answer, Problem> {
         if let Err(problem) = check_request(request) {
             let mut answer = problem_answer(&problem);
-            // What follows may be of the same request; nobody knows where it ends.
+            // The next bytes may belong to this request, because its end is unknown.
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(CONNECTION, close);
             return Ok(answer);
@@ -233,6 +236,7 @@ impl Handler {
                 Ok(answer)
             }
             (Route::Feed(feed), &Method::POST) => {
+                // Rights come before the body: a request without them takes no memory for it.
                 match access.check(headers, Right::Publish, &feed) {
                     Ok(()) => self.append(feed, request).await,
                     Err(denied) => Ok(denied_answer(denied)),
@@ -247,6 +251,7 @@ impl Handler {
                 self.catalogue(path, query, headers, access).await
             }
             (Route::Sup(circle, window), _) if reading => {
+                // A wrong token is refused here, because it would otherwise get an empty list without an error.
                 if circle == Circle::Apart
                     && let Err(denied) = access.knows_caller(headers)
                 {
@@ -267,13 +272,14 @@ impl Handler {
         }
     }
 
-    /// Returns who may see a feed, and where its updates are told. To all others it is as if there were none.
+    /// Returns the audience and the announcement of a feed. For all other readers the feed does not exist.
     async fn shown(
         &self,
         feed: &FeedName,
         headers: &HeaderMap,
         access: &Access,
     ) -> Result<Shown, Problem> {
+        // Before the lookup: a commit that the lookup misses then lies in a second after this one.
         let over = self.left_behind();
         let mut state = self.documents.current(feed);
         if state.is_none() {
@@ -286,6 +292,7 @@ impl Handler {
         } else if access.sight(headers).shows(feed) {
             Audience::Entitled
         } else {
+            // The answer is the same as for a feed that does not exist.
             return Err(absent(feed));
         };
         let sup = self.announcement(&state.settings);
@@ -302,7 +309,7 @@ impl Handler {
         self.watermark.leave((self.clock)(), newest)
     }
 
-    /// Returns what answers about a feed tell of its SUP-ID (rules SUP-A1, SUP-A4).
+    /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).
     fn announcement(&self, settings: &Settings) -> Option<HeaderValue> {
         self.sup.as_ref()?;
         Some(header_value(&settings.sup_address_at(&self.public_url)))
@@ -316,6 +323,7 @@ impl Handler {
         address: Address,
         shown: Shown,
     ) -> Result<Answer, Problem> {
+        // Only a lookup that may read from the disk leaves this thread.
         if let Some(resource) = self.documents.at_once(&feed, &address) {
             return self.show(path, headers, resource, shown).await;
         }
@@ -333,9 +341,8 @@ impl Handler {
         }
     }
 
-    /// Leads on to a document that a restoration has given another name: the document before it links
-    /// to this one for ever. So this answer is kept as long as the document, or caches would lack it when the server
-    /// is away.
+    /// Redirects to a document that a restoration has renamed: its predecessor links to the old name for ever. Caches
+    /// keep the redirect as long as the document, or they would lack it while the server is away.
     async fn renamed(
         &self,
         feed: FeedName,
@@ -352,6 +359,7 @@ impl Handler {
             Ok(resource.map(|resource| (renamed, resource)))
         });
         let (renamed, resource) = found.await?.ok_or(absent)?;
+        // Relative, because both names are in the same folder, wherever a proxy shows it.
         let location = renamed.to_string();
         let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
         answer
@@ -399,6 +407,7 @@ impl Handler {
             over,
         } = terms;
         let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)(), over);
+        // Decided before the body is read: a 304 needs none.
         let verdict = reply.verdict(headers);
         let body = match verdict {
             Verdict::Send => {
@@ -412,15 +421,16 @@ impl Handler {
             Verdict::NotModified | Verdict::Failed => None,
         };
         let answer = answer_to(verdict, &reply, body.as_ref());
-        // Whoever finds an answer ready is not asked who it is.
+        // A ready answer is given without a look at the token, so only public ones are kept.
         if audience == Audience::Everybody {
             self.ready.keep(path, coding, resource, reply, body);
         }
         answer
     }
 
-    /// Returns the answer to a read, if it is ready.
+    /// Returns the answer to a read, if a ready one is still right.
     fn at_hand(&self, request: &Request<Incoming>) -> Option<Result<Answer, Problem>> {
+        // The same check as in `decide`, which a ready answer passes by.
         if !is_reading(request) || check_request(request).is_err() {
             return None;
         }
@@ -431,6 +441,7 @@ impl Handler {
             .get(place_of(request.uri()), coding, &self.documents)?;
         let Ready { reply, body, .. } = &*ready;
         let verdict = reply.verdict(headers);
+        // So far only 304s were sent, and the body was never read.
         if verdict == Verdict::Send && body.is_none() {
             return None;
         }
@@ -451,6 +462,7 @@ impl Handler {
         feed: FeedName,
         request: &mut Request<Incoming>,
     ) -> Result<Answer, Problem> {
+        // All headers are checked before a byte of the body is read.
         let media = EntryMedia::of(request.headers())?;
         let key = publishing::idempotency_key(request.headers())?;
         let conditions = publishing::conditions(request.headers())?;
@@ -459,7 +471,7 @@ impl Handler {
         let (drafts, room) = if body.len() <= INLINE_BODY_BYTES {
             (media.drafts(&body), room)
         } else {
-            // The room goes where the work goes: it is done even if the client leaves.
+            // The memory moves with the work, which goes on even if the client leaves.
             let work = tokio::task::spawn_blocking(move || (media.drafts(&body), room));
             work.await.map_err(|error| {
                 error!(%error, "reading entries failed");
@@ -513,6 +525,7 @@ impl Handler {
         request: &mut Request<Incoming>,
     ) -> Result<Answer, Problem> {
         let conditions = publishing::conditions(request.headers())?;
+        // The memory of the body is given back with `_room`, after the commit.
         let read = read_body(request.body_mut(), &self.limits, &self.bodies);
         let (body, _room) = read.await?;
         let (choices, id) = publishing::settings_body(request.headers(), &body)?;
@@ -548,12 +561,14 @@ impl Handler {
         let after = catalogue::after(query)?;
         let documents = Arc::clone(&self.documents);
         let public_url = self.public_url.clone();
+        // A request with a token may list closed feeds, so no shared cache may keep its answer.
         let audience = if headers.contains_key(AUTHORIZATION) {
             Audience::Entitled
         } else {
             Audience::Everybody
         };
         let sight = access.sight(headers);
+        // Before the listing, for the same reason as in `shown`.
         let over = self.left_behind();
         let listing = off_thread(move || {
             let (log, open) = (&**documents.log(), documents.open());
@@ -562,6 +577,7 @@ impl Handler {
             Ok((growing_listing(body), lists_closed))
         });
         let (listing, lists_closed) = listing.await?;
+        // Where no token is needed, the listing may show closed feeds, too.
         let audience = if lists_closed {
             Audience::Entitled
         } else {
@@ -578,7 +594,7 @@ impl Handler {
         Ok(answer)
     }
 
-    /// Counts a request that made us fail, and answers it.
+    /// Counts a request whose handler failed, and answers it with 500.
     pub fn failed(&self) -> Answer {
         let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
         self.metrics.answered("none", status, Duration::ZERO);
@@ -588,6 +604,7 @@ impl Handler {
     async fn ready(&self) -> Result<Answer, Problem> {
         let log = Arc::clone(&self.log);
         let now = (self.clock)();
+        // Off the thread, because the room on the disk is looked up.
         off_thread(move || {
             let ahead = log.head().last.micros().saturating_sub(now.micros());
             let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
@@ -604,7 +621,7 @@ impl Handler {
     }
 }
 
-/// Returns the problem of a path that names nothing.
+/// Returns the 404 of a path without a route, which explains an illegal name of a feed.
 fn nothing_at(path: &str) -> Problem {
     let feed = path
         .split("/feeds/")
@@ -619,29 +636,31 @@ fn nothing_at(path: &str) -> Problem {
     }
 }
 
-/// Returns what an answer that is ready is found by: the path, and the query where it means something.
+/// Returns the key of a ready answer: the path, and the query of the SUP document.
 fn place_of(uri: &Uri) -> &str {
     let told = |name: &str| uri.path().ends_with(name);
     match uri.path_and_query() {
+        // No other answer that is kept ready depends on its query.
         Some(all) if told("/sup.json") => all.as_str(),
         _ => uri.path(),
     }
 }
 
-/// Has an answer say that the same URL shows others other feeds.
+/// Adds the token to `Vary`: for another reader the same URL lists other feeds.
 fn depends_on_reader(answer: &mut Answer) {
     let depends = HeaderValue::from_static("accept-encoding, authorization");
     answer.headers_mut().insert(VARY, depends);
 }
 
-/// Has an answer about a feed tell where its updates are told.
+/// Adds the SUP announcement to an answer about a feed.
 fn announce(answer: &mut Answer, sup: Option<HeaderValue>) {
     let field = sup.map(|sup| (HeaderName::from_static(SUP_HEADER), sup));
     answer.headers_mut().extend(field);
 }
 
-/// Returns the period that a query asks for (rule SUP-P4).
+/// Returns the period of a query (rule SUP-P4), which is the first one without a query.
 fn period_of(query: &str, periods: &[u32]) -> Result<u32, Problem> {
+    // Compared as text, so caches see one URL for each period.
     let offered = |period: &&u32| query == format!("seconds={period}");
     let wanted = match query {
         "" => periods.first(),
@@ -661,6 +680,7 @@ pub async fn metrics(request: &Request<Incoming>, metrics: &Arc<Metrics>) -> Ans
     if request.uri().path() != "/metrics" || request.method() != Method::GET {
         return problem_answer(&Problem::not_found("here is only GET /metrics"));
     }
+    // Off the thread, because some metrics are measured on the disk.
     let metrics = Arc::clone(metrics);
     let Ok(text) = tokio::task::spawn_blocking(move || metrics.text()).await else {
         return failed();
@@ -676,7 +696,7 @@ pub async fn metrics(request: &Request<Incoming>, metrics: &Arc<Metrics>) -> Ans
     answer
 }
 
-/// Runs what may read from the disk where it holds up nobody else.
+/// Runs work that may read from the disk on a thread where it holds up no connection.
 async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ArchiveError> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -686,7 +706,7 @@ async fn off_thread<T: Send + 'static>(
             let error: &(dyn std::error::Error + 'static) = &unreadable;
             error!(error, "a document cannot be read");
             Err(match unreadable {
-                // sled, which once could not write, may have left a tree that it must first repair.
+                // After a failed write, sled may have left a tree that it repairs only when it is opened again.
                 ArchiveError::Log(LogError::Storage(_)) => {
                     Problem::unavailable("the log cannot be read until the server is restarted")
                 }

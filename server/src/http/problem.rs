@@ -14,7 +14,7 @@ use crate::{access::Denied, publish::PublishError};
 /// The media type of a problem document.
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 
-/// A problem document.
+/// A problem document, and the status it is sent with.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     #[serde(rename = "type")]
@@ -37,13 +37,13 @@ pub struct Problem {
     accepts: Accepts,
 }
 
-/// Header field that names the accepted form of a refused body.
+/// Header field of a 415 that names the accepted form of the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accepts {
-    /// Of another media type.
+    /// `Accept`, with the media types of entries.
     #[default]
     OtherType,
-    /// Without a content coding.
+    /// `Accept-Encoding`, because the body has a content coding.
     NoCoding,
 }
 
@@ -63,6 +63,7 @@ fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result
 impl Problem {
     fn new(kind: &str, title: &'static str, status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
+            // Programs recognise the kind of a problem by this URI (RFC 9457, 3.1.1).
             kind: format!("urn:simplefeed:problem:{kind}"),
             title,
             status,
@@ -76,12 +77,12 @@ impl Problem {
         }
     }
 
-    /// Returns the status of the answer.
+    /// Returns the status that the document is sent with.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Returns the document.
+    /// Returns the document as JSON.
     pub fn body(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a problem has a JSON form")
     }
@@ -190,6 +191,7 @@ impl Problem {
 
     /// Something is wrong on our side; it is in the log, not in the answer.
     pub fn internal() -> Self {
+        // The cause is in the server's log only, because it may name paths of files.
         let detail = "the server cannot read this now";
         Self::new(
             "busy",
@@ -221,6 +223,7 @@ impl From<&Refusal> for Problem {
                 "precondition failed",
                 StatusCode::PRECONDITION_FAILED,
             ),
+            // `Unacceptable`, and kinds that core may add: the enum is not exhaustive.
             _ => (
                 "unacceptable",
                 "unacceptable entry",
@@ -255,6 +258,7 @@ impl From<Denied> for Problem {
                 "this needs a token: Authorization: Bearer".into(),
             ),
             Denied::WrongToken => (
+                // An expired token counts as unknown.
                 "unauthorized",
                 "unauthorized",
                 unauthorized,
@@ -277,6 +281,7 @@ impl From<&PublishError> for Problem {
         match error {
             PublishError::Refused(refusal) => refusal.into(),
             PublishError::Full => {
+                // 507 and not 503, because a repeat has no better chance.
                 let status = StatusCode::INSUFFICIENT_STORAGE;
                 Self::new("too-large", "too many feeds", status, error.to_string())
             }
@@ -286,11 +291,13 @@ impl From<&PublishError> for Problem {
             }
             PublishError::NoSpace => {
                 let status = StatusCode::INSUFFICIENT_STORAGE;
+                // The commit that filled the disk may be found after a restart.
                 let detail = format!(
                     "{error}; whether this request is stored is unknown, repeating it is safe"
                 );
                 Self::new("read-only", "no room on the disk", status, detail)
             }
+            // The commit that failed may be found after a restart.
             PublishError::Unavailable => Self::unavailable(format!(
                 "{error}; whether this request is stored is unknown, repeating it is safe"
             )),

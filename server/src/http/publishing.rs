@@ -1,4 +1,4 @@
-//! What a publishing request says, and what it is told.
+//! Publishing requests and their answers.
 //!
 //! Pure: from headers and body to what the writer takes, and from its outcome to JSON.
 
@@ -20,22 +20,22 @@ use simplefeed_core::{
 use super::{conditional::TagList, problem::Problem};
 use crate::publish::{Appended, Conditions, Configured, Heads};
 
-/// The media types that entries may have, as a list.
+/// Media types that entries may have, as a list for messages and for `Accept`.
 pub const ENTRY_TYPES: &str = "application/atom+xml, application/json, application/x-ndjson";
 
-/// The media types that entries may have.
+/// Media type of a body with entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryMedia {
-    /// An Atom entry or feed document.
+    /// An Atom entry, or a feed document with entries.
     Atom,
-    /// One event, or an array of them.
+    /// One event as JSON, or an array of them.
     Json,
-    /// One event per line.
+    /// One event as JSON on each line.
     Ndjson,
 }
 
 impl EntryMedia {
-    /// Returns what a request's headers announce.
+    /// Returns the media type that a request's headers announce.
     ///
     /// # Errors
     ///
@@ -49,6 +49,7 @@ impl EntryMedia {
                 .eq_ignore_ascii_case("charset")
                 .then(|| value.trim().trim_matches('"'))
         });
+        // Every format that is accepted is UTF-8, so another charset is no form of it.
         if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
             return Err(Problem::media_type(format!(
                 "the body must be UTF-8; the request has {}",
@@ -70,7 +71,7 @@ impl EntryMedia {
     ///
     /// # Errors
     ///
-    /// Returns the first thing that is wrong.
+    /// Returns the first problem of the body.
     pub fn drafts(self, body: &[u8]) -> Result<Vec<Draft>, Refusal> {
         match self {
             Self::Atom => scan(body),
@@ -80,11 +81,12 @@ impl EntryMedia {
     }
 }
 
-/// Returns a media type as it was sent, for a message.
+/// Returns a media type as it was sent, shortened for a message.
 fn shown(kind: &str) -> String {
     if kind.is_empty() {
         return "no Content-Type".into();
     }
+    // The message stays short, however long the field is.
     let kind: String = kind.chars().take(100).collect();
     format!("Content-Type {kind:?}")
 }
@@ -99,6 +101,7 @@ fn media_type(headers: &HeaderMap) -> &str {
 fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
     let codings = headers.get_all(CONTENT_ENCODING).iter();
     for coding in codings {
+        // `identity` is the name of no coding at all (RFC 9110, 8.4.1).
         if !coding
             .as_bytes()
             .trim_ascii()
@@ -124,6 +127,7 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(key) = lines.next() else {
         return Ok(None);
     };
+    // Some clients send the key as a quoted string, others as it is.
     let text = key.to_str().unwrap_or_default().trim().trim_matches('"');
     if text.is_empty() || text.len() > IDEMPOTENCY_KEY_BYTES_MAX || lines.next().is_some() {
         let detail =
@@ -197,6 +201,7 @@ pub fn append_answer(appended: &Appended) -> Vec<u8> {
 /// Returns the URL of the entry that an append of exactly one created.
 pub fn entry_location(appended: &Appended) -> Option<String> {
     match appended.results.as_slice() {
+        // A duplicate has been there before, so it gets no `Location`.
         [one] if !one.duplicate => {
             let numbered = simplefeed_core::feed::Numbered {
                 number: one.position.0,
@@ -233,6 +238,7 @@ pub fn settings_body(
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<(Choices, Option<FeedId>), Problem> {
+    // The headers first, so a body of another kind is not read as JSON.
     check_uncoded(headers)?;
     if essence(media_type(headers)) != "application/json" {
         return Err(Problem::media_type(format!(
@@ -241,6 +247,7 @@ pub fn settings_body(
         )));
     }
     let parsed: SettingsBody = serde_json::from_slice(body).map_err(|error| {
+        // JSON with other members is unacceptable; all else is malformed.
         let refusal = if error.is_data() {
             Refusal::unacceptable(error.to_string(), "Simplefeed profile: settings")
         } else {
@@ -249,6 +256,7 @@ pub fn settings_body(
         Problem::from(&refusal)
     })?;
     let id = parsed.id.map(|id| {
+        // An IRI, because it becomes the feed's `atom:id` for ever.
         FeedId::parse(&id).ok_or_else(|| {
             let detail = "id is not an absolute IRI without white space";
             Problem::from(&Refusal::unacceptable(detail, "RFC 4287, 4.2.6").at_element("id"))

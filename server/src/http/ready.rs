@@ -1,6 +1,6 @@
 //! Answers kept ready: nothing about them is looked up, formatted or hashed again.
 //!
-//! Pure, in memory. What is final stays ready for ever; what grows, until it has grown.
+//! Pure, in memory. A final answer stays right for ever, a growing one until its resource has grown.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::views::documents::{Coding, Documents, Resource};
 
 /// The bytes of bodies and headers kept in memory.
 const READY_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// What an answer takes beside its body, in bytes; an estimate.
+/// Memory of an answer without its body, in bytes; an estimate.
 const HEADERS_BYTES: usize = 2 * 1024;
 
-/// An answer to whoever asks for a path.
+/// Complete answer for one path in one coding.
 #[derive(Debug)]
 pub struct Ready {
     resource: Resource,
-    /// Its headers, those included that need the bytes.
+    /// Its headers, with those that need the bytes.
     pub reply: Reply,
     /// Its bytes, if they were sent before.
     pub body: Option<Bytes>,
 }
 
-/// A path and a coding.
+/// Key of a ready answer: its path and its coding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     coding: Coding,
     path: Box<str>,
 }
 
-/// A key that is not stored.
+/// Borrowed form of a key, for a lookup that copies no path.
 #[derive(Hash)]
 struct Wanted<'a> {
     coding: Coding,
@@ -51,6 +51,7 @@ struct Weight;
 impl Weighter<Key, Arc<Ready>> for Weight {
     fn weight(&self, key: &Key, ready: &Arc<Ready>) -> u64 {
         let body = ready.body.as_ref().map_or(0, Bytes::len);
+        // The resource may hold its bytes in both codings, beside the body that is sent.
         let body = body.max(ready.resource.held_bytes());
         u64::try_from(key.path.len() + HEADERS_BYTES + body).unwrap_or(u64::MAX)
     }
@@ -78,7 +79,7 @@ impl ReadyAnswers {
         documents.holds(&ready.resource).then_some(ready)
     }
 
-    /// Keeps an answer, unless it may be another one a moment later.
+    /// Keeps an answer, unless the next one may have other headers.
     pub fn keep(
         &self,
         path: &str,
@@ -87,7 +88,7 @@ impl ReadyAnswers {
         reply: Reply,
         body: Option<Bytes>,
     ) {
-        // Its date may be told a moment later, if it has one.
+        // Without its date the answer is not final: the date comes once its second is over.
         let is_settled = reply.is_settled() || resource.modified.is_none();
         if !(resource.lasts() && is_settled) {
             return;

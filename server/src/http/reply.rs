@@ -1,4 +1,4 @@
-//! The answer to a read: its headers, and which of them a request gets.
+//! Headers of the answer to a read, and the choice among them for a request.
 //!
 //! Pure: from a resource to an answer whose body is yet to be fetched.
 
@@ -12,23 +12,23 @@ use simplefeed_core::{digest::Digest, instant::Instant};
 use super::conditional::{Validators, Verdict, http_date, verdict};
 use crate::views::documents::{Coding, Resource};
 
-/// What may be kept for ever.
+/// Policy for a frozen resource that everybody may see.
 const FROZEN: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-/// The same, of what only some may see.
+/// Policy for a frozen resource of a closed feed.
 const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
-/// What must not be kept at all.
+/// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Who may see a resource.
+/// Readers that may see a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// Everybody: any cache may keep it.
     Everybody,
-    /// Who has a token for it: only a cache of their own may keep it.
+    /// Holders of a token for it: only a cache of their own may keep it.
     Entitled,
 }
 
-/// How long answers may be kept, and by whom.
+/// Cache policies of growing resources, for each audience.
 #[derive(Clone, Debug)]
 pub struct Lifetimes {
     growing: HeaderValue,
@@ -50,18 +50,19 @@ impl Lifetimes {
         }
     }
 
-    /// Returns the policy for a document that is made anew every so often and asked for every `period`
-    /// seconds (rule SUP-P2).
+    /// Returns the policy for a SUP document that is made anew every so often, and polled every `period` seconds (rule
+    /// SUP-P2).
     pub fn of_sup(period: u32, audience: Audience) -> HeaderValue {
         let caches = match audience {
             Audience::Everybody => "public",
             Audience::Entitled => "private",
         };
+        // A tenth of the period, so a copy from a cache is nearly new.
         let policy = format!("{caches}, max-age={}", period / 10);
         HeaderValue::from_str(&policy).expect("a policy is plain text")
     }
 
-    /// Returns the policy for a resource.
+    /// Returns the policy for a resource and its audience.
     pub fn of(&self, resource: &Resource, audience: Audience) -> HeaderValue {
         match (resource.frozen, audience) {
             (true, Audience::Everybody) => FROZEN,
@@ -72,13 +73,13 @@ impl Lifetimes {
     }
 }
 
-/// What is answered about a resource in one coding, whoever asks.
+/// Answer about a resource in one coding, but for its bytes: the same for every reader of its audience.
 #[derive(Clone, Debug)]
 pub struct Reply {
     validators: Validators,
-    /// The headers of a 304.
+    /// Headers of a 304, which has no body.
     pub not_modified: HeaderMap,
-    /// The headers of a 200, but for those that need the bytes.
+    /// Headers of a 200, without those that need the bytes.
     pub sent: HeaderMap,
 }
 
@@ -105,8 +106,10 @@ impl Reply {
             headers.insert(LAST_MODIFIED, date);
         }
         headers.extend(more);
+        // A 304 has these, and none about the content that it does not send (RFC 9110, 15.4.5).
         let not_modified = headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(resource.media_type));
+        // Entries may hold HTML, and no browser may take a document for a page.
         headers.insert(
             HeaderName::from_static("x-content-type-options"),
             HeaderValue::from_static("nosniff"),
@@ -126,7 +129,7 @@ impl Reply {
         verdict(request, &self.validators)
     }
 
-    /// Whether it is the same a moment later, as long as the resource is.
+    /// Whether a later answer has the same headers, as long as the resource is unchanged.
     pub fn is_settled(&self) -> bool {
         self.validators.modified.is_some()
     }
@@ -144,6 +147,7 @@ fn told_modification(
     over: i64,
 ) -> Option<i64> {
     let second = modified?.second();
+    // Frozen bytes cannot change again, in whichever second they were closed.
     let is_final = frozen || second <= over;
     (is_final && second <= now.second()).then_some(second)
 }

@@ -1,4 +1,4 @@
-//! What of a request is checked before anything else, and its body.
+//! The first checks of a request, and its body.
 //!
 //! Shell: reads from the connection.
 
@@ -22,10 +22,11 @@ pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
-/// Checks what hyper leaves to us.
+/// Checks a request where hyper is lenient.
 pub(super) fn check_request(request: &Request<Incoming>) -> Result<(), Problem> {
     check_host(request)?;
     check_framing(request.headers())?;
+    // With two of them, the form of the body would be a guess.
     if request.headers().get_all(CONTENT_TYPE).iter().count() > 1 {
         return Err(Problem::malformed("the request has several Content-Types"));
     }
@@ -55,6 +56,7 @@ fn is_host(value: &HeaderValue) -> bool {
     let Ok(text) = value.to_str() else {
         return false;
     };
+    // A colon within the brackets of an IPv6 address begins no port.
     let (host, port) = match text.rfind(':').filter(|_| !text.ends_with(']')) {
         Some(colon) => (text.get(..colon).unwrap_or_default(), text.get(colon + 1..)),
         None => (text, None),
@@ -75,6 +77,7 @@ fn is_name(mut name: &[u8]) -> bool {
     while let Some((first, rest)) = name.split_first() {
         name = rest;
         match first {
+            // Checked but not decoded, because no URL is ever made from a Host.
             b'%' => {
                 let Some((digits, rest)) = rest.split_first_chunk::<2>() else {
                     return false;
@@ -91,11 +94,12 @@ fn is_name(mut name: &[u8]) -> bool {
     true
 }
 
-/// Chunks and nothing else, if there is no length (RFC 9112, 6.1); hyper would give us what is compressed as it
-/// is.
+/// Chunks and nothing else, if there is no length (RFC 9112, 6.1); hyper would hand over compressed bytes as they
+/// are.
 fn check_framing(headers: &HeaderMap) -> Result<(), Problem> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next();
+    // hyper lets `gzip, chunked` through.
     let chunked = coding.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
     if !chunked || codings.next().is_some() {
         return Err(Problem::malformed("the only transfer coding is chunked"));
@@ -109,22 +113,23 @@ fn check_bodiless(request: &Request<Incoming>) -> Result<(), Problem> {
     let length = headers
         .get(CONTENT_LENGTH)
         .is_some_and(|length| length != "0");
+    // `Content-Length: 0` announces no body, while a transfer coding always announces one.
     if length || headers.contains_key(TRANSFER_ENCODING) {
         return Err(Problem::malformed("a GET or HEAD has no body"));
     }
     Ok(())
 }
 
-/// The bytes of a body that cost it no room: small requests are always read.
+/// Bytes of a body that take no room, so small requests are always read.
 const FREE_BYTES: usize = 16 * 1024;
 
-/// Room is taken in steps of so many KiB.
+/// Step in which room is taken, in KiB.
 const STEP_KIB: u32 = 64;
 
-/// The bytes of a refused body that are read and thrown away, so that its sender gets to read the answer.
+/// Most bytes of a refused body that are read and thrown away, so the client gets to read the answer.
 const DRAINED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
-/// How long that may take.
+/// Longest time for reading them.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 /// Reads a body, and reserves memory as its bytes arrive; an announced length reserves none.
@@ -135,6 +140,7 @@ pub(super) async fn read_body(
 ) -> Result<(Bytes, Room), Problem> {
     let too_large = || Problem::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes"));
     let announced = body.size_hint().lower();
+    // An announced length that is too large costs no byte of reading.
     if usize::try_from(announced).map_or(true, |announced| announced > BODY_BYTES_MAX) {
         debug!(announced, "a body is too large");
         return Err(too_large());
@@ -145,7 +151,7 @@ pub(super) async fn read_body(
     let mut paid = FREE_BYTES;
     let deadline = Moment::now() + limits.body;
     loop {
-        // Neither may it take long as a whole, nor may it stall.
+        // Two bounds: a deadline for the whole body, and a limit for each pause.
         let patience = deadline.min(Moment::now() + limits.stall);
         match tokio::time::timeout_at(patience, body.frame()).await {
             Err(_) => return Err(Problem::timeout()),
@@ -175,6 +181,7 @@ pub(super) async fn drain(body: &mut Incoming) -> bool {
     if body.is_end_stream() {
         return true;
     }
+    // Where more is announced, the connection ends instead.
     let announced = usize::try_from(body.size_hint().lower());
     if announced.map_or(true, |announced| announced > DRAINED_BYTES_MAX) {
         return false;

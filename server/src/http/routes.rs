@@ -1,4 +1,4 @@
-//! Which resource a path names.
+//! Routes: the resource that a path names.
 //!
 //! Pure. Paths are matched exactly as they arrive: no decoding, no dot segments, no second spelling
 //! of a number, and no path ever reaches the file system.
@@ -13,28 +13,29 @@ use crate::{
     views::{documents::Address, index::block_of_name, sup::Circle},
 };
 
-/// What a path names.
+/// Resource that a path names, with the parameters in the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// `/feeds`.
+    /// `/feeds`: the list of feeds.
     Catalogue,
-    /// `/feeds/{feed}`.
+    /// `/feeds/{feed}`: publishing, settings, and the way to the recent document.
     Feed(FeedName),
-    /// Something below `/feeds/{feed}/`.
+    /// A document, entry or index block below `/feeds/{feed}/`.
     Resource(FeedName, Address),
     /// `/sup.json` or `/sup-closed.json`, or an archived document below `/sup/` or `/sup-closed/`.
     Sup(Circle, Option<Numbered>),
-    /// `/healthz`.
+    /// `/healthz`: whether the process lives.
     Health,
-    /// `/readyz`.
+    /// `/readyz`: whether the log takes entries, and the clock is right.
     Ready,
 }
 
 impl Route {
-    /// Returns what `path` names, or `None`. `prefix` is the path of the public URL, which a proxy
-    /// may have left on or taken off.
+    /// Returns the route of `path`, or `None`. `prefix` is the path of the public URL, which a proxy may have left on
+    /// or taken off.
     pub fn of(path: &str, prefix: &str) -> Option<Self> {
         let below = path.strip_prefix(prefix).filter(|_| !prefix.is_empty());
+        // With the prefix first, because the prefix may look like a route by itself.
         below
             .and_then(Self::of_path)
             .or_else(|| Self::of_path(path))
@@ -65,10 +66,11 @@ impl Route {
             }
             _ => return None,
         };
+        // No route has five segments.
         segments.next().is_none().then_some(route)
     }
 
-    /// Returns what requests for it are counted as.
+    /// Returns the label of its requests in the metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Catalogue => "catalogue",
@@ -92,6 +94,7 @@ impl Route {
 
 fn window(file: &str) -> Option<Numbered> {
     let numbered = Numbered::parse(file.strip_suffix(".json")?)?;
+    // Windows are numbered from 1.
     (numbered.number > 0).then_some(numbered)
 }
 

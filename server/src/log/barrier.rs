@@ -1,14 +1,14 @@
-//! The barrier: what makes written bytes survive a power cut.
+//! The barrier: the sync after which written bytes survive a power cut.
 //!
 //! Shell: the file system. sled's own flush does not reach the disk (it calls `sync_file_range`,
 //! which commits neither a file's new length nor the drive's cache), so the log puts a real sync
 //! behind it before anything is acknowledged. It is a trait, so that tests can fail it, count it and
 //! leave it out: a test of durability that passes without the barrier would prove nothing.
 //!
-//! Within a large commit that is too late: sled writes over segments as soon as it takes for durable what
-//! replaces them, and names in their new headers what, after a power cut, is not there. Then it finds
-//! nothing at all. So sled, too, is made to sync for real: where the system has no `sync_file_range`, it
-//! calls `fsync`, and in our process the system has none.
+//! Within a large commit that is too late: sled overwrites a segment as soon as it takes its replacement
+//! for durable, and the new header names data that is gone after a power cut. Recovery then finds nothing
+//! at all. So sled, too, is made to sync for real: where the system has no `sync_file_range`, it calls
+//! `fsync`, and in our process the system has none.
 
 #[cfg(target_os = "linux")]
 use std::{
@@ -26,7 +26,7 @@ use std::{
 #[cfg(target_os = "linux")]
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-/// Up to so many files are synced one by one.
+/// Most files that are synced one by one; for more, `syncfs` takes less time.
 const FEW_FILES: usize = 4;
 
 /// Makes everything written to a folder durable.
@@ -76,14 +76,16 @@ impl Barrier for DiskBarrier {
     }
 }
 
-/// Takes `sync_file_range` away from this process. It would do for no purpose of ours.
+/// Takes `sync_file_range` away from this process, which has no other use for it.
 #[cfg(target_os = "linux")]
 fn have_sled_sync() -> io::Result<()> {
     static TAKEN: Mutex<bool> = Mutex::new(false);
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    // A filter stays until the process ends, and every system call passes all of them.
     if *taken {
         return Ok(());
     }
+    // sled takes this error for a system without the call.
     let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
     let rules = BTreeMap::from([(libc::SYS_sync_file_range, vec![])]);
@@ -121,6 +123,7 @@ fn syncfs_reports_errors() -> bool {
         .map(str::parse::<u32>);
     let major = parts.next().and_then(Result::ok);
     let minor = parts.next().and_then(Result::ok);
+    // Older kernels return success from `syncfs` although a write has failed.
     major.zip(minor).is_some_and(|version| version >= (5, 8))
 }
 
@@ -163,6 +166,7 @@ pub fn sync_files(files: &[File], folders: &[&File]) -> io::Result<()> {
     }
     let mut done = BTreeSet::new();
     for folder in folders {
+        // Folders on the same file system share one sync.
         if done.insert(folder.metadata()?.dev()) {
             sync_file_system(folder)?;
         }

@@ -5,10 +5,10 @@
 //!
 //! ```text
 //! <data>/lock          held while open (flock); the process id, for people
-//! <data>/witness       what must be in the log at least
-//! <data>/clean         exists only after a clean stop; says what sled's folder was like then
+//! <data>/witness       the last synced commit, its chain hash, the length of sled's file
+//! <data>/clean         exists only after a clean stop; checksum of sled's folder
 //! <data>/sled/         the log
-//! <data>/ids/          where the entry with an id is; made from the log
+//! <data>/ids/          the position of each id; made from the log
 //! <data>/sled.opening/ a copy being checked
 //! <data>/sled.before/  the original after an unclean stop, until the next clean one
 //! <data>/restored      exists until a restored log is served for the first time
@@ -34,15 +34,15 @@ use super::{
 /// How long to wait for sled's threads to let go of a database just closed.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
-/// Up to so many bytes of sled's files, every one is looked at before sled may work in place.
+/// Most bytes of sled's files of which every one is read before sled may work in place.
 const LOOKED_AT_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 };
-/// The growth of sled's file after which it takes note, at the stop, of where everything is.
+/// Growth of sled's file above which a stop opens sled again, so that it notes where its pages are.
 const GROWTH_MAX: u64 = if cfg!(test) { 1 << 20 } else { 128 << 20 };
-/// The bytes looked at together, and how often in a file of a large log.
+/// Bytes of one sample, and most samples of a file of a large log.
 const LOOK_BYTES: usize = 16 * 1024;
 const LOOKS_MAX: u64 = 4_096;
 
-/// The name of the socket at which a server listens for those who look after its log.
+/// Name of the socket at which a server takes upkeep tasks.
 pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// Why a log cannot be opened.
@@ -54,27 +54,27 @@ pub enum OpenError {
     /// Another process has it open.
     #[error("the data folder {folder} is in use by another process{holder}")]
     Locked {
-        /// The data folder.
+        /// Data folder that another process has locked.
         folder: PathBuf,
-        /// The process, if it said so.
+        /// Process in parentheses; empty if the lock file names none.
         holder: String,
     },
     /// The folder or a file in it cannot be used.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Attempted action, such as `copy to`.
         action: &'static str,
-        /// On what.
+        /// File or folder of the action.
         path: PathBuf,
         /// The operating system's answer.
         source: io::Error,
     },
-    /// What is there is not what was there at the last commit.
+    /// The files do not hold the log as it was at its last commit.
     #[error("the log in {folder} is damaged: {what}")]
     Damaged {
-        /// The data folder.
+        /// Data folder of the damaged log.
         folder: PathBuf,
-        /// What is missing or wrong.
+        /// The missing or wrong part.
         what: String,
     },
     /// A newer version of this program wrote it.
@@ -82,19 +82,19 @@ pub enum OpenError {
         "the log in {folder} has storage version {version}, this program knows {STORAGE_VERSION}"
     )]
     Newer {
-        /// The data folder.
+        /// Data folder of the newer log.
         folder: PathBuf,
-        /// Its storage version.
+        /// Storage version found in the log.
         version: u32,
     },
     /// The last stop was unclean, and there is no room for the copy that is checked then.
     #[error("{folder} needs {needed} bytes of free space to check the log, and has {free}")]
     NoRoom {
-        /// The data folder.
+        /// Data folder whose disk is too full.
         folder: PathBuf,
-        /// The size of the log.
+        /// Bytes of the log, which its copy needs.
         needed: u64,
-        /// What is free.
+        /// Bytes that are free now.
         free: u64,
     },
     /// There is no log in the folder, and something else is.
@@ -102,15 +102,15 @@ pub enum OpenError {
         "{folder} holds no log, but {found:?}: check --data, or give a folder that is empty or does not exist yet"
     )]
     Foreign {
-        /// The folder.
+        /// Folder that was to be opened.
         folder: PathBuf,
-        /// One thing in it.
+        /// Name of one unexpected item in it.
         found: String,
     },
     /// There is no log in the folder.
     #[error("there is no log in {folder}")]
     Absent {
-        /// The data folder.
+        /// Folder that was to hold a log.
         folder: PathBuf,
     },
 }
@@ -124,7 +124,7 @@ pub struct DataFolder {
     bytes_before: u64,
 }
 
-/// Notes in a new folder that its log is restored: whoever serves it begins an epoch.
+/// Marks the log in a new folder as restored: the first server of it begins an epoch.
 ///
 /// # Errors
 ///
@@ -135,7 +135,7 @@ pub fn mark_restored(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Sees to it that nobody else looks into a data folder, but into `www`.
+/// Makes the private folders of a data folder, which only their owner may read; `www` is not among them.
 ///
 /// # Errors
 ///
@@ -150,12 +150,12 @@ pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
 }
 
 impl DataFolder {
-    /// Whether the log is restored and was not served since.
+    /// Returns whether the log was restored and has not been served since.
     pub fn is_restored(&self) -> bool {
         self.path("restored").exists()
     }
 
-    /// Notes that the epoch of a restored log has begun.
+    /// Removes the mark of a restored log, once its epoch has begun.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl DataFolder {
         self.remove_file("restored")
     }
 
-    /// Returns where a server listens for those who look after its log.
+    /// Returns the path of the socket at which a server takes upkeep tasks.
     pub fn control_socket(&self) -> PathBuf {
         self.path(CONTROL_SOCKET)
     }
@@ -185,6 +185,7 @@ impl DataFolder {
             .create(true)
             .read(true)
             .write(true)
+            // The process id in it must survive an attempt that is refused.
             .truncate(false)
             .open(&path);
         let lock = lock.map_err(failed("write to"))?;
@@ -192,8 +193,10 @@ impl DataFolder {
             Ok(()) => Ok(Self {
                 path: folder.into(),
                 lock,
+                // Only `has_grown` compares with it, so a file that is not there counts as empty.
                 bytes_before: fs::metadata(folder.join("sled/db")).map_or(0, |file| file.len()),
             }),
+            // The holder writes its process id into the lock file.
             Err(TryLockError::WouldBlock) => {
                 let holder = fs::read_to_string(&path).unwrap_or_default();
                 let holder = holder.trim();
@@ -235,7 +238,7 @@ impl DataFolder {
         }
     }
 
-    /// For people who wonder what holds the folder. Only written once the opening succeeded, so
+    /// Writes the process id into the lock file, for people. Only done once the opening has succeeded, so
     /// that a refusal leaves every file as it was.
     pub(super) fn write_process_id(&self) -> Result<(), OpenError> {
         let mut file = &self.lock;
@@ -247,6 +250,7 @@ impl DataFolder {
     pub(super) fn witness(&self) -> Result<(Witness, Testimony), OpenError> {
         let path = self.path("witness");
         if !path.exists() {
+            // Without the witness, a log that sled has emptied would pass for a new one.
             if self.has_log() {
                 return Err(self.damaged("its witness is missing"));
             }
@@ -274,8 +278,9 @@ impl DataFolder {
         }
     }
 
-    /// Whether there is anything that a log may be in.
+    /// Returns whether the folder has anything that a log may be in.
     pub(super) fn has_log(&self) -> bool {
+        // Not the witness: a first start that broke off may have left one without a log.
         let names = ["sled", "sled.before", "clean"];
         names.iter().any(|name| self.path(name).exists())
     }
@@ -287,10 +292,10 @@ impl DataFolder {
             .map_err(self.io("measure", "sled/db"))
     }
 
-    /// What the mark of a clean stop says: all that must be so for sled to work in place. sled's
-    /// recovery overwrites what it takes for torn, so its files are looked at first: every byte of a small
-    /// log, and of a large one, which could not be read in the time of a start, when each file was
-    /// written, how long it is, and some of its bytes.
+    /// Returns the text of the clean mark, which must still be true for sled to work in place. sled's
+    /// recovery overwrites pages that it takes for torn, so its files are compared before: every byte of a
+    /// small log; of a large one, which cannot be read in the time of a start, the time of the last write,
+    /// the length and some bytes of each file.
     pub(super) fn clean_mark(&self) -> io::Result<String> {
         let folder = self.path("sled");
         let bytes = folder_bytes(&folder)?;
@@ -310,7 +315,7 @@ impl DataFolder {
             .map_err(self.io("write", "clean"))
     }
 
-    /// Whether the last stop was clean and sled's files are as they were then, as far as
+    /// Returns whether the last stop was clean and sled's files are as they were then, as far as
     /// [`clean_mark`](Self::clean_mark) looks. If not, sled gets a copy, and a refusal touches nothing.
     pub(super) fn stopped_cleanly(&self) -> bool {
         let Ok(mark) = fs::read_to_string(self.path("clean")) else {
@@ -325,13 +330,14 @@ impl DataFolder {
             .map_err(self.io("move to", to))
     }
 
-    /// A snapshot that sled was interrupted in writing stops every later opening, and is of no use.
+    /// Removes snapshots that sled did not finish. They stop every later opening, and are of no use.
     pub(super) fn remove_leftovers(&self, name: &str) -> Result<(), OpenError> {
         let folder = self.path(name);
         for item in fs::read_dir(&folder).map_err(self.io("read", name))? {
             let item = item.map_err(self.io("read", name))?;
             let file = item.file_name();
             let file = file.to_string_lossy();
+            // sled's own clean-up looks for another name (sled #1527).
             if file.starts_with("snap.") && file.ends_with(".generating") {
                 fs::remove_file(item.path()).map_err(self.io("remove", name))?;
             }
@@ -354,12 +360,13 @@ impl DataFolder {
         }
     }
 
-    /// Whether so much was written since the folder was taken that reading it again takes long.
+    /// Returns whether sled's file has grown so much since the folder was locked that reading it again
+    /// takes long.
     pub(super) fn has_grown(&self) -> Result<bool, OpenError> {
         Ok(self.file_bytes()? > self.bytes_before + GROWTH_MAX)
     }
 
-    /// sled's threads let go of the file some time after the last handle is dropped.
+    /// Waits until sled's threads have released the files, some time after the last handle is dropped.
     pub(super) fn wait_for_release(&self) -> Result<(), OpenError> {
         let deadline = Instant::now() + RELEASE_WAIT;
         for name in ["sled", "sled.opening", "sled.before"] {
@@ -367,6 +374,7 @@ impl DataFolder {
             let Ok(file) = File::open(&path) else {
                 continue;
             };
+            // sled locks its file while it is open. Our lock ends when `file` is dropped.
             while file.try_lock().is_err() {
                 if Instant::now() > deadline {
                     return Err(self.damaged(format!("{name} is still in use")));
@@ -378,13 +386,14 @@ impl DataFolder {
     }
 }
 
-/// Adds the files of a folder to a checksum, in the order of their names; of a large folder, what can be
-/// read of it in little time.
+/// Adds the files of a folder to a checksum, in the order of their names; of a large folder, only times,
+/// lengths and samples.
 fn look_at(folder: &Path, large: bool, hasher: &mut crc32fast::Hasher) -> io::Result<()> {
     let mut paths = vec![];
     for item in fs::read_dir(folder)? {
         paths.push(item?.path());
     }
+    // `read_dir` has no order, and the checksum must be the same each time.
     paths.sort();
     let mut buffer = vec![0; LOOK_BYTES];
     for path in paths {
@@ -399,12 +408,14 @@ fn look_at(folder: &Path, large: bool, hasher: &mut crc32fast::Hasher) -> io::Re
         let look = u64::try_from(LOOK_BYTES).unwrap_or(u64::MAX);
         let mut stride = look;
         if large {
+            // The time of the last write covers the bytes between the samples.
             let written = file.metadata()?.modified()?;
             let since = written.duration_since(SystemTime::UNIX_EPOCH);
             hasher.update(&since.unwrap_or_default().as_nanos().to_be_bytes());
             stride = (length / LOOKS_MAX).max(look);
         }
         let next = |at: &u64| Some(at + stride).filter(|next| *next < length);
+        // The end of the file is always a sample, so that its last bytes are covered.
         let end = length.saturating_sub(look);
         for at in std::iter::successors(Some(0), next).chain([end]) {
             let read = file.read_at(&mut buffer, at)?;

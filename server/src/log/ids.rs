@@ -1,4 +1,4 @@
-//! Where the entry with an id is: sorted files beside sled, made from the commits.
+//! The index of ids: the position of each id, in sorted files beside sled that are made from the commits.
 //!
 //! Shell: files below `<data>/ids`, and a thread that merges them. As keys of sled, ids would be
 //! scattered over all its pages: every append would change as many pages as it has entries, and the
@@ -8,9 +8,9 @@
 //! commits ──► fresh ids (a table) ──► sealed (sorted, in memory) ──► runs (files), merged by and by
 //! ```
 //!
-//! A run is at least about as large as all newer ones together, so that there are few. It names the
-//! commits it covers and the chain hash after them. What is not this log's, is damaged, or is not on the
-//! disk yet when the power goes, is made again from the commits: at the opening, or when it is found.
+//! A run is at least about as large as all newer ones together, so that there are few. It names the commits
+//! it covers and the chain hash after them. A run that is another log's, is damaged, or is not on the disk
+//! yet when the power goes, is made again from the commits: at the opening, or when the damage is found.
 
 use std::{
     collections::HashMap,
@@ -37,13 +37,13 @@ use run::Run;
 
 mod run;
 
-/// The number of fresh ids that are sealed. Few in unit tests, so that they see many runs.
+/// Fresh ids from which on the table is sealed. Few in unit tests, so that they see many runs.
 const FRESH_MAX: usize = if cfg!(test) { 8 } else { 32 * 1024 };
 
-/// What stands for an id of a feed.
+/// First half of a SHA-256 over feed and id; stands for the id in the index.
 pub(super) type Fingerprint = [u8; 16];
 
-/// Returns what stands for an id of a feed.
+/// Returns the fingerprint of an id within its feed.
 fn fingerprint(feed: FeedKey, id: &EntryId) -> Fingerprint {
     Digest::of_parts(&[feed.0.as_bytes(), id.as_str().as_bytes()]).half()
 }
@@ -104,7 +104,7 @@ impl Segment {
     }
 }
 
-/// The ids of a log.
+/// Index of all ids of a log up to a commit.
 #[derive(Debug)]
 pub(super) struct IdIndex {
     folder: PathBuf,
@@ -125,8 +125,8 @@ struct Merging {
 }
 
 impl IdIndex {
-    /// Opens what there is in `folder` of a log whose chain hashes are `chain`. The ids of commits after
-    /// those [covered](Self::covered) are to be added.
+    /// Opens the runs in `folder` that fit the log with the chain hashes `chain`. The caller adds the ids
+    /// of commits after those [covered](Self::covered).
     ///
     /// # Errors
     ///
@@ -146,7 +146,8 @@ impl IdIndex {
                 None => rest.push(path),
             }
         }
-        // Of what a merge has left beside its result, the larger one.
+        // A crash during a merge can leave the inputs beside the output. Of runs with the same beginning,
+        // the longest comes first and is kept.
         runs.sort_by_key(|run| (run.span.first, std::cmp::Reverse(run.span.last)));
         let mut covered = (CommitNumber(0), ChainHash::START);
         let mut segments = vec![];
@@ -158,6 +159,7 @@ impl IdIndex {
                 rest.push(run.path().into());
             }
         }
+        // Of another log, damaged, unfinished, or covered by a longer run: none of them is used again.
         for path in rest {
             fs::remove_file(path)?;
         }
@@ -171,22 +173,24 @@ impl IdIndex {
         })
     }
 
-    /// Returns the folder.
+    /// Returns the folder that holds the runs.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether a run was found to be damaged. It is removed then: what is opened the next time is sound.
+    /// Returns whether a damaged run was found. Its file is gone by then, so the next opening makes its ids
+    /// again.
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Acquire)
     }
 
-    /// Removes a run that is damaged.
+    /// Removes the file of a damaged run. Any other error, such as a failing read, removes nothing.
     fn remove_damaged(&self, run: &Run, error: &io::Error) {
         if error.kind() == io::ErrorKind::InvalidData {
             warn!(%error, "some of the index of ids is made again");
-            // It may have been removed already.
+            // Another lookup may have removed it already.
             let _gone = fs::remove_file(run.path());
+            // After the removal: a repair that sees the flag opens the folder without the run.
             self.damaged.store(true, Ordering::Release);
         }
     }
@@ -219,6 +223,7 @@ impl IdIndex {
         let commits = number.0 - self.sealed_up_to().0;
         if self.fresh.len() >= FRESH_MAX || usize::try_from(commits).is_ok_and(|c| c >= FRESH_MAX) {
             self.seal();
+            // A finished merge is taken first, because there is only one at a time.
             self.take_merged();
             self.merge();
         }
@@ -234,6 +239,7 @@ impl IdIndex {
         if let Some(at) = self.fresh.get(&wanted) {
             return Ok(Some(*at));
         }
+        // Newest first: of an id that is there twice, the newer place counts.
         for segment in self.segments.iter().rev() {
             let found = segment.find(&wanted).inspect_err(|error| {
                 if let Segment::Run(run) = &**segment {
@@ -247,8 +253,9 @@ impl IdIndex {
         Ok(None)
     }
 
-    /// Writes what is in memory, so that the next opening need not read it from the commits.
+    /// Writes the ids in memory to a run, so that the next opening need not read their commits.
     pub(super) fn close(mut self) {
+        // There is only one merge at a time.
         self.wait();
         if self.covered.0 > self.sealed_up_to() {
             self.seal();
@@ -285,7 +292,7 @@ impl IdIndex {
         self.segments.push(Arc::new(Segment::Sealed(span, ids)));
     }
 
-    /// Puts a finished run in the place of what it was made of.
+    /// Replaces the inputs of a finished merge by its run.
     fn take_merged(&mut self) {
         let Some(Merging { place, thread }) =
             self.merging.take_if(|merging| merging.thread.is_finished())
@@ -295,6 +302,7 @@ impl IdIndex {
         match thread.join() {
             Ok(Ok(run)) => {
                 let merged = [Arc::new(Segment::Run(run))];
+                // The inputs go last: their run is durable by now.
                 for segment in self.segments.splice(place, merged) {
                     if let Segment::Run(run) = &*segment
                         && let Err(error) = fs::remove_file(run.path())
@@ -304,6 +312,7 @@ impl IdIndex {
                 }
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                // The merge does not return which input is damaged, so all of them are read again.
                 for segment in self.segments.get(place).unwrap_or_default() {
                     if let Segment::Run(run) = &**segment
                         && let Some(Err(error)) = run.iter().find(Result::is_err)
@@ -335,13 +344,14 @@ impl IdIndex {
             .name("ids".into())
             .spawn(move || merged(&folder, &inputs));
         match thread {
+            // New segments are only added behind, so `place` stays right until the merge ends.
             Ok(thread) => self.merging = Some(Merging { place, thread }),
             Err(error) => warn!(%error, "ids cannot be merged; they are kept in memory"),
         }
     }
 
-    /// Returns the newest segments that become one: those in memory, and every run that is not larger
-    /// than all that is newer.
+    /// Returns the newest segments that become one run: those in memory, and every run not larger than all
+    /// newer segments together.
     fn wanted(&self) -> Range<usize> {
         let mut newer = 0;
         let count = self.segments.iter().rev().take_while(|segment| {
@@ -388,7 +398,8 @@ fn merged(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
                 .as_ref()
                 .is_ok_and(|placed| placed.fingerprint == least)
         };
-        // The newest first; what is older goes.
+        // Sources are newest first, so the first place counts. All of them are collected, because each must
+        // pass the id.
         let found = sources
             .iter_mut()
             .filter_map(|source| source.next_if(is_it));

@@ -1,7 +1,7 @@
 //! The entry log in memory: for tests, and the model that crash tests compare with.
 //!
-//! Pure. It keeps the commits and finds everything else by looking through what they say, which is
-//! slow and hard to get wrong.
+//! Pure. The model keeps the commits and finds everything else by looking through them, which is slow and
+//! hard to get wrong.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -60,9 +60,11 @@ impl State {
             commit.instant > head.last,
             "a commit is later than the one before it"
         );
+        // Entry i of a commit has the commit's instant plus i microseconds, across all its feeds.
         let mut entries = 0;
         for change in &commit.changes {
             if let Change::Epoch { epoch } = change {
+                // An epoch belongs to the log and to no feed.
                 head.epoch = *epoch;
                 continue;
             }
@@ -86,6 +88,7 @@ impl State {
                     fragment,
                     ..
                 } => {
+                    // `apply` above has counted the entry.
                     assert!(at.next() == feed.head.next, "positions are dense");
                     entries += 1;
                     feed.entries.push(Entry {
@@ -102,6 +105,7 @@ impl State {
             }
         }
         head.number = commit.number;
+        // The last entry's instant, so that the next commit is later than all entries.
         head.last = commit.last_instant();
         head.chain = head.chain.extend(&commit.encode());
         self.commits.push((commit.clone(), head));
@@ -109,6 +113,7 @@ impl State {
 
     fn feed_of(&mut self, change: &Change, commit: &Commit, head: &mut LogHead) -> &mut Feed {
         let key = change.feed().expect("only an epoch is of no feed");
+        // The first revision of its settings creates a feed.
         if let Change::Settings {
             settings,
             revision: Revision::FIRST,
@@ -139,6 +144,7 @@ impl MemoryLog {
 
 impl Commits for MemoryLog {
     fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError> {
+        // One lock for the whole commit, so that readers see all of it or nothing.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.apply(commit);
         let chain = state.head().chain;
@@ -246,6 +252,8 @@ impl Series for MemoryLog {
 
 impl Ids for MemoryLog {
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        // Cloned, so that the lock is free: `document_of` takes it again, and a second read lock behind a
+        // waiting writer would never be granted.
         let entry = self.state().feeds.get(&feed).and_then(|feed| {
             let mut entries = feed.entries.iter();
             entries.find(|entry| entry.id == *id).cloned()

@@ -1,8 +1,8 @@
 //! A way out of a flush that sled forgets about.
 //!
-//! Shell: a thread beside the log. Where one of sled's own threads cannot write, the error is noted,
-//! but not everybody who waits is woken (sled 0.34, `exit_reservation`). Whoever flushes after that finds
-//! the error and wakes all, so a flush that takes long is followed by another one.
+//! Shell: a thread beside the log. Where one of sled's own threads cannot write, the error is noted, but
+//! not every waiting thread is woken (sled 0.34, `exit_reservation`). The next flush finds the error and
+//! wakes all, so a flush that takes long is followed by another one.
 
 use std::{
     sync::{
@@ -28,7 +28,7 @@ pub(super) struct Nudge {
 }
 
 impl Nudge {
-    /// Starts the thread; `flush` is what it does where a flush takes long.
+    /// Starts the thread, which calls `flush` when a flush takes long.
     pub(super) fn new(flush: impl Fn() + Clone + Send + 'static) -> std::io::Result<Self> {
         let turns = Arc::new(AtomicU64::new(0));
         let (end, ended) = channel();
@@ -42,7 +42,7 @@ impl Nudge {
         })
     }
 
-    /// Flushes.
+    /// Runs a flush that the thread watches, and returns its result.
     pub(super) fn during<T>(&self, flush: impl FnOnce() -> T) -> T {
         self.turns.fetch_add(1, Ordering::AcqRel);
         let flushed = flush();
@@ -65,10 +65,11 @@ fn watch(flush: &(impl Fn() + Clone + Send + 'static), turns: &AtomicU64, ended:
     let (mut before, mut seconds) = (0, 0_u64);
     while ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
         let now = turns.load(Ordering::Acquire);
+        // The same odd turn as a second ago: it is still the same flush.
         let stuck = now == before && !now.is_multiple_of(2);
         seconds = if stuck { seconds + 1 } else { 0 };
-        // It may come to wait, too; a later one then wakes both. Ever fewer, because a disk may just be
-        // slow.
+        // The extra flush may have to wait, too; a later one then wakes both. They become ever rarer,
+        // because a disk may just be slow.
         if seconds.is_power_of_two() {
             warn!(seconds, "a flush takes long");
             if let Err(error) = std::thread::Builder::new().spawn(flush.clone()) {

@@ -1,8 +1,8 @@
 //! Opening and closing a log on a disk, without ever letting sled destroy the only copy.
 //!
-//! Shell: the data folder. sled's recovery overwrites what it takes for torn, and can so empty a
+//! Shell: the data folder. sled's recovery overwrites pages that it takes for torn, and can so empty a
 //! damaged database without a word. So it works in place only after a clean stop, if its files are still
-//! the same, as far as can be told in time; otherwise it gets a copy, the copy is checked against the
+//! the same, as far as a start has time to check; otherwise it gets a copy, the copy is checked against the
 //! witness, and only a good one takes the place of the original.
 
 use std::{
@@ -40,9 +40,9 @@ const CHECKED_COMMITS: u64 = 16;
 /// An opened log, and the folder it must be closed into.
 #[derive(Debug)]
 pub struct OpenedLog {
-    /// The log.
+    /// The log, checked against its witness.
     pub log: SledLog,
-    /// Its folder.
+    /// Its data folder, locked until this is dropped.
     pub folder: DataFolder,
 }
 
@@ -61,6 +61,7 @@ pub fn open(folder: &Path) -> Result<OpenedLog, OpenError> {
 ///
 /// Returns that there is something else in it: a mistyped path is no place for a log.
 fn is_new(folder: &Path) -> Result<bool, OpenError> {
+    // A missing folder is new; an unreadable one is refused when it is locked.
     let Ok(items) = fs::read_dir(folder) else {
         return Ok(true);
     };
@@ -94,8 +95,8 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// Copies the log in `folder` to `scratch`, whatever is the matter with it, and opens what sled makes of
-/// the copy, to read what can be read. `None` if that is nothing.
+/// Copies the log in `folder` to `scratch`, in any state, and opens the copy for salvage. `None` if sled
+/// cannot open any of it.
 ///
 /// # Errors
 ///
@@ -107,12 +108,13 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Option<SledLog>, OpenErr
         .exists()
         .then(|| DataFolder::lock(folder));
     let _lock = match lock.transpose() {
-        // What cannot be written is in use by nobody.
+        // No server has a folder open that cannot be written.
         Err(OpenError::Io { .. }) => None,
         lock => lock?,
     };
     let copied = DataFolder::lock(scratch)?;
     let mut best: Option<SledLog> = None;
+    // After an unclean stop there may be two; the one that reaches further counts.
     for name in ["sled", "sled.before"] {
         let from = folder.join(name);
         if !from.join("db").exists() {
@@ -123,6 +125,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Option<SledLog>, OpenErr
         let Ok(db) = copied.open_any(name) else {
             continue;
         };
+        // Records of a newer layout would be misread.
         if let Err(newer @ OpenError::Newer { .. }) = copied.check_version(&db) {
             return Err(newer);
         }
@@ -143,6 +146,7 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Option<SledLog>, OpenErr
 pub fn discard(log: Option<SledLog>, scratch: &Path) -> Result<(), OpenError> {
     drop(log);
     let copied = DataFolder::lock(scratch)?;
+    // sled's threads may still write to the folder.
     copied.wait_for_release()?;
     fs::remove_dir_all(scratch).map_err(copied.io("remove", ""))
 }
@@ -153,6 +157,7 @@ pub fn discard(log: Option<SledLog>, scratch: &Path) -> Result<(), OpenError> {
 ///
 /// See [`OpenError`].
 pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
+    // `open` would create a log.
     if !folder.join("witness").exists() && !folder.join("sled").exists() {
         return Err(OpenError::Absent {
             folder: folder.into(),
@@ -161,7 +166,7 @@ pub fn open_existing(folder: &Path) -> Result<OpenedLog, OpenError> {
     open(folder)
 }
 
-/// Opens the log in `folder` with another barrier; for tests of what the barrier is for.
+/// Opens the log in `folder` with another barrier: for tests, and for copies that are synced as a whole.
 ///
 /// # Errors
 ///
@@ -170,15 +175,17 @@ pub fn open_with(
     folder: &Path,
     barrier: impl FnOnce(&Path) -> io::Result<Box<dyn Barrier>>,
 ) -> Result<OpenedLog, OpenError> {
+    // Before the lock, which creates the folder: a mistyped path is left as it is.
     let is_new = is_new(folder)?;
     let data = DataFolder::lock(folder)?;
     if is_new {
         info!(folder = %folder.display(), "a new log");
     }
-    // Before sled writes anything.
+    // Before sled writes anything, because the barrier makes sled sync its writes.
     let barrier = barrier(&data.path).map_err(data.io("sync", ""))?;
     let (witness, testimony) = data.witness()?;
     let db = if data.stopped_cleanly() {
+        // Gone before sled may write: a crash from here on is an unclean stop.
         data.remove_file("clean")?;
         data.open_in_place()?
     } else {
@@ -194,6 +201,7 @@ pub fn open_with(
     let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
     data.check(&log, &testimony, CHECKED_COMMITS)?;
+    // The index comes first: the upgrade removes ids that are keys of sled.
     log.index_ids(&data.path("ids"))
         .and_then(|()| log.upgrade())
         .map_err(|error| data.failed(error))?;
@@ -206,9 +214,11 @@ impl OpenedLog {
     ///
     /// # Errors
     ///
-    /// Returns what could not be written; the next opening then takes the careful way.
+    /// Returns the failed write; the next opening then checks a copy.
     pub fn close(self) -> Result<(), OpenError> {
         let Self { log, folder } = self;
+        // After a failed commit, the state of the disk is unknown. Without the clean mark, the next opening
+        // checks a copy.
         if !log.is_open() {
             return Ok(());
         }
@@ -226,12 +236,13 @@ impl OpenedLog {
             .map_err(|error| folder.damaged(error.to_string()))?;
         drop((nudge, db));
         folder.wait_for_release()?;
-        // sled notes where its pages are only while it opens. What was written since is read at the next
-        // opening; if it is much, while this one stops, when nobody waits for an answer.
+        // sled notes where its pages are only while it opens, and the next opening reads everything written
+        // since. If that is much, it is read now, when no client waits for an answer.
         if folder.has_grown()? {
             drop(folder.open_in_place()?);
             folder.wait_for_release()?;
         }
+        // Before the witness and the mark, which vouch for the files.
         barrier.sync().map_err(folder.io("sync", "sled"))?;
         let file_bytes = folder.file_bytes()?;
         let testimony = Testimony {
@@ -244,7 +255,9 @@ impl OpenedLog {
             .write(&testimony)
             .and_then(|()| witness.sync())
             .map_err(folder.io("write", "witness"))?;
+        // The original of an unclean stop has served: the log in its place is synced.
         folder.remove_folder("sled.before")?;
+        // Last, because the mark stands for everything above.
         folder.write_clean_mark()?;
         sync_folder(&folder.path).map_err(folder.io("sync", ""))
     }
@@ -274,6 +287,7 @@ impl DataFolder {
     /// After an unclean stop, or at the very first start: checks a copy and puts it in place.
     fn open_copy(&self, testimony: &Testimony) -> Result<Db, OpenError> {
         let source = self.source(testimony)?;
+        // An earlier opening that broke off has left it.
         self.remove_folder("sled.opening")?;
         if let Some(source) = &source {
             let bytes = self.check_length(source, testimony)?;
@@ -288,17 +302,18 @@ impl DataFolder {
                 self.remove_folder("sled.opening")?;
                 return Err(error);
             }
+            // Before the swap: a power cut must not leave a partial copy in the place of the original.
             sync_tree(&copy).map_err(self.io("sync", "sled.opening"))?;
             self.swap(source)?;
         } else {
-            // What a first start that broke off has left would stop sled for ever.
+            // Leftovers of a first start that broke off would stop sled for ever.
             self.remove_folder("sled")?;
         }
         self.open_sled("sled")
     }
 
-    /// Sees to it that there is room for a copy. An original kept since an earlier unclean stop is let
-    /// go only if there is none otherwise: what took its place was checked.
+    /// Makes sure that there is room for a copy. An original kept since an earlier unclean stop is removed
+    /// only if there is none otherwise: the log in its place was checked.
     fn make_room(&self, source: &str) -> Result<(), OpenError> {
         let measure = |name: &str| folder_bytes(&self.path(name)).map_err(self.io("measure", name));
         let free = || free_bytes(&self.path).map_err(self.io("measure", ""));
@@ -306,6 +321,7 @@ impl DataFolder {
         if free()? >= needed {
             return Ok(());
         }
+        // That original may be the source itself.
         if source != "sled.before" {
             self.remove_folder("sled.before")?;
         }
@@ -323,11 +339,13 @@ impl DataFolder {
     /// Returns the folder to copy from, or `None` if there has never been a log.
     fn source(&self, testimony: &Testimony) -> Result<Option<&'static str>, OpenError> {
         let db = fs::metadata(self.path("sled").join("db"));
+        // An empty file without any commit is left of a first start that broke off.
         let begun = |bytes: u64| bytes > 0 || testimony.commit > CommitNumber(0);
         if db.is_ok_and(|db| begun(db.len())) {
             return Ok(Some("sled"));
         }
-        // Stopped between the two renames of a swap. It is checked like any other copy.
+        // The last opening stopped between the two renames of a swap. This folder is checked like any other
+        // copy.
         if !self.path("sled").exists() && self.path("sled.before").join("db").exists() {
             return Ok(Some("sled.before"));
         }
@@ -337,8 +355,8 @@ impl DataFolder {
         Err(self.damaged("sled/db is missing"))
     }
 
-    /// A file shorter than the witness says has lost something, unless sled itself has let go of
-    /// whole segments at its end since. Returns its length.
+    /// Returns the length of sled's file, which is refused if it is shorter than the witness recorded:
+    /// something is lost, unless sled itself has released whole segments at its end since.
     fn check_length(&self, source: &str, testimony: &Testimony) -> Result<u64, OpenError> {
         let path = self.path(source).join("db");
         let found = fs::metadata(path)
@@ -364,7 +382,7 @@ impl DataFolder {
     fn check_copy(&self, db: Db, testimony: &Testimony, bytes: u64) -> Result<(), OpenError> {
         let file = self.path("sled.opening").join("db");
         let log = SledLog::new(db, file, None).map_err(|error| self.damaged(error.to_string()))?;
-        // sled may have let go of segments at its file's end; then everything is looked at.
+        // sled may have released segments at the end of its file; then every commit is checked.
         let shorter = bytes < testimony.file_bytes;
         let commits = if shorter { u64::MAX } else { CHECKED_COMMITS };
         self.check(&log, testimony, commits)?;
@@ -377,7 +395,7 @@ impl DataFolder {
 
     /// Checks an opened log: not behind the witness, its end sound, its newest feeds consistent.
     ///
-    /// `commits` says how many commits at the end are looked at.
+    /// `commits` is the number of commits at the end that are checked.
     fn check(&self, log: &SledLog, testimony: &Testimony, commits: u64) -> Result<(), OpenError> {
         let damaged = |error: LogError| self.damaged(error.to_string());
         let head = log.head();
@@ -388,6 +406,7 @@ impl DataFolder {
             );
             return Err(self.damaged(what));
         }
+        // Another log may have as many commits, but not the same chain hash.
         if log.chain(testimony.commit).map_err(damaged)? != Some(testimony.chain) {
             return Err(self.damaged(format!("commit {} is not what it was", testimony.commit)));
         }
@@ -410,7 +429,7 @@ impl DataFolder {
         Ok(())
     }
 
-    /// Checks that the feeds a commit changed have sound heads, and the newest entry these tell of.
+    /// Checks that the heads of the feeds that a commit changed can be read and count its entries.
     fn check_heads(&self, log: &SledLog, commit: &Commit) -> Result<(), OpenError> {
         let damaged = |error: LogError| self.damaged(error.to_string());
         for change in &commit.changes {
@@ -426,7 +445,7 @@ impl DataFolder {
         Ok(())
     }
 
-    /// Opens sled on a layout that is known.
+    /// Opens sled, and refuses a storage version that this program does not know.
     fn open_sled(&self, name: &str) -> Result<Db, OpenError> {
         let db = self.open_any(name)?;
         self.check_version(&db)?;
@@ -440,6 +459,7 @@ impl DataFolder {
             sled::Config::new()
                 .path(&path)
                 .cache_capacity(CACHE_BYTES)
+                // The flush in the background bounds the loss, should the barrier have a bug.
                 .flush_every_ms(Some(500))
                 .mode(Mode::LowSpace)
                 .open()
@@ -458,6 +478,7 @@ impl DataFolder {
         let damaged = |error: sled::Error| self.damaged(error.to_string());
         match db.get(VERSION_KEY).map_err(damaged)? {
             None if db.is_empty() => {
+                // Before any commit, so that a log without version is damaged.
                 db.insert(VERSION_KEY, &STORAGE_VERSION.to_be_bytes())
                     .map_err(damaged)?;
                 Ok(())
@@ -480,8 +501,9 @@ impl DataFolder {
     }
 }
 
-/// Does what may make sled panic. `None` if it did, which nobody is told of otherwise.
+/// Runs work that may make sled panic. Returns `None` if it did, and prints nothing of the panic.
 pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    // The hook is the process's: a panic of another thread is not printed meanwhile either.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let done = catch_unwind(AssertUnwindSafe(work));

@@ -1,7 +1,7 @@
 //! How commits, entries and feeds are laid out in sled.
 //!
-//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its
-//! CRC-32, because sled cannot prove that what it returns is what was stored.
+//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its CRC-32,
+//! because sled cannot prove that a returned value is the stored one.
 //!
 //! ```text
 //! V                            storage version
@@ -13,9 +13,9 @@
 //! n name                       feed that has the name
 //! ```
 //!
-//! No value exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. What
-//! is longer continues in the next part; entries are packed into records so that only an entry
-//! that is itself longer does.
+//! No value exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
+//! body continues in the next part; entries are packed into records so that only an entry that is itself
+//! longer does.
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -34,11 +34,12 @@ use uuid::Uuid;
 
 use super::LogError;
 
-/// The version of this layout.
+/// Version of this layout. A log of a newer one is refused, a log of an older one upgraded.
 pub(super) const STORAGE_VERSION: u32 = 2;
-/// The key of the storage version.
+/// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
-/// The longest value, checksum included.
+/// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled writes blob
+/// files.
 pub(super) const VALUE_BYTES_MAX: usize = 7_500;
 
 const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
@@ -76,6 +77,7 @@ pub(super) fn part_key(key: &[u8], part: u32) -> Vec<u8> {
 }
 
 fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    // Enough for all keys but long names: the longest one, of an entry, has 25 bytes and 4 of its part.
     let mut key = Vec::with_capacity(32);
     key.push(kind);
     for part in parts {
@@ -84,17 +86,17 @@ fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     key
 }
 
-/// Returns what the keys of a feed's entries begin with.
+/// Returns the prefix of the keys of a feed's entries.
 pub(super) fn entries_prefix(feed: FeedKey) -> Vec<u8> {
     key(b'e', &[feed.0.as_bytes()])
 }
 
-/// Returns what the keys of a feed's documents begin with.
+/// Returns the prefix of the keys of a feed's documents.
 pub(super) fn documents_prefix(feed: FeedKey) -> Vec<u8> {
     key(b'd', &[feed.0.as_bytes()])
 }
 
-/// Returns what the keys of a feed's settings begin with.
+/// Returns the prefix of the keys of a feed's settings.
 pub(super) fn settings_prefix(feed: FeedKey) -> Vec<u8> {
     key(b's', &[feed.0.as_bytes()])
 }
@@ -120,6 +122,7 @@ pub(super) fn commit_of_key(key: &[u8]) -> Option<CommitNumber> {
 /// Returns feed and position of an entry record's key, or `None` if it is another kind of key.
 pub(super) fn entry_of_key(key: &[u8]) -> Option<(FeedKey, Position)> {
     let (feed, rest) = key.strip_prefix(b"e")?.split_first_chunk::<16>()?;
+    // The part number behind the position is left out: all parts are one record.
     let at = rest.first_chunk::<8>()?;
     Some((
         FeedKey(Uuid::from_bytes(*feed)),
@@ -209,6 +212,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn number(&mut self) -> Option<u64> {
         let mut number = 0_u64;
+        // 64 bits take at most ten groups of seven; a longer number is damage.
         for shift in (0..64).step_by(7) {
             let [byte] = self.chunk::<1>()?;
             number |= u64::from(byte & 0x7f).checked_shl(shift)?;
@@ -250,11 +254,12 @@ impl<'a> Reader<'a> {
 
 // ---- feeds and documents -------------------------------------------------------------------
 
-/// Writes an opening; what a restoration has left behind comes last, where there is any.
+/// Writes an opening. The fields of a restoration come last, and only after a restoration or a loss.
 fn write_opening(opening: &Opening, out: &mut Writer, restored: bool) {
     out.name(opening.name);
     match opening.previous {
         Some(previous) => out.name(previous),
+        // Documents are numbered from 1, so 0 stands for none.
         None => out.number(0),
     }
     out.number(opening.first.0);
@@ -288,6 +293,7 @@ fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
         after_loss: false,
         since: Position(0),
     };
+    // Optional: absent in a log that was never restored and has lost nothing.
     if !from.0.is_empty() {
         opening.linked.epoch = Epoch(from.small()?);
         opening.after_loss = from.number()? == 1;
@@ -314,6 +320,7 @@ pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
     out.bytes(&head.history.0.0);
     out.instant(head.updated);
     out.number(head.open.bytes);
+    // A byte may follow. `read_opening` would take it for the optional fields, so these are written, too.
     write_opening(&head.open.opening, &mut out, head.open.lost);
     if head.open.lost {
         out.number(1);
@@ -369,6 +376,8 @@ impl EntryRecord {
 
     /// Returns whether the next entry belongs into this record.
     pub(super) fn takes(&self, at: Position, document: DocumentName, fragment: &[u8]) -> bool {
+        // 256 bytes are for the header and the numbers before the fragment. An entry that needs more
+        // continues in a second part.
         self.first.0 + self.count == at.0
             && self.document == document
             && self.body.0.len() + fragment.len() + 256 <= PART_BYTES_MAX
@@ -380,7 +389,8 @@ impl EntryRecord {
         self.body.number(offset);
         self.body.bytes(&sent.0);
         let id = id.as_str().as_bytes();
-        // Nearly always the id stands in the fragment as it is.
+        // Nearly always the id stands in the fragment as it is, so its place is stored, counted from 1.
+        // Place 0 means that the id follows.
         let place = fragment.windows(id.len()).position(|window| window == id);
         self.body.length(place.map_or(0, |place| place + 1));
         self.body.length(id.len());
@@ -411,6 +421,7 @@ pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entr
     let instant = from.instant()?;
     let document = from.name()?;
     let mut entries = vec![];
+    // Nothing is allocated for `count` beforehand: a damaged one could be of any size.
     for index in 0..count {
         let offset = from.number()?;
         let sent = from.digest()?;
@@ -434,15 +445,17 @@ pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entr
             commit,
             instant: instant.plus_micros(offset),
             sent,
+            // Shares the record's memory instead of copying the fragment.
             fragment: record.slice_ref(fragment),
         });
     }
+    // A rest means that the count is wrong, so none of the entries can be trusted.
     from.0.is_empty().then_some(entries)
 }
 
 // ---- commits -------------------------------------------------------------------------------
 
-/// A commit as stored: its settings and entries are elsewhere.
+/// A commit as stored; its settings and entries are records of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommitFacts {
     pub(super) instant: Instant,
@@ -493,6 +506,7 @@ impl CommitFacts {
             | ChangeFacts::Lost { feed, .. } => Some(*feed),
             ChangeFacts::Epoch { .. } => None,
         });
+        // Of several epochs, the last one holds after the commit.
         Outline::new(number, self.instant, feeds, { epochs }.next_back())
     }
 
@@ -501,9 +515,11 @@ impl CommitFacts {
         out.instant(self.instant);
         out.instant(self.last);
         out.bytes(&self.chain.0.0);
+        // Epoch and feeds are those after the commit, so that opening a log reads its last commit only.
         out.number(u64::from(self.epoch.0));
         out.number(self.feeds);
         for change in &self.changes {
+            // These numbers are stored, so none of them ever gets another meaning.
             match *change {
                 ChangeFacts::Settings { feed, revision } => {
                     out.number(1);
@@ -589,11 +605,12 @@ fn read_change(from: &mut Reader<'_>) -> Option<ChangeFacts> {
             next: Position(from.number()?),
             history: HistoryHash(from.digest()?),
         },
+        // A newer kind comes with a newer storage version, so an unknown one is damage.
         _ => return None,
     })
 }
 
-/// Returns the error for a value that cannot be what was stored.
+/// Returns the error for a value that fails its checksum or cannot be decoded.
 pub(super) fn damaged(kind: &str, key: &[u8]) -> LogError {
     LogError::damaged(format!("{kind} {}", data_encoding::HEXLOWER.encode(key)))
 }

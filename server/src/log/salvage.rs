@@ -1,4 +1,4 @@
-//! Reading what is left of a damaged log: everything whose checksum is right, passing over the rest.
+//! Reads the remains of a damaged log: every record whose checksum is right; all others are passed over.
 //!
 //! Pure over the records.
 
@@ -25,11 +25,13 @@ impl SledLog {
             .raw(b"s")
             .filter_map(|(key, _)| record::feed_of_key(&key))
             .collect();
+        // Keys are sorted, so those of one feed follow each other.
         feeds.dedup();
         let settled = feeds.into_iter().filter_map(|feed| {
             let (_, settings) = self.salvage_settings(feed).pop()?;
             Some((settings.name, feed))
         });
+        // Of two feeds with one name, the later one counts: that of the name's own record.
         settled.chain(named).collect()
     }
 
@@ -49,6 +51,7 @@ impl SledLog {
         revisions.dedup();
         let read = |revision| {
             let parts = self.raw(&key(revision));
+            // One damaged part makes the whole settings unreadable.
             let body: Option<Vec<Vec<u8>>> = parts
                 .map(|(_, part)| Some(record::unseal(&part)?.to_vec()))
                 .collect();
@@ -73,6 +76,7 @@ impl SledLog {
             let first = parts.first().and_then(|(key, _)| record::entry_of_key(key));
             let body: Option<Vec<&[u8]>> =
                 parts.iter().map(|(_, part)| record::unseal(part)).collect();
+            // A record with a damaged part is passed over: its entries may span parts.
             if let Some(((_, first), body)) = first.zip(body) {
                 let entries = record::decode_entries(first, &Bytes::from(body.concat()));
                 entries.into_iter().flatten().for_each(&mut take);

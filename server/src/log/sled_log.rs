@@ -4,10 +4,10 @@
 //! sled may touch its files). An append is one atomic batch, sled's flush, the [`Barrier`], the witness;
 //! only then do readers see it, and only then does it return.
 //!
-//! sled shows a batch to readers as soon as it is applied. Until the barrier is passed, the heads
-//! of the feeds it changes are therefore kept aside as they were (in `shadow`), and a reader
-//! that finds a newer one takes the one kept aside. A reader asks sled first and looks aside second:
-//! if nothing is kept aside by then, what sled answered was behind the barrier.
+//! sled shows a batch to readers as soon as it is applied. Until the barrier is passed, the heads of the
+//! feeds it changes are therefore kept aside as they were (in `shadow`), and a reader that finds a newer
+//! one takes the one kept aside. A reader asks sled first and looks aside second: if nothing is kept aside
+//! by then, sled's answer was behind the barrier.
 
 use std::{
     fmt,
@@ -44,7 +44,7 @@ use super::{
     writing::{Shadow, Writing},
 };
 
-/// From so many commits on it is said that the index of ids is made again, since it takes its time.
+/// Missing commits above which rebuilding the index of ids is logged, because it takes long.
 const SLOW_COMMITS: u64 = 100_000;
 
 /// The entry log on a disk.
@@ -53,7 +53,7 @@ pub struct SledLog {
     file: PathBuf,
     /// `None` in a log opened only to be checked.
     durability: Option<Durability>,
-    /// Where entries are by their ids; `None` as long as the log is being opened.
+    /// Index of ids; `None` while the log is being opened.
     ids: RwLock<Option<IdIndex>>,
     /// The end, as far as the barrier has been passed.
     head: RwLock<LogHead>,
@@ -62,11 +62,11 @@ pub struct SledLog {
     announcements: Announcements,
     failed: AtomicBool,
     closing: AtomicBool,
-    /// The bytes of the entries that there was no room for when last looked.
+    /// Bytes of the largest commit refused for lack of room; 0 once there was room again.
     wanted: AtomicU64,
 }
 
-/// What makes an append durable.
+/// Parts that make an append durable.
 pub(super) struct Durability {
     pub(super) barrier: Box<dyn Barrier>,
     pub(super) witness: Mutex<Witness>,
@@ -86,7 +86,7 @@ impl SledLog {
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read of its end.
+    /// Returns why the last commit cannot be read.
     pub(super) fn new(
         db: Db,
         file: PathBuf,
@@ -96,6 +96,7 @@ impl SledLog {
         Ok(Self {
             db,
             file,
+            // Without durability the log counts as failed, so that it refuses every commit.
             failed: AtomicBool::new(durability.is_none()),
             closing: AtomicBool::new(false),
             wanted: AtomicU64::new(0),
@@ -107,8 +108,9 @@ impl SledLog {
         })
     }
 
-    /// Wraps a database whose end may be damaged, to read what can be read. It takes no commits.
+    /// Wraps a database whose end may be damaged, for salvage. It takes no commits.
     pub(super) fn salvaged(db: Db, file: PathBuf) -> Self {
+        // An unreadable end counts as an empty log: salvage finds records by their keys.
         let head = read_head(&db).unwrap_or(LogHead::START);
         Self {
             db,
@@ -134,7 +136,7 @@ impl SledLog {
     ///
     /// # Errors
     ///
-    /// Returns why the folder cannot be used, or what cannot be read of the log.
+    /// Returns why the folder cannot be used, or which part of the log cannot be read.
     pub(super) fn index_ids(&self, folder: &Path) -> Result<(), LogError> {
         *write(&self.ids) = Some(self.indexed(folder)?);
         Ok(())
@@ -142,12 +144,14 @@ impl SledLog {
 
     fn indexed(&self, folder: &Path) -> Result<IdIndex, LogError> {
         let chain = |number| self.chain(number).ok().flatten();
+        // An unreadable chain hash fits no run, so the ids of that run are read from the commits.
         let opened = IdIndex::open(folder, chain);
         let mut ids = opened.map_err(LogError::io("use", folder))?;
         let missing = self.head().number.0 - ids.covered().0;
         if missing > SLOW_COMMITS {
             info!(commits = missing, "the index of ids is made again");
         }
+        // One commit at a time: a commit may be as large as a request.
         while ids.covered() < self.head().number {
             let number = ids.covered().next();
             let missing = || LogError::damaged(format!("commit {number} is missing"));
@@ -167,14 +171,17 @@ impl SledLog {
         Ok(ids)
     }
 
-    /// Makes the index of ids again, if some of it was found to be damaged. Whoever looks for an id waits.
+    /// Rebuilds the index of ids if a damaged run was found. Lookups wait meanwhile.
     fn heal_ids(&self) -> Result<(), LogError> {
         let is_damaged = |ids: &Option<IdIndex>| ids.as_ref().is_some_and(IdIndex::is_damaged);
+        // A read lock first: the usual case must not hold up lookups.
         if !is_damaged(&read(&self.ids)) {
             return Ok(());
         }
         let mut place = write(&self.ids);
+        // Another thread may have rebuilt the index between the two locks.
         if let Some(ids) = place.as_mut().filter(|ids| ids.is_damaged()) {
+            // A merge in progress would write into the folder that is opened again below.
             ids.wait();
             let folder = ids.folder().to_path_buf();
             *ids = self.indexed(&folder)?;
@@ -182,7 +189,7 @@ impl SledLog {
         Ok(())
     }
 
-    /// Returns the entries that a commit added to a feed, all of them.
+    /// Returns the `count` entries from `first` on, or an error if any of them is missing.
     fn all_entries(
         &self,
         feed: FeedKey,
@@ -197,12 +204,12 @@ impl SledLog {
         Err(LogError::Damaged { what })
     }
 
-    /// Brings a log of storage version 1 to this one: there, ids were keys. They go once they are in the
-    /// index.
+    /// Brings a log of storage version 1 to this one. There, ids were keys of sled; they are removed once
+    /// they are in the index.
     ///
     /// # Errors
     ///
-    /// Returns what sled cannot do.
+    /// Returns sled's error.
     pub(super) fn upgrade(&self) -> Result<(), LogError> {
         let version = STORAGE_VERSION.to_be_bytes();
         let found = self.stored(VERSION_KEY)?;
@@ -214,11 +221,12 @@ impl SledLog {
             let key = key.map_err(storage)?;
             self.db.remove(key).map_err(storage)?;
         }
+        // The version comes last, so that an upgrade that breaks off is begun again.
         self.db.insert(VERSION_KEY, &version).map_err(storage)?;
         Ok(())
     }
 
-    /// Gives the database back, for closing.
+    /// Returns the database, for closing, once the index of ids is written.
     pub(super) fn into_parts(self) -> (Db, Option<Durability>, LogHead) {
         let ids = self.ids.into_inner();
         if let Some(ids) = ids.unwrap_or_else(PoisonError::into_inner) {
@@ -231,7 +239,7 @@ impl SledLog {
         (self.db, self.durability, head)
     }
 
-    /// Sees to it that whoever still reads comes to an end: from now on all reading fails.
+    /// Makes every read fail from now on, so that work still in progress ends.
     pub fn end_reading(&self) {
         self.closing.store(true, Ordering::Release);
     }
@@ -251,7 +259,7 @@ impl SledLog {
         read_parts(self.readable()?, kind, key)
     }
 
-    /// Returns a feed's head, be it behind the barrier or not. For the writer.
+    /// Returns a feed's head, even if it has not passed the barrier. For the writer.
     fn stored_head(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
         let key = record::head_key(feed);
         let Some(value) = self.stored(&key)? else {
@@ -262,13 +270,15 @@ impl SledLog {
     }
 
     fn visible_head(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        // sled first, the shadow second. In the other order, a commit that begins in between would be
+        // visible before its barrier.
         let stored = self.stored_head(feed)?;
         let shadow = read(&self.shadow);
         Ok(shadow.get(&feed).cloned().unwrap_or(stored))
     }
 
-    /// Returns what to store for a commit, the end of the log after it, and the heads of the feeds
-    /// it changes as they were. Stores nothing.
+    /// Returns the batch of a commit, the end of the log after it, and the heads of the changed feeds as
+    /// they were. Stores nothing.
     fn prepare(&self, commit: &Commit) -> Result<(Batch, LogHead, Shadow), LogError> {
         let head = self.head();
         assert!(
@@ -283,6 +293,7 @@ impl SledLog {
         for change in &commit.changes {
             writing.change(change, |feed| self.stored_head(feed))?;
         }
+        // Before `finish`, which consumes the heads.
         let before = writing.before();
         let (items, head) = writing.finish(commit, head);
         let mut batch = Batch::default();
@@ -293,9 +304,12 @@ impl SledLog {
     }
 
     fn store(&self, durability: &Durability, batch: Batch, head: LogHead) -> Result<(), LogError> {
+        // sled keeps a batch whole or drops it, also across a crash.
         self.db.apply_batch(batch).map_err(storage)?;
         let flush = || self.db.flush();
         durability.nudge.during(flush).map_err(storage)?;
+        // Before the witness: testimony of a commit that a power cut takes away would make the next opening
+        // refuse a sound log.
         durability
             .barrier
             .sync()
@@ -308,12 +322,14 @@ impl SledLog {
             chain: head.chain,
             file_bytes,
         };
+        // Not synced here: the next barrier or `settle` does that, and an older testimony is still true.
         lock(&durability.witness)
             .write(&testimony)
             .map_err(LogError::io("write", &self.file))
     }
 
     fn facts(&self, number: CommitNumber) -> Result<Option<CommitFacts>, LogError> {
+        // sled shows a commit before its barrier; readers must not see it.
         if number > self.head().number {
             return Ok(None);
         }
@@ -395,20 +411,24 @@ impl Commits for SledLog {
         let durability = self.durability.as_ref().filter(|_| self.is_open());
         let durability = durability.ok_or(LogError::Stopped)?;
         let (batch, head, before) = self.prepare(commit)?;
+        // Before sled applies the batch and shows the new heads.
         *write(&self.shadow) = before;
         self.store(durability, batch, head).inspect_err(|_| {
-            // What is on the disk is unknown now. Readers go on with what they could see before.
+            // The state of the disk is unknown now. Head and shadow stay, so readers see the log before
+            // this commit.
             self.failed.store(true, Ordering::Release);
         })?;
+        // Behind the barrier, so that no run covers a commit that a power cut can take away.
         if let Some(ids) = &mut *write(&self.ids) {
             ids.add(commit, head.chain);
         }
-        // Whoever sees the new end sees the new heads, too.
+        // The end stays locked until the shadow is gone: a reader of the new end sees the new heads, too.
         let mut end = write(&self.head);
         *end = head;
         write(&self.shadow).clear();
         drop(end);
         self.announcements.announce(commit);
+        // No reason to fail: the commit is durable, and the next lookup tries the repair again.
         if let Err(error) = self.heal_ids() {
             warn!(%error, "the index of ids cannot be made again");
         }
@@ -425,6 +445,7 @@ impl Commits for SledLog {
 
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
         let mut commits = vec![];
+        // Number 0 stands for the empty log.
         let mut number = from.max(CommitNumber(1));
         while commits.len() < max
             && let Some(commit) = self.commit(number)?
@@ -468,6 +489,7 @@ impl Series for SledLog {
         let holder = before.and_then(|(key, _)| record::entry_of_key(&key));
         let first = match holder {
             Some((holder, first)) if holder == feed => first,
+            // The record before belongs to another feed, whose keys precede this feed's.
             _ => range.start,
         };
         let end = record::entry_key(feed, range.end);
@@ -477,6 +499,7 @@ impl Series for SledLog {
             let broken = || record::damaged("entry", &key);
             let (_, at) = record::entry_of_key(&key).ok_or_else(broken)?;
             let part = record::unseal(&value).ok_or_else(broken)?;
+            // Parts of one record have the same position and follow each other.
             match &mut open {
                 Some((first, body)) if *first == at => body.extend_from_slice(part),
                 _ => {
@@ -536,6 +559,7 @@ impl Series for SledLog {
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
         let mut from = after.map_or_else(|| vec![b'n'], record::name_key);
         if after.is_some() {
+            // The least key behind `after`.
             from.push(0);
         }
         let mut feeds = vec![];
@@ -545,6 +569,7 @@ impl Series for SledLog {
             }
             let (key, _) = item.map_err(storage)?;
             let name = record::name_of_key(&key).ok_or_else(|| record::damaged("name", &key))?;
+            // A feed whose creation has not passed the barrier has no visible head.
             if let Some(head) = self.named(&name)? {
                 feeds.push((name, head));
             }
@@ -559,6 +584,7 @@ impl Ids for SledLog {
             Some(ids) => ids.find(feed, id).map_err(LogError::io("read", "ids")),
             None => Err(LogError::Stopped),
         };
+        // A damaged run loses its file when it is found, so the second look reads a rebuilt index.
         let found = look().or_else(|_damaged| {
             self.heal_ids()?;
             look()
@@ -613,7 +639,7 @@ impl Room for SledLog {
     }
 }
 
-/// Adds a record's entries as far as they are asked for.
+/// Adds the entries of a record that lie within `range`.
 fn take_entries(
     record: Option<(Position, Vec<u8>)>,
     range: &Range<Position>,
@@ -634,6 +660,7 @@ fn take_entries(
 
 fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
     let mut body: Option<Vec<u8>> = None;
+    // Part numbers are big-endian, so the parts come in order.
     for item in db.scan_prefix(key) {
         let (key, value) = item.map_err(storage)?;
         let part = record::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
@@ -642,9 +669,10 @@ fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogErr
     Ok(body)
 }
 
-/// Returns the end of the log: what its last commit says.
+/// Returns the end of the log, from the record of its last commit.
 fn read_head(db: &Db) -> Result<LogHead, LogError> {
     let end = vec![b'c' + 1];
+    // Without a commit, this finds no key or one of another kind.
     let last = db.get_lt(end).map_err(storage)?;
     let Some(number) = last.and_then(|(key, _)| record::commit_of_key(&key)) else {
         return Ok(LogHead::START);
@@ -670,14 +698,14 @@ fn read_head(db: &Db) -> Result<LogHead, LogError> {
 
 fn storage(error: sled::Error) -> LogError {
     match error {
-        // sled's own error does not tell its cause.
+        // sled's error does not return the I/O error as its source, which `is_full` looks for.
         sled::Error::Io(error) => LogError::Storage(Box::new(error)),
         error => LogError::Storage(Box::new(error)),
     }
 }
 
-// A poisoned lock means that a thread panicked between two plain assignments; what they guard is
-// whole all the same.
+// A poisoned lock means that a thread panicked between two plain assignments; the guarded values are whole
+// all the same.
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)

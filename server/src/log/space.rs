@@ -5,18 +5,19 @@
 
 use std::{fs, io, path::Path};
 
-/// Kept free besides, for sled's snapshot and segments, the witness and small files.
+/// Bytes kept free besides, for sled's snapshot and segments, the witness and small files.
 const SLACK_BYTES: u64 = 16 * 1024 * 1024;
-/// What an entry becomes on the disk at most, in bytes per byte: log, index, garbage, archive.
+/// Most bytes on the disk for each byte of an entry: log, index, garbage, archive.
 const BYTES_PER_BYTE: u64 = 6;
 
 /// Returns the bytes that may still be written to the file system of `folder`.
 ///
 /// # Errors
 ///
-/// Returns why the file system does not tell.
+/// Returns why the file system gives no answer.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let system = rustix::fs::statvfs(folder)?;
+    // `f_bfree` would count the blocks that only root may use.
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
@@ -42,13 +43,13 @@ pub fn folder_bytes(folder: &Path) -> io::Result<u64> {
 /// `log_bytes`.
 pub fn needed_bytes(log_bytes: u64, payload: u64) -> u64 {
     let written = payload.saturating_mul(BYTES_PER_BYTE);
-    // Twice what is written: it is in the copy, too.
+    // Twice the written bytes, because the copy has them, too.
     log_bytes
         .saturating_add(written.saturating_mul(2))
         .saturating_add(SLACK_BYTES)
 }
 
-/// Returns whether an error, or what caused it, is that the disk is full.
+/// Returns whether an error, or one of its causes, is a full disk or an exhausted quota.
 pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

@@ -1,8 +1,8 @@
-//! The witness: what the log must at least contain, kept outside of it.
+//! The witness: the least that the log must contain, kept outside of it.
 //!
-//! Shell: one small file. sled's recovery can silently empty a damaged database; only something
-//! beside it can tell. Two slots are written in turn, so that a write cut short leaves the other
-//! one. A slot is written after the sync of the commit it speaks of, so it is never ahead.
+//! Shell: one small file. sled's recovery can silently empty a damaged database; only a file beside it can
+//! show that. Two slots are written in turn, so that a write cut short leaves the other one. A slot is
+//! written after the sync of its commit, so it is never ahead.
 //!
 //! ```text
 //! slot (64 bytes, at 0 and at 512):
@@ -23,7 +23,7 @@ const SLOT_BYTES: usize = 64;
 /// Slots stand in sectors of their own, so that tearing one cannot touch the other.
 const SLOT_OFFSETS: [u64; 2] = [0, 512];
 
-/// What the witness says.
+/// Testimony about the log, of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Testimony {
     /// A commit that is on the disk.
@@ -69,8 +69,8 @@ impl Testimony {
 #[derive(Debug)]
 pub struct Witness {
     file: File,
-    /// Counts the writes; its parity is the slot. The same commit may be written twice, so the
-    /// commit's number does not tell which slot is the newer one.
+    /// Counts the writes; its parity is the slot. The same commit may be written twice, so the commit's
+    /// number does not show which slot is the newer one.
     turn: u64,
 }
 
@@ -93,11 +93,12 @@ impl Witness {
             file_bytes: 0,
         };
         witness.write(&nothing)?;
+        // `sync_all`, because the file's length is new; `sync` need not write it again.
         witness.file.sync_all()?;
         Ok(witness)
     }
 
-    /// Opens a witness, and returns what it says: the newer of its sound slots, if any is.
+    /// Opens a witness, and returns the testimony of the newer of its sound slots, if any is.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl Witness {
         Ok((Self { file, turn }, newest.map(|(_, testimony)| testimony)))
     }
 
-    /// Writes what is known to be on the disk now. It is not durable before the next sync.
+    /// Writes the testimony into the older slot. It is not durable before the next sync.
     ///
     /// # Errors
     ///
@@ -119,11 +120,12 @@ impl Witness {
         let [even, odd] = SLOT_OFFSETS;
         let offset = if turn.is_multiple_of(2) { even } else { odd };
         self.file.write_all_at(&testimony.encode(turn), offset)?;
+        // A failed write keeps its turn, so that the next one leaves the sound slot alone, too.
         self.turn = turn;
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes the last written slot durable.
     ///
     /// # Errors
     ///
@@ -133,7 +135,7 @@ impl Witness {
     }
 }
 
-/// Returns what a witness says, if there is one that can be read.
+/// Returns the testimony of a witness, if there is one that can be read.
 pub fn read(path: &Path) -> Option<Testimony> {
     let (_, testimony) = newest(&File::open(path).ok()?)?;
     Some(testimony)
@@ -143,6 +145,7 @@ pub fn read(path: &Path) -> Option<Testimony> {
 fn newest(file: &File) -> Option<(u64, Testimony)> {
     let testimonies = SLOT_OFFSETS.map(|offset| {
         let mut slot = [0; SLOT_BYTES];
+        // A file that was cut short has no second slot.
         file.read_exact_at(&mut slot, offset).ok()?;
         Testimony::decode(&slot)
     });

@@ -1,4 +1,4 @@
-//! What a commit stores: every key and value, and the heads of the feeds it changes.
+//! The keys and values of a commit, and the heads of the feeds it changes.
 //!
 //! Pure.
 
@@ -53,6 +53,7 @@ impl<'c> Writing<'c> {
         stored: impl Fn(FeedKey) -> Result<Option<FeedHead>, LogError>,
     ) -> Result<(), LogError> {
         let instant = self.commit.instant;
+        // Entry i of the commit, of whichever feed, is i microseconds later.
         let entry_instant = instant.plus_micros(self.entries);
         if let Change::Epoch { epoch } = change {
             self.head.epoch = *epoch;
@@ -61,11 +62,13 @@ impl<'c> Writing<'c> {
         let Some(feed) = change.feed() else {
             return Ok(());
         };
+        // The stored head is read once: later changes of the commit start from the head that it has made.
         if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
             let before = stored(feed)?;
             let now = match (&before, change) {
                 (Some(head), _) => head.clone(),
                 (None, Change::Settings { settings, .. }) => {
+                    // The first settings create the feed.
                     self.head.feeds += 1;
                     FeedHead::create(settings, instant, self.head.epoch)
                 }
@@ -81,6 +84,7 @@ impl<'c> Writing<'c> {
             .get_mut(&feed)
             .expect("the feed was put there above");
         if let Change::Entry { at, .. } = change {
+            // A hole could never be filled, because stored entries do not change.
             assert!(*at == now.next, "positions are dense");
         }
         now.apply(change, instant, entry_instant, epoch);
@@ -143,6 +147,7 @@ impl<'c> Writing<'c> {
                 next: *next,
                 history: *history,
             }),
+            // `change` has recorded it, because an epoch is of no feed.
             Change::Epoch { .. } => {}
         }
     }
@@ -156,6 +161,7 @@ impl<'c> Writing<'c> {
         fragment: &[u8],
         document: DocumentName,
     ) {
+        // A record has entries of one feed, one document and consecutive positions.
         let fits = self
             .open
             .as_ref()
@@ -169,6 +175,7 @@ impl<'c> Writing<'c> {
             record.push(self.entries, id, sent, fragment);
         }
         self.entries += 1;
+        // Consecutive entries are one run, so that the facts of a large commit stay small.
         match self.changes.last_mut() {
             Some(ChangeFacts::Entries {
                 feed: last,
@@ -208,6 +215,7 @@ impl<'c> Writing<'c> {
 
     pub(super) fn finish(mut self, commit: &Commit, head: LogHead) -> (Items, LogHead) {
         self.close_record();
+        // One head for each feed, as the whole commit leaves it.
         for (feed, (_, now)) in &self.feeds {
             self.items
                 .push((record::head_key(*feed), record::encode_head(now)));

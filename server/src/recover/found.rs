@@ -1,7 +1,7 @@
-//! What is left of a feed: its documents, and where each of their entries can be had.
+//! The remains of a feed: its documents, and the source of each of their entries.
 //!
-//! Shell over the old archive and what sled gives. An archived document whose bytes are what they were
-//! comes before what the log says of it, because others have seen it.
+//! Shell over the old archive and the records that sled still returns. An archived document with proven
+//! bytes comes before the log's records of it, because consumers have seen it.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -32,55 +32,55 @@ use crate::{
     },
 };
 
-/// What is left of a feed.
+/// The remains of a feed, from all sources.
 #[derive(Debug)]
 pub(super) struct FoundFeed {
     pub(super) name: FeedName,
     pub(super) key: FeedKey,
-    /// At least one.
+    /// Settings that can be read, by revision; at least one.
     pub(super) settings: BTreeMap<Revision, Settings>,
-    /// All there were, from the first to the open one, be there anything left of them or not.
+    /// All documents from the first to the open one, including those of which nothing is left.
     pub(super) documents: Vec<FoundDocument>,
-    /// The position that the next entry would have got, if the log still tells.
+    /// Position of the next entry according to the log's head; `None` if the head cannot be read.
     pub(super) told_end: Option<Position>,
 }
 
-/// What is left of a document.
+/// The remains of a document.
 #[derive(Clone, Debug)]
 pub(super) struct FoundDocument {
     pub(super) name: DocumentName,
     pub(super) linked: DocumentName,
     pub(super) first: Position,
-    /// The history hash before its first entry, where that is told.
+    /// History hash before its first entry, if its own bytes or the log have it.
     pub(super) before: Option<HistoryHash>,
     pub(super) revision: Revision,
     pub(super) opened: Instant,
-    /// Those of its entries that are left, oldest first.
+    /// Entries that are left, oldest first.
     pub(super) entries: Vec<FoundEntry>,
     pub(super) source: Source,
-    /// The digest of its bytes, where anything tells.
+    /// Digest of its bytes, from its sidecar, its record or the bytes themselves.
     pub(super) expected: Option<Digest>,
-    /// Whether nobody may be shown it, because it cannot be made again as it was, or nobody knows.
+    /// Whether the document is never shown again, because its bytes came out different or are unknown.
     pub(super) distrusted: bool,
-    /// Whether nothing tells any more what was sent for its entries.
+    /// Whether the digests of the sent forms are lost, so that repeats of its entries may be conflicts.
     pub(super) unsent: bool,
 }
 
 /// Where the entries of a document are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// In its file or its twin.
+    /// In its file or its compressed twin.
     Archive,
-    /// In the log, as far as they are anywhere.
+    /// In the log, as far as the log has them.
     Log,
 }
 
-/// What is known of an entry besides its bytes.
+/// Facts about an entry besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FoundEntry {
     pub(super) at: Position,
     pub(super) instant: Instant,
-    /// The commit that it was in; 0 if nobody knows.
+    /// Commit that appended it; 0 if unknown.
     pub(super) commit: CommitNumber,
     /// The document that it was appended to.
     pub(super) document: DocumentName,
@@ -96,8 +96,8 @@ impl FoundDocument {
             .map_or(self.first, |entry| entry.at.next())
     }
 
-    /// Whether it is not what it was, if the next document begins at `next`. One without entries was
-    /// lost as a whole, and nobody may know where it began.
+    /// Returns whether the document is incomplete or distrusted, if the next document begins at `next`. One
+    /// without entries was lost as a whole, and its first position may be unknown.
     pub(super) fn lacks_entries(&self, next: Position) -> bool {
         self.distrusted || self.entries.is_empty() || !self.holes(next).is_empty()
     }
@@ -121,7 +121,7 @@ impl FoundDocument {
 struct Archived {
     name: DocumentName,
     bytes: Option<Bytes>,
-    /// Whether the bytes are what they were.
+    /// Whether a sidecar, a record or an identical twin proves the bytes.
     proven: bool,
     document: Option<Document>,
     sidecar: Option<Sidecar<'static>>,
@@ -133,13 +133,13 @@ struct Sources {
     archived: BTreeMap<DocumentNumber, Archived>,
     openings: BTreeMap<DocumentNumber, Opening>,
     settings: BTreeMap<Revision, Settings>,
-    /// Of the log, in order.
+    /// Entries that the log still has, by position.
     entries: Vec<FoundEntry>,
     head: Option<FeedHead>,
 }
 
 impl FoundFeed {
-    /// Puts a feed together; `None` if nothing tells what its documents look like.
+    /// Puts a feed together; `None` if none of its settings is left.
     pub(super) fn find(
         name: &FeedName,
         key: Option<FeedKey>,
@@ -163,11 +163,13 @@ impl FoundFeed {
                 .settings
                 .insert(revision, sidecar.settings.clone().into_owned());
         }
+        // A sidecar knows the feed's key even if the log is gone.
         let told = sources.settings.values().next();
         let key = told.map(|settings| settings.id.key()).or(key)?;
         if let Some(old) = old {
             sources.ask(old, key);
         }
+        // Without settings, no header can be made.
         sources.settings.first_key_value()?;
         sources.read_documents();
         let told_end = sources.head.as_ref().map(|head| head.next);
@@ -184,7 +186,8 @@ impl FoundFeed {
 
 fn archived(name: &FeedName, archive: &Archive) -> BTreeMap<DocumentNumber, Archived> {
     let mut archived: BTreeMap<DocumentNumber, Archived> = BTreeMap::new();
-    // Of two that have a number, the one of the later epoch counts, unless nothing is left of it.
+    // Of two documents with one number, the one of the later epoch counts, unless none of its bytes is
+    // left.
     for document in archive.documents(name) {
         let Salvaged {
             bytes,
@@ -208,14 +211,16 @@ fn archived(name: &FeedName, archive: &Archive) -> BTreeMap<DocumentNumber, Arch
 }
 
 impl Sources {
-    /// Asks the old log. sled may panic over what is damaged.
+    /// Reads the old log's records of a feed. sled may panic over damaged ones.
     fn ask(&mut self, old: &SledLog, key: FeedKey) {
+        // A sidecar's settings stay, because its header was made of them.
         for (revision, settings) in quietly(|| old.salvage_settings(key)).unwrap_or_default() {
             self.settings.entry(revision).or_insert(settings);
         }
         let openings = quietly(|| old.salvage_openings(key));
         self.openings.extend(openings.unwrap_or_default());
         self.head = quietly(|| old.salvage_head(key)).flatten();
+        // The entries read before a panic stay.
         let _panicked = quietly(|| {
             old.salvage_entries(key, |entry| {
                 self.entries.push(FoundEntry {
@@ -229,8 +234,9 @@ impl Sources {
         });
     }
 
-    /// Reads the archived documents, which needs the feed's settings: they tell where it was. What nothing
-    /// else proves, the history hash before the next document does.
+    /// Reads the archived documents. Their URLs, which resolve their links, follow from the feed's
+    /// settings. An unproven document counts only if its entries lead to the history hash before the next
+    /// document.
     fn read_documents(&mut self) {
         let Some((_, settings)) = self.settings.last_key_value() else {
             return;
@@ -241,6 +247,7 @@ impl Sources {
             let document = bytes
                 .zip(url)
                 .and_then(|(bytes, url)| Document::read(bytes, &url).ok());
+            // Without `history` a document has no positions and cannot be placed.
             file.document = document.filter(|document| document.history.is_some());
         }
         let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
@@ -251,6 +258,7 @@ impl Sources {
         let proven = self.archived.iter().filter(|(_, file)| file.proven);
         let told =
             proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
+        // A proven document comes before the log's opening of it.
         before.extend(told.map(|(number, (_, before))| (*number, before)));
         for (number, file) in &mut self.archived {
             let after = file.document.as_ref().and_then(history_after);
@@ -259,14 +267,15 @@ impl Sources {
                 file.document = None;
             }
         }
-        // What is left of a document that was about to be archived says nothing, not even that it was
-        // closed: nobody was told so.
+        // Bytes alone, without sidecar and record, are of a document that was about to be archived. They do
+        // not even prove that it was closed: no reader was told so.
         self.archived.retain(|_, file| {
             file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
         });
     }
 
     fn documents(&self) -> Vec<FoundDocument> {
+        // An archived document was closed, so at least one more was opened behind it.
         let archived = self.archived.keys().map(|number| number.next());
         let appended = self.entries.iter().map(|entry| entry.document.number);
         let last = archived
@@ -278,13 +287,13 @@ impl Sources {
             let document = self.document(number, documents.last());
             documents.push(document);
         }
+        // Places come first: `split_open` compares entries with the beginning of the open document.
         place_unknown(&mut documents);
         split_open(&mut documents);
         documents
     }
 
-    /// Returns what is told of a document: by its file, the log, its sidecar, its record, or its
-    /// neighbours.
+    /// Returns a document as its file, the log, its sidecar, its record and its neighbours describe it.
     fn document(&self, number: DocumentNumber, previous: Option<&FoundDocument>) -> FoundDocument {
         let file = self.archived.get(&number);
         let opening = self.openings.get(&number);
@@ -298,12 +307,14 @@ impl Sources {
         let epoch = previous.map_or(Epoch::FIRST, |previous| previous.name.epoch);
         let name = self.name(number, &logged);
         let name = name.unwrap_or(DocumentName { number, epoch });
+        // In each of these chains the sources stand by their authority; guesses come last.
         let opened = sidecar
             .and_then(|sidecar| Instant::parse(&sidecar.opened))
             .or(opening.map(|opening| opening.opened))
             .or(record.map(|record| record.opened))
             .or(before.closed())
             .or(logged.first().map(|entry| entry.instant))
+            // A guess: later than everything in the document before.
             .or(previous.map(|previous| {
                 let newest = previous.entries.last().map(|entry| entry.instant);
                 newest.unwrap_or(previous.opened).plus_micros(1)
@@ -318,6 +329,7 @@ impl Sources {
         let expected = sidecar
             .map(|sidecar| sidecar.sha256)
             .or(record.map(|record| record.identity.digest))
+            // A file that `read_documents` kept counts as proven, so its own digest serves, too.
             .or(file
                 .filter(|_| read.is_some())
                 .and_then(|file| Some(Digest::of(file.bytes.as_ref()?))));
@@ -325,7 +337,7 @@ impl Sources {
         let mut found = FoundDocument {
             name,
             linked: self.linked(number).unwrap_or(name),
-            // Where nothing tells, a place is found once its neighbours are known.
+            // Without any source, `place_unknown` finds a place once the neighbours are known.
             first: first.unwrap_or(UNKNOWN),
             before: told
                 .map(|(_, before)| before)
@@ -334,7 +346,8 @@ impl Sources {
             opened: opened.unwrap_or_default(),
             source: Source::Log,
             expected,
-            // What nothing can be compared with must be known exactly, and where it ends.
+            // Without a digest to compare with, the settings must be known exactly, and the end of the
+            // document, too.
             distrusted: expected.is_none()
                 && !(exact && self.openings.contains_key(&number.next())),
             unsent: read.is_some() && sidecar.is_none() && logged.is_empty(),
@@ -343,6 +356,7 @@ impl Sources {
         if let Some(document) = read {
             found.source = Source::Archive;
             found.entries = entries_of(&found, document, sidecar);
+            // No source names the revision, so the header itself is compared.
             if sidecar.is_none() && opening.is_none() {
                 found.revision = self.revision_that_gives(&found, document, previous);
             }
@@ -355,7 +369,7 @@ impl Sources {
         Neighbour(before.and_then(|number| self.archived.get(&number)))
     }
 
-    /// Returns what a document is called.
+    /// Returns the name of a document, from its files, the log or a neighbour's link.
     fn name(&self, number: DocumentNumber, logged: &[FoundEntry]) -> Option<DocumentName> {
         let told = |file: &&Archived| {
             file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
@@ -370,7 +384,7 @@ impl Sources {
             .or(self.before(number).link("next-archive"))
     }
 
-    /// Returns what its predecessor calls a document.
+    /// Returns the name under which its predecessor links to a document.
     fn linked(&self, number: DocumentNumber) -> Option<DocumentName> {
         let file = self.archived.get(&number);
         let sidecar = file.and_then(|file| file.sidecar.as_ref());
@@ -395,13 +409,14 @@ impl Sources {
             .or(opening.map(|opening| opening.revision))
             .or(previous.map(|previous| previous.revision));
         let told = told.unwrap_or(Revision::FIRST);
+        // That revision may be lost; then the newest one before it is the closest guess.
         let known = self.settings.range(..=told).next_back();
         known
             .or(self.settings.first_key_value())
             .map_or(told, |(revision, _)| *revision)
     }
 
-    /// Returns the settings under which the header is what it is.
+    /// Returns the revision of the settings that give the header of the found bytes.
     fn revision_that_gives(
         &self,
         found: &FoundDocument,
@@ -437,6 +452,7 @@ impl Sources {
 
     /// Returns the entries of a document that the log still has.
     fn logged(&self, number: DocumentNumber) -> Vec<FoundEntry> {
+        // Entries are sorted by position, hence by document.
         let begin = self
             .entries
             .partition_point(|entry| entry.document.number < number);
@@ -448,8 +464,8 @@ impl Sources {
     }
 }
 
-/// Returns what is known of the entries of an archived document. Where neither its sidecar nor the log
-/// tells, instants are guessed, but that of the newest one.
+/// Returns the facts about the entries of an archived document. Without sidecar and log, instants are
+/// guessed, except that of the newest entry, which is the document's `updated`.
 fn entries_of(
     found: &FoundDocument,
     document: &Document,
@@ -462,6 +478,7 @@ fn entries_of(
         .iter()
         .map(|entry| (entry.at, *entry))
         .collect();
+    // The sidecar comes second and overrides the log, because it belongs to these very bytes.
     for entry in sidecar.iter().flat_map(|sidecar| &sidecar.entries) {
         if let Some(instant) = Instant::parse(&entry.instant) {
             let at = Position(entry.position);
@@ -481,6 +498,7 @@ fn entries_of(
     }
     let newest = document.updated.unwrap_or(found.opened);
     let guess = |at: u64| {
+        // A microsecond apart, like the entries of one commit.
         let age = i64::try_from(end - 1 - at).unwrap_or(0);
         FoundEntry {
             at: Position(at),
@@ -499,7 +517,7 @@ fn entries_of(
         .collect()
 }
 
-/// What the archive tells of a document's neighbour.
+/// An archived document as a source for its neighbour.
 struct Neighbour<'a>(Option<&'a Archived>);
 
 impl Neighbour<'_> {
@@ -541,12 +559,13 @@ fn first_of(sidecar: &Sidecar<'_>) -> Option<Position> {
 /// Returns the history hash after a document.
 fn history_after(document: &Document) -> Option<HistoryHash> {
     let (_, before) = document.history?;
+    // Documents list the newest entry first; the hash grows from the oldest one.
     let oldest_first = (0..document.len()).rev();
     let entries = oldest_first.filter_map(|index| document.entry(index));
     Some(entries.fold(before, |hash, entry| hash.extend(entry.fragment)))
 }
 
-/// Moves guessed instants to where nothing is known to have happened, so that they displace nothing.
+/// Moves guessed instants to free microseconds, so that they displace no known entry.
 pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     let entries = |feed: &FoundFeed| {
         let entries = feed.documents.iter().flat_map(|document| &document.entries);
@@ -561,6 +580,7 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     let documents = feeds.iter_mut().flat_map(|feed| &mut feed.documents);
     for document in documents {
         let mut later: Option<Instant> = None;
+        // From the newest entry back, because each guess must be earlier than the entry after it.
         for entry in document.entries.iter_mut().rev() {
             while entry.guessed
                 && (later.is_some_and(|later| entry.instant >= later)
@@ -574,14 +594,15 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
     }
 }
 
-/// Gives documents of which nothing is told a place: behind the one before, if all of that is left, or
-/// else where the next one begins; but never before what is left of the one before.
+/// Gives a place to documents without any source: behind the one before, if that is complete, or else where
+/// the next one begins; but never before the remains of the one before.
 fn place_unknown(documents: &mut [FoundDocument]) {
     let mut follows = Some(Position(0));
     for document in documents.iter_mut() {
         if document.first == UNKNOWN {
             document.first = follows.unwrap_or(UNKNOWN);
         }
+        // Only an archived file is known to be complete.
         let whole = document.source == Source::Archive;
         follows = whole.then(|| document.end());
     }
@@ -592,6 +613,7 @@ fn place_unknown(documents: &mut [FoundDocument]) {
         }
         next = Some(document.first);
     }
+    // The last documents may have no known neighbour; their place is behind everything that is left.
     let mut end = Position(0);
     for document in documents {
         if document.first == UNKNOWN {
@@ -601,7 +623,7 @@ fn place_unknown(documents: &mut [FoundDocument]) {
     }
 }
 
-/// A place that nothing tells.
+/// Stands for an unknown position until `place_unknown` replaces it.
 const UNKNOWN: Position = Position(u64::MAX);
 
 /// Cuts the open document at its holes: a document that lacks entries is never shown.
@@ -611,6 +633,7 @@ fn split_open(documents: &mut Vec<FoundDocument>) {
             [one, next] => one.at.next() != next.at,
             _ => false,
         };
+        // If its first entries are missing, the open document stays behind without entries.
         let starts_late = open
             .entries
             .first()

@@ -1,4 +1,4 @@
-//! Commits again what was found, in the order in which it was committed once.
+//! Commits the found entries again, in their original order.
 //!
 //! Shell over the old archive and log, which hold the bytes, and the new log. Each entry keeps its
 //! instant: entries of one commit that are still together make a commit again.
@@ -26,21 +26,21 @@ use crate::{
     },
 };
 
-/// Archived documents kept in memory while their entries are committed.
+/// Archived documents kept in memory while their entries are committed; one more empties the memory.
 const LOADED_MAX: usize = 256;
 
-/// What happened once: a document was opened, or an entry appended to it.
+/// An event in the old log: a document was opened, or an entry appended to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     instant: Instant,
     kind: EventKind,
     feed: usize,
     document: usize,
-    /// The index of the entry.
+    /// Index of the entry in its document; 0 for other events.
     entry: usize,
 }
 
-/// What an event is, in the order of what has the same instant.
+/// Kinds of events, in the order in which those of one instant are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventKind {
     /// A feed came into being, in the commit of this instant.
@@ -51,11 +51,11 @@ enum EventKind {
     Opening,
 }
 
-/// Commits everything that was found to `new`.
+/// Commits all entries and openings of `feeds` to `new`.
 ///
 /// # Errors
 ///
-/// Returns what cannot be written.
+/// Returns an entry that cannot be read any more, or why the new log cannot be written.
 pub(super) fn replay(
     feeds: &[FoundFeed],
     old: Option<&SledLog>,
@@ -66,6 +66,7 @@ pub(super) fn replay(
     for (feed, found) in feeds.iter().enumerate() {
         events_of(feed, found, &mut events);
     }
+    // Feeds shared commits, so their events are merged by instant.
     events.sort_unstable();
     let mut replay = Replay {
         feeds,
@@ -103,16 +104,19 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
             });
         };
         let (first, opened) = (found_here.entries.first(), found_here.opened);
+        // The entry that opened the document, if it is left and its instant is no guess.
         let begins = first.filter(|first| first.at == found_here.first && !first.guessed);
         if document == 0 && begins.is_none_or(|begins| opened < begins.instant) {
             happened(opened, EventKind::Creation, 0);
         } else if document > 0 && (broken || begins.is_none()) {
+            // Never before the entries of the document that it closes.
             happened(opened.max(newest), EventKind::Opening, 0);
         }
         for (index, entry) in found_here.entries.iter().enumerate() {
             happened(entry.instant, EventKind::Entry, index);
             newest = newest.max(entry.instant);
         }
+        // A loss is recorded before the next document is opened, so that opening is an event of its own.
         let next = found.documents.get(document + 1);
         broken = next.is_some_and(|next| found_here.lacks_entries(next.first));
     }
@@ -124,7 +128,7 @@ struct Replay<'a> {
     new: &'a SledLog,
     epoch: Epoch,
     heads: Vec<Option<FeedHead>>,
-    /// How many documents of each feed were opened.
+    /// Number of opened documents of each feed.
     opened: Vec<usize>,
     group: Group,
 }
@@ -132,7 +136,7 @@ struct Replay<'a> {
 /// A commit in the making.
 struct Group {
     instant: Instant,
-    /// The commit that its entries were in.
+    /// Old commit of its entries; `None` while it has none.
     was: Option<CommitNumber>,
     changes: Vec<Change>,
     entries: usize,
@@ -157,6 +161,7 @@ impl Group {
     }
 
     fn takes(&self, entry: &FoundEntry) -> bool {
+        // Entry i of a commit has its instant plus i microseconds, and the old commit bounds the new one.
         self.next() == entry.instant
             && self.was.is_none_or(|was| was == entry.commit)
             && self.entries < BATCH_ENTRIES_MAX
@@ -174,6 +179,7 @@ impl Replay<'_> {
         };
         let entry = match event.kind {
             EventKind::Creation | EventKind::Opening => {
+                // A creation comes first in its commit: entries before it would shift its instant.
                 if self.group.instant != document.opened
                     || event.kind == EventKind::Creation && self.group.entries > 0
                 {
@@ -193,6 +199,7 @@ impl Replay<'_> {
         if !self.group.takes(entry) {
             self.begin(entry.instant)?;
         }
+        // Each step below starts from the head that the one before leaves.
         self.group.was = Some(entry.commit);
         self.open_up_to(event.feed, event.document);
         self.rename(event.feed, entry.document.epoch);
@@ -225,6 +232,7 @@ impl Replay<'_> {
         if changes.is_empty() {
             return Ok(());
         }
+        // The log takes only commits that are later than the last one.
         let head = self.new.head();
         self.new
             .append(&Arc::new(Commit {
@@ -241,6 +249,7 @@ impl Replay<'_> {
             self.epoch = *epoch;
         }
         if let Some(head) = self.heads.get_mut(feed) {
+            // The first settings of a feed create it.
             if let (None, Change::Settings { settings, .. }) = (&head, &change) {
                 *head = Some(FeedHead::create(settings, instant, self.epoch));
             }
@@ -266,10 +275,12 @@ impl Replay<'_> {
                 continue;
             }
             if let Some(before) = index.checked_sub(1).and_then(|at| found.documents.get(at)) {
+                // An epoch may have renamed the document before while it was open.
                 self.rename(feed, before.name.epoch);
                 self.end(feed, before, next);
             }
             self.settle(feed, found, next);
+            // The epoch names the document, so it comes before the opening.
             if next.linked.epoch > self.epoch {
                 let epoch = next.linked.epoch;
                 self.push(feed, Change::Epoch { epoch });
@@ -289,12 +300,13 @@ impl Replay<'_> {
         }
     }
 
-    /// Records what a document lacks, before the next one is opened.
+    /// Records the loss of entries of a document, before the next one is opened.
     fn end(&mut self, feed: usize, document: &FoundDocument, next: &FoundDocument) {
         let Some(head) = self.head(feed) else { return };
         if !document.lacks_entries(next.first) && !head.open.lost {
             return;
         }
+        // With the next document's own hash, its header comes out as it was.
         let lost = Change::Lost {
             feed: head.feed,
             next: next.first,
@@ -323,6 +335,7 @@ impl Replay<'_> {
             return;
         }
         let renamed = head.renamed();
+        // The new name takes its epoch from the log.
         if self.epoch < epoch {
             self.push(feed, Change::Epoch { epoch });
         }
@@ -332,6 +345,7 @@ impl Replay<'_> {
     /// Records the settings that a document was opened with, and those before.
     fn settle(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
         let known = self.head(feed).map(|head| head.revision);
+        // Older revisions are recorded, too, so that every revision left can be read again.
         for (revision, settings) in found.settings.range(..=document.revision) {
             if known.is_none_or(|known| *revision > known) {
                 self.push(
@@ -346,11 +360,12 @@ impl Replay<'_> {
         }
     }
 
-    /// Records what comes after a feed's last entry.
+    /// Records the settings after a feed's last entry.
     fn finish(&mut self, feed: usize) -> Result<(), LogError> {
         let Some(found) = self.feeds.get(feed) else {
             return Ok(());
         };
+        // Settings behind the last entry have no instant of their own, so they go into a later commit.
         self.begin(self.new.head().last.plus_micros(1))?;
         let Some(last) = found.documents.last() else {
             return Ok(());
@@ -367,7 +382,7 @@ impl Replay<'_> {
     }
 }
 
-/// The bytes of what was found.
+/// Reads the bytes of found entries, from the archive or the old log.
 struct Content<'a> {
     old: Option<&'a SledLog>,
     archive: &'a Archive,
@@ -375,7 +390,7 @@ struct Content<'a> {
 }
 
 impl Content<'_> {
-    /// Returns an entry's id, the digest of what was sent, and its fragment.
+    /// Returns an entry's id, the digest of its sent form, and its fragment.
     fn of(
         &mut self,
         feed: &FoundFeed,
@@ -386,6 +401,7 @@ impl Content<'_> {
             Source::Archive => self.archived(feed, document, entry),
             Source::Log => {
                 let range = entry.at..entry.at.next();
+                // sled may panic over a damaged page.
                 let read = quietly(|| self.old?.entries(feed.key, range).ok());
                 let entry = read.flatten()?.pop()?;
                 Some((entry.id, entry.sent, entry.fragment))
@@ -402,6 +418,7 @@ impl Content<'_> {
         let key = (feed.name.to_string(), found.name.to_string());
         if !self.loaded.contains_key(&key) {
             if self.loaded.len() >= LOADED_MAX {
+                // Entries come in the order of time, so documents loaded long ago are rarely needed again.
                 self.loaded.clear();
             }
             let Salvaged { bytes, sidecar, .. } = self.archive.salvage(&feed.name, found.name);
@@ -412,6 +429,7 @@ impl Content<'_> {
         }
         let (document, sidecar) = self.loaded.get(&key)?;
         let oldest = usize::try_from(entry.at.0 - found.first.0).ok()?;
+        // Documents list the newest entry first.
         let index = document.len().checked_sub(oldest + 1)?;
         let (id, fragment) = (document.entry(index)?.id, document.fragment(index)?);
         let told = sidecar
@@ -421,7 +439,7 @@ impl Content<'_> {
             let logged = quietly(|| self.old?.entries(feed.key, entry.at..entry.at.next()).ok());
             Some(logged.flatten()?.pop()?.sent)
         });
-        // Where nothing tells, a repeat is known by what the entry became.
+        // Without the digest of the sent form, a repeat is recognised by its completed fragment.
         let sent = sent.unwrap_or_else(|| Digest::of(&fragment));
         Some((EntryId::parse(id)?, sent, fragment))
     }

@@ -1,9 +1,8 @@
 //! Archived documents as files, which any web server can serve for ever.
 //!
-//! Shell: files below `www`, beside it the sidecars. The view itself is small: a commit that opens a
-//! document closes the one before it, which is then rendered from the log once. The order in which
-//! things reach the disk is the promise: twin, document, sidecar, each synced and renamed into
-//! place; then the manifest. Only what is in the manifest is called immutable.
+//! Shell: files below `www`, and sidecars beside it. A commit that opens a document closes its predecessor, which the
+//! view then renders from the log, once. The order of the writes is the promise: twin, document and sidecar, each
+//! synced and renamed into place; then the manifest. Only a document in the manifest is called immutable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,27 +40,29 @@ use crate::{
     stop::Stop,
 };
 
-/// Commits between two notes of how far the view has come.
+/// Commits between two writes of the cursor file.
 const CURSOR_COMMITS: u64 = 1_024;
-/// Commits looked at together, and documents of a feed put on the disk together, by a view that is behind.
+/// Most commits that one round of the follower applies.
 const COMMITS_TOGETHER: u64 = 256;
+/// Most files of a feed that share a sync: documents of a batch, or files of a move.
 const TOGETHER_MAX: usize = 32;
+/// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The pause before looking again.
+/// Pause of a follower that is up to date. Documents that are closed meanwhile share a sync.
 const PACE: Duration = Duration::from_millis(50);
-/// The pause after a file could not be written.
+/// Pause after a round that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The view: which documents a commit closes.
+/// View of the documents that a commit closes, and of the feeds whose files may have to move.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArchiveFiles;
 
-/// Archive all documents of a feed up to this one, in the tree where its files belong now.
+/// Effect: archive all documents of a feed up to `document`, in the tree where the feed's files belong now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveUpTo {
-    /// The feed.
+    /// Feed whose documents are archived, and whose files move if need be.
     pub feed: FeedKey,
-    /// The newest document that is closed; `None` if only the tree may be another one.
+    /// Newest closed document; `None` after a change of settings, which only may move the files.
     pub document: Option<DocumentNumber>,
 }
 
@@ -71,10 +72,12 @@ impl View for ArchiveFiles {
 
     fn apply(&mut self, commit: &Commit, _: &dyn Series) -> Result<Vec<ArchiveUpTo>, LogError> {
         let closed = commit.changes.iter().filter_map(|change| match change {
+            // A feed's first document has no predecessor to close.
             Change::Opened { feed, document, .. } => Some(ArchiveUpTo {
                 feed: *feed,
                 document: Some(document.previous()?),
             }),
+            // Only a feed that made this choice can have its files in the wrong tree.
             Change::Settings { feed, settings, .. } => {
                 settings.choices.closed.map(|_| ArchiveUpTo {
                     feed: *feed,
@@ -87,40 +90,40 @@ impl View for ArchiveFiles {
     }
 }
 
-/// What is left of an archived document.
+/// Remains of an archived document, for `recover`.
 #[derive(Debug)]
 pub struct Salvaged {
-    /// The bytes of its file or of its twin.
+    /// Bytes of its file, or of its decoded twin.
     pub bytes: Option<Bytes>,
-    /// Whether anything says that these are the right bytes. If not, nothing says that they are wrong.
+    /// Whether a digest proves the bytes, or a file and a twin that agree. Nothing contradicts unproven bytes.
     pub proven: bool,
-    /// Its sidecar.
+    /// Its sidecar, unless that is missing or damaged.
     pub sidecar: Option<Sidecar<'static>>,
-    /// Its record in the manifest.
+    /// Its record in the manifest, unless that is missing, damaged, or of another document.
     pub record: Option<Archived>,
 }
 
-/// Returns the name by which the document before links to a document, if a restoration has given it another one.
+/// Returns the name by which the predecessor links to a document, if a restoration has renamed the document.
 fn linked_name(frozen: &Frozen) -> Option<DocumentName> {
     let opening = &frozen.opening;
     (opening.linked != opening.name).then_some(opening.linked)
 }
 
-/// The folders of the archived documents.
+/// Folders and manifests of the archived documents. Clones share the progress and the lock.
 #[derive(Clone, Debug)]
 pub struct Archive {
     www: PathBuf,
-    /// Where the files of closed feeds are, which no web server sees.
+    /// Tree of the closed feeds, which no web server may serve.
     closed: PathBuf,
     sidecars: PathBuf,
     views: PathBuf,
-    /// The last commit whose closed documents are files, as far as this process knows.
+    /// Last commit whose closed documents are files, as far as this process knows.
     reached: Arc<AtomicU64>,
-    /// Documents that were made files of by whoever follows the log.
+    /// Documents that the follower of the log has archived since the start.
     made: Arc<AtomicU64>,
     /// Held while files are written: `rebuild` may run beside the server.
     writing: Arc<Mutex<()>>,
-    /// The manifests of all feeds.
+    /// Manifests of all feeds, below `views`.
     pub manifests: Manifests,
 }
 
@@ -146,13 +149,14 @@ impl Archive {
         &self.www
     }
 
-    /// Returns what is archived of updates, beside the documents.
+    /// Returns the archive of SUP documents, which shares the folders and the lock of this one.
     pub fn sup_files(&self) -> SupFiles {
         let views = self.views.parent().unwrap_or(&self.views);
         SupFiles::beside(&self.www, &self.closed, views, &self.writing)
     }
 
     fn folder(&self, feed: &FeedName) -> PathBuf {
+        // A move removes the folder in the closed tree last, so that folder decides.
         let closed = folder_in(&self.closed, feed);
         if closed.is_dir() {
             closed
@@ -161,16 +165,16 @@ impl Archive {
         }
     }
 
-    /// Whether a web server may show files of a feed.
+    /// Whether the tree that a web server may serve has a folder of the feed.
     pub fn shows(&self, feed: &FeedName) -> bool {
         folder_in(&self.www, feed).exists()
     }
 
-    /// Sees to it that the files of a feed are in the tree where they belong: a closed feed may have been
-    /// opened. It is in the closed tree as long as it has a folder there, so that a move that was broken
-    /// off is begun again.
+    /// Moves the files of a feed to the tree where they belong: a closed feed may have been opened. The feed is in the
+    /// closed tree as long as it has a folder there, so a move that was broken off is begun again.
     fn choose_tree(&self, feed: &FeedName, is_closed: bool) -> Result<(), ArchiveError> {
         let closed = folder_in(&self.closed, feed);
+        // The folder marks the feed as closed, even before its first document is archived.
         if is_closed {
             return create_folder(&closed).map_err(failed("create", &closed));
         }
@@ -184,28 +188,30 @@ impl Archive {
             paths.push(item.map_err(failed("read", &closed))?.path());
         }
         for paths in paths.chunks(TOGETHER_MAX) {
-            // Copied, because the trees may be on two file systems.
+            // A copy and not a rename: the trees may be on two file systems.
             let mut files = FrozenFiles::default();
             for path in paths {
                 let name = path.file_name().unwrap_or_default();
+                // An interrupted write left this one; it is no frozen file.
                 if !name.to_string_lossy().ends_with(TEMPORARY) {
                     files.copy(path, &open.join(name))?;
                 }
             }
             files.put_in_place()?;
         }
-        // Gone at once, under a name that no feed has.
+        // One rename removes the folder at once. No feed can have this name.
         let gone = closed.with_file_name(format!("{feed}{TEMPORARY}!"));
+        // A removal that was cut off may have left this folder.
         let _leftover = fs::remove_dir_all(&gone);
         fs::rename(&closed, &gone).map_err(failed("remove", &closed))?;
         fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
     }
 
-    /// Returns the bytes of an archived document, as they are or compressed.
+    /// Returns the bytes of an archived document, plain or compressed.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    /// [`ArchiveError::Damaged`] if the bytes differ from the record.
     pub fn read(
         &self,
         feed: &FeedName,
@@ -221,18 +227,19 @@ impl Archive {
         let mut path = self.folder(feed).join(&name);
         let mut read = fs::read(&path);
         if read.is_err() {
-            // The feed may have been opened that very moment.
+            // The feed may have been opened, and its folder moved, since the path was made.
             path = self.folder(feed).join(&name);
             read = fs::read(&path);
         }
         let bytes = read.map_err(failed("read", &path))?;
+        // Each read checks the digest, so a damaged file is never served.
         if Coded::of(&bytes) == coded {
             return Ok(bytes.into());
         }
         Err(ArchiveError::Damaged { path })
     }
 
-    /// Returns whether the sidecar of a document is missing or not what it should be.
+    /// Returns whether the sidecar of a document is missing, or differs from the one that the log gives.
     pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
         let path = self.sidecar_path(feed, frozen.opening.name);
         fs::read(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
@@ -243,7 +250,7 @@ impl Archive {
         self.sidecars.join(feed.as_str()).join(name)
     }
 
-    /// Returns the feeds of which any file is there.
+    /// Returns the feeds with a folder in either tree or among the sidecars.
     pub fn feeds(&self) -> BTreeSet<FeedName> {
         let trees = [&self.www, &self.closed].map(|tree| tree.join("feeds"));
         let [open, closed] = trees;
@@ -254,7 +261,7 @@ impl Archive {
             .collect()
     }
 
-    /// Returns the names of a feed's documents of which any file or record is there.
+    /// Returns the names of a feed's documents that have a file, a sidecar or a record.
     pub fn documents(&self, feed: &FeedName) -> BTreeSet<DocumentName> {
         let files = names_in(self.folder(feed));
         let sidecars = names_in(self.sidecars.join(feed.as_str()));
@@ -266,6 +273,7 @@ impl Archive {
             .filter_map(DocumentNumber::new)
             .filter_map(|number| self.manifests.get(feed, number).ok().flatten())
             .map(|record| record.name);
+        // A renamed document has a file under its older name, too. Its record has the newer one.
         let is_second_name = |name: &DocumentName| {
             let record = self.manifests.get(feed, name.number).ok().flatten();
             record.is_some_and(|record| name.epoch < record.name.epoch)
@@ -277,7 +285,7 @@ impl Archive {
             .collect()
     }
 
-    /// Returns the names of a feed's closed index blocks.
+    /// Returns the names of a feed's closed index blocks that have a file.
     pub fn blocks(&self, feed: &FeedName) -> BTreeSet<String> {
         let files = names_in(self.folder(feed)).into_iter();
         files
@@ -290,7 +298,7 @@ impl Archive {
         fs::read(self.folder(feed).join(name)).ok()
     }
 
-    /// Returns what is left of a document.
+    /// Returns the remains of a document, as far as they can be read.
     pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
         let path = self.folder(feed).join(document.to_string());
         let file = fs::read(&path).ok();
@@ -303,7 +311,7 @@ impl Archive {
             sidecar.as_ref().map(|sidecar| sidecar.sha256),
             record.map(|record| record.identity.digest),
         ];
-        // Where nothing else tells, two that agree are right.
+        // Without any digest, a file and a twin that agree prove each other.
         let nothing_tells = expected == [None, None];
         let agree = nothing_tells && file.is_some() && file == twin;
         let found: Vec<Bytes> = [file, twin]
@@ -316,6 +324,7 @@ impl Archive {
             .find(|bytes| agree || expected.contains(&Some(Digest::of(bytes))))
             .cloned();
         let proven = sound.is_some();
+        // Bytes that contradict a digest are not returned at all.
         let unproven = found.into_iter().next().filter(|_| nothing_tells);
         Salvaged {
             bytes: sound.or(unproven),
@@ -325,8 +334,8 @@ impl Archive {
         }
     }
 
-    /// Does what the view asks for. What is archived already is left alone. Returns how many documents
-    /// were not.
+    /// Carries out an effect of the view. Documents in the manifest are left alone. Returns the number of documents
+    /// that it archived.
     ///
     /// # Errors
     ///
@@ -338,17 +347,19 @@ impl Archive {
         let settings = settings_of(log, wanted.feed, head.revision)?;
         let name = &settings.name;
         let (mut made, mut together) = (0, vec![]);
+        // The lock ends here, because `make` and `write_together` take it themselves.
         {
             let _writing = self.writing();
             self.choose_tree(name, settings.is_closed())?;
         }
         let last = wanted.document.map_or(0, DocumentNumber::get);
+        // The manifest has no holes, so its length names the last archived document.
         for number in self.manifests.count(name)? + 1..=last {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
             let frozen = Frozen::render(log, wanted.feed, number)?;
-            // What completes a block of the index lists the records before its own.
+            // A document that completes an index block needs the records before its own.
             let alone = frozen.is_none() || number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS);
             let bytes: usize = together
                 .iter()
@@ -379,8 +390,8 @@ impl Archive {
         Ok(u64::try_from(documents.len()).unwrap_or(u64::MAX))
     }
 
-    /// Makes the files of document `number`, unless it is open or lost, if possible with the compressed
-    /// twin of the archive `like`. Returns the document's name, and whether the files were there already.
+    /// Makes the files of document `number`, unless the document is open or lost. Takes the compressed twin from the
+    /// archive `like`, where that twin fits. Returns the document's name, and whether the files were there already.
     ///
     /// # Errors
     ///
@@ -406,12 +417,14 @@ impl Archive {
             let remade = self.write(name, &[frozen])?;
             return Ok(Some((document, remade)));
         }
+        // A closed document that cannot be rendered has lost entries. Its record keeps the manifest without holes.
         let opening = log.opening(feed, number)?;
         if let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) {
             let lost = Archived::lost(&opening, &successor);
             let settings = settings_of(log, feed, opening.revision)?;
             create_folder(&self.folder(name)).map_err(failed("create", &self.folder(name)))?;
             let mut files = FrozenFiles::default();
+            // A lost document completes an index block, too.
             self.close_index_block(&mut files, name, &settings, &lost)?;
             files.put_in_place()?;
             self.manifests.record(name, &lost)?;
@@ -423,7 +436,7 @@ impl Archive {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets records of documents that are not closed: they are of another log.
+    /// Forgets the records from the open document on: they belong to another log.
     ///
     /// # Errors
     ///
@@ -441,8 +454,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Copies the compressed twin of a document from another archive, because another compressor would
-    /// make other bytes of it. One that is not of this document is not copied.
+    /// Copies the compressed twin of a document from another archive, because another compressor would give other
+    /// bytes. A twin with other content is not copied.
     fn adopt_twin(
         &self,
         from: &Self,
@@ -463,8 +476,7 @@ impl Archive {
         files.put_in_place()
     }
 
-    /// Writes archived documents of a feed and records them. Returns whether they were there already: the
-    /// worst of them.
+    /// Writes archived documents of a feed and records them. Returns the worst outcome among their files.
     fn write(&self, feed: &FeedName, documents: &[Frozen]) -> Result<Remade, ArchiveError> {
         let folder = self.folder(feed);
         let sidecars = self.sidecars.join(feed.as_str());
@@ -476,13 +488,13 @@ impl Archive {
         for frozen in documents {
             let mtime = frozen.successor.opened;
             let path = folder.join(frozen.opening.name.to_string());
-            // A twin is kept only if it is the one recorded, or none is.
+            // Readers may have the recorded twin, so only that one is kept. Without a record, any right one is.
             let recorded = self.manifests.get(feed, frozen.opening.name.number);
             let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
             let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
             if let Some(linked) = linked_name(frozen) {
-                // The document before links to it by this name, and a web server without us cannot redirect.
+                // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
                 let (_, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
                 worst = worst
@@ -492,13 +504,14 @@ impl Archive {
             let sidecar = self.sidecar_path(feed, frozen.opening.name);
             let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
             let archived = frozen.archived_as(Coded::of(&gzip));
-            // Before the record, so that a block that is linked to is always there.
+            // Before the record, because the growing index links to the block as soon as the record is there.
             let block = self.close_index_block(&mut files, feed, &frozen.settings, &archived)?;
             records.push(archived);
             worst = [twin, document, sidecar, block]
                 .into_iter()
                 .fold(worst, Remade::max);
         }
+        // Files first, records last: a record promises durable files.
         files.put_in_place()?;
         for archived in &records {
             self.manifests.record(feed, archived)?;
@@ -523,7 +536,7 @@ impl Archive {
         Ok(twin.max(files.write(&path, &block.bytes, block.closed)?))
     }
 
-    /// Returns whether a renamed document is missing under the name that leads to it, or another one is there.
+    /// Returns whether a renamed document is missing under the name that its predecessor links to, or is wrong there.
     pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
         let Some(linked) = linked_name(frozen) else {
             return false;
@@ -534,7 +547,7 @@ impl Archive {
         !(is_right(fs::read(&path)) && is_right(twin))
     }
 
-    /// Returns whether a closed index block or its twin is missing or not what it should be.
+    /// Returns whether a closed index block or its twin is missing, or differs from `block`.
     pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> bool {
         let path = self.folder(feed).join(&block.name);
         let right = |bytes: Vec<u8>| *bytes == *block.bytes;
@@ -542,31 +555,33 @@ impl Archive {
         !(fs::read(path).is_ok_and(right) && twin.is_ok_and(right))
     }
 
-    /// Returns whether everything committed up to now has been looked at.
+    /// Returns whether the cursor on the disk has reached `commit`.
     pub fn is_up_to(&self, commit: CommitNumber) -> bool {
         self.cursor() >= commit
     }
 
-    /// Returns the last commit whose closed documents are files, as far as whoever follows the log has come.
+    /// Returns the last commit whose closed documents are files, as far as the follower of the log has come.
     pub fn reached(&self) -> CommitNumber {
         CommitNumber(self.reached.load(Ordering::Relaxed))
     }
 
-    /// Returns how many documents whoever follows the log has made files of.
+    /// Returns the number of documents that the follower of the log has archived since the start.
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
     fn cursor(&self) -> CommitNumber {
+        // A cursor that cannot be read counts as 0: the follower finds the files that are there.
         let text = fs::read_to_string(self.views.join("cursor")).unwrap_or_default();
         CommitNumber(text.trim().parse().unwrap_or(0))
     }
 
-    /// Notes that everything up to a commit is done. Losing the note costs time, nothing else.
+    /// Writes the cursor: everything up to that commit is done. Losing it costs time, nothing else.
     fn save_cursor(&self, cursor: CommitNumber) -> Result<(), ArchiveError> {
         fs::create_dir_all(&self.views).map_err(failed("create", &self.views))?;
         let path = self.views.join("cursor");
         let temporary = self.views.join("cursor.new");
+        // A rename, so a kill leaves the old cursor or the new one. Neither is synced.
         fs::write(&temporary, format!("{cursor}\n"))
             .and_then(|()| fs::rename(&temporary, &path))
             .map_err(failed("write", &path))
@@ -574,7 +589,7 @@ impl Archive {
 
     /// Follows the log until the server stops and everything is archived.
     pub fn follow(&self, log: &Arc<dyn EntryLog>, stop: &Stop) {
-        // A cursor beyond the log belongs to another log; begin again, which finds what is there.
+        // A cursor beyond the log belongs to another log. From 0 on, the follower finds the files that are there.
         let mut cursor = self.cursor();
         if cursor > log.head().number {
             cursor = CommitNumber(0);
@@ -586,7 +601,7 @@ impl Archive {
                 Ok(Some(last)) => {
                     let is_behind = last.0 == cursor.0 + COMMITS_TOGETHER;
                     cursor = last;
-                    // What is closed meanwhile is put on the disk together.
+                    // Documents that are closed during the pause share their syncs.
                     if !is_behind && stop.is_requested_within(PACE) {
                         continue;
                     }
@@ -598,6 +613,7 @@ impl Archive {
                         error,
                         "a document cannot be archived; it will be tried again"
                     );
+                    // A server that stops does not wait for a failing disk. The next start goes on from the cursor.
                     if stop.is_requested_within(RETRY) {
                         break;
                     }
@@ -610,7 +626,7 @@ impl Archive {
         self.note(cursor);
     }
 
-    /// Notes that everything up to a commit is done.
+    /// Writes the cursor and returns it. A failure is only logged, because the cursor saves nothing but time.
     pub fn note(&self, cursor: CommitNumber) -> CommitNumber {
         if let Err(error) = self.save_cursor(cursor) {
             let error: &(dyn std::error::Error + 'static) = &error;
@@ -619,8 +635,8 @@ impl Archive {
         cursor
     }
 
-    /// Takes the commits after `cursor` that there are, waiting for one. Returns the last of them, or
-    /// `None` when there will be none.
+    /// Applies the commits after `cursor`, at most [`COMMITS_TOGETHER`], and waits for the first. Returns the last one,
+    /// or `None` if the queue was closed and nothing is left.
     fn follow_on(
         &self,
         log: &dyn EntryLog,
@@ -632,6 +648,7 @@ impl Archive {
             let Some(commit) = log.announcements().wait_for(last.next(), log)? else {
                 break;
             };
+            // The newest closed document of a feed is enough: `archive` makes all before it.
             for ArchiveUpTo { feed, document } in ArchiveFiles.apply(&commit, log)? {
                 let newest = wanted.entry(feed).or_insert(document);
                 *newest = document.max(*newest);
@@ -640,8 +657,7 @@ impl Archive {
         }
         for (feed, document) in wanted {
             match self.archive(log, ArchiveUpTo { feed, document }) {
-                // One feed's damage must not hold up the others. It is looked at again when the
-                // feed's next document is closed.
+                // One feed's damage must not hold up the others. The feed's next closed document tries again.
                 Err(
                     error @ (ArchiveError::Log(LogError::Damaged { .. })
                     | ArchiveError::Manifest(ManifestError::Damaged { .. })),
@@ -663,7 +679,7 @@ impl Archive {
     }
 }
 
-/// Returns the name of a feed, by which operators know it.
+/// Returns the name of a feed, for operators; the key of one that the log does not have.
 fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
     match log.feed(feed)? {
         Some(head) => Ok(settings_of(log, feed, head.revision)?.name.to_string()),

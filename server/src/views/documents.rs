@@ -1,10 +1,8 @@
-//! Documents as a reader asks for them: what a URL stands for now, and its bytes when they are
-//! wanted.
+//! Documents for readers: the resource behind a URL now, and its bytes on demand.
 //!
-//! Pure over the log and the archive. A [`Resource`] knows its validators without its bytes, so that
-//! a conditional request is answered from memory. What is kept in memory is never told to go away:
-//! each feed's number of commits (striped, so that it needs no list of feeds) decides whether a
-//! snapshot still holds.
+//! Pure over the log and the archive. A [`Resource`] knows its validators without its bytes, so that memory answers a
+//! conditional request. No snapshot is ever removed for being stale: a counter of the feed's commits (striped, so
+//! that it needs no list of feeds) decides whether a snapshot is current.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -49,34 +47,34 @@ use crate::{
 
 /// Counters of commits, shared by the feeds whose keys hash alike.
 const STRIPES: usize = 4_096;
-/// Feeds whose ends are kept in memory.
+/// Feeds whose snapshots are kept in memory.
 const SNAPSHOTS_MAX: usize = 20_000;
 /// Archived documents whose facts are kept in memory.
 const ARCHIVED_MAX: usize = 100_000;
-/// The bytes of bodies kept in memory.
+/// Bytes of bodies kept in memory.
 const BODIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What a path below a feed stands for.
+/// Resource that a path below a feed names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// `recent.atom`.
+    /// `recent.atom`: the open document, at the feed's entry point.
     Recent,
-    /// `{n}.atom`.
+    /// `{n}.atom`: a document at its permanent URL, open or archived.
     Document(DocumentName),
-    /// `entries/{position}.atom`.
+    /// `entries/{position}.atom`: one entry as an Atom Entry Document.
     Entry(Numbered),
-    /// `index.json`.
+    /// `index.json`: the growing block of the archive index.
     Index,
-    /// `index-{k}.json`.
+    /// `index-{k}.json`: a closed block of the archive index.
     IndexBlock(Numbered),
 }
 
-/// How bytes are coded for transfer.
+/// Content coding of the bytes that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coding {
-    /// As they are.
+    /// The bytes as they are, without a coding.
     Identity,
-    /// gzip (RFC 1952).
+    /// Compressed with gzip (RFC 1952).
     Gzip,
 }
 
@@ -90,38 +88,38 @@ impl Coding {
     }
 }
 
-/// What a URL stands for at one moment.
+/// State of a URL at one moment: its validators, and the source of its bytes.
 #[derive(Clone, Debug)]
 pub struct Resource {
-    /// Its media type.
+    /// Media type, as in `Content-Type`.
     pub media_type: &'static str,
     /// Whether its bytes are final and durable.
     pub frozen: bool,
-    /// When it changed last, if that can serve as a validator.
+    /// Instant of its last change, if that can serve as a validator.
     pub modified: Option<Instant>,
     content: Content,
 }
 
 #[derive(Clone, Debug)]
 enum Content {
-    /// A file of the archive.
+    /// A durable file of the archive.
     File { feed: FeedName, archived: Archived },
-    /// Something growing: the tag is of its state, the bytes are made on demand.
+    /// An open document: the tag covers its state, and its bytes are made on demand.
     Growing {
         tag: String,
         state: Arc<Snapshot>,
         form: Form,
     },
-    /// Bytes at hand.
+    /// Bytes that were made for this request.
     Bytes(Bytes),
-    /// Bytes at hand that are sent more than once.
+    /// Bytes that serve more than one request.
     Made(Arc<Made>),
 }
 
-/// Bytes in both codings; the compressed ones are there once they are wanted.
+/// Bytes in both codings; the compressed ones are made on first demand.
 #[derive(Debug)]
 struct Made {
-    /// When another one is to be made.
+    /// Moment at which other bytes take their place; `None` for final ones.
     lasts_until: Option<Moment>,
     identity: (Bytes, Digest),
     gzip: OnceLock<(Bytes, Digest)>,
@@ -140,6 +138,7 @@ impl Made {
             Coding::Identity => &self.identity,
             Coding::Gzip => self
                 .gzip
+                // The best level, because the result is sent more than once.
                 .get_or_init(|| digested(gzip(&self.identity.0, SMALLEST).into())),
         }
     }
@@ -153,9 +152,9 @@ fn digested(bytes: Bytes) -> (Bytes, Digest) {
 /// The bytes of a resource in one coding.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// The bytes.
+    /// Coded bytes, as they are sent.
     pub bytes: Bytes,
-    /// Their SHA-256, where it is known without computing it.
+    /// SHA-256 of the coded bytes; `None` unless the resource is frozen.
     pub digest: Option<Digest>,
 }
 
@@ -171,6 +170,7 @@ impl Resource {
                 tag_of(&coded.digest, coding)
             }
             Content::Growing { tag, .. } => format!("{tag}{}", coding.letter()),
+            // Both codings hash the identity, because the compressed bytes may not exist yet. The letter differs.
             Content::Bytes(bytes) => tag_of(&Digest::of(bytes), coding),
             Content::Made(made) => tag_of(&made.identity.1, coding),
         }
@@ -178,12 +178,12 @@ impl Resource {
 }
 
 impl Resource {
-    /// Returns something that is final and durable since `closed`, with its compressed form.
+    /// Returns a resource that is final and durable since `closed`, with its compressed form.
     pub fn frozen(media_type: &'static str, closed: Instant, bytes: Bytes, twin: Bytes) -> Self {
         Self::made(media_type, Some(closed), None, bytes, Some(twin))
     }
 
-    /// Returns something that is made anew every so often, the next time after `lasts`.
+    /// Returns a resource that another one replaces after `lasts`.
     pub fn renewed(media_type: &'static str, bytes: Bytes, lasts: Duration) -> Self {
         let until = Moment::now() + lasts;
         Self::made(media_type, None, Some(until), bytes, None)
@@ -211,17 +211,17 @@ impl Resource {
         }
     }
 
-    /// Returns how many bytes of bodies it keeps in memory, when it is asked for in all codings.
+    /// Returns the bytes of bodies that this resource keeps in memory, once both codings are made.
     pub fn held_bytes(&self) -> usize {
         match &self.content {
-            // A compressed form is smaller.
+            // Two codings, of which the compressed one is smaller.
             Content::Made(made) => 2 * made.identity.0.len(),
             Content::Bytes(bytes) => bytes.len(),
             Content::File { .. } | Content::Growing { .. } => 0,
         }
     }
 
-    /// Whether it is known later whether it has changed.
+    /// Whether [`Documents::holds`] can find out later that the resource is unchanged.
     pub fn lasts(&self) -> bool {
         match self.content {
             Content::File { .. } | Content::Growing { .. } | Content::Made(_) => true,
@@ -250,20 +250,20 @@ fn tag_of(digest: &Digest, coding: Coding) -> String {
     )
 }
 
-/// A feed as it was after some commit.
+/// State of a feed after some commit.
 #[derive(Debug)]
 pub struct Snapshot {
     generation: u64,
-    /// Its end.
+    /// End of the feed: its next position, history hash and open document.
     pub head: FeedHead,
-    /// Its newest settings.
+    /// Newest settings of the feed; the open document may have older ones.
     pub settings: Settings,
     open_settings: Settings,
-    /// The tags of `recent.atom` and of the permanent URL.
+    /// Entity tags of `recent.atom` and of the permanent URL, without coding.
     tags: (String, String),
 }
 
-/// A body in memory is found by its entity tag, which is unique to its bytes.
+/// Weight of a body in memory. Its key is its entity tag, which is unique to its bytes.
 #[derive(Clone)]
 struct BodyWeight;
 
@@ -273,7 +273,7 @@ impl Weighter<String, Bytes> for BodyWeight {
     }
 }
 
-/// The documents of all feeds.
+/// Documents of all feeds, with the caches in front of log and archive.
 pub struct Documents {
     log: Arc<dyn Series>,
     archive: Archive,
@@ -281,7 +281,7 @@ pub struct Documents {
     snapshots: Cache<FeedName, Arc<Snapshot>>,
     archived: Cache<(FeedName, DocumentName), Archived>,
     bodies: Cache<String, Bytes, BodyWeight>,
-    /// The bytes of files that are being sent.
+    /// Bytes of files that are being sent.
     in_flight: InFlight,
     open: OpenFeeds,
 }
@@ -309,21 +309,22 @@ impl Documents {
         }
     }
 
-    /// Returns the log.
+    /// Returns the feeds that the documents are made from.
     pub fn log(&self) -> &Arc<dyn Series> {
         &self.log
     }
 
-    /// Returns which feeds are open to everybody.
+    /// Returns the names of all feeds, and which of them are open to everybody.
     pub fn open(&self) -> &OpenFeeds {
         &self.open
     }
 
-    /// Lets readers see a commit. Called by the writer before it answers anybody.
+    /// Makes a commit visible to readers. The writer calls it before it answers any request.
     pub fn committed(&self, commit: &Commit) {
         self.open.committed(commit);
         for change in &commit.changes {
             if let Some(feed) = change.feed() {
+                // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
                 self.stripe(feed).fetch_add(1, Ordering::Release);
             }
         }
@@ -337,11 +338,11 @@ impl Documents {
         self.stripes.get(index).expect("the index is a remainder")
     }
 
-    /// Returns a feed as it is now, or `None` if there is none of that name.
+    /// Returns the current snapshot of a feed, or `None` if no feed has that name.
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// Returns why the log cannot be read.
     pub fn snapshot(&self, feed: &FeedName) -> Result<Option<Arc<Snapshot>>, ArchiveError> {
         if let Some(snapshot) = self.current(feed) {
             return Ok(Some(snapshot));
@@ -349,7 +350,7 @@ impl Documents {
         let Some(head) = self.log.named(feed)? else {
             return Ok(None);
         };
-        // Counted before it is read: what is read may be newer than the count, never older.
+        // The counter first: the state read after it may be newer than the counter, never older.
         let generation = self.stripe(head.feed).load(Ordering::Acquire);
         let Some(head) = self.log.feed(head.feed)? else {
             return Ok(None);
@@ -369,7 +370,7 @@ impl Documents {
         Ok(Some(snapshot))
     }
 
-    /// Returns what an address stands for if that is known without reading anything from a disk.
+    /// Returns the resource of an address if memory alone has it.
     pub fn at_once(&self, feed: &FeedName, address: &Address) -> Option<Resource> {
         let form = match address {
             Address::Recent => Form::Recent,
@@ -386,9 +387,10 @@ impl Documents {
         (form == Form::Recent || *address == open).then(|| growing(&state, form))
     }
 
-    /// Returns whether a resource is still what its URL stands for.
+    /// Returns whether a resource is still the one at its URL.
     pub fn holds(&self, resource: &Resource) -> bool {
         match &resource.content {
+            // An archived document never changes.
             Content::File { .. } => true,
             Content::Growing { state, .. } => self.is_current(state),
             Content::Bytes(_) => false,
@@ -401,13 +403,13 @@ impl Documents {
         generation == snapshot.generation
     }
 
-    /// Returns a feed's snapshot if it still holds.
+    /// Returns a feed's snapshot from memory, if it is current.
     pub fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
         let snapshot = self.snapshots.get(feed)?;
         self.is_current(&snapshot).then_some(snapshot)
     }
 
-    /// Returns what an address stands for now, or `None` if nothing.
+    /// Returns the resource of an address now, or `None` if it names nothing.
     ///
     /// # Errors
     ///
@@ -430,6 +432,7 @@ impl Documents {
             Address::Index => {
                 let archived = self.archive.manifests.count(feed)?;
                 let id = &state.settings.id;
+                // The growing block changes only with this number, so it can stand in the key.
                 let key = format!("index {feed} {archived}");
                 let bytes = match self.bodies.get(&key) {
                     Some(bytes) => bytes,
@@ -442,6 +445,7 @@ impl Documents {
                 let id = &state.settings.id;
                 let block =
                     index::closed_block(&self.archive.manifests, feed, id, numbered.number)?;
+                // The epoch is part of the name, and a block has only one name.
                 let block =
                     block.filter(|block| index::block_of_name(&block.name) == Some(*numbered));
                 Ok(block.map(|block| {
@@ -460,17 +464,19 @@ impl Documents {
         if name == state.head.open.opening.name {
             return Ok(Some(growing(state, Form::Open)));
         }
+        // The document is not opened yet, or its open one has another epoch.
         if name.number >= state.head.open.opening.name.number {
             return Ok(None);
         }
         if let Some(archived) = self.archive.manifests.get(feed, name.number)? {
+            // Another epoch's name leads to a redirect instead, and a lost document to nothing.
             if archived.name != name || archived.is_lost() {
                 return Ok(None);
             }
             self.archived.insert((feed.clone(), name), archived);
             return Ok(Some(file(feed, archived)));
         }
-        // Closed, but not yet a durable file: its bytes are final and nobody is told so.
+        // Closed, but not yet a durable file: its bytes are final, but not called immutable.
         let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
         let frozen = frozen.filter(|frozen| frozen.opening.name == name);
         Ok(frozen.map(|frozen| {
@@ -483,11 +489,11 @@ impl Documents {
         }))
     }
 
-    /// Returns what a document is called now that an epoch has given it another name.
+    /// Returns the newest name of a document that an epoch has renamed.
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// Returns why the log cannot be read.
     pub fn renamed(
         &self,
         feed: &FeedName,
@@ -497,6 +503,7 @@ impl Documents {
             return Ok(None);
         };
         let opening = self.log.opening(state.head.feed, name.number)?;
+        // The predecessor links to the first of these names. Each one before the newest leads to it.
         let opening = opening
             .filter(|opening| (opening.linked.epoch..opening.name.epoch).contains(&name.epoch));
         Ok(opening.map(|opening| opening.name))
@@ -513,9 +520,11 @@ impl Documents {
             return Ok(None);
         }
         let entry = self.log.entries(state.head.feed, at..at.next())?.pop();
+        // An entry's URL has the epoch of its document, so one position never names two contents.
         let Some(entry) = entry.filter(|entry| entry.document.epoch == numbered.epoch) else {
             return Ok(None);
         };
+        // An entry is frozen with its document, and has the date of the cut then.
         let archived = self.archive.manifests.get(feed, entry.document.number)?;
         let bytes = entry_document(&entry.fragment);
         let modified = archived.map_or(entry.instant, |archived| archived.closed);
@@ -550,6 +559,7 @@ impl Documents {
         }
         let bytes = match (&resource.content, coding) {
             (Content::File { feed, archived }, _) => {
+                // Slow readers of one document share one copy of its bytes.
                 let tag = resource.tag(coding);
                 self.in_flight
                     .get(tag, || self.file_bytes(feed, archived, coding))?
@@ -560,21 +570,24 @@ impl Documents {
                 self.render(state, *form)?
             }
             (_, Coding::Gzip) => {
+                // The fast level, because these bytes change soon or are sent once.
                 let identity = self.body(resource, Coding::Identity)?;
                 gzip(&identity.bytes, Compression::fast()).into()
             }
         };
         let digest = resource
             .digest(coding)
+            // Hashed for `Repr-Digest`, which only frozen bytes have.
             .or_else(|| resource.frozen.then(|| Digest::of(&bytes)));
+        // Files are shared while they are sent, and all other resources hold their bytes.
         if let Content::Growing { .. } = resource.content {
             self.bodies.insert(resource.tag(coding), bytes.clone());
         }
         Ok(Body { bytes, digest })
     }
 
-    /// Returns the bytes of an archived document: its file's, or if that is gone or damaged, what
-    /// the log gives, as long as it is the same.
+    /// Returns the bytes of an archived document: those of its file, or, if that is gone or damaged, those that the log
+    /// gives, as long as they have the recorded digest.
     fn file_bytes(
         &self,
         feed: &FeedName,
@@ -600,6 +613,7 @@ impl Documents {
         });
         match bytes {
             Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),
+            // Other bytes under an immutable URL would be worse than an error.
             _ => Err(error),
         }
     }
@@ -609,6 +623,7 @@ impl Documents {
         let entries = self
             .log
             .entries(state.head.feed, opening.first..state.head.next)?;
+        // The settings of the opening, because a header never changes while its document grows.
         let header = header(opening, &state.open_settings, form, state.head.updated);
         let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
         Ok(feed_document(&header, &fragments))

@@ -7,7 +7,7 @@ use std::{io, path::PathBuf};
 use super::manifest::ManifestError;
 use crate::log::LogError;
 
-/// Why archived documents cannot be written or read.
+/// Reason why archived documents cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
@@ -20,17 +20,17 @@ pub enum ArchiveError {
     /// A file cannot be used.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Operation that failed, as a verb for the message.
         action: &'static str,
-        /// On what.
+        /// File or folder of that operation.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file is not what the manifest says.
+    /// A file differs from its record in the manifest.
     #[error("{path} is not what was archived; run `simplefeed-server rebuild`")]
     Damaged {
-        /// The file.
+        /// Path of the file with the wrong bytes.
         path: PathBuf,
     },
 }

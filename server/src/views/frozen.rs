@@ -1,4 +1,4 @@
-//! A document that is closed: rendered from the log, the same at any time.
+//! A closed document, rendered from the log with the same bytes at any time.
 //!
 //! Pure over the log.
 
@@ -18,15 +18,15 @@ use crate::log::{LogError, Series, settings_of};
 /// An archived document, rendered from the log.
 #[derive(Clone, Debug)]
 pub struct Frozen {
-    /// How it was opened.
+    /// Opening of the document: its names, first position and revision of settings.
     pub opening: Opening,
-    /// How its successor was.
+    /// Opening of its successor, which closed it.
     pub successor: Opening,
-    /// The settings its header is made of.
+    /// Settings that its header is made of.
     pub settings: Settings,
     /// Its entries, oldest first.
     pub entries: Vec<Entry>,
-    /// Its bytes.
+    /// Bytes of the whole document, without a coding.
     pub bytes: Bytes,
 }
 
@@ -35,7 +35,7 @@ impl Frozen {
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// Returns why the log cannot be read.
     pub fn render(
         log: &dyn Series,
         feed: FeedKey,
@@ -43,6 +43,7 @@ impl Frozen {
     ) -> Result<Option<Self>, LogError> {
         let opening = log.opening(feed, number)?;
         let successor = log.opening(feed, number.next())?;
+        // A document with lost entries is never rendered, because its bytes would be others.
         let successor = successor.filter(|successor| !successor.after_loss);
         let Some((opening, successor)) = opening.zip(successor) else {
             return Ok(None);
@@ -51,6 +52,7 @@ impl Frozen {
         let entries = log.entries(feed, opening.first..successor.first)?;
         let expected = successor.first.0 - opening.first.0;
         let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        // With other entries than the openings count, the log contradicts itself.
         let Some(newest) = entries.last().filter(|_| found == expected) else {
             let what = format!(
                 "document {number} of {} has {found} of {expected} entries",
@@ -58,6 +60,7 @@ impl Frozen {
             );
             return Err(LogError::Damaged { what });
         };
+        // The name that was known at the cut, so a later epoch does not change these bytes.
         let form = Form::Archived {
             next: successor.linked,
         };
@@ -73,7 +76,7 @@ impl Frozen {
         }))
     }
 
-    /// Returns the facts to record, given those of the compressed twin.
+    /// Returns the record for the manifest, given the facts of the compressed twin.
     pub fn archived_as(&self, gzip: Coded) -> Archived {
         Archived {
             name: self.opening.name,

@@ -1,7 +1,7 @@
 //! Files that are never to change, put on the disk several at a time.
 //!
-//! Shell: files. Each is written to a temporary name; then all are synced, renamed into place in the order
-//! they were written in, and the names synced. So a file that is there is whole.
+//! Shell: files. Each is written to a temporary name; then all are synced, renamed into place in the order in which
+//! they were written, and their names synced. So a file that is there is whole.
 
 use std::{
     collections::BTreeMap,
@@ -17,34 +17,33 @@ use simplefeed_core::instant::Instant;
 use super::{error::ArchiveError, manifest::Coded};
 use crate::log::barrier::{sync_files, sync_folder};
 
-/// Whether making files again gave what was there; of several files, the worst.
+/// Outcome of making files again; of several files, the worst one counts, which is the last of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Remade {
-    /// It is the same, byte for byte.
+    /// The file was there, the same byte for byte.
     Identical,
-    /// There was no file.
+    /// There was no file, and now there is.
     New,
-    /// It was something else, and is right now.
+    /// The file had other bytes, and has the right ones now.
     Different,
 }
 
-/// What the name of a file ends with as long as it is not whole.
+/// Ending of a file's name until the file is whole.
 pub(super) const TEMPORARY: &str = ".new";
 
 /// Files on their way into place.
 #[derive(Debug, Default)]
 pub(super) struct FrozenFiles {
-    /// Where each is, and where it belongs.
+    /// Temporary path of each file, and its final path.
     written: Vec<(PathBuf, PathBuf)>,
-    /// What must be on the disk before a name may lead to it.
+    /// Files to sync before a name may lead to their bytes.
     unsynced: Vec<File>,
-    /// Opened before anything is written: a failure to write is told to who listened by then.
+    /// Opened before anything is written: the kernel reports a failed write only to handles that were open by then.
     folders: BTreeMap<PathBuf, File>,
 }
 
 impl FrozenFiles {
-    /// Writes a file, with the instant its bytes became final as its time of modification. One that is
-    /// right is left alone.
+    /// Writes a file, with the instant its bytes became final as its time of modification. A right file is left alone.
     ///
     /// # Errors
     ///
@@ -66,7 +65,7 @@ impl FrozenFiles {
             Err(_) => Remade::New,
         };
         if before == Remade::Identical {
-            // It may have been written, but not synced, before a crash.
+            // A right file may have been written, but not synced, before a crash.
             let file = File::open(path).map_err(failed("open", path))?;
             self.unsynced.push(file);
             return Ok(before);
@@ -81,6 +80,7 @@ impl FrozenFiles {
                 .truncate(true)
                 .open(&temporary)?;
             file.write_all(bytes)?;
+            // A web server that serves the folder sends this time as `Last-Modified`.
             file.set_times(FileTimes::new().set_modified(system_time(mtime)))?;
             Ok(file)
         };
@@ -104,9 +104,8 @@ impl FrozenFiles {
         self.write(to, &bytes, Instant::from_micros(micros))
     }
 
-    /// Writes the compressed twin of the file at `path`, unless one that decodes to the same is there:
-    /// its bytes may have been shown, and another version of the compressor may give others. Returns the
-    /// twin's bytes, too.
+    /// Writes the compressed twin of the file at `path`, unless there is one that decodes to the same bytes: readers
+    /// may have it, and another version of the compressor may give other bytes. Returns the twin's bytes, too.
     ///
     /// # Errors
     ///
@@ -131,14 +130,16 @@ impl FrozenFiles {
         Ok((twin, remade))
     }
 
-    /// Puts the files in place. They are durable when this returns.
+    /// Puts the files in place. They are durable on return.
     ///
     /// # Errors
     ///
-    /// Returns what cannot be synced or renamed.
+    /// Returns the error of the first sync or rename that failed.
     pub(super) fn put_in_place(self) -> Result<(), ArchiveError> {
         let folders: Vec<&File> = self.folders.values().collect();
+        // The message of a failed sync names one folder of several.
         let first = self.folders.keys().next().cloned().unwrap_or_default();
+        // The bytes before the names, so no name ever leads to half a file.
         sync_files(&self.unsynced, &folders).map_err(failed("sync files in", &first))?;
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
@@ -163,28 +164,31 @@ pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     let parent = folder.parent().unwrap_or(folder);
+    // The outermost first, so each new name is in a durable folder.
     create_folder(parent)?;
     match fs::create_dir(folder) {
+        // A folder that somebody made meanwhile may lack its sync.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => sync_folder(parent),
     }
 }
 
 fn system_time(instant: Instant) -> SystemTime {
+    // Instants before 1970 become 1970.
     let micros = u64::try_from(instant.micros()).unwrap_or(0);
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
 }
 
 /// The level at which zlib-rs makes our documents smallest. At 8 it takes up to three times as long for nothing;
-/// at 9, its "best", Atom is as large or up to 8 % larger, and what is told of updates 3 % larger.
+/// at 9, its "best", Atom is as large or up to 8 % larger, and SUP documents are 3 % larger.
 pub const SMALLEST: Compression = Compression::new(7);
 
-/// Returns the compressed twin of an archived document, as it was recorded if we have ever made it so.
+/// Returns the compressed twin of an archived document, with the recorded bytes if a level we have used gives them.
 pub fn twin(bytes: &[u8], recorded: Option<Coded>) -> Vec<u8> {
     let made = gzip(bytes, SMALLEST);
     match recorded {
         Some(recorded) if recorded != Coded::of(&made) => {
-            // The level it was once done at.
+            // Older versions compressed at this level.
             let before = gzip(bytes, Compression::best());
             if Coded::of(&before) == recorded {
                 before
@@ -196,8 +200,9 @@ pub fn twin(bytes: &[u8], recorded: Option<Coded>) -> Vec<u8> {
     }
 }
 
-/// Compresses.
+/// Compresses bytes with gzip, in memory.
 pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
+    // A guess at the size: Atom shrinks to a third or less.
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), level);
     encoder
         .write_all(bytes)
@@ -209,11 +214,12 @@ pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// Returns what is wrong with it.
+/// Returns the fault in its bytes.
 pub fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut decoder = GzDecoder::new(bytes);
     let mut decoded = vec![];
     decoder.read_to_end(&mut decoded)?;
+    // The decoder ignores bytes behind the end, which a right file does not have.
     if decoder.into_inner().is_empty() {
         return Ok(decoded);
     }

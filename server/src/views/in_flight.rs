@@ -58,12 +58,14 @@ impl InFlight {
         let Some(stripe) = self.stripes.get(index) else {
             return read();
         };
-        // The table is whole even if somebody panicked meanwhile.
+        // A panic under the lock leaves the table whole.
         let mut stripe = stripe.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = stripe.get(&tag).and_then(Weak::upgrade) {
             return Ok(Bytes::from_owner(Sent(bytes)));
         }
+        // Read under the lock, so parallel requests for the same bytes wait for them.
         let bytes = Arc::new(read()?);
+        // Only now and then, so the usual request does not go over the table.
         if stripe.len() >= SWEEP_AT {
             stripe.retain(|_, bytes| bytes.strong_count() > 0);
         }

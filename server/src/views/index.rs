@@ -1,8 +1,7 @@
-//! The archive index: what documents there are, so that a consumer need not walk to find out.
+//! The archive index: a list of the archived documents, so that a consumer finds them without a walk.
 //!
-//! Pure, but for reading manifests. Closed blocks of 1,000 documents are frozen; the growing block
-//! holds the rest. The index may lag behind the chain of documents and never leads it, because it
-//! lists what is in the manifest.
+//! Pure, but for reading manifests. Closed blocks of 1,000 documents are frozen; the growing block holds the rest. The
+//! index may lag behind the chain of documents and never leads it, because it lists records of the manifest.
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -14,14 +13,14 @@ use simplefeed_core::{
 
 use super::manifest::{Archived, ManifestError, Manifests};
 
-/// A block of the index.
+/// A closed block of the index.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Its name within the feed.
+    /// Name of its file within the feed.
     pub name: String,
-    /// Its bytes.
+    /// Bytes of its JSON, without a coding.
     pub bytes: Bytes,
-    /// When the last document in it was closed.
+    /// Instant at which the last document in it was closed.
     pub closed: Instant,
 }
 
@@ -63,6 +62,7 @@ pub fn block_closed_by(
     }
     let block = number / INDEX_BLOCK_DOCUMENTS;
     let mut documents = documents_of(manifests, feed, block)?;
+    // `last` may be recorded already, and stands in the block once.
     documents.retain(|document| document.name.number < last.name.number);
     documents.push(*last);
     let prev = name_of_closed(manifests, feed, block - 1)?;
@@ -87,7 +87,7 @@ pub fn growing_block(
 ) -> Result<Bytes, ManifestError> {
     let closed = archived / INDEX_BLOCK_DOCUMENTS;
     let mut documents = documents_of(manifests, feed, closed + 1)?;
-    // One may have been added since they were counted.
+    // The manifest may have grown since it was counted.
     documents.retain(|document| document.name.number.get() <= archived);
     let prev = name_of_closed(manifests, feed, closed)?;
     Ok(listing(id, prev, documents))
@@ -119,6 +119,7 @@ fn name_of_closed(
     block: u64,
 ) -> Result<Option<String>, ManifestError> {
     let last = block.checked_mul(INDEX_BLOCK_DOCUMENTS);
+    // Block 0 does not exist: the oldest one links to none.
     let Some(last) = last.and_then(DocumentNumber::new) else {
         return Ok(None);
     };
@@ -136,6 +137,7 @@ fn name_of(block: u64, last: &Archived) -> String {
 }
 
 fn listing(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
+    // A lost document has a record, but no file to link to.
     let there = documents.into_iter().filter(|document| !document.is_lost());
     let documents = there.map(|document| IndexedDocument {
         href: document.name.to_string(),

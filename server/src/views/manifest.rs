@@ -1,8 +1,7 @@
-//! The manifest: which archived documents are durable files, and what their bytes are.
+//! The manifest: a record of each archived document that is a durable file, with the digests of its bytes.
 //!
-//! Shell: one file per feed, a record of fixed size per archived document, in order. Being in the
-//! manifest is what makes a document *archived* for readers: before, it is served from the log and
-//! not called immutable.
+//! Shell: one file per feed, a record of fixed size per archived document, in order. A document is *archived* for
+//! readers once it is in the manifest; before, it is served from the log and not called immutable.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -21,12 +20,12 @@ use simplefeed_core::{
 const RECORD_BYTES: usize = 160;
 const RECORD_LENGTH: u64 = 160;
 
-/// The facts of one coded form of a file.
+/// Facts about one coded form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coded {
-    /// Its length in bytes.
+    /// Length in bytes; 0 if the document is lost.
     pub bytes: u64,
-    /// Its SHA-256.
+    /// SHA-256 of the coded bytes.
     pub digest: Digest,
 }
 
@@ -41,32 +40,33 @@ impl Coded {
     }
 }
 
-/// The facts of an archived document.
+/// Facts about an archived document, as recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Archived {
-    /// The document.
+    /// Number of the document, and the epoch in its name.
     pub name: DocumentName,
     /// The epoch its successor was opened in, hence the epoch of an index block it closes.
     pub closed_in: Epoch,
-    /// The position of its oldest entry.
+    /// Position of its oldest entry.
     pub first: Position,
-    /// The number of its entries.
+    /// Number of its entries, lost ones included.
     pub entries: u64,
-    /// When it was opened.
+    /// Instant of the commit that opened it.
     pub opened: Instant,
-    /// The instant of its newest entry: its feed-level `updated`.
+    /// Instant of its newest entry: its feed-level `updated`.
     pub updated: Instant,
-    /// The instant of the commit that closed it: when its bytes became final.
+    /// Instant of the commit that closed it: its bytes are final since then.
     pub closed: Instant,
-    /// The document as it is.
+    /// The document without a coding: length and digest.
     pub identity: Coded,
-    /// Its gzip twin.
+    /// Its gzip twin: length and digest.
     pub gzip: Coded,
 }
 
 impl Archived {
-    /// Returns the facts of a document whose entries were lost, in whole or in part.
+    /// Returns the record of a document whose entries were lost, in whole or in part.
     pub fn lost(opening: &Opening, successor: &Opening) -> Self {
+        // Length 0 marks the loss, because no document has it.
         let nothing = Coded {
             bytes: 0,
             digest: Digest([0; 32]),
@@ -84,7 +84,7 @@ impl Archived {
         }
     }
 
-    /// Whether there is no such file, since what was in it is lost.
+    /// Whether the document has no file, because its entries were lost.
     pub fn is_lost(&self) -> bool {
         self.identity.bytes == 0
     }
@@ -103,6 +103,7 @@ impl Archived {
             out.extend_from_slice(&coded.bytes.to_be_bytes());
             out.extend_from_slice(&coded.digest.0);
         }
+        // The last bytes before the checksum are unused, and zero.
         out.resize(RECORD_BYTES - 4, 0);
         let checksum = crc32fast::hash(&out);
         out.extend_from_slice(&checksum.to_be_bytes());
@@ -117,6 +118,7 @@ impl Archived {
             Some(u64::from_be_bytes(*chunk))
         };
         let number = DocumentNumber::new(long()?)?;
+        // Two epochs in one word: the upper half is the name's, the lower one the successor's.
         let epochs = long()?;
         let low = u32::try_from(epochs & u64::from(u32::MAX)).ok()?;
         let high = u32::try_from(epochs >> 32).ok()?;
@@ -150,35 +152,36 @@ impl Archived {
             identity: coded()?,
             gzip: coded()?,
         };
+        // Encoded again, the record must be the same: that checks its checksum, too.
         (archived.encode() == *record).then_some(archived)
     }
 }
 
-/// Why a manifest cannot be used.
+/// Reason why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
     /// The operating system refused.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Operation that failed, as a verb for the message.
         action: &'static str,
-        /// On what.
+        /// Manifest that it was tried on.
         path: PathBuf,
-        /// Its answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A record is not what was written. `rebuild` makes it anew.
+    /// A record differs from the one that was written. `rebuild` makes it anew.
     #[error("{path} is damaged at document {document}; run `simplefeed-server rebuild`")]
     Damaged {
-        /// The manifest.
+        /// Path of the damaged manifest, which is that of one feed.
         path: PathBuf,
-        /// The document whose record it is.
+        /// Number of the document with the damaged record.
         document: u64,
     },
 }
 
-/// The manifests of all feeds.
+/// Manifests of all feeds, each a file in one folder.
 #[derive(Clone, Debug)]
 pub struct Manifests {
     folder: PathBuf,
@@ -217,7 +220,7 @@ impl Manifests {
         }
     }
 
-    /// Returns how many documents of a feed are archived files.
+    /// Returns the number of a feed's documents that have a record.
     ///
     /// # Errors
     ///
@@ -231,7 +234,7 @@ impl Manifests {
         let Some(last) = DocumentNumber::new(count) else {
             return Ok(0);
         };
-        // A power cut may leave a last record of zeros; it is written again over itself.
+        // A power cut may leave a last record of zeros, which the next write replaces.
         match self.get(feed, last) {
             Err(ManifestError::Damaged { .. }) => Ok(count - 1),
             found => found.map(|_| count),
@@ -274,10 +277,12 @@ impl Manifests {
         file.seek(SeekFrom::Start(start))
             .and_then(|_| file.take(max * RECORD_LENGTH).read_to_end(&mut bytes))
             .map_err(self.io("read", feed))?;
+        // A last record that a power cut has shortened is not there yet.
         let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
         (first.get()..)
             .zip(records)
             .map(|(document, record)| {
+                // A record has its number, so one in the wrong place counts as damaged.
                 let archived =
                     Archived::decode(record).filter(|found| found.name.number.get() == document);
                 archived.ok_or_else(|| ManifestError::Damaged {
@@ -303,17 +308,19 @@ impl Manifests {
             .truncate(false)
             .open(&path);
         let file = file.map_err(self.io("write", feed))?;
+        // At its own place and not at the end, so a torn record is replaced.
         let offset = (archived.name.number.get() - 1) * RECORD_LENGTH;
         file.write_all_at(&archived.encode(), offset)
             .and_then(|()| file.sync_data())
             .map_err(self.io("write", feed))?;
+        // The name of a new file must be durable as well.
         if created {
             crate::log::barrier::sync_folder(&self.folder).map_err(self.io("sync", feed))?;
         }
         Ok(())
     }
 
-    /// Forgets which documents of a feed are archived, from `first` on.
+    /// Forgets the records of a feed's documents from `first` on.
     ///
     /// # Errors
     ///

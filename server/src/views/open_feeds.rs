@@ -42,7 +42,7 @@ enum Known {
 struct Feeds {
     open: BTreeSet<FeedName>,
     closed: BTreeSet<FeedName>,
-    /// The keys of open feeds.
+    /// Keys of the open feeds, for `has`.
     keys: HashSet<FeedKey>,
 }
 
@@ -62,7 +62,7 @@ impl Feeds {
 }
 
 impl OpenFeeds {
-    /// Takes a commit into account that the log holds.
+    /// Applies a commit that the log holds already.
     pub fn committed(&self, commit: &Commit) {
         let mut known = lock(&self.known);
         for change in &commit.changes {
@@ -70,6 +70,7 @@ impl OpenFeeds {
                 continue;
             };
             match &mut *known {
+                // The first reader finds this commit in the log.
                 Known::Nothing => {}
                 Known::Reading(meanwhile) => meanwhile.push((*feed, settings.clone())),
                 Known::All(feeds) => feeds.take(*feed, settings),
@@ -95,6 +96,7 @@ impl OpenFeeds {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
         self.with(log, |feeds| {
             let open = feeds.open.range::<str, _>((from, Bound::Unbounded));
+            // No name behind the first `max` of each set can be among the first `max` of all.
             let mut names: BTreeSet<&FeedName> = open.take(max).collect();
             for pattern in closed {
                 let beginning = pattern.beginning();
@@ -125,12 +127,14 @@ impl OpenFeeds {
         }
         let _reading = lock(&self.reading);
         let mut known = lock(&self.known);
+        // Another thread may have read the log while this one waited.
         if !matches!(*known, Known::All(_)) {
             *known = Known::Reading(vec![]);
             // Unlocked while the log is read: the writer takes this lock for each commit.
             drop(known);
             let read = read(log);
             known = lock(&self.known);
+            // Taken before an error returns, so the next caller begins again.
             let meanwhile = std::mem::take(&mut *known);
             let mut feeds = read?;
             if let Known::Reading(changes) = meanwhile {
@@ -163,7 +167,7 @@ fn read(log: &dyn Series) -> Result<Feeds, LogError> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The guarded value is whole even after a panic.
+    // A panic under the lock leaves the guarded value whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

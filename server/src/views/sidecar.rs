@@ -1,7 +1,7 @@
-//! Sidecars: what the bytes of an archived document do not tell, and a new log could not be made without.
+//! Sidecars: facts that a new log needs, and that the bytes of an archived document lack.
 //!
-//! Pure: a file beside each archived document, out of reach of readers: a line of JSON, and its CRC-32,
-//! because the bytes of the document could not tell that it is damaged.
+//! Pure: a file beside each archived document, out of reach of readers: a line of JSON, and its CRC-32, because the
+//! bytes of the document cannot reveal damage of this file.
 
 use std::borrow::Cow;
 
@@ -10,44 +10,44 @@ use simplefeed_core::{digest::Digest, feed::Epoch, settings::Settings};
 
 use super::frozen::Frozen;
 
-/// The version that is written.
+/// Version of the format that is written, and the only one that is read.
 const VERSION: u32 = 1;
 
-/// The facts of one document. Documents are named as in URLs, instants are RFC 3339.
+/// Facts about one document. Documents are named as in URLs, instants are RFC 3339.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sidecar<'a> {
     version: u32,
-    /// Its name.
+    /// Name of the document.
     pub document: Cow<'a, str>,
-    /// The name its predecessor links to, if that is another one.
+    /// Name by which the predecessor links to it, if that is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linked: Option<Cow<'a, str>>,
-    /// When it was opened.
+    /// Instant of the commit that opened it.
     pub opened: Cow<'a, str>,
-    /// When it was closed.
+    /// Instant of the commit that closed it.
     pub closed: Cow<'a, str>,
-    /// The revision of the settings that its header is made of.
+    /// Revision of the settings that its header is made of.
     pub revision: u32,
-    /// Those settings.
+    /// Settings of that revision, in full.
     pub settings: Cow<'a, Settings>,
-    /// The digest of its bytes.
+    /// SHA-256 of its bytes, without a coding.
     pub sha256: Digest,
     /// Its entries, oldest first.
     pub entries: Vec<SidecarEntry<'a>>,
 }
 
-/// The facts of one entry.
+/// Facts about one entry of the document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SidecarEntry<'a> {
-    /// Its position.
+    /// Position of the entry in its feed.
     pub position: u64,
-    /// The commit that appended it.
+    /// Number of the commit that appended it.
     pub commit: u64,
-    /// When that was.
+    /// Instant of the entry, as the log has it.
     pub instant: Cow<'a, str>,
-    /// The digest of what was sent.
+    /// Digest of its sent form, which decides about duplicates.
     pub sent: Digest,
-    /// The epoch it was appended in, if that is not the document's.
+    /// Epoch in which it was appended, if that is not the document's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
 }
@@ -76,16 +76,17 @@ impl<'a> Sidecar<'a> {
         }
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the bytes of the file, checksum included.
     pub fn to_bytes(&self) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("a sidecar has a JSON form");
         let checksum = crc32fast::hash(json.as_bytes());
         format!("{json}\n{checksum:08x}\n").into_bytes()
     }
 
-    /// Returns what a file says, unless it is damaged or of a version that is not known.
+    /// Returns the sidecar in a file, unless the file is damaged or of another version.
     pub fn of_bytes(bytes: &[u8]) -> Option<Sidecar<'static>> {
         let (json, checksum) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
+        // Before the JSON is parsed, because damaged JSON may still be JSON.
         if checksum.trim_end() != format!("{:08x}", crc32fast::hash(json.as_bytes())) {
             return None;
         }

@@ -1,13 +1,13 @@
-//! Which feeds changed when: the view behind SUP documents.
+//! Updates of feeds: the view behind SUP documents.
 //!
-//! Pure. It keeps each feed's last update, as far back as anybody is told, and cuts what happened into
-//! *windows* that are archived. A window ends with a second, so that the end of every document is one:
-//! after the second in which it has [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is
-//! [`SUP_ARCHIVE_SECONDS`] after its first update, whichever comes first. The next one begins at that second.
-//! That follows from commits alone, so that the archived documents come out the same on any machine.
+//! Pure. It keeps the last update of each feed, as far back as a document reaches, and cuts the updates into
+//! *windows* that are archived. A window ends with a second, so every document does: after the second in which
+//! it has [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is [`SUP_ARCHIVE_SECONDS`] after its first update,
+//! whichever comes first. The next window begins at that second. Windows follow from commits alone, so the
+//! archived documents come out the same on any machine.
 //!
-//! There are two series: of the feeds that everybody may see, and of those that are closed or were, of
-//! which each reader is told apart.
+//! There are two series: feeds that everybody may see, and feeds that are or were closed, whose documents are made
+//! for each reader.
 
 use std::collections::HashMap;
 
@@ -21,20 +21,20 @@ use simplefeed_core::{
 use super::View;
 use crate::log::{LogError, Series, settings_of};
 
-/// What is told of which feeds.
+/// Feeds whose updates a SUP document lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Circle {
-    /// Those that everybody may see.
+    /// Feeds that were never closed, in one document for everybody.
     Public,
-    /// Those that are closed, or were.
+    /// Feeds that are or were closed, in a document for each reader.
     Apart,
 }
 
 impl Circle {
-    /// Both.
+    /// Both circles, the public one first.
     pub const ALL: [Self; 2] = [Self::Public, Self::Apart];
 
-    /// Returns the name of its documents and of their folder.
+    /// Returns the name of the circle's documents and of their folder, without an extension.
     pub fn name(self) -> &'static str {
         match self {
             Self::Public => SUP,
@@ -43,28 +43,28 @@ impl Circle {
     }
 }
 
-/// An update as it is told: the feed, what stands for it, and the second.
+/// Update of a feed: its key, its SUP-ID, and the second.
 pub type Update = (FeedKey, SupId, i64);
 
-/// A window that is over.
+/// Closed window of updates, to be archived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Its number, and the epoch in which it was cut.
     pub name: Numbered,
-    /// The one before it.
+    /// Name of the window before; `None` for the first one.
     pub previous: Option<Numbered>,
-    /// The second it begins with, which is the last one of the window before.
+    /// First second, which is the last one of the window before.
     pub since: i64,
-    /// The second it ends with.
+    /// Last second, which is also the first one of the next window.
     pub until: i64,
-    /// The last commit before its last second, which is told in the next window, too.
+    /// Last commit before the last second. The next window repeats that second.
     pub commit: CommitNumber,
-    /// The last update of each feed in it, by the last digit of its update id, time, and id.
+    /// Last update of each feed in it, by the last digit of its update id, time, and id.
     pub updates: Vec<Update>,
 }
 
 impl Window {
-    /// Returns the archived document, of those updates that are told to somebody.
+    /// Returns the archived document, limited to the updates of feeds that `tells` allows.
     pub fn document(&self, tells: impl Fn(FeedKey) -> bool) -> Vec<u8> {
         let told = self.updates.iter().filter(|(feed, ..)| tells(*feed));
         let updates: Vec<(SupId, i64)> = told.map(|(_, id, second)| (*id, *second)).collect();
@@ -85,14 +85,14 @@ pub fn file_name(window: Numbered) -> String {
     format!("{window}.json")
 }
 
-/// Where a series goes on.
+/// Point at which a series goes on after a start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beginning {
-    /// The window that was cut last, and its end.
+    /// Window behind which the series goes on, and its last second.
     pub cut: Option<(Numbered, i64)>,
-    /// The last commit before that second.
+    /// Last commit before that second.
     pub commit: CommitNumber,
-    /// A later one up to which nothing happened behind that second, if that is known.
+    /// Later commit up to which there was no update behind that second, if known.
     pub idle: Option<CommitNumber>,
 }
 
@@ -102,34 +102,33 @@ impl Beginning {
     }
 }
 
-/// A feed's last update.
+/// Last two updates of a feed.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     id: SupId,
     last: i64,
-    /// The second of the one before, in an earlier second: the last one may lie behind the end of what is
-    /// told.
+    /// Second of the update before, which is an earlier one: the last one may lie behind the end of a document.
     before: i64,
 }
 
-/// What is told of one circle's feeds.
+/// Updates of one circle's feeds.
 #[derive(Debug)]
 struct WindowSeries {
     feeds: HashMap<FeedKey, Told>,
     begins_after: CommitNumber,
-    /// The window that was cut last, and its end.
+    /// Window that was cut last, and its last second.
     cut: Option<(Numbered, i64)>,
-    /// The first second of the window that is open.
+    /// Second of the open window's first update; `None` while it has none.
     first: Option<i64>,
-    /// The feeds in it.
+    /// Number of feeds in the open window.
     count: usize,
-    /// The second of the newest update.
+    /// Second of the newest update.
     newest: i64,
-    /// The last commit before the first one of that second.
+    /// Last commit before the first one of that second.
     before_newest: CommitNumber,
-    /// The second before the first update there ever was, as long as nothing was cut.
+    /// Second before the first update ever, as long as no window was cut.
     began: Option<i64>,
-    /// The end of the newest window whose document is durable.
+    /// Newest window whose document is durable, and its last second.
     durable: Option<(Numbered, i64)>,
     epoch: Epoch,
 }
@@ -150,8 +149,9 @@ impl WindowSeries {
         }
     }
 
-    /// Returns the open window if a commit in `second` is not in it any more.
+    /// Returns the open window if a commit in `second` closes it.
     fn cut_before(&mut self, second: i64) -> Option<Window> {
+        // A window ends with a whole second, so nothing is cut within one.
         let first = self.first.filter(|_| second > self.newest)?;
         let is_full = self.count >= SUP_ARCHIVE_FEEDS || second >= first + SUP_ARCHIVE_SECONDS;
         let begins = self.cut.map(|(_, until)| until).or(self.began);
@@ -180,11 +180,12 @@ impl WindowSeries {
             last: i64::MIN,
             before: i64::MIN,
         });
-        // What is of the last second of the window before is told in both.
+        // Updates of a cut's last second belong to both windows, and do not open the next one.
         if second > end {
             if self.cut.is_none() {
                 self.began.get_or_insert(second - 1);
             }
+            // A feed counts once in a window, however often it changes.
             self.count += usize::from(told.last <= end);
             self.first.get_or_insert(second);
         }
@@ -193,23 +194,27 @@ impl WindowSeries {
         }
         if second > self.newest {
             self.newest = second;
+            // A start that goes on behind this commit reads the whole second again.
             self.before_newest = CommitNumber(commit.0 - 1);
         }
     }
 
-    /// Forgets what nobody is told any more.
+    /// Forgets the updates that no document needs any more.
     fn thin_out(&mut self, longest: i64) {
+        // Without a durable window, the first one still needs every update.
         let Some((_, durable)) = self.durable else {
             return;
         };
+        // A document reaches back to the newest durable window or over the longest period, whichever is older.
         let oldest = durable.min(self.newest - longest - SUP_OVERLAP_SECONDS - 1);
         self.feeds.retain(|_, told| told.last >= oldest);
     }
 
-    /// Returns the last update of each feed from second `since` to `until`. The order is a promise, because
-    /// archived windows are final; it was chosen because it compresses.
+    /// Returns the last update of each feed from second `since` to `until`. Their order is a promise, because archived
+    /// windows are final; it was chosen because it compresses well.
     fn updates(&self, since: i64, until: i64) -> Vec<Update> {
         let updates = self.feeds.iter().filter_map(|(feed, told)| {
+            // The last update may lie behind the end, and the one before within.
             let second = if told.last <= until {
                 told.last
             } else {
@@ -226,28 +231,28 @@ impl WindowSeries {
     }
 }
 
-/// A window that is told now.
+/// Window of a current document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Current {
-    /// Its first second.
+    /// First second of the window, included.
     pub since: i64,
-    /// Its last.
+    /// Last second of the window, included.
     pub until: i64,
-    /// The archived document that ends where it begins, or later.
+    /// Archived document that ends where this window begins, or later.
     pub previous: Option<Numbered>,
-    /// The last update of each feed in it, by the last digit of its update id, time, and id.
+    /// Last update of each feed in it, by the last digit of its update id, time, and id.
     pub updates: Vec<Update>,
 }
 
-/// The view.
+/// View of the updates of both circles.
 #[derive(Debug)]
 pub struct SupWindows {
     public: WindowSeries,
     apart: WindowSeries,
-    /// The longest period that is offered, in seconds.
+    /// Longest period that is offered, in seconds.
     longest: i64,
     applied: CommitNumber,
-    /// The second of the newest commit.
+    /// Second of the newest commit that was applied.
     newest: i64,
 }
 
@@ -255,6 +260,7 @@ impl SupWindows {
     /// Begins behind windows that were cut before; `longest` is the longest period offered, in seconds.
     pub fn new(public: Beginning, apart: Beginning, longest: u32) -> Self {
         Self {
+            // The series that is further behind decides; the other one passes over the commits between.
             applied: public.begins_after().min(apart.begins_after()),
             public: WindowSeries::new(public),
             apart: WindowSeries::new(apart),
@@ -263,12 +269,12 @@ impl SupWindows {
         }
     }
 
-    /// Returns the last commit that was taken into account.
+    /// Returns the last commit that was applied.
     pub fn applied(&self) -> CommitNumber {
         self.applied
     }
 
-    /// Returns the second of that commit.
+    /// Returns the second of the last commit that was applied.
     pub fn newest(&self) -> i64 {
         self.newest
     }
@@ -287,12 +293,12 @@ impl SupWindows {
         }
     }
 
-    /// Takes a commit of the last second of the window before into account, which a beginning passes over.
-    /// Returns whether it was one.
+    /// Applies a commit of the last second before a cut, which a beginning passes over. Returns false, and applies
+    /// nothing, if the commit is later.
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// Returns why the log cannot be read.
     pub fn recall(
         &mut self,
         circle: Circle,
@@ -318,22 +324,21 @@ impl SupWindows {
         Ok(true)
     }
 
-    /// Returns, if nothing happened in a circle since its last cut, how many windows were cut: what was taken
-    /// into account need not be again.
+    /// Returns the number of windows that were cut, if the circle had no update since the last cut: commits up to here
+    /// need not be read again.
     pub fn idle_after(&self, circle: Circle) -> Option<u64> {
         let series = self.series(circle);
         let cut = series.cut.map_or(0, |(cut, _)| cut.number);
         series.first.is_none().then_some(cut)
     }
 
-    /// Takes the news that the document of a window is durable: it may be linked to.
+    /// Records that the document of a window is durable, so others may link to it.
     pub fn archived(&mut self, circle: Circle, window: &Window) {
         self.series_mut(circle).durable = Some((window.name, window.until));
     }
 
-    /// Returns what there is to tell at the end of second `until`, which is over and not before
-    /// `newest() - 1`: at least `period` seconds and the overlap, and everything since the newest archived
-    /// document.
+    /// Returns the window that ends with second `until`, which is over and not before `newest() - 1`. It covers at
+    /// least `period` seconds and the overlap, and everything since the newest archived document.
     pub fn current(&self, circle: Circle, period: u32, until: i64) -> Current {
         let series = self.series(circle);
         let reaches = match series.durable {
@@ -341,6 +346,7 @@ impl SupWindows {
             None => series.began,
         };
         let period = until - i64::from(period) - SUP_OVERLAP_SECONDS;
+        // Never later than the archive's end, so no update falls between the two.
         let since = reaches.map_or(period, |end| period.min(end));
         Current {
             since,
@@ -350,11 +356,11 @@ impl SupWindows {
         }
     }
 
-    /// Takes a commit into account. Returns the windows that are over.
+    /// Applies a commit. Returns the windows that it closes.
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read from the log.
+    /// Returns why the log cannot be read.
     pub fn take(
         &mut self,
         outline: &Outline,
@@ -362,6 +368,7 @@ impl SupWindows {
     ) -> Result<Vec<(Circle, Window)>, LogError> {
         let (number, second) = (outline.number, outline.instant.second());
         let mut told = vec![];
+        // A commit that both series pass over needs no look at its feeds.
         if number > self.public.begins_after.min(self.apart.begins_after) {
             for feed in &outline.feeds {
                 let place = self.place_of(*feed, log)?;
@@ -376,6 +383,7 @@ impl SupWindows {
                 continue;
             }
             series.epoch = series.epoch.max(outline.epoch.unwrap_or_default());
+            // Before this commit's own updates, which belong to the next window.
             if let Some(window) = series.cut_before(second) {
                 series.thin_out(longest);
                 over.push((circle, window));
@@ -389,12 +397,13 @@ impl SupWindows {
         Ok(over)
     }
 
-    /// Returns where a feed is told, and what stands for it.
+    /// Returns the circle of a feed, and its SUP-ID.
     fn place_of(
         &self,
         feed: FeedKey,
         log: &dyn Series,
     ) -> Result<Option<(Circle, SupId)>, LogError> {
+        // A feed never changes its circle, so the first lookup is good for ever.
         for circle in Circle::ALL {
             if let Some(told) = self.series(circle).feeds.get(&feed) {
                 return Ok(Some((circle, told.id)));

@@ -1,8 +1,7 @@
-//! Archived SUP documents as files, and the record of which are durable.
+//! Archived SUP documents as files, and the records of the durable ones.
 //!
-//! Shell: files. The documents that everybody may see are below `www`, where any web server can serve them
-//! for ever; of the others the updates are kept, from which each reader's document is made. A window is
-//! linked to once its record is on the disk.
+//! Shell: files. Public documents are below `www`, where any web server can serve them for ever. For closed feeds the
+//! updates are kept, from which each reader's document is made. A window is linked to once its record is on the disk.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -29,24 +28,24 @@ use super::{
 };
 use crate::log::{EntryLog, barrier::sync_folder};
 
-/// Commits looked at together.
+/// Most commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
 const RECORD_BYTES: usize = 88;
 const RECORD_LENGTH: u64 = 88;
 const UPDATE_BYTES: usize = 32;
 
-/// What is recorded of a window.
+/// Record of an archived window, of fixed size in a file of each circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its name.
+    /// Number of the window, and the epoch of its cut.
     pub name: Numbered,
-    /// Its first second.
+    /// First second, which is the last one of the window before.
     pub since: i64,
-    /// Its last second.
+    /// Last second, which the next window repeats.
     pub until: i64,
-    /// The last commit before its last second.
+    /// Last commit before the last second.
     pub commit: CommitNumber,
-    /// The bytes of its file.
+    /// Length and digest of its file, without a coding.
     pub file: Coded,
 }
 
@@ -70,6 +69,7 @@ impl Record {
         out.extend_from_slice(&self.commit.0.to_be_bytes());
         out.extend_from_slice(&self.file.bytes.to_be_bytes());
         out.extend_from_slice(&self.file.digest.0);
+        // The checksum takes eight bytes, so records stay aligned to eight.
         let checksum = crc32fast::hash(&out);
         out.extend_from_slice(&u64::from(checksum).to_be_bytes());
         out.try_into().expect("a record has its size")
@@ -94,11 +94,12 @@ impl Record {
             commit,
             file: Coded { bytes, digest },
         };
+        // Encoded again, the record must be the same: that checks its checksum, too.
         (found.encode() == *record).then_some(found)
     }
 }
 
-/// The folders of the archived SUP documents.
+/// Folders of the archived SUP documents, and the lock shared with the archive.
 #[derive(Clone, Debug)]
 pub struct SupFiles {
     www: PathBuf,
@@ -109,8 +110,8 @@ pub struct SupFiles {
 }
 
 impl SupFiles {
-    /// Returns those of an archive: with what everybody may see below `www`, the rest below `closed`, and
-    /// the records below `views`.
+    /// Returns the files of an archive: public documents below `www`, updates of closed feeds below `closed`, and the
+    /// records below `views`.
     pub(super) fn beside(
         www: &Path,
         closed: &Path,
@@ -156,7 +157,7 @@ impl SupFiles {
             .and_then(|before| before.checked_mul(RECORD_LENGTH));
         let mut record = [0; RECORD_BYTES];
         let read = offset.map(|offset| file.read_exact_at(&mut record, offset));
-        // A record that is damaged, or torn by a power cut, is as good as none: the next start makes it again.
+        // A damaged or torn record counts as none: the next start writes it again.
         let found = read
             .and_then(Result::ok)
             .and_then(|()| Record::decode(&record));
@@ -171,6 +172,7 @@ impl SupFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
             Err(error) => return Err(failed("read", &path)(error)),
         };
+        // A last record that a power cut has shortened is left out.
         let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
         let decoded = (1..).zip(records).map_while(|(number, record)| {
             let record = Record::decode(record)?;
@@ -179,9 +181,9 @@ impl SupFiles {
         Ok(decoded.collect())
     }
 
-    /// Returns where a series goes on so that everything from second `oldest` on is known: behind the
-    /// newest window that ends before it. `newest` is the last commit of the log; records of later ones are
-    /// of another log.
+    /// Returns the point at which a series goes on, so that everything from second `oldest` on is known: behind the
+    /// newest window that ends before it. `newest` is the last commit of the log; records of later ones belong to
+    /// another log.
     ///
     /// # Errors
     ///
@@ -197,7 +199,7 @@ impl SupFiles {
         let last = records.iter().rev().find(fits);
         let count = last.map_or(0, |record| record.name.number);
         let idle = self.idle(circle).filter(|(cuts, commit)| {
-            // All windows there were are over, and nothing happened since.
+            // The note holds only if it counted the windows that have records now.
             let all = u64::try_from(records.len()).is_ok_and(|all| all == count);
             *cuts == count && all && *commit <= newest
         });
@@ -212,15 +214,14 @@ impl SupFiles {
         self.views.join(format!("{}.idle", circle.name()))
     }
 
-    /// Returns up to which commit nothing happened behind so many windows.
+    /// Returns the note of a circle: a number of windows, and the commit up to which no update followed them.
     fn idle(&self, circle: Circle) -> Option<(u64, CommitNumber)> {
         let text = fs::read_to_string(self.idle_path(circle)).ok()?;
         let (cuts, commit) = text.trim().split_once(' ')?;
         Some((cuts.parse().ok()?, CommitNumber(commit.parse().ok()?)))
     }
 
-    /// Notes that up to a commit nothing happened behind so many windows. Losing the note costs time,
-    /// nothing else.
+    /// Notes that no update followed so many windows, up to a commit. Losing the note costs time, nothing else.
     ///
     /// # Errors
     ///
@@ -234,12 +235,13 @@ impl SupFiles {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.idle_path(circle);
         let temporary = path.with_extension("idle.new");
+        // A rename, so a kill leaves the old note or the new one. Neither is synced.
         fs::write(&temporary, format!("{cuts} {commit}\n"))
             .and_then(|()| fs::rename(&temporary, &path))
             .map_err(failed("write", &path))
     }
 
-    /// Makes a window durable. What is there and right is left alone.
+    /// Makes a window durable. Right files are left alone.
     ///
     /// # Errors
     ///
@@ -253,21 +255,24 @@ impl SupFiles {
         let modified = Instant::from_micros(window.until * 1_000_000);
         let mut files = FrozenFiles::default();
         let mut remade = Remade::Identical;
+        // Updates of closed feeds are never sent as they are, so they need no twin.
         if circle == Circle::Public {
             let (_, twin) = files.write_twin(&path, &bytes, modified, None)?;
             remade = remade.max(twin);
         }
         remade = remade.max(files.write(&path, &bytes, modified)?);
         let record = Record::of(window, Coded::of(&bytes));
+        // Files that are right may lack their record, or a sync, after a crash between the two.
         if remade == Remade::Identical && self.record(circle, window.name.number)? == Some(record) {
             return Ok(remade);
         }
         files.put_in_place()?;
+        // The record comes last: it promises durable files.
         self.note(circle, &record)?;
         Ok(remade)
     }
 
-    /// Notes, durably, that a window is durable.
+    /// Writes the record of a durable window, and syncs it.
     fn note(&self, circle: Circle, record: &Record) -> Result<(), ArchiveError> {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.records_path(circle);
@@ -277,16 +282,17 @@ impl SupFiles {
         file.and_then(|file| {
             file.write_all_at(&record.encode(), offset)?;
             file.sync_data()?;
+            // The file may be new, and its name must be durable as well.
             sync_folder(&self.views)
         })
         .map_err(failed("write", &path))
     }
 
-    /// Compares what is archived of a window with its digest.
+    /// Compares the stored bytes of a window with its record.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    /// [`ArchiveError::Damaged`] if the bytes differ from the record.
     pub fn look_at(&self, circle: Circle, record: &Record) -> Result<(), ArchiveError> {
         match circle {
             Circle::Public => self.document(record).map(drop),
@@ -294,7 +300,7 @@ impl SupFiles {
         }
     }
 
-    /// Says what is wrong with what is archived of a window. One that has no record is not archived yet.
+    /// Returns the fault of an archived window, if it has one. A window without a record is not archived yet.
     ///
     /// # Errors
     ///
@@ -311,28 +317,29 @@ impl SupFiles {
         Ok(looked.err().map(|error| error.to_string()))
     }
 
-    /// Returns the bytes of a window that everybody may see, as they are or compressed.
+    /// Returns the bytes of a public window, plain and compressed.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    /// [`ArchiveError::Damaged`] if the bytes differ from the record.
     pub fn document(&self, record: &Record) -> Result<(Bytes, Bytes), ArchiveError> {
         let path = self.path(Circle::Public, record.name);
         let bytes = fs::read(&path).map_err(failed("read", &path))?;
         let twin_path = twin_of(&path);
         let twin = fs::read(&twin_path).map_err(failed("read", &twin_path))?;
         let is_right = |bytes: &[u8]| Coded::of(bytes) == record.file;
+        // The record has no digest of the twin, so its decoded bytes are compared.
         if is_right(&bytes) && gunzip(&twin).is_ok_and(|bytes| is_right(&bytes)) {
             return Ok((bytes.into(), twin.into()));
         }
         Err(ArchiveError::Damaged { path })
     }
 
-    /// Returns a window whose updates are told apart.
+    /// Returns an archived window of closed feeds, with the updates of all of them.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Damaged`] if the file is not what was archived.
+    /// [`ArchiveError::Damaged`] if the bytes differ from the record.
     pub fn window(&self, record: &Record) -> Result<Window, ArchiveError> {
         let path = self.path(Circle::Apart, record.name);
         let bytes = fs::read(&path).map_err(failed("read", &path))?;
@@ -359,15 +366,16 @@ impl SupFiles {
     }
 }
 
-/// Hands over every window of a log that is over, of both series.
+/// Calls `each` with every closed window of a log, of both circles.
 ///
 /// # Errors
 ///
-/// Returns why the log cannot be read, or what `each` returns.
+/// Returns why the log cannot be read, or the error of `each`.
 pub fn every_window(
     log: &dyn EntryLog,
     mut each: impl FnMut(Circle, &Window) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
+    // Period 0, because archived windows do not depend on the periods offered.
     let mut windows = SupWindows::new(Beginning::default(), Beginning::default(), 0);
     let mut next = CommitNumber(1);
     loop {
@@ -379,13 +387,14 @@ pub fn every_window(
         for outline in &outlines {
             for (circle, window) in windows.take(outline, log)? {
                 each(circle, &window)?;
+                // Durable at once, so the view forgets older updates.
                 windows.archived(circle, &window);
             }
         }
     }
 }
 
-/// Returns what is archived of a window.
+/// Returns the bytes that are archived of a window.
 fn bytes_of(circle: Circle, window: &Window) -> Vec<u8> {
     match circle {
         Circle::Public => window.document(|_| true),
@@ -393,7 +402,7 @@ fn bytes_of(circle: Circle, window: &Window) -> Vec<u8> {
     }
 }
 
-/// Each update as the feed's key (16 bytes), what stands for it (8) and the second (8).
+/// Encodes each update as the feed's key (16 bytes), its SUP-ID (8) and the second (8).
 fn encode_updates(window: &Window) -> Vec<u8> {
     let mut out = Vec::with_capacity(window.updates.len() * UPDATE_BYTES);
     for (feed, id, second) in &window.updates {

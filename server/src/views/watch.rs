@@ -1,7 +1,7 @@
-//! A slow look at the archive: files that are damaged behind the server's back are noticed.
+//! A slow look at the archive, which notices files that were damaged behind the server's back.
 //!
-//! Shell: files. What is damaged is never served, because its digest is looked at first; but somebody
-//! should know, before a web server that reads the folder itself serves it.
+//! Shell: files. The server never serves a damaged file, because it checks the digest first. A web server that reads
+//! the folder by itself does, so damage is logged early.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use tracing::error;
 use super::{archive_files::Archive, error::ArchiveError, sup::Circle, sup_files::SupFiles};
 use crate::{log::Series, stop::Stop};
 
-/// The pause between two documents, and between as many feeds as are listed together.
+/// Pause between two documents, and between as many feeds as are listed together.
 const PACE: Duration = Duration::from_millis(100);
-/// The pause after all of them.
+/// Pause after a round over all of them.
 const REST: Duration = Duration::from_hours(1);
 
 /// Compares archived documents and their twins with their digests, one after the other, again and
-/// again, until the server stops. What is wrong is logged.
+/// again, until the server stops. Faults are logged.
 pub fn watch(archive: &Archive, log: &dyn Series, stop: &Stop) {
     loop {
         let mut after: Option<FeedName> = None;
@@ -30,6 +30,7 @@ pub fn watch(archive: &Archive, log: &dyn Series, stop: &Stop) {
                 Ok(feeds) => feeds.into_iter().map(|(name, _)| name).collect(),
                 Err(error) => {
                     report(&error.into());
+                    // This round ends here, and the next one tries again.
                     vec![]
                 }
             };
@@ -52,9 +53,10 @@ pub fn watch(archive: &Archive, log: &dyn Series, stop: &Stop) {
     }
 }
 
-/// Looks at one feed's documents. Returns whether to go on.
+/// Checks one feed's documents. Returns false if the server stops.
 fn watch_feed(archive: &Archive, feed: &FeedName, stop: &Stop) -> bool {
     let archived = archive.manifests.count(feed).unwrap_or_else(|error| {
+        // A damaged manifest hides its documents; `rebuild` makes it anew.
         report(&error.into());
         0
     });
@@ -67,6 +69,7 @@ fn watch_feed(archive: &Archive, feed: &FeedName, stop: &Stop) -> bool {
             .get(feed, number)
             .map_err(ArchiveError::from);
         let looked = looked.and_then(|archived| {
+            // A lost document has a record, but no file.
             if let Some(archived) = archived.filter(|archived| !archived.is_lost()) {
                 archive.read(feed, &archived, false)?;
                 archive.read(feed, &archived, true)?;
@@ -80,7 +83,7 @@ fn watch_feed(archive: &Archive, feed: &FeedName, stop: &Stop) -> bool {
     !stop.is_requested()
 }
 
-/// Looks at the archived SUP documents. Returns whether to go on.
+/// Checks the archived SUP documents. Returns false if the server stops.
 fn watch_windows(files: &SupFiles, stop: &Stop) -> bool {
     for circle in Circle::ALL {
         for number in 1.. {
@@ -89,6 +92,7 @@ fn watch_windows(files: &SupFiles, stop: &Stop) -> bool {
             }
             let looked = match files.record(circle, number) {
                 Ok(Some(record)) => files.look_at(circle, &record),
+                // The end of the records, or a damaged one, which the next start writes again.
                 Ok(None) => break,
                 Err(error) => {
                     report(&error);

@@ -6,11 +6,12 @@ use url::Url;
 
 use crate::reader::Document;
 
-/// Returns whether a document belongs to the feed with this id. Documents of ICT4H's feeds have an id each,
-/// which differ by a number behind a plus sign at their end.
+/// Returns whether a document belongs to the feed with this id. Each document of an ICT4H feed has an id of its own,
+/// which ends in a plus sign and a number.
 pub fn is_same_feed(known: &str, document: &Document) -> bool {
     let stem = |id: &str| {
         let bare = id.trim_end_matches(|c: char| c.is_ascii_digit());
+        // Digits without a plus sign count: `feeds/1` and `feeds/2` are two feeds.
         (bare.len() < id.len() && bare.ends_with('+')).then_some(bare.len())
     };
     let (ours, theirs) = (known, document.feed.as_str());
@@ -18,11 +19,12 @@ pub fn is_same_feed(known: &str, document: &Document) -> bool {
         let (one, other) = (stem(ours)?, stem(theirs)?);
         Some(ours.get(..one)? == theirs.get(..other)?)
     };
+    // A document with positions carries the permanent id of its feed.
     ours == theirs || document.history.is_none() && numbered().unwrap_or(false)
 }
 
-/// Returns a recent document's permanent URL. In a foreign feed `via` leads to where its information
-/// comes from, which is something else (RFC 4287, 4.2.7.2).
+/// Returns a recent document's permanent URL. In a foreign feed `via` names the source of the feed's information
+/// instead (RFC 4287, 4.2.7.2).
 pub(super) fn permanent_url(document: &Document, url: &Url) -> Url {
     let via = document.link("via").filter(|_| document.history.is_some());
     via.unwrap_or(url).clone()

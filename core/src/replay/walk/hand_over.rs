@@ -1,4 +1,4 @@
-//! What is handed over from a document, and where the walk goes from there.
+//! Handing over a document's entries, and the next step of the walk.
 //!
 //! Pure.
 
@@ -8,7 +8,7 @@ use super::{Bookmark, Run, RunEntry, State, Walk, WalkError, bookmark, count, ha
 use crate::{feed::Position, reader::Document};
 
 impl Walk {
-    /// Hands over all but the `after` oldest entries, and decides where to go from here.
+    /// Hands over all but the `after` oldest entries, and decides the next step of the walk.
     pub(super) fn hand_over(
         &mut self,
         document: Document,
@@ -23,28 +23,29 @@ impl Walk {
         }
         let next = document.link("next-archive").cloned();
         let looking = self.state == State::Looking;
+        // The recent document is the end by definition; another one is if nothing follows it.
         let at_the_end = looking || next.is_none();
         let pinned = self.pin_index(&document, at_the_end);
         let complete = looking || next.is_some() || pinned.is_some();
         if !complete && self.again && self.pin_position().is_some() && document.history.is_some() {
-            // There are entries behind this one, and no copy leads to them.
+            // Newer entries exist behind this document, and no copy leads to them.
             return Err(WalkError::Stale { url: url.clone() });
         }
         let turned = matches!(self.state, State::Resuming { .. } | State::Back { .. });
         if turned {
-            // From here on the way leads forward; meeting a document twice is a loop again.
+            // The way leads forward from here on, so meeting a document twice is a loop again.
             self.forget_visited();
             self.visited.insert(url.clone());
         }
         let entries = self.pass(&document, url, after, pinned);
+        // The pin is checked before the next step: a walk with a changed history must not go on.
         self.check_pin(url)?;
         if looking || pinned.is_some() || self.pin_is_passed() {
             self.go(State::Done);
         } else if let Some(next) = next {
             self.go(State::Forward { url: next });
         } else if !self.again {
-            // The copy may be older than the look at the recent document; one look past all caches
-            // settles it.
+            // This copy may be older than the look at the recent document, so the walk requests it past all caches.
             self.go(State::Forward { url: url.clone() });
             self.again = true;
         } else {
@@ -69,12 +70,14 @@ impl Walk {
     ) -> Vec<RunEntry> {
         let pinned = pinned.unwrap_or(0);
         let newer = document.len().saturating_sub(after);
+        // `next` is the position after the passed entries, so `next - 1` is that of the last one.
         let mut place = document.history.map(|(first, before)| {
             (
                 first.0 + count(after),
                 hash_entries(document, before, after),
             )
         });
+        // Without a bookmark, the newest skipped entry becomes the place.
         if after > 0 && self.last.is_none() {
             let place = place.map(|(next, history)| (Position(next - 1), history));
             self.last = bookmark(
@@ -92,6 +95,7 @@ impl Walk {
             let Some(entry) = document.entry(index) else {
                 break;
             };
+            // `next` stays one ahead of the entry; `RunEntry` carries the entry's own position.
             place = place.map(|(next, history)| (next + 1, history.extend(entry.fragment)));
             let place = place.map(|(next, history)| (Position(next - 1), history));
             let entry = RunEntry { index, place };
@@ -109,7 +113,7 @@ impl Walk {
         entries
     }
 
-    /// Returns the place after an entry just passed, or where there was none, after all before it.
+    /// Returns the place after the entry just passed, or after all before it where `passed` is `None`.
     fn place_after(&self, document: &Document, url: &Url, passed: Option<&RunEntry>) -> Bookmark {
         passed
             .and_then(|passed| bookmark(document, url, passed))
@@ -120,7 +124,7 @@ impl Walk {
             })
     }
 
-    /// The end must be reached with the history that the recent document promised for it.
+    /// Compares the history at the pin with the one that the recent document promised.
     fn check_pin(&self, url: &Url) -> Result<(), WalkError> {
         let promised = self.pin.as_ref().and_then(|pin| pin.place);
         let reached = self
@@ -128,6 +132,7 @@ impl Walk {
             .as_ref()
             .and_then(|last| last.position.zip(last.history));
         match (promised, reached) {
+            // The hashes are comparable only at the pinned position itself.
             (Some((at, promised)), Some((last, reached))) if at == last && promised != reached => {
                 Err(WalkError::HistoryChanged {
                     url: url.clone(),
@@ -138,12 +143,14 @@ impl Walk {
         }
     }
 
-    /// Whether an entry lies before the time to begin at.
+    /// Whether an entry lies before the time to begin at. The first entry dated at or after it ends the search for
+    /// good.
     fn still_seeking(&mut self, document: &Document, index: usize) -> bool {
         let Some(time) = self.seeking else {
             return false;
         };
         let updated = document.updated_of(index);
+        // An entry without a date does not end the search.
         if updated.is_some_and(|updated| updated >= time) {
             self.seeking = None;
         }
@@ -155,12 +162,13 @@ impl Walk {
         Some(position)
     }
 
-    /// Returns the index of the pinned entry in a document. Positions tell it; without them its id
-    /// does, but only where the feed ends: an id may come again in a foreign feed.
+    /// Returns the index of the pinned entry in a document: by position, or else by id. An id counts only where the
+    /// feed ends, because a foreign feed may repeat it.
     fn pin_index(&self, document: &Document, ends_here: bool) -> Option<usize> {
         let pin = self.pin.as_ref()?;
         match (pin.place, document.history) {
             (Some((position, _)), Some((first, _))) => {
+                // Checked arithmetic: the pin can be before or behind this document.
                 let offset = usize::try_from(position.0.checked_sub(first.0)?).ok()?;
                 document.len().checked_sub(offset + 1)
             }

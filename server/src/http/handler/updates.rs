@@ -35,9 +35,10 @@ impl Handler {
         let sup = self.sup.as_ref().ok_or_else(nothing)?;
         let period = match window {
             None => period_of(query, sup.periods())?,
-            // Nothing is asked but the path.
+            // A window has no query. The default period sets the lifetime of one that is made for its reader.
             Some(_) => period_of("", sup.periods())?,
         };
+        // Before the lookup, for the same reason as in `shown`.
         let over = self.left_behind();
         let told = self.sup_document(sup, period, headers, circle, window, access);
         let told = told.await?.ok_or_else(|| match window {
@@ -81,6 +82,7 @@ impl Handler {
         window: Option<Numbered>,
         access: &Access,
     ) -> Result<Option<Told>, Problem> {
+        // The usual request is answered from memory, without a thread.
         if (circle, window) == (Circle::Public, None)
             && let Some(told) = sup.public_at_once(period)
         {
@@ -88,7 +90,7 @@ impl Handler {
         }
         let sup = Arc::clone(sup);
         let sight = access.sight(headers);
-        // Documents for token holders are rendered one at a time. A stranger's is cheap and does not queue.
+        // Documents for token holders are made one at a time. One for a stranger is cheap and does not queue.
         let turn = if circle == Circle::Apart && !sight.is_none() {
             Some(self.apart.acquire().await)
         } else {
@@ -98,6 +100,7 @@ impl Handler {
         let told = off_thread(move || {
             let (log, open) = (&**documents.log(), documents.open());
             let tells = |feed| {
+                // Open feeds are known in memory. The log is read only for a reader with rights over closed ones.
                 Ok(open.has(log, feed)? || !sight.is_none() && may_be_told(log, feed, &sight)?)
             };
             match (circle, window) {

@@ -1,4 +1,4 @@
-//! A run: ids in a file, sorted, with a filter that tells most of those that are not in it.
+//! A run: sorted ids in a file, with a filter that excludes most absent ids.
 //!
 //! Shell: files. A run never changes; every block has its checksum, because an id that is overlooked
 //! would be stored twice.
@@ -31,16 +31,17 @@ const RECORD_BYTES: usize = 24;
 const BLOCK_RECORDS: usize = (BLOCK_BYTES - 4) / RECORD_BYTES;
 /// Fills up the last block; no SHA-256 we ever meet begins like this.
 const NONE: [u8; RECORD_BYTES] = [0xff; RECORD_BYTES];
-/// Where a run is until it is whole.
+/// Name of the file of a run until it is whole.
 const PARTIAL: &str = "run.partial";
-/// Synced in between, so that no commit has to wait for all of a large run to be written.
+/// Ids between two syncs, 4 MB. Without these syncs, a commit could wait until all of a large run is
+/// written.
 const UNSYNCED_IDS_MAX: u64 = 100 * 170 * 10;
-/// One word of the filter for so many ids: 16 bits each.
+/// Ids per 64-bit word of the filter, hence 16 bits for each.
 const WORD_IDS: usize = 4;
-/// Bits of its word that an id sets.
+/// Bits that an id sets in its word.
 const FILTER_BITS: u32 = 5;
 
-/// Tells of most ids that they are not in a run.
+/// Bloom filter in memory that recognises most ids absent from a run.
 #[derive(Debug)]
 struct Filter(Vec<u64>);
 
@@ -50,8 +51,9 @@ impl Filter {
         Self(vec![0; ids.div_ceil(WORD_IDS).max(1)])
     }
 
-    /// Returns which word an id is in, and its bits there.
+    /// Returns the index of an id's word, and its bits in that word.
     fn place(&self, fingerprint: &Fingerprint) -> (usize, u64) {
+        // Word and bits come from different halves, so that ids of one word still differ in their bits.
         let (sorted, other) = halves(fingerprint);
         let words = u64::try_from(self.0.len()).unwrap_or(u64::MAX);
         let word = usize::try_from(other % words).unwrap_or(0);
@@ -68,6 +70,7 @@ impl Filter {
 
     fn may_have(&self, fingerprint: &Fingerprint) -> bool {
         let (word, bits) = self.place(fingerprint);
+        // A bit that is not set proves that the id is absent; set bits prove nothing.
         self.0.get(word).is_none_or(|word| word & bits == bits)
     }
 
@@ -102,7 +105,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// Returns what cannot be read of the ids, or written.
+    /// Returns why the ids cannot be read, or the file not be written.
     pub(super) fn write(
         folder: &Path,
         span: Span,
@@ -113,9 +116,10 @@ impl Run {
         let partial = folder.join(PARTIAL);
         let written = Self::write_partial(&partial, span, ids_max, ids);
         let (filter, ids) = written.inspect_err(|_| {
-            // It would take room that the log may need.
+            // The partial file would take room that the log may need.
             let _gone = fs::remove_file(&partial);
         })?;
+        // Only a synced file gets its name, so that no run is cut short.
         fs::rename(&partial, &path)?;
         sync_folder(folder)?;
         Ok(Self {
@@ -134,6 +138,7 @@ impl Run {
         ids: impl Iterator<Item = io::Result<Placed>>,
     ) -> io::Result<(Filter, u64)> {
         let mut out = BufWriter::with_capacity(256 * 1024, File::create(partial)?);
+        // Room for the header, whose count and checksum are known at the end.
         out.write_all(&[0; BLOCK_BYTES])?;
         let (mut filter, mut count) = (Filter::for_ids(ids_max), 0_u64);
         let mut block = Vec::with_capacity(BLOCK_BYTES);
@@ -169,7 +174,7 @@ impl Run {
         Ok((filter, count))
     }
 
-    /// Opens a run. Its blocks are looked at when they are needed.
+    /// Opens a run and reads its filter. Each block is checked when it is read.
     ///
     /// # Errors
     ///
@@ -199,6 +204,7 @@ impl Run {
         let filter_bytes = length.checked_sub(filter_at).ok_or_else(damaged)?;
         let mut filter = vec![0; usize::try_from(filter_bytes).map_err(io::Error::other)?];
         file.read_exact_at(&mut filter, filter_at)?;
+        // A wrong filter would hide ids, which would be stored twice.
         if crc32fast::hash(&filter).to_be_bytes() != *checksum || filter.is_empty() {
             return Err(damaged());
         }
@@ -220,14 +226,16 @@ impl Run {
         if !self.filter.may_have(fingerprint) {
             return Ok(None);
         }
-        // Fingerprints are spread evenly, so that where one is can nearly be calculated.
+        // Fingerprints are spread evenly, so that the block of one can nearly be calculated.
         let (wanted, _) = halves(fingerprint);
         let mut blocks = 0..blocks_of(self.ids);
         let mut guess = scaled(wanted, blocks.end);
         while !blocks.is_empty() {
+            // Within the bounds, each round drops at least one block, however wrong the guess.
             let at = guess.clamp(blocks.start, blocks.end - 1);
             let block = read_block(&self.file, &self.path, 1 + at)?;
             let records = records_of(&block);
+            // No block is without records, or `blocks_of` would not count it.
             let (Some(first), Some(last)) = (records.first(), records.last()) else {
                 return Err(damage(&self.path));
             };
@@ -258,7 +266,7 @@ impl Run {
         })
     }
 
-    /// Returns where it is.
+    /// Returns the path of the run's file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -269,7 +277,7 @@ fn name_of(span: &Span) -> String {
     format!("{}-{}.run", span.first.0, span.last.0)
 }
 
-/// Returns `share`, of all that 64 bits can tell, of `whole`.
+/// Returns the part of `whole` that `share` is of 2^64.
 fn scaled(share: u64, whole: u64) -> u64 {
     let scaled = (u128::from(share) * u128::from(whole)) >> 64;
     u64::try_from(scaled).expect("it is at most the whole")
