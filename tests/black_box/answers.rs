@@ -213,7 +213,9 @@ fn the_short_url_leads_on() {
 #[test]
 fn what_is_only_announced_takes_no_room() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), &[]);
+    // So long that the answer below cannot wait for the end of the slow requests.
+    let limits = ["--body-timeout", "3600", "--stall-timeout", "3600"];
+    let server = Server::start(folder.path(), &limits);
     let address = server.url("").trim_start_matches("http://").to_owned();
     let slow: Vec<TcpStream> = (0..20)
         .map(|_| {
