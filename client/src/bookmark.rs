@@ -69,7 +69,7 @@ pub trait BookmarkStore: Send {
         self.save(bookmark)
     }
 
-    /// Takes the news that there was nothing newer at the last look. It need not be kept.
+    /// Receives the news that the last look found nothing newer. It need not be kept.
     fn caught_up(&mut self) {}
 }
 
@@ -114,7 +114,7 @@ struct Versioned {
     place: Place,
 }
 
-/// A bookmark, and what is being tried behind it.
+/// A bookmark, and the attempt at the entry behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     #[serde(flatten)]
@@ -123,8 +123,8 @@ pub(crate) struct Place {
     pub(crate) attempt: Option<Attempt>,
 }
 
-/// How often the handler of an entry was begun. It is counted on the disk before the handler runs, so that
-/// one that takes the whole process with it is counted, too.
+/// Number of attempts at an entry. It is counted on the disk before the handler runs, so that an attempt that takes
+/// the whole process with it counts, too.
 ///
 /// # Examples
 ///
@@ -136,14 +136,14 @@ pub(crate) struct Place {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// The entry's id.
+    /// Id of the entry, or its stand-in.
     pub entry: String,
-    /// Its position, if the feed tells positions.
+    /// Position of the entry, if the feed has positions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
-    /// How often it was begun.
+    /// Number of attempts begun, over all processes.
     pub count: u32,
-    /// Why it failed last; `None` if it did not come to an end.
+    /// Error of the last attempt; `None` if the attempt did not come to an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -168,7 +168,7 @@ impl FileBookmark {
         Ok(bookmark)
     }
 
-    /// Returns what a [`Worker`](crate::Worker) is trying behind the bookmark, if it is one's.
+    /// Returns the attempt of a [`Worker`](crate::Worker) behind the bookmark, if the bookmark is one's.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl FileBookmark {
     /// Returns why it cannot be removed. A file that is no bookmark is left as it is.
     pub fn clear(&mut self) -> io::Result<bool> {
         self.hold()?;
-        // A file that is no bookmark is somebody else's.
+        // A file that is no bookmark belongs to something else.
         self.peek()?;
         files::remove(&self.path).map_err(|error| files::about(&self.path, &error))
     }
@@ -196,9 +196,11 @@ impl FileBookmark {
     /// [`io::ErrorKind::ResourceBusy`] if another process holds it.
     fn hold(&self) -> io::Result<()> {
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // A second handle would be refused by our own lock, so clones share one.
         if held.is_some() {
             return Ok(());
         }
+        // A file of its own: each save replaces the bookmark, and would leave a lock on the old file.
         let mut name = OsString::from(".");
         name.push(self.path.file_name().unwrap_or_default());
         name.push(".lock");
@@ -238,6 +240,7 @@ impl FileBookmark {
             let detail = format!("this is not a bookmark ({error})");
             io::Error::new(io::ErrorKind::InvalidData, detail)
         };
+        // The version alone first: a newer form need not parse as this one.
         let Version { version } = serde_json::from_slice(&text).map_err(not_ours)?;
         if version != VERSION {
             let detail = format!("bookmark version {version} is not known");
@@ -254,13 +257,13 @@ impl FileBookmark {
         files::replace(&self.path, &text)
     }
 
-    /// Returns the bookmark, and what was being tried behind it.
+    /// Returns the bookmark, and the attempt behind it.
     pub(crate) fn load_place(&self) -> io::Result<Option<Place>> {
         self.read()
             .map_err(|error| files::about(&self.path, &error))
     }
 
-    /// Keeps a bookmark, and what is being tried behind it.
+    /// Keeps a bookmark, and the attempt behind it.
     pub(crate) fn save_place(&self, place: Place) -> io::Result<()> {
         let kept = self.replace(place);
         kept.map_err(|error| files::about(&self.path, &error))

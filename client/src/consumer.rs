@@ -1,11 +1,11 @@
 //! The consumer: a stream of entries with a durable bookmark.
 //!
-//! Shell: fetches what the replay asks for, waits, retries, and keeps the bookmark. What to ask for
-//! next, and what may be delivered, is decided by [`Replay`].
+//! Shell: fetches the documents that the replay asks for, waits, retries, and keeps the bookmark. [`Replay`] decides
+//! which document comes next and which entries may be delivered.
 //!
 //! A consumer is in one of five states, and never in two:
 //!
-//! | state | what the caller sees |
+//! | state | caller sees |
 //! | --- | --- |
 //! | behind | [`Consumer::next`] returns the next entry |
 //! | caught up | it returns `None`, or waits, if it follows |
@@ -13,8 +13,7 @@
 //! | another feed | [`WalkError::AnotherFeed`] |
 //! | history changed: the server was rolled back, or frozen bytes differ | [`WalkError::HistoryChanged`] |
 //!
-//! The last three are final. Everything else that can go wrong says so by
-//! [`ConsumerError::is_transient`].
+//! The last three are final. [`ConsumerError::is_transient`] marks the other errors that may go away by themselves.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -52,7 +51,7 @@ pub use builder::Builder;
 pub use stream::Item;
 use stream::Ledger;
 
-/// How old an acceptance may get before it is kept, in [`Consumer::into_stream`].
+/// Time between two saves of the bookmark in [`Consumer::into_stream`], while more entries are ready.
 const ACCEPT_EVERY: Duration = Duration::from_secs(1);
 
 /// Where to begin if there is no bookmark.
@@ -141,31 +140,31 @@ pub struct Consumer {
     queue: VecDeque<Delivery>,
     /// The bookmark as the store has it.
     kept: Option<Bookmark>,
-    /// Nothing is asked for earlier.
+    /// Time before which no request is sent: the end of a pause between looks, or after a failure.
     not_before: Option<time::Instant>,
-    /// The request that has not been answered yet.
+    /// Request without an answer yet. It survives a dropped future of [`Consumer::next`].
     on_the_way: Option<OnTheWay>,
-    /// What is fetched before it is asked for.
+    /// Documents fetched before the walk asks for them.
     ahead: Ahead,
-    /// Failures in a row.
+    /// Failed attempts in a row; the back-off grows with it.
     failures: u32,
-    /// What the last answer about the recent document said of its freshness.
+    /// Freshness of the last answer about the recent document.
     freshness: Freshness,
     frozen: Frozen,
-    /// Where updates are told, as the last answer about the recent document said.
+    /// SUP announcement in the last answer about the recent document.
     announced: Announcement,
-    /// How often something is tried in a row.
+    /// Attempts at one request before the consumer gives up.
     attempts: u32,
-    /// Whether no cache may answer a question for the recent document from its own stock.
+    /// Whether requests for the recent document carry `no-cache`.
     fresh: bool,
     on_gap: OnGap,
     /// Time between looks at a plain feed without freshness information.
     interval: Duration,
-    /// The last gap passed, until `take_gap`.
+    /// Last gap passed, until `take_gap`.
     gap: Option<WalkError>,
-    /// The gap that this round goes on behind.
+    /// Gap that this round goes on behind.
     passed: Option<WalkError>,
-    /// The last entry accepted since `kept`: its place is made when somebody needs it.
+    /// Last entry accepted since `kept`. Its bookmark is built on demand, because it can be as long as the document.
     accepted: Option<Delivery>,
 }
 
@@ -174,13 +173,14 @@ pub struct Consumer {
 struct Frozen(HashMap<Url, Digest>);
 
 impl Frozen {
-    /// Checks that a document that never changes has not; there is a bound to how many are remembered.
+    /// Checks an immutable document against its remembered digest. At most [`FROZEN_REMEMBERED_MAX`] are remembered.
     fn check(&mut self, url: &Url, digest: Option<Digest>) -> Result<(), FetchError> {
         let Some(digest) = digest else { return Ok(()) };
         match self.0.get(url) {
             Some(before) if *before != digest => Err(FetchError::Changed { url: url.clone() }),
             Some(_) => Ok(()),
             None => {
+                // A document beyond the bound goes unchecked: memory stays bounded however long the archive is.
                 if self.0.len() < FROZEN_REMEMBERED_MAX {
                     self.0.insert(url.clone(), digest);
                 }
@@ -245,8 +245,9 @@ impl Consumer {
         Self { interval, ..self }
     }
 
-    /// Returns how long to wait before the next look.
+    /// Returns the pause before the next look at the recent document.
     fn poll_after(&self) -> Duration {
+        // `max-age=0` counts as no freshness information: a plain feed would be polled every second.
         let told = self.freshness.told().filter(|told| !told.is_zero());
         match told {
             None if self.replay.is_plain() => self.interval,
@@ -254,12 +255,12 @@ impl Consumer {
         }
     }
 
-    /// Returns the gap that was passed since this was asked last.
+    /// Returns the gap that was passed since the last call.
     pub(crate) fn take_gap(&mut self) -> Option<WalkError> {
         self.gap.take()
     }
 
-    /// Looks once: nothing is tried again, and if `fresh`, no cache is asked either.
+    /// Limits each request to one attempt. With `fresh`, requests for the recent document carry `no-cache`.
     pub(crate) fn looking_once(self, fresh: bool) -> Self {
         Self {
             attempts: 1,
@@ -268,27 +269,27 @@ impl Consumer {
         }
     }
 
-    /// Whether any entry was read.
+    /// Returns whether any entry was read.
     pub(crate) fn has_delivered(&self) -> bool {
         self.ledger.has_delivered()
     }
 
-    /// Gives up the request that is on its way: it is made again when somebody asks for an entry.
+    /// Drops the pending request. The next call of [`next`](Self::next) sends it again.
     pub(crate) fn pause(&mut self) {
         self.on_the_way = None;
     }
 
-    /// Returns where updates are told.
+    /// Returns the SUP announcement in the last answer about the recent document.
     pub(crate) fn announced(&self) -> Announcement {
         self.announced.clone()
     }
 
-    /// Returns where the feed is at home.
+    /// Returns the origin of the feed's URL.
     pub(crate) fn origin(&self) -> url::Origin {
         self.fetcher.home()
     }
 
-    /// Returns the place that is kept.
+    /// Returns the place after the last accepted entry, or else the last place kept.
     pub(crate) fn place(&self) -> Option<Bookmark> {
         let accepted = self.accepted.as_ref().map(Delivery::bookmark);
         accepted.or_else(|| self.kept.clone())
@@ -301,11 +302,13 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// See [`ConsumerError`]. After a transient error the call can be repeated; it waits as long as is
-    /// due. A consumer that follows waits out by itself what only needs time.
+    /// See [`ConsumerError`]. After a transient error the call can be repeated: it waits until the next attempt is
+    /// due. A consumer that follows waits out failures of the server by itself.
     pub async fn next(&mut self) -> Result<Option<Delivery>, ConsumerError> {
         loop {
             if !self.queue.is_empty() {
+                // Before the hand-over: after a crash in the first entry's handler, `Since::Newest` would begin
+                // behind that entry.
                 self.note_beginning()?;
                 return Ok(self.queue.pop_front());
             }
@@ -331,14 +334,14 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns how many entries the next calls of [`next`](Self::next) return without asking the
-    /// server: a good time to accept is when it is 0.
+    /// Returns the number of entries that [`next`](Self::next) returns without a request. At 0 is a good time to
+    /// accept.
     pub fn ready(&self) -> usize {
         self.queue.len()
     }
 
-    /// Returns how many entries there are, in this round, behind those that are [`ready`](Self::ready);
-    /// `None` where nobody knows: in foreign feeds.
+    /// Returns the number of entries of this round behind those that are [`ready`](Self::ready). `None` where it is
+    /// unknown: on the way back through the archive, and in foreign feeds.
     pub fn left(&self) -> Option<u64> {
         match self.replay.ask() {
             None => Some(0),
@@ -346,8 +349,8 @@ impl Consumer {
         }
     }
 
-    /// Returns whether the last look at the recent document was answered by a cache whose copy is past
-    /// its time, as may be while the server is down: there may be entries that are not seen yet.
+    /// Returns whether a cache answered the last look at the recent document with a stale copy, as may happen while
+    /// the server is down. Newer entries may exist.
     pub fn sees_the_past(&self) -> bool {
         self.freshness.is_past()
     }
@@ -369,12 +372,12 @@ impl Consumer {
         Ok(())
     }
 
-    /// Returns the place right before the first entry delivered.
+    /// Returns the place from which a restart begins: the accepted one, or the one before the first entry delivered.
     pub(crate) fn begins_after(&self) -> Option<Bookmark> {
         self.place().or_else(|| self.replay.begins_after())
     }
 
-    /// Returns who is told what happens.
+    /// Returns the observer, which a worker notifies, too.
     pub(crate) fn observer(&mut self) -> &mut dyn Observer {
         &mut *self.observer
     }
@@ -384,9 +387,9 @@ impl Consumer {
         self.follow
     }
 
-    /// Returns the place to begin at, delivering nothing: a bookmark from which another consumer begins
-    /// where this one would have. (It cannot tell that entries before a time to come are still to be
-    /// passed over.)
+    /// Returns the place to begin at, and delivers nothing. Another consumer that resumes from this bookmark begins
+    /// where this one would have. (A bookmark cannot record that entries before a future time are still to be passed
+    /// over.)
     ///
     /// # Errors
     ///
@@ -415,14 +418,15 @@ impl Consumer {
         }
     }
 
-    /// Fetches one thing, when it is time.
+    /// Fetches one document or index block, once it is due.
     ///
-    /// What is on its way stays so if the future is dropped, and is waited for by the next call.
+    /// Cancel safe: a dropped future leaves the request pending, and the next call waits for it.
     async fn step(&mut self, ask: &Ask) -> Result<(), ConsumerError> {
         if let Some(due) = self.not_before {
             time::sleep_until(due).await;
             self.not_before = None;
         }
+        // A request that is pending already owns its flight; then this finds none.
         let flight = self.ahead.take(ask);
         let request = self.on_the_way.get_or_insert_with(|| {
             let (fetcher, mut ask) = (self.fetcher.clone(), ask.clone());
@@ -431,8 +435,10 @@ impl Consumer {
                 match flight {
                     Some(flight) => match flight.await {
                         Ok(Ok(fetched)) => Ok(Got::Document(fetched)),
+                        // `Retry-After` holds for the early request, too: a second one at once would ignore it.
                         Ok(Err(error)) if error.retry_after().is_some() => Err(error),
-                        // As if it had not been tried before it was time.
+                        // Any other failure of the early request counts for nothing: the walk fetches the document
+                        // itself.
                         _ => fetch(&fetcher, &ask).await,
                     },
                     None => fetch(&fetcher, &ask).await,
@@ -473,6 +479,7 @@ impl Consumer {
                     sup.clone().into()
                 }
             };
+            // Reported once, when it begins, and not at every poll while the server is down.
             if freshness.is_past() && !self.freshness.is_past() {
                 self.observer.sees_the_past();
             }
@@ -490,7 +497,7 @@ impl Consumer {
                 self.frozen.check(&url, frozen)?;
                 let taken = self.replay.take(document, &url, validators);
                 let run = taken.map_err(|error| Failure {
-                    // It will let go when its time is over.
+                    // A stale copy: the cache may keep giving it until its lifetime is over.
                     asked: Some(freshness.let_go_after()),
                     error: error.into(),
                 })?;
@@ -506,6 +513,7 @@ impl Consumer {
             self.ahead.look(&self.fetcher, &ask, &run.document, left);
         }
         self.observer.behind(behind(&run, self.replay.left()));
+        // Shared: each delivery refers to the document's bytes and copies none.
         let run = Arc::new(run);
         for entry in &run.entries {
             let delivery = Delivery::new(&run, *entry, self.ledger.deliver());
@@ -513,23 +521,26 @@ impl Consumer {
         }
     }
 
-    /// Bears a failure: goes another way, tries again later, or gives up.
+    /// Handles a failure: goes another way, retries later, or gives up.
     fn bear(&mut self, ask: &Ask, failure: Failure) -> Result<(), ConsumerError> {
         let Failure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
+        // A feed that does not exist yet: a follower waits for its first entry.
         let is_awaited = self.follow
             && is_missing
             && ask.kind == AskKind::Recent
             && self.replay.wait_for_feed(a_minute_ago());
         let passes = error.is_transient() || is_awaited;
         if passes {
+            // Requests ahead of the walk would add to the load of a server that fails.
             self.ahead.recall();
             let pause = jittered(back_off(self.failures, asked));
             self.not_before = Some(time::Instant::now() + pause);
             self.failures += 1;
         }
         let of_the_server = matches!(error, ConsumerError::Fetch(_));
+        // The archive index only saves requests: the walk finds its way without it.
         let another_way = ask.optional && of_the_server && (!passes || tried_enough);
         if another_way || (is_missing && ask.kind != AskKind::Recent) {
             self.failures = 0;
@@ -544,7 +555,7 @@ impl Consumer {
             return self.meet_gap(gap.clone());
         }
         if !passes || (tried_enough && !(self.follow && waits_for(&error))) {
-            // Who follows, and asks once more all the same, waits longer.
+            // A follower that calls again keeps its count, so its pauses go on growing.
             if !(passes && self.follow) {
                 self.failures = 0;
             }
@@ -556,10 +567,11 @@ impl Consumer {
 
     /// Goes on behind a gap, or ends with it.
     fn meet_gap(&mut self, gap: WalkError) -> Result<(), ConsumerError> {
-        // The same gap again in one round would be met for ever.
+        // The same gap twice in one round would loop for ever.
         if self.on_gap == OnGap::Stop || self.passed.as_ref() == Some(&gap) {
             return Err(gap.into());
         }
+        // Documents on their way belong to the walk that met the gap.
         self.ahead.clear();
         self.observer.gap(&gap);
         self.replay.pass_gap();
@@ -568,11 +580,11 @@ impl Consumer {
         Ok(())
     }
 
-    /// Ends a round; the next one begins at its end. Returns `false` if there was a gap, which it has passed: then the
-    /// round begins again.
+    /// Ends a round; the next one begins at its end. Returns `false` if there was a gap, which it has passed: then
+    /// the round begins again.
     ///
-    /// The place is kept, so that the next start goes on from here, but never past an entry that was
-    /// delivered and not accepted.
+    /// The place is kept, so that the next start goes on from here, but never past an entry that was delivered and
+    /// not accepted.
     fn end_round(&mut self) -> Result<bool, ConsumerError> {
         self.ahead.clear();
         let place = match self.replay.next_round() {
@@ -581,17 +593,20 @@ impl Consumer {
         };
         self.passed = None;
         let past = self.sees_the_past();
+        // A stale copy proves nothing: newer entries may exist.
         if !past {
             self.observer.caught_up();
         }
         let pause = jittered(self.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
+        // Behind entries without acceptance this place would skip them at the next start.
         let place = place.filter(|_| self.ledger.is_settled());
         if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
             self.ledger.keep(&place)?;
             self.kept = Some(place);
             self.accepted = None;
         }
+        // Health checks read this mark: a stale copy or an entry without acceptance must not set it.
         if !past && self.ledger.is_settled() {
             self.ledger.caught_up();
         }
@@ -605,8 +620,8 @@ fn a_minute_ago() -> Instant {
     Instant::from_micros(crate::files::now().micros() - 60_000_000)
 }
 
-/// Whether to try again for ever: a server may be down for long, but a document that stays broken, or
-/// older than what was read, is a fault to tell.
+/// Returns whether a follower retries for ever. A server may be down for long; a document that stays broken or stale
+/// is a fault to report.
 fn waits_for(error: &ConsumerError) -> bool {
     match error {
         ConsumerError::Fetch(error) => !matches!(error, FetchError::Malformed { .. }),
@@ -614,10 +629,10 @@ fn waits_for(error: &ConsumerError) -> bool {
     }
 }
 
-/// A request, until it is answered.
+/// Pending request, kept across dropped futures.
 type OnTheWay = Pin<Box<dyn Future<Output = Result<Got, FetchError>> + Send>>;
 
-/// What was fetched.
+/// Answer to an [`Ask`]: a document, or a block of the archive index with its URL.
 #[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 enum Got {
     Document(Fetched),

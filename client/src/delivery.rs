@@ -1,4 +1,4 @@
-//! What a consumer is given: one entry, owned.
+//! The unit of delivery: one entry, owned.
 //!
 //! Pure.
 
@@ -18,7 +18,7 @@ use simplefeed_core::{
 };
 use url::Url;
 
-/// One entry, owned.
+/// A delivered entry, owned.
 ///
 /// # Examples
 ///
@@ -51,16 +51,16 @@ pub struct Delivery {
     pub(crate) number: u64,
 }
 
-/// Where an entry comes from.
+/// Source of a delivered entry.
 #[derive(Clone)]
 enum Origin {
-    /// From all that its document has to hand over.
+    /// A document, shared by all its deliveries, and the entry's place in it.
     Read(Arc<Run>, RunEntry),
-    /// From where it was set aside, with the place after it.
+    /// A parked entry, and the place after it.
     Kept(Arc<Bookmark>),
 }
 
-/// Why an entry is not what the caller asked it to be read as.
+/// Failure to read an entry in the form that the caller asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
@@ -93,7 +93,7 @@ impl Delivery {
         }
     }
 
-    /// Returns an entry that was set aside, and the place after it.
+    /// Returns a parked entry with the place after it.
     pub(crate) fn kept(fragment: Bytes, place: Bookmark) -> Self {
         Self {
             fragment: fragment.into(),
@@ -107,6 +107,7 @@ impl Delivery {
         match &self.origin {
             Origin::Read(run, entry) => {
                 let entry = run.document.entry(entry.index);
+                // The index is one of this document's, so the fallback is never used.
                 entry.map_or("", |entry| entry.id)
             }
             Origin::Kept(place) => place.entry.as_deref().unwrap_or_default(),
@@ -121,7 +122,7 @@ impl Delivery {
         }
     }
 
-    /// Returns the entry's position, if the feed tells positions.
+    /// Returns the entry's position, if the feed has positions.
     pub fn position(&self) -> Option<Position> {
         match &self.origin {
             Origin::Read(_, entry) => entry.place.map(|(position, _)| position),
@@ -129,8 +130,7 @@ impl Delivery {
         }
     }
 
-    /// Returns the permanent URL of the document the entry was read in; of one that was set aside, if it
-    /// is known.
+    /// Returns the permanent URL of the document the entry was read in; of a parked entry, if it is known.
     pub fn document(&self) -> Option<&Url> {
         match &self.origin {
             Origin::Read(run, _) => Some(&run.url),
@@ -142,6 +142,7 @@ impl Delivery {
     /// is an upper bound of the entry's own commit, independent of the publisher's date.
     pub fn committed_by(&self) -> Option<Instant> {
         match &self.origin {
+            // The date of a document without positions is its publisher's, and no commit instant.
             Origin::Read(run, _) => run
                 .document
                 .updated
@@ -158,6 +159,7 @@ impl Delivery {
                 let alone = run.document.stand_alone(entry.index);
                 alone.unwrap_or_default()
             }
+            // Never used: a parked entry has its fragment from the start.
             Origin::Kept(_) => Bytes::new(),
         })
     }
@@ -179,8 +181,10 @@ impl Delivery {
     ///
     /// [`EntryError::Xml`].
     pub fn event(&self) -> Result<Event, EntryError> {
+        // Documents are UTF-8 once they are read, so nothing is replaced.
         let text = String::from_utf8_lossy(self.raw());
         let mut event = Event::from_entry(&text)?;
+        // A blank id names no entry, so the stand-in replaces it, too.
         event.id = event.id.filter(|id| !id.trim().is_empty());
         event.id.get_or_insert_with(|| self.id().into());
         Ok(event)
@@ -197,7 +201,7 @@ impl Delivery {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Returns the entry as `atom_syndication` sees it, which is less than its bytes say.
+    /// Returns the entry in the form of `atom_syndication`, which is less than its bytes hold.
     ///
     /// # Errors
     ///

@@ -38,15 +38,15 @@ pub enum ConsumerError {
     /// The feed's URL is not a URL.
     #[error("{url:?} is not a URL")]
     Url {
-        /// What was given.
+        /// Text that was given as the feed's URL, without a password.
         url: String,
-        /// What is wrong with it.
+        /// Fault found by the URL parser.
         source: url::ParseError,
     },
     /// The feed's URL is not one of HTTP.
     #[error("{url} begins with neither http nor https")]
     Scheme {
-        /// What was given.
+        /// URL that was given, without a password.
         url: Url,
     },
     /// The transport cannot be set up.
@@ -55,15 +55,15 @@ pub enum ConsumerError {
     /// The bookmark cannot be read or kept.
     #[error("the bookmark cannot be {action}")]
     Bookmark {
-        /// `read` or `kept`.
+        /// Action that failed: `read` or `kept`.
         action: &'static str,
-        /// Why.
+        /// Error that the bookmark store returned.
         source: io::Error,
     },
-    /// A document cannot be had.
+    /// A document cannot be fetched or read.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// The feed does not continue what was read before.
+    /// The feed does not continue the history read before.
     #[error(transparent)]
     Walk(#[from] WalkError),
 }
@@ -73,6 +73,7 @@ impl ConsumerError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Fetch(error) => error.is_transient(),
+            // A stale copy goes away with its lifetime. Nothing else about the history mends itself.
             Self::Walk(error) => matches!(error, WalkError::Stale { .. }),
             Self::Url { .. } | Self::Scheme { .. } | Self::Transport(_) | Self::Bookmark { .. } => {
                 false

@@ -1,4 +1,4 @@
-//! HTTP as a consumer uses it: what to ask, and what an answer means.
+//! HTTP as a consumer uses it: requests, and the meaning of answers.
 //!
 //! Pure, but for handing the request to the transport.
 
@@ -28,7 +28,7 @@ pub(crate) use answer::{problem_detail, problem_entry, retry_after};
 const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
 const INDEX_TYPE: &str = "application/json";
 
-/// Why a document could not be had.
+/// Failure to fetch a document.
 ///
 /// # Examples
 ///
@@ -49,92 +49,92 @@ const INDEX_TYPE: &str = "application/json";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// There was no answer.
+    /// No answer, or none that is complete.
     #[error("cannot fetch {url}")]
     Transport {
-        /// What was asked for.
+        /// URL of the last request, after redirects.
         url: Url,
-        /// What went wrong on the way.
+        /// Error of the transport; only some are transient.
         source: TransportError,
     },
     /// The document does not exist, or not any more.
     #[error("there is nothing at {url} (status {status})")]
     Missing {
-        /// What was asked for.
+        /// URL of the last request, after redirects.
         url: Url,
-        /// 404 or 410.
+        /// Status code of the answer: 404 or 410.
         status: u16,
     },
-    /// The server wants to know who asks, or does not want this one to.
+    /// The server asks for credentials, or denies access.
     #[error("not authorised to read {url} (status {status})")]
     Unauthorized {
-        /// What was asked for.
+        /// URL of the last request, after redirects.
         url: Url,
-        /// 401 or 403.
+        /// Status code of the answer: 401 or 403.
         status: u16,
     },
-    /// The server answered something else than the document.
+    /// The answer has any other status that is no success.
     #[error("{url} answered with status {status}: {detail}")]
     Status {
-        /// What was asked for.
+        /// URL of the last request, after redirects.
         url: Url,
-        /// The status.
+        /// Status code of the answer.
         status: u16,
-        /// What the server says about it.
+        /// Detail of its problem document, title of its HTML page, or first line of its body.
         detail: String,
-        /// How long the server asks to wait.
+        /// Pause that the server asks for (`Retry-After`).
         retry_after: Option<Duration>,
     },
     /// The answer is no feed document.
     #[error("{url} is not a feed document")]
     Malformed {
-        /// Where it came from.
+        /// URL of the answer, after redirects.
         url: Url,
-        /// What is wrong with it.
+        /// Fault found by the reader of documents.
         source: ReadError,
     },
     /// The answer is no archive index.
     #[error("{url} is not an archive index")]
     NotAnIndex {
-        /// Where it came from.
+        /// URL of the answer, after redirects.
         url: Url,
-        /// What is wrong with it.
+        /// Fault found by the JSON parser.
         source: serde_json::Error,
     },
-    /// One redirect led to the next.
+    /// Redirects went on beyond the bound.
     #[error("more than {max} redirects, the last to {url}")]
     Redirects {
-        /// Where the last one led.
+        /// Target of the last redirect, to which no request was sent.
         url: Url,
-        /// The bound.
+        /// Most redirects for one request, from [`Fetcher::redirects_max`].
         max: usize,
     },
     /// The answer is no SUP document.
     #[error("{url} is not a SUP document")]
     NotSup {
-        /// Where it came from.
+        /// URL of the answer, after redirects.
         url: Url,
-        /// What is wrong with it.
+        /// Fault found by the reader of SUP documents.
         source: InvalidSup,
     },
-    /// It is at an origin that this consumer may not go to; nothing was asked there.
+    /// The URL is at an origin that this consumer may not go to; no request was sent there.
     #[error("{url} is at another origin than the feed")]
     Elsewhere {
-        /// Where a link or a redirect leads.
+        /// Target of the link or redirect.
         url: Url,
     },
-    /// It was marked immutable, and is something else now.
+    /// A document that was marked immutable has other bytes now.
     #[error("{url} has changed, although it was marked immutable")]
     Changed {
-        /// Where it came from.
+        /// URL of the answer, after redirects.
         url: Url,
     },
     /// The answer is of another kind: an HTML page, for instance.
     #[error("{url} is {found}, not a feed document")]
     OtherType {
-        /// Where it came from.
+        /// URL of the answer, after redirects.
         url: Url,
-        /// Its media type.
+        /// Media type of the answer; `an HTML page` where it has none.
         found: String,
     },
 }
@@ -158,7 +158,7 @@ impl FetchError {
         }
     }
 
-    /// Returns how long the server asked to wait.
+    /// Returns the pause that the server asked for.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -167,7 +167,7 @@ impl FetchError {
     }
 }
 
-/// A document, or the news that the one known has not changed.
+/// A document, or the news that the known copy has not changed.
 ///
 /// # Examples
 ///
@@ -194,32 +194,32 @@ impl FetchError {
 #[expect(clippy::large_enum_variant, reason = "one of it lives at a time")]
 #[derive(Debug)]
 pub enum Fetched {
-    /// 304.
+    /// 304: the known copy is still current.
     NotModified {
-        /// How long what is known stays fresh.
+        /// Freshness of the known copy from now on.
         freshness: Freshness,
-        /// Where updates are told, if the answer says so again.
+        /// SUP announcement, if the 304 repeats it.
         sup: Option<SupAddress>,
     },
-    /// A document.
+    /// A complete answer, with status 200 or 203.
     Document {
-        /// Where it came from, after redirects.
+        /// URL of the document, after redirects.
         url: Url,
-        /// What it says.
+        /// Parsed document, with the links from header fields.
         document: Document,
-        /// What it can be recognised by.
+        /// Validators for the next conditional request.
         validators: Validators,
-        /// How long it stays fresh.
+        /// Freshness of this copy.
         freshness: Freshness,
-        /// Where updates are told, if anywhere.
+        /// SUP announcement, if there is one and the fetcher may follow it.
         sup: Option<SupAddress>,
-        /// The digest of a foreign document that is marked immutable.
+        /// Digest of the body, if a document without positions is marked immutable.
         frozen: Option<Digest>,
     },
 }
 
-/// Fetches documents: from where it is at home and from where it is allowed to, and nothing from
-/// anywhere else, whatever links and redirects say. It tells its token at home only.
+/// Fetches documents from its home and from the origins allowed, and from nowhere else, wherever links and redirects
+/// lead. The token goes to its home only.
 ///
 /// A server whose home is `http://h` may lead on to `https://h`: the same host, and safer.
 ///
@@ -248,7 +248,7 @@ pub struct Fetcher {
     token: Option<Token>,
 }
 
-/// The value of a header field that nobody else may see.
+/// Value of the `authorization` header field; `Debug` hides it.
 #[derive(Clone)]
 struct Token(String);
 
@@ -304,8 +304,8 @@ impl Fetcher {
         }
     }
 
-    /// Sends a bearer token (RFC 6750) with every request to where the fetcher is at home, and with no
-    /// other: neither a redirect nor a link can lead it elsewhere.
+    /// Sends a bearer token (RFC 6750) with every request to the fetcher's home, and with no other: neither a
+    /// redirect nor a link can lead it elsewhere.
     #[must_use]
     pub fn bearer_token(self, token: impl Into<String>) -> Self {
         self.authorization(format!("Bearer {}", token.into()))
@@ -323,16 +323,17 @@ impl Fetcher {
         Self { token, ..self }
     }
 
-    /// Returns the origin that the fetcher is at home at.
+    /// Returns the origin of the fetcher's home.
     pub(crate) fn home(&self) -> Origin {
         self.home.clone()
     }
 
-    /// Whether something may be asked of a server.
+    /// Returns whether the fetcher may send a request to this URL.
     fn may_ask(&self, url: &Url) -> bool {
         let origin = url.origin();
         let is_allowed = |allowed: &Origin| {
             let safer = match (allowed, &origin) {
+                // The same host, safer, and between the default ports only.
                 (Origin::Tuple(http, host, 80), Origin::Tuple(https, same, 443)) => {
                     http == "http" && https == "https" && host == same
                 }
@@ -344,7 +345,7 @@ impl Fetcher {
             && (is_allowed(&self.home) || self.others.iter().any(is_allowed))
     }
 
-    /// Fetches a feed document; `again` past all caches.
+    /// Fetches a feed document; with `again`, past all caches.
     ///
     /// # Errors
     ///
@@ -356,6 +357,7 @@ impl Fetcher {
         again: bool,
     ) -> Result<Fetched, FetchError> {
         let mut headers = vec![("accept", ATOM_TYPES.into())];
+        // The tag alone: beside it, servers ignore the date (RFC 9110, 13.1.3).
         if let Some(etag) = &known.etag {
             headers.push(("if-none-match", etag.clone()));
         } else if let Some(date) = &known.last_modified {
@@ -366,6 +368,7 @@ impl Fetcher {
         }
         let (url, answer) = self.answer(url, headers).await?;
         let freshness = Freshness::of(&answer);
+        // A 304 to an unconditional request is a fault, and ends as an unexpected status.
         if answer.status == 304 && *known != Validators::default() {
             let sup = self.announced(&url, &answer, None);
             return Ok(Fetched::NotModified { freshness, sup });
@@ -381,7 +384,7 @@ impl Fetcher {
             Err(source) => return Err(FetchError::Malformed { url, source }),
         };
         let sup = self.announced(&url, &answer, document.sup.clone());
-        // Where a document tells positions, its history says more.
+        // A document with positions has history hashes, which prove more than a digest.
         let is_frozen = document.history.is_none() && is_immutable(&answer);
         let frozen = is_frozen.then(|| Digest::of(&answer.body));
         Ok(Fetched::Document {
@@ -394,8 +397,8 @@ impl Fetcher {
         })
     }
 
-    /// Returns where a feed's updates are told: as its header fields say, else as its document does (rules
-    /// SUP-A1, SUP-A3, SUP-C1). Where we may not go, nothing is (rule SUP-C10).
+    /// Returns the SUP document and id of a feed's updates: from the header fields, else from the document (rules
+    /// SUP-A1, SUP-A3, SUP-C1). Returns `None` if the fetcher may not go there (rule SUP-C10).
     fn announced(
         &self,
         url: &Url,
@@ -410,7 +413,8 @@ impl Fetcher {
             .map(|(target, _)| target);
         let mut told = field.into_iter().chain(link);
         let told = told.find_map(|text| SupAddress::parse(&text, url));
-        // Who has a token is told of closed feeds only where the token is sent.
+        // With a token, the SUP document must be at home: elsewhere the token is not sent, so closed feeds are not
+        // listed.
         let is_for_us = |document: &Url| {
             let is_home = document.origin() == self.home;
             self.may_ask(document) && (self.token.is_none() || is_home)
@@ -449,7 +453,7 @@ impl Fetcher {
         }
     }
 
-    /// Fetches a block of an archive index. Returns where it came from, too.
+    /// Fetches a block of an archive index. Returns its URL after redirects, too.
     ///
     /// # Errors
     ///
@@ -465,7 +469,7 @@ impl Fetcher {
         }
     }
 
-    /// Fetches anything as it is.
+    /// Fetches a body of any type, unparsed.
     ///
     /// # Errors
     ///
@@ -475,7 +479,7 @@ impl Fetcher {
         Ok(successful(&url, answer)?.body)
     }
 
-    /// Asks, follows redirects, and returns where the answer came from and the answer, whatever it is.
+    /// Sends a request and follows redirects. Returns the last URL and its answer, whatever the status.
     ///
     /// # Errors
     ///
@@ -497,6 +501,7 @@ impl Fetcher {
     ) -> Result<(Url, Answer), FetchError> {
         let mut url = url.clone();
         for _ in 0..=self.redirects_max {
+            // Before each request: a redirect must not lead to another origin.
             if !self.may_ask(&url) {
                 return Err(FetchError::Elsewhere { url });
             }
@@ -519,6 +524,7 @@ impl Fetcher {
 
     fn request(&self, url: &Url, headers: &[(&'static str, String)]) -> Request {
         let mut headers = headers.to_vec();
+        // Allowed origins do not get the token.
         if let Some(Token(value)) = self.token.as_ref().filter(|_| url.origin() == self.home) {
             headers.push(("authorization", value.clone()));
         }
@@ -532,13 +538,14 @@ impl Fetcher {
     }
 }
 
-/// Returns a URL as it may be shown and stored: without the name and password it may hold, even where it is
-/// no URL.
+/// Returns a URL as messages and files may show it: without the name and password it may hold, even if it is no valid
+/// URL.
 pub(crate) fn without_userinfo(url: &str) -> String {
     let start = url.find("://").map_or(0, |scheme| scheme + 3);
     let (scheme, rest) = url.split_at(start);
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
+    // The last `@`: a password may contain others.
     let host = authority.rfind('@').map_or(0, |at| at + 1);
     format!(
         "{scheme}{}{path}",
@@ -567,10 +574,12 @@ pub(crate) fn without_userinfo(url: &str) -> String {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
+    // The charset of the media type goes before the declaration in the document.
     let body = to_utf8(answer.body.clone(), charset(answer));
     let mut document = Document::read(body, url)?;
     for (target, rel) in answer.all("link").flat_map(links::links) {
         if let Ok(target) = url.join(&target) {
+            // Behind the links of the document itself, which go first.
             document.add_link(&rel, target);
         }
     }

@@ -19,12 +19,14 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     temporary.push(".new");
     let mut file = File::create(&temporary)?;
     file.write_all(bytes)?;
+    // Before the rename: otherwise a crash could leave the name with an incomplete file.
     file.sync_all()?;
     fs::rename(&temporary, path)?;
+    // Only then does the new name survive a crash.
     sync_folder_of(path)
 }
 
-/// Adds a line to the end of a file, durably. What a crash has left of a line before it stays apart from it.
+/// Adds a line to the end of a file, durably. The rest of a line that a crash cut short stays a line of its own.
 pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     end::may_write()?;
@@ -72,6 +74,7 @@ fn sync_folder_of(path: &Path) -> io::Result<()> {
 pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
+        // The parent of a bare file name is empty.
         _ => Path::new("."),
     }
 }
@@ -89,7 +92,7 @@ pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>
         if name == mark {
             return Ok(None);
         }
-        // The root of a file system has it.
+        // The root of a file system has this folder.
         if name != "lost+found" {
             found.get_or_insert(name);
         }
@@ -97,7 +100,7 @@ pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>
     Ok(found)
 }
 
-/// Returns an error that says which file it is about.
+/// Returns an error that names its file.
 pub(crate) fn about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -54,12 +54,12 @@
 //!
 //! - [`consumer`]: [`Consumer`], its states and errors; the walk itself is
 //!   [`simplefeed_core::replay`].
-//! - [`delivery`]: what it delivers.
+//! - [`delivery`]: the entries that it delivers.
 //! - [`bookmark`]: where bookmarks are kept.
-//! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] says what comes of it, and
-//!   [`state`] is what it remembers.
+//! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] decides about failures, and
+//!   [`state`] is its memory.
 //! - [`watcher`]: many feeds at once, [`FeedWatcher`].
-//! - [`observer`]: who wants to know what happens.
+//! - [`observer`]: the seam to metrics and logs.
 //! - [`publisher`]: the way into a feed, [`Publisher`].
 //! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
 //! - [`transport`]: the seam below; `reqwest` behind it by default.

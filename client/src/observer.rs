@@ -1,4 +1,4 @@
-//! What an operator may want to know while a consumer goes on by itself.
+//! Events of a consumer that runs by itself, for its operator.
 //!
 //! Pure: the seam to metrics and logs.
 
@@ -6,9 +6,9 @@ use simplefeed_core::replay::{Run, WalkError};
 
 use crate::{bookmark::Attempt, delivery::Delivery, error::ConsumerError};
 
-/// Is told what a consumer does and bears. Every method has an empty default.
+/// Receives the events of a consumer. Every method has an empty default.
 ///
-/// They are called on the consumer's own task, which waits for them.
+/// The methods run on the consumer's own task, which waits for them.
 ///
 /// # Examples
 ///
@@ -39,16 +39,16 @@ pub trait Observer: Send {
     /// Something failed and will be tried again.
     fn retrying(&mut self, _error: &ConsumerError) {}
 
-    /// The recent document came from a cache whose copy is past its time, as may be while the server is
-    /// down: there may be entries that are not seen yet. Told when it begins.
+    /// The recent document came from a cache with a stale copy, as may happen while the server is down: newer entries
+    /// may exist. Called once, when it begins.
     fn sees_the_past(&mut self) {}
 
     /// The consumer passes a gap ([`OnGap::GoOn`](crate::OnGap::GoOn)): the bookmarked entry, or a document on the
     /// way, has left the feed. Entries may be lost.
     fn gap(&mut self, _gap: &WalkError) {}
 
-    /// A document was read. So many entries are waiting now to be delivered, or to be fetched up to what
-    /// was newest at the last look; of a foreign feed only those that were read are counted.
+    /// A document was read. The count is of entries that wait to be delivered, or to be fetched up to the newest one
+    /// at the last look; in a foreign feed, only of those that were read.
     fn behind(&mut self, _entries: u64) {}
 
     /// There was nothing newer at the last look.
@@ -57,7 +57,8 @@ pub trait Observer: Send {
     /// A [`Worker`](crate::Worker)'s handler took an entry.
     fn handled(&mut self, _delivery: &Delivery) {}
 
-    /// A worker's handler failed; what comes of it is told next, unless it is tried again.
+    /// A worker's handler failed. Unless the worker retries, [`skipped`](Self::skipped) or [`parked`](Self::parked)
+    /// follows.
     fn failed(&mut self, _delivery: &Delivery, _attempt: &Attempt) {}
 
     /// A worker passed over an entry, for good.
@@ -67,7 +68,7 @@ pub trait Observer: Send {
     fn parked(&mut self, _delivery: &Delivery, _waits: bool) {}
 }
 
-/// Returns how many entries there are in a run and behind it.
+/// Returns the number of entries in a run and behind it.
 pub(crate) fn behind(run: &Run, left: Option<u64>) -> u64 {
     let here = u64::try_from(run.entries.len()).unwrap_or(u64::MAX);
     here.saturating_add(left.unwrap_or(0))

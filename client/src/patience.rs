@@ -16,6 +16,7 @@ pub(crate) const ATTEMPTS: u32 = 4;
 /// shorter than the server asks (RFC 9110, 10.2.3).
 pub(crate) fn back_off(attempt: u32, asked: Option<Duration>) -> Duration {
     let seconds = BACK_OFF_SECONDS_MIN
+        // The bound keeps the shift from overflowing; the pause has reached its maximum before.
         .saturating_mul(1 << attempt.min(16))
         .min(BACK_OFF_SECONDS_MAX);
     let asked = asked
@@ -24,7 +25,7 @@ pub(crate) fn back_off(attempt: u32, asked: Option<Duration>) -> Duration {
     Duration::from_secs(seconds).max(asked)
 }
 
-/// Whether the server asks for more patience than somebody who waits for an end has.
+/// Returns whether the server asks for a pause longer than any back-off. A caller with an end in view gives up.
 pub(crate) fn asks_too_much(asked: Option<Duration>) -> bool {
     asked.is_some_and(|asked| asked > Duration::from_secs(BACK_OFF_SECONDS_MAX))
 }

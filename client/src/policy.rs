@@ -1,4 +1,4 @@
-//! What becomes of an entry that cannot be handled.
+//! Treatment of entries that cannot be handled.
 //!
 //! Pure.
 
@@ -6,9 +6,9 @@ use std::{num::NonZeroU32, time::Duration};
 
 use crate::patience::back_off;
 
-/// What a [`Worker`](crate::Worker) does with an entry whose handler fails.
+/// Action of a [`Worker`](crate::Worker) for an entry whose handler fails.
 ///
-/// Whatever it is, no entry is lost: each is handled, or stands in the record, or among the parked ones.
+/// Under no policy is an entry lost: each is handled, or stands in the record, or among the parked ones.
 ///
 /// # Examples
 ///
@@ -28,8 +28,8 @@ pub enum Policy {
     Skip,
     /// Tries some times, sets the entry aside, and goes on with the next one.
     Park,
-    /// As [`Park`](Self::Park); what comes later with the same key is set aside behind it, so that the
-    /// order within each key stays.
+    /// As [`Park`](Self::Park); later entries with the same key are set aside behind it, so that the order within
+    /// each key stays.
     ParkByKey,
 }
 
@@ -41,8 +41,8 @@ impl Policy {
         (Self::ParkByKey, "park-by-key"),
     ];
 
-    /// Decides what to do with an entry that was tried so many times, always in vain; `here` of them by this
-    /// process. A new process begins with short pauses again: somebody may have mended what was wrong.
+    /// Decides about an entry after `tried` failed attempts, `here` of them by this process. A new process begins
+    /// with short pauses again: the cause may be mended.
     pub(crate) fn after(self, tried: u32, here: u32, attempts: NonZeroU32) -> Decision {
         let pause = match (tried, here) {
             (0, _) => Duration::ZERO,
@@ -50,6 +50,7 @@ impl Policy {
         };
         match self {
             _ if tried < attempts.get() => Decision::Try(pause),
+            // The first arm bounds the attempts of the others only: `Block` never gives up.
             Self::Block => Decision::Try(pause),
             Self::Skip => Decision::Skip,
             Self::Park | Self::ParkByKey => Decision::Park,
@@ -74,19 +75,19 @@ impl std::str::FromStr for Policy {
     }
 }
 
-/// A name that is no policy's.
+/// A name that no policy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a policy is block, skip, park or park-by-key")]
 pub struct UnknownPolicy;
 
-/// What to do with an entry next.
+/// Next step for an entry whose handler failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Try it, after a pause.
     Try(Duration),
-    /// Pass over it.
+    /// Pass over it, and record it.
     Skip,
-    /// Set it aside.
+    /// Set it aside, with its last error.
     Park,
 }
 

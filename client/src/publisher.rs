@@ -1,7 +1,7 @@
 //! The publisher: entries into a feed, safely repeated until they are there.
 //!
 //! Shell: the network. Every event has its id before the first attempt, and every request an
-//! idempotency key for what has none, so that repeating a request whose answer was lost stores
+//! idempotency key for entries without one, so that repeating a request whose answer was lost stores
 //! nothing twice.
 
 use std::{fmt, sync::Arc};
@@ -29,16 +29,16 @@ pub const BATCH_BYTES: usize = 1024 * 1024;
 /// Attempts at one request before giving up; about two minutes.
 const ATTEMPTS: u32 = 8;
 
-/// Something to publish.
+/// Entry to publish, in one of its forms.
 #[derive(Clone, Debug)]
 pub enum Publication {
-    /// An event.
+    /// Event; without an id it gets a new one.
     Event(Box<Event>),
     /// One event as a line of NDJSON.
     Line(String),
-    /// An Atom entry element.
+    /// An Atom entry element, as text.
     Atom(String),
-    /// An entry of `atom_syndication`.
+    /// Entry of `atom_syndication`; with an empty id it gets a new one.
     Entry(Box<atom_syndication::Entry>),
 }
 
@@ -54,16 +54,16 @@ impl From<atom_syndication::Entry> for Publication {
     }
 }
 
-/// What became of one entry.
+/// Result of the server for one entry.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Published {
-    /// Its id.
+    /// Id of the entry, as sent or as given by the server.
     pub id: String,
-    /// Its place in the feed.
+    /// Position in the feed; the oldest entry has 0.
     pub position: u64,
-    /// The permanent URL of the document it is in.
+    /// Permanent URL of the entry's document.
     pub document: Url,
-    /// Whether it is new.
+    /// Whether the entry is stored now, or was before.
     pub status: Status,
 }
 
@@ -71,22 +71,22 @@ pub struct Published {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It was stored now.
+    /// Stored by this request.
     Appended,
-    /// It was there before.
+    /// In the feed before this request.
     Duplicate,
 }
 
-/// Why entries were not published. Those of earlier batches are.
+/// Failure to publish entries. Those of earlier batches are stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
     /// The feed's URL is not a URL.
     #[error("{url:?} is not a URL")]
     Url {
-        /// What was given.
+        /// Text that was given as the feed's URL, without a password.
         url: String,
-        /// What is wrong with it.
+        /// Fault found by the URL parser.
         source: url::ParseError,
     },
     /// An entry cannot be sent as it is.
@@ -99,19 +99,19 @@ pub enum PublishError {
     /// publishing it again is safe if its entries have ids.
     #[error("cannot reach {url}")]
     Transport {
-        /// Where to.
+        /// URL of the feed, without a password.
         url: Url,
-        /// What went wrong on the way.
+        /// Error of the last attempt.
         source: TransportError,
     },
     /// The server refused the batch; nothing of it is stored.
     #[error("{url} answered with status {status}: {detail}")]
     Refused {
-        /// Where to.
+        /// URL of the feed, without a password.
         url: Url,
-        /// The status.
+        /// Status code of the answer.
         status: u16,
-        /// What the server says about it.
+        /// Detail of the answer's problem document, or where to publish instead.
         detail: String,
         /// Index of the entry at fault among those that were to be published, from 0, if it is one's.
         entry: Option<usize>,
@@ -119,15 +119,15 @@ pub enum PublishError {
     /// The answer is not one of a Simplefeed server.
     #[error("{url} did not answer like a Simplefeed server")]
     Answer {
-        /// Where to.
+        /// URL of the feed, without a password.
         url: Url,
-        /// What is wrong with the answer.
+        /// Fault found by the JSON parser.
         source: serde_json::Error,
     },
 }
 
 impl PublishError {
-    /// Returns an error about a batch as one about all entries: so many were before it.
+    /// Returns an error about a batch as one about all entries: `before` of them precede the batch.
     fn behind(self, before: usize) -> Self {
         match self {
             Self::Refused {
@@ -195,7 +195,7 @@ fn is_transient(status: u16) -> bool {
 pub struct Publisher {
     url: Url,
     transport: Arc<dyn Transport>,
-    /// The value of the header field that says who we are.
+    /// Value of the `authorization` header field.
     authorization: Option<String>,
     retrying: Option<Retrying>,
 }
@@ -216,7 +216,7 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// If `url` is none, or there is no ready-made transport.
+    /// If `url` is no URL, or there is no default transport.
     pub fn new(url: &str) -> Result<Self, PublishError> {
         let parsed = Url::parse(url);
         let given = parsed.map_err(|source| PublishError::Url {
@@ -243,7 +243,7 @@ impl Publisher {
         })
     }
 
-    /// Brings another transport.
+    /// Replaces the default transport, which is over reqwest.
     #[must_use]
     pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
         Self { transport, ..self }
@@ -258,8 +258,7 @@ impl Publisher {
         }
     }
 
-    /// Sends a bearer token (RFC 6750) with every request. Redirects are not followed, so nobody else sees
-    /// it.
+    /// Sends a bearer token (RFC 6750) with every request. Redirects are not followed, so no other server sees it.
     #[must_use]
     pub fn bearer_token(self, token: impl Into<String>) -> Self {
         Self {
@@ -268,7 +267,7 @@ impl Publisher {
         }
     }
 
-    /// Creates the feed with this `atom:id`, unless it exists already. Returns whether it did not.
+    /// Creates the feed with this `atom:id`, unless it exists already. Returns whether it was created.
     ///
     /// # Errors
     ///
@@ -293,7 +292,8 @@ impl Publisher {
             answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
         };
         let mut look = request(Method::Get, Bytes::new());
-        // A feed's own URL leads to its newest document; a proxy may say so of one that there is not.
+        // The feed's URL redirects to its newest document. A proxy may redirect for a feed that does not exist, so
+        // only an answer from the target counts.
         if let Ok(Some(target)) = self.leads_to(look.clone()).await {
             look.url = target;
         }
@@ -307,13 +307,14 @@ impl Publisher {
         self.send_until_answered(created).await.map(|_| true)
     }
 
-    /// Returns where a request is sent on to, if that is at the same origin.
+    /// Returns the target of a redirect, if it is at the same origin.
     async fn leads_to(&self, request: Request) -> Result<Option<Url>, TransportError> {
         let answer = self.transport.send(self.authorized(request)).await?;
         let location = answer
             .header("location")
             .filter(|_| answer.status / 100 == 3);
         let target = location.and_then(|location| self.url.join(location).ok());
+        // Another origin must never see the token.
         Ok(target.filter(|target| target.origin() == self.url.origin()))
     }
 
@@ -325,7 +326,7 @@ impl Publisher {
         request
     }
 
-    /// Appends entries in order, in batches. Returns what became of each, once all are durable.
+    /// Appends entries in order, in batches. Returns the result of each, once all are durable.
     ///
     /// # Errors
     ///
@@ -340,8 +341,8 @@ impl Publisher {
         Ok(published)
     }
 
-    /// Appends entries as [`append`](Self::append) does, and tells what became of each batch as soon
-    /// as it is durable, so that a later failure hides nothing.
+    /// Appends entries as [`append`](Self::append) does, and reports the results of each batch as soon as it is
+    /// durable: a later failure hides none of them.
     ///
     /// # Errors
     ///
@@ -356,6 +357,7 @@ impl Publisher {
             let item = Item::new(entry.into())?;
             if !batch.takes(&item) {
                 let published = self.send(std::mem::take(&mut batch));
+                // The server counts within the batch, the caller from the first entry of all.
                 let published = published.await.map_err(|error| error.behind(before))?;
                 before += published.len();
                 report(&published);
@@ -375,6 +377,7 @@ impl Publisher {
             results: Vec<Published>,
         }
         let (kind, body) = batch.encode();
+        // One key for all attempts at this batch: a repeat after a lost answer stores nothing twice.
         let headers = vec![
             ("content-type", kind.into()),
             ("idempotency-key", Uuid::new_v4().to_string()),
@@ -402,6 +405,7 @@ impl Publisher {
             let last = attempt + 1 == ATTEMPTS;
             let asked = match self.transport.send(request.clone()).await {
                 Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(answer),
+                // A pause of more than a minute is left to the caller: then this answer is the error.
                 Ok(answer)
                     if is_transient(answer.status)
                         && !last
@@ -411,6 +415,7 @@ impl Publisher {
                     retry_after(&answer)
                 }
                 Ok(answer) => return Err(self.refused(&answer)),
+                // The batch may be stored: ids and the idempotency key make the repeat safe.
                 Err(source) if source.transient && !last => {
                     let url = self.url.clone();
                     self.tell(&PublishError::Transport { url, source });
@@ -436,6 +441,7 @@ impl Publisher {
 
     fn refused(&self, answer: &Answer) -> PublishError {
         let (url, status) = (self.url.clone(), answer.status);
+        // A redirected POST is not repeated elsewhere: the message shows its target.
         let moved = answer
             .header("location")
             .filter(|_| (300..400).contains(&status));
@@ -452,7 +458,7 @@ impl Publisher {
     }
 }
 
-/// An entry as it is sent.
+/// Entry in the form in which it is sent.
 enum Item {
     Line(String),
     Element(String),
@@ -462,6 +468,7 @@ impl Item {
     fn new(publication: Publication) -> Result<Self, PublishError> {
         Ok(match publication {
             Publication::Event(mut event) => {
+                // Before the first attempt: a repeat must have the same id.
                 event.id.get_or_insert_with(fresh_id);
                 Self::Line(serde_json::to_string(&event)?)
             }
@@ -500,6 +507,7 @@ struct Batch {
 
 impl Batch {
     fn takes(&self, item: &Item) -> bool {
+        // An empty batch takes any entry: a single one may be larger than the bound.
         let Some(first) = self.items.first() else {
             return true;
         };
@@ -515,6 +523,7 @@ impl Batch {
 
     /// Returns media type and body. A feed document lists the newest entry first.
     fn encode(self) -> (&'static str, Bytes) {
+        // Room for the feed element around the entries.
         let mut body = String::with_capacity(self.bytes + 128);
         if self.items.first().is_some_and(Item::is_line) {
             for item in &self.items {
@@ -526,6 +535,7 @@ impl Batch {
         body.push_str("<feed xmlns=\"");
         body.push_str(ATOM);
         body.push_str("\">\n");
+        // The newest first: the server takes the entries of a feed document last to first.
         for item in self.items.iter().rev() {
             body.push_str(item.text());
             body.push('\n');

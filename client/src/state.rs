@@ -1,13 +1,13 @@
-//! The state folder: all that a [`Worker`](crate::Worker) remembers.
+//! The state folder: the memory of a [`Worker`](crate::Worker).
 //!
 //! Shell: the disk. One process at a time uses a folder; it holds the lock.
 //!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
-//! | `lock` | held while the folder is used; says by which process |
-//! | `bookmark` | the last entry that is done with, as [`FileBookmark`] has it, and how often the one behind it was begun |
+//! | `lock` | held while the folder is used; names the process |
+//! | `bookmark` | the last finished entry, as [`FileBookmark`] has it, and the attempts at the one behind it |
 //! | `parked/` | entries set aside, one a file |
-//! | `record.ndjson` | what was skipped, parked, retried and dropped, one line each; at 16 MiB it becomes `record.old.ndjson`, in place of the one before |
+//! | `record.ndjson` | entries skipped, parked, retried and dropped; at 16 MiB it replaces `record.old.ndjson` |
 //! | `succeeded` | empty; its time is when the consumer last finished an entry, or found nothing newer |
 
 use std::{
@@ -35,38 +35,38 @@ pub mod parked;
 
 use parked::{NewlyParked, Parked, Parking};
 
-/// What every state folder has from its beginning.
+/// Folder within every state folder, from its first use. It marks the state folder as one.
 const MARK: &str = "parked";
 
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// Another process uses it.
+    /// Another process uses the folder.
     #[error("{} is used by another process ({holder})", folder.display())]
     Locked {
-        /// The folder.
+        /// Path of the state folder.
         folder: PathBuf,
-        /// What the other process says of itself.
+        /// Text of its lock file: the other process and its id.
         holder: String,
     },
-    /// It holds no state, and something else: a mistyped path is no place for state.
+    /// The folder holds no state, but something else: a mistyped path is no place for state.
     #[error(
         "{} holds no state, but {found:?}: give a folder that is empty or does not exist yet",
         folder.display()
     )]
     Foreign {
-        /// The folder.
+        /// Path of the state folder.
         folder: PathBuf,
-        /// The name of one thing in it.
+        /// Name of one file or folder in it.
         found: String,
     },
-    /// It cannot be read or written.
+    /// The folder cannot be read or written.
     #[error("the state cannot be kept in {}", folder.display())]
     Io {
-        /// The folder.
+        /// Path of the state folder.
         folder: PathBuf,
-        /// Why.
+        /// Error of the file system.
         source: io::Error,
     },
 }
@@ -124,6 +124,7 @@ impl StateFolder {
                 shared: Arc::new(Mutex::new(shared)),
             }),
             Ok(None) => {
+                // Only for the message: the other process may not have written it yet.
                 let holder = fs::read_to_string(folder.join("lock")).unwrap_or_default();
                 let holder = holder.trim().into();
                 Err(StateError::Locked { folder, holder })
@@ -147,7 +148,7 @@ impl StateFolder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // What is shared is files; they are whole even if somebody panicked meanwhile.
+        // The files are whole even if a thread panicked while it held this lock.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,31 +157,32 @@ impl StateFolder {
         StateError::Io { folder, source }
     }
 
-    /// Does something with the files, and says which folder it is if that fails.
+    /// Runs `work` on the files, under the lock. An error names the folder.
     fn with<T>(&self, work: impl FnOnce(&mut Shared) -> io::Result<T>) -> Result<T, StateError> {
         let done = work(&mut self.lock());
         done.map_err(|source| self.failed(source))
     }
 
-    /// Returns how often the entry behind the bookmark was begun, if it was.
+    /// Returns the attempt at the entry behind the bookmark, if one was begun.
     pub(crate) fn attempt(&self) -> Result<Option<Attempt>, StateError> {
         self.with(|shared| shared.bookmark.attempt())
     }
 
-    /// Counts, durably, that an entry is begun; everything up to `bookmark` is done with.
+    /// Counts an attempt that begins, durably; everything up to `bookmark` is done with.
     pub(crate) fn begin(&self, bookmark: Bookmark, attempt: Attempt) -> Result<(), StateError> {
         let attempt = Some(attempt);
         let place = Place { bookmark, attempt };
         self.with(|shared| shared.bookmark.save_place(place))
     }
 
-    /// Notes that all goes well, at most once in some seconds.
+    /// Marks a success, at most once in [`SUCCESS_SECONDS`].
     fn note_success(&self) -> io::Result<()> {
         let mut shared = self.lock();
         let now = SystemTime::now();
         let age = shared
             .succeeded
             .and_then(|last| now.duration_since(last).ok());
+        // Monitoring needs no exact time, so most entries cost no file operation here.
         if age.is_some_and(|age| age.as_secs() < SUCCESS_SECONDS) {
             return Ok(());
         }
@@ -205,12 +207,12 @@ impl StateFolder {
         self.lock().parking.len()
     }
 
-    /// Whether an entry is set aside that has this key.
+    /// Returns whether an entry with this key is parked.
     pub(crate) fn holds_key(&self, key: &str) -> bool {
         self.lock().parking.holds_key(key)
     }
 
-    /// Whether this entry was set aside last.
+    /// Returns whether this entry was parked last.
     pub(crate) fn was_parked_last(&self, delivery: &Delivery) -> Result<bool, StateError> {
         let last = self.with(|shared| shared.parking.last())?;
         Ok(last.is_some_and(|last| last.is_of(delivery)))
@@ -223,7 +225,7 @@ impl StateFolder {
         } else {
             What::Parked
         };
-        // First the record: what is set aside twice after a crash stands in it twice, and never not at all.
+        // The record first: after a crash an entry may stand in it twice, but never not at all.
         self.record(what, parked.delivery, parked.attempts, parked.error)?;
         self.with(|shared| shared.parking.add(parked))
     }
@@ -238,7 +240,7 @@ impl StateFolder {
         self.with(|shared| shared.parking.read(number))
     }
 
-    /// Notes, durably, what became of an entry.
+    /// Adds the outcome of an entry to the record, durably.
     pub(crate) fn record(
         &self,
         what: What,
@@ -257,12 +259,12 @@ impl StateFolder {
         append_line(&self.folder, &line).map_err(|source| self.failed(source))
     }
 
-    /// Replaces what is kept of a parked entry.
+    /// Replaces the file of a parked entry.
     pub(crate) fn update(&self, parked: &Parked) -> Result<(), StateError> {
         self.with(|shared| shared.parking.update(parked))
     }
 
-    /// Forgets a parked entry.
+    /// Removes the file of a parked entry.
     pub(crate) fn unpark(&self, number: u64) -> Result<(), StateError> {
         self.with(|shared| shared.parking.remove(number))
     }
@@ -274,6 +276,7 @@ impl Shared {
         fs::create_dir_all(folder.join(MARK))?;
         let path = folder.join("lock");
         let mut options = OpenOptions::new();
+        // Not truncated: the text is another process's until the lock is held.
         let mut lock = options
             .create(true)
             .truncate(false)
@@ -296,8 +299,8 @@ impl Shared {
         Ok(Some(shared))
     }
 
-    /// Finishes what a process has begun that ended between setting an entry aside and remembering that it is
-    /// done with: else the entry would come again after it was retried or dropped.
+    /// Finishes the work of a process that ended after it parked an entry and before the entry was noted as done:
+    /// else the entry would come again after it was retried or dropped.
     fn settle(&mut self) -> io::Result<()> {
         let (Some(attempt), Some(last)) = (self.bookmark.attempt()?, self.parking.last()?) else {
             return Ok(());
@@ -316,28 +319,30 @@ impl BookmarkStore for StateFolder {
 
     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
         self.lock().bookmark.save(bookmark)?;
+        // `note_success` takes the lock again, so it is not held here any more.
         self.note_success()
     }
 
     fn begin(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        // Nothing is handled yet, so this marks no success.
         self.lock().bookmark.save(bookmark)
     }
 
     fn caught_up(&mut self) {
-        // A disk that takes no files will say so when something must be kept.
+        // A disk that fails is reported by the next write that matters.
         let _noted = self.note_success().is_ok();
     }
 }
 
-/// What became of an entry.
+/// Outcome of an entry, as the record has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum What {
     Skipped,
     Parked,
-    /// Set aside behind another.
+    /// Set aside behind another of the same key.
     Waits,
-    /// Handled after all.
+    /// Handled by a retry, after it was parked.
     Retried,
     Dropped,
 }
@@ -355,11 +360,12 @@ struct Line<'a> {
     why: Option<&'a str>,
 }
 
-/// Adds a line to the record, durably. A record that has grown long is put aside, in place of the one that
-/// was put aside before.
+/// Adds a line to the record, durably. A record that has grown long is put aside, in place of the one that was put
+/// aside before.
 fn append_line(folder: &Path, line: &Line<'_>) -> io::Result<()> {
     let path = folder.join("record.ndjson");
     let length = fs::metadata(&path).map_or(0, |found| found.len());
+    // Renamed, and not cut: at any moment the newest lines are whole under one of the names.
     if length > RECORD_BYTES_MAX {
         fs::rename(&path, folder.join("record.old.ndjson"))?;
     }

@@ -1,8 +1,7 @@
 //! The seam to HTTP: one request, one answer.
 //!
-//! Pure: the trait and its types. An embedder or a test can bring another transport; proxies,
-//! connection pools, TLS and content codings are its job. Redirects are not: who may see a token is
-//! decided above it.
+//! Pure: the trait and its types. An embedder or a test can bring another transport; proxies, connection pools, TLS
+//! and content codings are its job. Redirects are not: the layer above decides where a token may go.
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
@@ -13,12 +12,12 @@ use url::Url;
 #[cfg(feature = "reqwest")]
 pub mod with_reqwest;
 
-/// A request.
+/// A request, with its whole body.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// `GET` or `POST`.
+    /// Method of the request: read, publish or create.
     pub method: Method,
-    /// Where to.
+    /// URL that the request goes to.
     pub url: Url,
     /// Header fields; names in lower case.
     pub headers: Vec<(&'static str, String)>,
@@ -28,21 +27,21 @@ pub struct Request {
     pub answer_bytes_max: usize,
 }
 
-/// The methods we use.
+/// Methods that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Read.
+    /// Reads a document, an index block or a list.
     Get,
-    /// Publish.
+    /// Publishes a batch of entries.
     Post,
-    /// Create.
+    /// Creates a feed with an id.
     Put,
 }
 
 /// An answer, complete and decoded.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The status code.
+    /// Status code, be it of a redirect or an error.
     pub status: u16,
     /// Header fields; names in lower case.
     pub headers: Vec<(String, String)>,
@@ -58,20 +57,21 @@ impl Answer {
 
     /// Returns all header fields of this name, given in lower case.
     pub fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
+        // Both are in lower case, so the comparison is exact.
         let named = self.headers.iter().filter(move |(field, _)| field == name);
         named.map(|(_, value)| value.as_str())
     }
 }
 
-/// Why there is no answer.
+/// Failure to get an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{detail}")]
 pub struct TransportError {
-    /// What went wrong, lower case, without a period.
+    /// Message, lower case, without a period.
     pub detail: String,
     /// Whether the same request may succeed later.
     pub transient: bool,
-    /// What was underneath.
+    /// Error of the HTTP library or the network, if there is one.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -157,7 +157,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Returns the ready-made transport.
+/// Returns the default transport, which is over reqwest.
 ///
 /// # Errors
 ///
@@ -167,7 +167,7 @@ pub fn ready_made(timeouts: Timeouts) -> Result<Arc<dyn Transport>, TransportErr
     Ok(Arc::new(with_reqwest::ReqwestTransport::new(timeouts)?))
 }
 
-/// There is no ready-made transport without the feature `reqwest`.
+/// Without the feature `reqwest` there is no default transport.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Many feeds followed at once, at the price of a few requests.
 //!
-//! Shell: tasks, timers, the state folder. Whose turn it is is decided by [`simplefeed_core::watch`]: feeds that
-//! announce a SUP document are looked at when that tells of them, all others now and then.
+//! Shell: tasks, timers, the state folder. [`simplefeed_core::watch`] decides which feed is due: one with a SUP
+//! document when that document lists an update, any other at an interval.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -42,32 +42,32 @@ use book::{Book, Note};
 use builder::Options;
 pub use builder::WatchBuilder;
 
-/// Entries that are read before anybody takes them.
+/// Capacity of the channel from looks to the caller, in events: bounds the entries read ahead.
 const AHEAD: usize = 256;
-/// Looks that wait for their turn.
+/// Most looks that wait for their turn at the same time.
 const WAITING_MAX: usize = 4_096;
 const IN_ORDER: &str = "numbers are in the order of the feeds";
-/// How old what is remembered of feeds without news may get.
+/// Longest time between two saves of the state of feeds without news.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Something that a [`FeedWatcher`] came upon.
+/// Item that [`FeedWatcher::next`] returns.
 #[derive(Clone, Debug)]
 pub enum Watched {
-    /// A new entry.
+    /// New entry of one of the feeds.
     Entry(WatchedEntry),
     /// Gap in a feed: the remembered entries have left it, and some between may be lost. The watcher goes on from the
     /// oldest entry left.
     Gap {
-        /// Its URL.
+        /// URL of the feed, without name and password.
         url: Arc<str>,
         /// The missing entry or document.
         error: Arc<ConsumerError>,
     },
-    /// A feed or a SUP document that could not be read. It will be tried again.
+    /// Failed look at a feed, or failed request for a SUP document. It will be tried again.
     Trouble {
-        /// Its URL.
+        /// URL of the feed or the SUP document.
         url: Arc<str>,
-        /// Why.
+        /// Error of the look or the request.
         error: Arc<ConsumerError>,
     },
 }
@@ -75,12 +75,12 @@ pub enum Watched {
 /// A new entry of one of the feeds that are watched.
 #[derive(Clone, Debug)]
 pub struct WatchedEntry {
-    /// The URL of the feed, as it was given.
+    /// URL of the feed as given to the builder, without name and password.
     pub feed: Arc<str>,
-    /// The entry.
+    /// The entry with its position, bytes and bookmark.
     pub delivery: Delivery,
     number: FeedNumber,
-    /// Which look at the feed has found it.
+    /// Number of the look that found the entry. Acceptance of an earlier look's entry has no effect.
     look: u64,
 }
 
@@ -88,24 +88,24 @@ pub struct WatchedEntry {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// A feed cannot be read, whatever happens.
+    /// A feed's URL is invalid, or there is no transport.
     #[error(transparent)]
     Consumer(#[from] ConsumerError),
     /// The state folder cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There are none, or too many.
+    /// The list of feeds is empty or too long.
     #[error("{count} feeds cannot be watched: at least 1 and at most {WATCHED_FEEDS_MAX} can")]
     Count {
-        /// How many there are.
+        /// Number of feeds given to the builder.
         count: usize,
     },
-    /// One token is not for several servers.
+    /// A token is set, and the feeds are at several origins.
     #[error(
         "the feeds are of {origins} servers, and there is one token: watch each server's apart"
     )]
     Token {
-        /// How many there are.
+        /// Number of origins of the feeds.
         origins: usize,
     },
 }
@@ -161,28 +161,28 @@ pub struct FeedWatcher {
     options: Options,
     transport: Arc<dyn Transport>,
     origins: HashSet<Origin>,
-    /// What SUP documents were when they were heard last.
+    /// URL and entity tag of each SUP document at its last fetch.
     tags: HashMap<SourceNumber, (Url, String)>,
-    /// Looks that are due, in their order, or have had a turn and are not over.
+    /// Looks that wait for a turn, in order: new ones, and those that a turn left unfinished.
     waiting: VecDeque<Turn>,
-    /// How many looks there are at each origin.
+    /// Looks in progress at each origin; an origin without any has no key.
     busy: HashMap<Origin, usize>,
     looks: JoinSet<()>,
     hearings: JoinSet<()>,
     events: mpsc::Receiver<Event>,
     tell: mpsc::Sender<Event>,
-    /// How many entries are on their way.
+    /// Entries in the channel: read, and not returned by `next` yet.
     ahead: Arc<AtomicUsize>,
     troubles: VecDeque<Watched>,
     book: Option<Book>,
-    /// What the book says of feeds that are not watched now.
+    /// Notes in the book about feeds that are not watched now.
     others: Vec<Note>,
-    /// Who it says has asked.
+    /// Digest of the token and the allowed origins, as the book has it.
     asker: String,
     saved_at: time::Instant,
-    /// The feeds of which something is to be remembered.
+    /// Feeds with state to save.
     changed: HashSet<FeedNumber>,
-    /// Up to where SUP documents were heard, as the book has it.
+    /// Instant up to which the updates of each SUP document are known, as the book has it.
     heard_until: HashMap<Url, Instant>,
 }
 
@@ -196,21 +196,21 @@ impl std::fmt::Debug for FeedWatcher {
 
 #[derive(Debug)]
 struct Feed {
-    /// Its URL, without a password.
+    /// URL without name and password, as messages and the book show it.
     url: Arc<str>,
-    /// Its URL with the password.
+    /// Full URL, if it holds a name or a password.
     given: Option<String>,
     origin: Origin,
-    /// After the last entry that was accepted.
+    /// Bookmark after the last accepted entry.
     place: Option<Bookmark>,
-    /// How many looks there were.
+    /// Number of the latest look, from 1.
     look: u64,
-    /// Whether the last one is not over.
+    /// Whether the latest look is still in progress.
     is_looked_at: bool,
-    /// How many of its entries were handed over, and up to which they were accepted.
+    /// Number of the last entry that this look handed over; `accepted` counts the same way.
     delivered: u64,
     accepted: u64,
-    /// What came of the look, as long as not all is accepted.
+    /// Result of a finished look, held back until all its entries are accepted.
     over: Option<Outcome>,
 }
 
@@ -219,9 +219,9 @@ struct Feed {
 struct Turn {
     number: FeedNumber,
     origin: Origin,
-    /// Where it stands, if it has begun.
+    /// Consumer of a look that has had a turn. It goes on where it stopped.
     consumer: Option<Box<Consumer>>,
-    /// Whether no cache may answer.
+    /// Whether the look asks for the recent document with `no-cache`.
     fresh: bool,
 }
 
@@ -252,14 +252,14 @@ impl FeedWatcher {
         WatchBuilder::new(urls.into_iter().map(Into::into).collect())
     }
 
-    /// Waits for the next entry of any feed, or for something that went wrong. The entries of one feed come
-    /// in order. A feed is not looked at again before its entries are accepted.
+    /// Waits for the next entry, gap or failure of any feed. The entries of one feed come in order. A feed is not
+    /// looked at again before its entries are accepted.
     ///
     /// Cancel safe: nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
-    /// [`WatchError::State`] if what was seen cannot be remembered.
+    /// [`WatchError::State`] if the watcher's state cannot be saved.
     pub async fn next(&mut self) -> Result<Watched, WatchError> {
         loop {
             if let Some(trouble) = self.troubles.pop_front() {
@@ -269,16 +269,18 @@ impl FeedWatcher {
             let save_at = self.saved_at + SAVE_EVERY;
             let wakes = due.map_or(save_at, |due| due.min(save_at));
             tokio::select! {
+                // `biased`: entries that are ready go first, so the channel drains before new looks fill it.
                 biased;
                 event = self.events.recv() => {
                     if let Some(entry) = event.and_then(|event| self.take(event)) {
                         return Ok(Watched::Entry(entry));
                     }
                 }
-                // Whatever ends makes room.
+                // A task that ended makes room for the next look or request.
                 Some(ended) = self.looks.join_next() => bear(ended),
                 Some(ended) = self.hearings.join_next() => bear(ended),
                 () = time::sleep_until(wakes) => {
+                    // Feeds without news never pass `accept`, so a timer saves their state.
                     if time::Instant::now() >= save_at {
                         self.remember()?;
                     }
@@ -287,9 +289,10 @@ impl FeedWatcher {
         }
     }
 
-    /// Returns how many entries were read that [`next`](Self::next) has not returned yet: a good time to
-    /// accept is when it is 0.
+    /// Returns the number of entries read that [`next`](Self::next) has not returned yet. At 0 is a good time to
+    /// accept.
     pub fn ready(&self) -> usize {
+        // A hint for callers: no other memory depends on it.
         self.ahead.load(Ordering::Relaxed)
     }
 
@@ -307,11 +310,11 @@ impl FeedWatcher {
         &mut self,
         entries: impl IntoIterator<Item = &'a WatchedEntry>,
     ) -> Result<(), WatchError> {
-        // The last of each feed: a bookmark of each entry would cost as much as all before it.
+        // One bookmark per feed, after its last entry: each costs as much as all entries before it.
         let mut last = HashMap::new();
         for entry in entries {
             let feed = self.feed_mut(entry.number);
-            // Any other was accepted before.
+            // An entry of an earlier look, or before an accepted one, was accepted already.
             if entry.look == feed.look && entry.delivery.number > feed.accepted {
                 feed.accepted = entry.delivery.number;
                 last.insert(entry.number, &entry.delivery);
@@ -322,11 +325,11 @@ impl FeedWatcher {
             self.changed.insert(number);
             self.end_look(number);
         }
+        // One write for all feeds: each write waits for the disk.
         self.remember()
     }
 
-    /// Remembers what was found out about feeds without news: every five seconds this is done anyway.
-    /// Durable when it returns.
+    /// Saves the state of feeds without news, as a timer does every five seconds anyway. Durable when it returns.
     ///
     /// # Errors
     ///
@@ -336,13 +339,14 @@ impl FeedWatcher {
         self.remember()
     }
 
-    /// Returns what was done so far.
+    /// Returns the counts of looks, SUP documents and gaps so far.
     pub fn tally(&self) -> Tally {
         self.watch.tally()
     }
 
-    /// Starts what is due, as far as there is room. Returns when something is.
+    /// Starts due looks and requests, as far as there is room. Returns the time at which the next one is due.
     fn begin_what_is_due(&mut self) -> Option<time::Instant> {
+        // Ended tasks first: until they are joined, they count towards the limits below.
         while let Some(ended) = self.looks.try_join_next() {
             bear(ended);
         }
@@ -351,7 +355,7 @@ impl FeedWatcher {
         }
         let now = self.began.elapsed();
         let mut due: Option<Duration> = None;
-        // Apart, so that feeds that answer slowly delay no document.
+        // A limit of their own: feeds that answer slowly must not delay SUP documents.
         while self.hearings.len() < HEARD_TOGETHER_MAX {
             match self.watch.next_document(now) {
                 Next::Hear {
@@ -366,7 +370,7 @@ impl FeedWatcher {
                 }
             }
         }
-        // In the order in which they are due, so that feeds that answer slowly let others have their turn.
+        // In the order in which they are due, so that slow feeds let others have their turn.
         while self.waiting.len() < WAITING_MAX {
             match self.watch.next_feed(now) {
                 Next::Look { feed, fresh } => self.wait_for_turn(feed, fresh),
@@ -404,6 +408,7 @@ impl FeedWatcher {
             let looks = self.busy.get(&turn.origin);
             looks.is_none_or(|looks| *looks < WATCHED_PER_ORIGIN_MAX)
         };
+        // Not always the head of the queue: one slow origin would hold up all others.
         let first = self.waiting.iter().position(is_free)?;
         let turn = self.waiting.remove(first)?;
         *self.busy.entry(turn.origin.clone()).or_default() += 1;
@@ -421,6 +426,7 @@ impl FeedWatcher {
             Some(consumer) => Ok(consumer),
             None => self.begin_look(number, fresh),
         };
+        // A feed with a long archive gives way to others after one turn.
         let deadline = time::Instant::now() + self.options.turn();
         let (tell, ahead) = (self.tell.clone(), Arc::clone(&self.ahead));
         self.looks.spawn(async move {
@@ -428,7 +434,7 @@ impl FeedWatcher {
                 Ok(consumer) => read(number, consumer, &tell, &ahead, deadline).await,
                 Err(error) => Event::Looked(number, failed_with(false, &error), Some(error)),
             };
-            // Nobody listens any more if it fails.
+            // Sending fails only once the watcher is dropped.
             drop(tell.send(event).await);
         });
     }
@@ -451,11 +457,12 @@ impl FeedWatcher {
         Ok(Box::new(consumer.looking_once(fresh)))
     }
 
-    /// Lets another feed of the same origin have its turn.
+    /// Frees a place at the feed's origin for another feed.
     fn end_turn(&mut self, number: FeedNumber) {
         let origin = self.feed_mut(number).origin.clone();
         if let Some(looks) = self.busy.get_mut(&origin) {
             *looks -= 1;
+            // A million feeds may have as many origins, so unused ones leave the map.
             if *looks == 0 {
                 self.busy.remove(&origin);
             }
@@ -463,9 +470,11 @@ impl FeedWatcher {
     }
 
     fn hear(&mut self, source: SourceNumber, document: &Url, url: Url, fresh: bool) {
+        // The token is for the feeds' origin; a SUP document may be elsewhere.
         let is_of_feeds = self.origins.contains(&document.origin());
         let fetcher = self.options.fetcher(document, is_of_feeds, &self.transport);
         let known = self.tags.get(&source);
+        // A tag belongs to one URL: another window of the same source is another document.
         let known = known
             .filter(|(of, _)| *of == url)
             .map(|(_, tag)| tag.clone());
@@ -476,7 +485,7 @@ impl FeedWatcher {
         });
     }
 
-    /// Takes what a task tells. Returns an entry to hand over.
+    /// Handles the event of a task. Returns the entry to hand over, if it is one.
     fn take(&mut self, event: Event) -> Option<WatchedEntry> {
         match event {
             Event::Entry(number, delivery) => {
@@ -497,6 +506,7 @@ impl FeedWatcher {
                     number,
                     origin,
                     consumer: Some(consumer),
+                    // Without effect: the consumer has its setting since the first turn.
                     fresh: false,
                 });
             }
@@ -535,6 +545,7 @@ impl FeedWatcher {
                 Heard::Document(document)
             }
             Err(error) => {
+                // The next request is unconditional, so it fetches the document even if its tag is the same.
                 self.tags.remove(&source);
                 let retry_after = error.retry_after();
                 self.troubles
@@ -547,13 +558,13 @@ impl FeedWatcher {
 
     fn keep_tag(&mut self, source: SourceNumber, url: Url, tag: String) {
         if self.tags.len() > self.feeds.len() {
-            // Most are of documents that nobody announces any more.
+            // More tags than feeds: most belong to documents that no feed announces any more.
             self.tags.clear();
         }
         self.tags.insert(source, (url, tag));
     }
 
-    /// Ends a look once everything that came of it is accepted.
+    /// Ends a look once all its entries are accepted.
     fn end_look(&mut self, number: FeedNumber) {
         let now = self.began.elapsed();
         let feed = self.feed_mut(number);
@@ -562,6 +573,7 @@ impl FeedWatcher {
         };
         let Outcome { looked, place } = outcome;
         feed.is_looked_at = false;
+        // A failed look has no place: the last accepted one stays.
         if place.is_some() {
             feed.place = place;
         }
@@ -569,34 +581,36 @@ impl FeedWatcher {
         self.watch.looked(number, now, looked);
     }
 
-    /// Remembers everything that has changed since this was done last, durably: feeds first, and then up to
-    /// where the documents were heard that told of them.
+    /// Saves all changes since the last save, durably: feeds first, then the progress through SUP documents.
     fn remember(&mut self) -> Result<(), WatchError> {
-        // A disk that fails is not asked again at once.
+        // Set before the write: a disk that fails is not asked again at once.
         self.saved_at = time::Instant::now();
         self.changed.extend(self.watch.take_changed());
         let changed = self.changed.iter().map(|number| self.note_of(*number));
         let mut notes: Vec<Note> = changed.collect();
-        // First those that must be looked at: an end in the middle leaves them so.
+        // Feeds that need a look come first: a crash in mid-write must not make them wait for an update.
         notes.sort_by_key(Note::is_told);
         let heard_until: HashMap<Url, Instant> = self
             .watch
             .heard_until()
             .map(|(url, updated)| (url.clone(), updated))
             .collect();
+        // Behind the feeds: updates count as known only once the feeds that had them are noted.
         for (url, updated) in &heard_until {
             if self.heard_until.get(url) != Some(updated) {
                 notes.push(Note::heard(url, *updated));
             }
         }
         self.note(&notes)?;
+        // Only after the write: a failed one leaves everything to the next attempt.
         self.changed.clear();
         self.heard_until = heard_until;
         Ok(())
     }
 
-    /// Notes what there is to say.
+    /// Writes notes to the book, if there is a state folder.
     fn note(&mut self, notes: &[Note]) -> Result<(), StateError> {
+        // Taken out of `self` during the call, because the closure reads the rest.
         let Some(mut book) = self.book.take() else {
             return Ok(());
         };
@@ -619,7 +633,7 @@ impl FeedWatcher {
 
     fn note_of(&self, number: FeedNumber) -> Note {
         let feed = self.feeds.get(index(number)).expect(IN_ORDER);
-        // Whoever goes on from the middle of a look must look again.
+        // After a restart, a half-read feed needs a look, so its note omits its SUP address.
         let is_half_read = feed.is_looked_at && feed.accepted > 0;
         let told_by = self.watch.told_by(number);
         let told_by = told_by.filter(|_| feed.place.is_some() && !is_half_read);
@@ -638,7 +652,7 @@ fn trouble(url: Arc<str>, error: ConsumerError) -> Watched {
     }
 }
 
-/// Ends with a task that has failed: nobody would ever hear of its feed again.
+/// Passes the panic of a task on: its feed would never be looked at again.
 fn bear(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
@@ -669,7 +683,7 @@ fn failed_with(news: bool, error: &ConsumerError) -> Outcome {
     failed(news, !error.is_transient(), retry_after)
 }
 
-/// Reads a feed up to its end or to the end of its turn, and hands over its new entries.
+/// Reads a feed up to its end or to the end of its turn, and sends its new entries to the watcher.
 async fn read(
     number: FeedNumber,
     mut consumer: Box<Consumer>,
@@ -677,9 +691,11 @@ async fn read(
     ahead: &AtomicUsize,
     deadline: time::Instant,
 ) -> Event {
+    // An earlier turn of the same look may have delivered entries.
     let mut news = consumer.has_delivered();
     loop {
         let next = time::timeout_at(deadline, consumer.next()).await;
+        // Before the entry: the gap lies in front of it.
         if let Some(gap) = consumer.take_gap() {
             drop(tell.send(Event::Gap(number, gap.into())).await);
         }
@@ -687,7 +703,7 @@ async fn read(
             Ok(Ok(Some(delivery))) => {
                 news = true;
                 ahead.fetch_add(1, Ordering::Relaxed);
-                // Whether it is accepted is seen where it is taken.
+                // This consumer has no store: `FeedWatcher::accept` saves the caller's acceptance.
                 let is_kept = consumer.accept(&delivery).await.is_ok();
                 if !is_kept || tell.send(Event::Entry(number, delivery)).await.is_err() {
                     return Event::Looked(number, failed(news, false, None), None);
@@ -706,6 +722,7 @@ async fn read(
                 return Event::Looked(number, failed_with(news, &error), Some(error));
             }
             Err(_turn_is_over) => {
+                // A paused look may wait long, and holds no connection meanwhile.
                 consumer.pause();
                 return Event::Paused(number, consumer);
             }

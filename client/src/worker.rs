@@ -1,11 +1,11 @@
 //! The worker: a consumer that can be left alone with a handler that fails.
 //!
-//! Shell: runs the handler, and keeps in the [state folder](crate::state) what it needs to know after a
-//! crash. What becomes of an entry that fails is decided by [`Policy`].
+//! Shell: runs the handler, and keeps its state in the [state folder](crate::state) for the time after a crash.
+//! [`Policy`] decides about an entry that fails.
 //!
-//! For each entry: that it is begun is counted on the disk; the handler runs; what became of it is on the
-//! disk before the next one begins. So an entry is handled at least once, or stands in the record; one that
-//! takes the process with it is counted like any other.
+//! For each entry, in this order: its attempt is counted on the disk; the handler runs; the outcome is on the disk
+//! before the next entry begins. So an entry is handled at least once, or stands in the record. An attempt that takes
+//! the process with it is counted, too.
 
 use std::{
     any::Any,
@@ -39,13 +39,13 @@ use crate::{
     },
 };
 
-/// What a handler may fail with.
+/// Any error that a handler may return.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
 
 /// Returns the key of an entry, if it has one.
 type Key = Box<dyn Fn(&Delivery) -> Option<String> + Send>;
 
-/// What is said of an attempt that did not come to an end.
+/// Error text of an attempt that the end of the process interrupted.
 const CUT_SHORT: &str = "the process ended during it";
 
 /// Why a worker stopped.
@@ -55,29 +55,29 @@ pub enum WorkerError {
     /// The feed cannot be read on.
     #[error(transparent)]
     Consumer(#[from] ConsumerError),
-    /// What must be remembered cannot be.
+    /// The state cannot be read or saved.
     #[error(transparent)]
     State(#[from] StateError),
-    /// So many entries are set aside that something is wrong with the handler rather than with them.
+    /// Another entry is to be parked while the most allowed are: the handler is at fault rather than the entries.
     #[error("{max} entries are parked, and another one fails")]
     TooManyParked {
-        /// The bound.
+        /// Most entries that may be parked, from [`Worker::parked_max`].
         max: usize,
     },
 }
 
-/// What a run came to.
+/// Counts of one run, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The entries that the handler took.
     pub handled: u64,
-    /// Those passed over.
+    /// Entries passed over after their last attempt.
     pub skipped: u64,
-    /// Those set aside.
+    /// Entries set aside, with those that wait behind one of the same key.
     pub parked: u64,
 }
 
-/// Hands a feed's entries to a handler, one after the other, and bears its failures.
+/// Hands a feed's entries to a handler, one after the other, and treats its failures by a [`Policy`].
 ///
 /// # Examples
 ///
@@ -99,7 +99,7 @@ pub struct Tally {
 /// # Ok(()) }
 /// ```
 ///
-/// With its own patience, until Ctrl-C, and a look at what it came to:
+/// With other limits, until Ctrl-C, and with a look at the parked entries:
 ///
 /// ```no_run
 /// use std::{num::NonZeroU32, time::Duration};
@@ -143,23 +143,23 @@ pub struct Worker {
     key: Option<Key>,
     /// The place after the last entry that is done with, unless the consumer has kept it.
     done: Option<Bookmark>,
-    /// Whether the folder has it, too.
+    /// Whether the folder has `done`, too.
     done_is_kept: bool,
-    /// What a process before this one left, until the first entry comes.
+    /// Attempt of a process before this one, until the first entry comes.
     left: Option<Left>,
     /// The entry that is not done with, and how often it was begun.
     in_hand: Option<(Delivery, Attempt)>,
 }
 
-/// What a process left behind when it ended.
+/// Attempt in the state folder when the worker was built.
 struct Left(Option<Attempt>);
 
-/// What became of an entry.
+/// Outcome of one entry in this run.
 enum Outcome {
     Handled,
     Skipped,
     Parked,
-    /// It is not known yet: the worker was asked to stop.
+    /// Undecided: the worker was asked to stop.
     Stopped,
 }
 
@@ -173,7 +173,7 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Returns a worker that goes on from what a state folder remembers.
+    /// Returns a worker that goes on from the state in a folder.
     ///
     /// # Errors
     ///
@@ -195,20 +195,20 @@ impl Worker {
         })
     }
 
-    /// Says what becomes of entries that fail; by default they block.
+    /// Sets the action for entries that fail; [`Policy::Block`] by default.
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// Tries an entry so many times before it is skipped or parked; 4 by default.
+    /// Sets the number of attempts before an entry is skipped or parked; 4 by default.
     #[must_use]
     pub fn attempts(self, attempts: NonZeroU32) -> Self {
         Self { attempts, ..self }
     }
 
-    /// Gives the handler so long for one entry; 5 minutes by default. After that its future is dropped: a
-    /// handler that blocks its thread cannot be ended.
+    /// Sets the time of the handler for one entry; 5 minutes by default. After that its future is dropped: a handler
+    /// that blocks its thread cannot be ended.
     #[must_use]
     pub fn attempt_time(self, attempt_time: Duration) -> Self {
         Self {
@@ -217,13 +217,14 @@ impl Worker {
         }
     }
 
-    /// Sets at most so many entries aside; 10,000 by default.
+    /// Sets the most entries that may be parked; 10,000 by default.
     #[must_use]
     pub fn parked_max(self, parked_max: usize) -> Self {
         Self { parked_max, ..self }
     }
 
-    /// Says what the key of an entry is, for [`Policy::ParkByKey`]. Entries without a key wait for nobody.
+    /// Sets the function from an entry to its key, for [`Policy::ParkByKey`]. An entry without a key waits for no
+    /// other.
     #[must_use]
     pub fn key(self, key: impl Fn(&Delivery) -> Option<String> + Send + 'static) -> Self {
         Self {
@@ -232,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// Handles entries up to what is newest now, or for ever if the consumer follows.
+    /// Handles entries up to the newest one now, or for ever if the consumer follows.
     ///
     /// # Errors
     ///
@@ -284,8 +285,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the next entry; who follows waits for it, whatever happens meanwhile.
+    /// Returns the next entry. A consumer that follows waits for it through all transient errors.
     async fn next(&mut self) -> Result<Option<Delivery>, WorkerError> {
+        // A run that stopped or was dropped left this entry unfinished, so it goes first.
         if let Some((delivery, _)) = &self.in_hand {
             return Ok(Some(delivery.clone()));
         }
@@ -299,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// Does with an entry what is to be done, and remembers that it is done with.
+    /// Handles, skips or parks an entry, and notes that it is done with.
     async fn process(
         &mut self,
         delivery: &Delivery,
@@ -308,17 +310,19 @@ impl Worker {
     ) -> Result<Outcome, WorkerError> {
         let key = self.key_of(delivery);
         let key = key.as_deref();
+        // Before `take` empties it.
         let first = self.left.is_some();
         let attempt = match self.in_hand.take() {
             Some((_, attempt)) => attempt,
             None => tried(delivery, self.left.take()),
         };
-        // Whatever happens next, it is not forgotten.
+        // An error or a dropped future must not lose the entry: the consumer does not return it again.
         self.in_hand = Some((delivery.clone(), attempt.clone()));
-        // It was set aside, and then the process ended before that was remembered as done.
+        // A process before this one parked the entry, and ended before the entry was noted as done.
         let aside = first && self.state.was_parked_last(delivery)?;
         let outcome = if aside {
             Outcome::Parked
+        // Only before the first attempt: an entry that was begun is tried to its end.
         } else if attempt.count == 0 && key.is_some_and(|key| self.state.holds_key(key)) {
             self.park(delivery, key, None)?;
             Outcome::Parked
@@ -333,12 +337,13 @@ impl Worker {
         Ok(outcome)
     }
 
-    /// Returns the key that an entry waits for and others wait for; one whose key cannot be told has none.
+    /// Returns the key by which entries wait for each other. An entry has none if the key function panics.
     fn key_of(&self, delivery: &Delivery) -> Option<String> {
         let key = self
             .key
             .as_ref()
             .filter(|_| self.policy == Policy::ParkByKey)?;
+        // A fault in the key function must not end the worker.
         catch_unwind(AssertUnwindSafe(|| key(delivery))).unwrap_or_default()
     }
 
@@ -353,23 +358,27 @@ impl Worker {
     ) -> Result<Outcome, WorkerError> {
         let before_us = attempt.count;
         loop {
+            // Only attempts of this process: after a restart the pauses begin short again.
             let here = attempt.count.saturating_sub(before_us);
             match self.policy.after(attempt.count, here, self.attempts) {
                 Decision::Try(pause) => {
+                    // `stop` interrupts the pause, but never a handler that has begun.
                     if before(stop.as_mut(), time::sleep(pause)).await.is_none() {
                         return Ok(Outcome::Stopped);
                     }
                     attempt.count = attempt.count.saturating_add(1);
                     let done = self.done.clone();
                     let done = done.or_else(|| self.consumer.begins_after());
-                    // Why it failed before is not why it may fail now.
+                    // If the process ends now, an older error must not stand as the cause.
                     attempt.error = None;
                     self.in_hand = Some((delivery.clone(), attempt.clone()));
+                    // On the disk before the handler runs, so that an attempt that kills the process counts.
                     self.state
                         .begin(done.unwrap_or_default(), attempt.clone())?;
                     self.done_is_kept = true;
                     match run(handler, delivery, self.attempt_time).await {
                         Ok(()) => {
+                            // Only the mark for health checks: `done_with` keeps the place.
                             self.state.handled()?;
                             self.consumer.observer().handled(delivery);
                             return Ok(Outcome::Handled);
@@ -380,6 +389,7 @@ impl Worker {
                     self.consumer.observer().failed(delivery, &attempt);
                 }
                 Decision::Skip => {
+                    // Without an error, the last attempt took its process with it.
                     let why = Some(attempt.error.as_deref().unwrap_or(CUT_SHORT));
                     self.state
                         .record(What::Skipped, delivery, attempt.count, why)?;
@@ -402,6 +412,7 @@ impl Worker {
         failed: Option<&Attempt>,
     ) -> Result<(), WorkerError> {
         let max = self.parked_max;
+        // A handler that fails for every entry would fill the disk with parked ones.
         if self.state.parked_count() >= max {
             return Err(WorkerError::TooManyParked { max });
         }
@@ -417,13 +428,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Remembers that an entry is done with: at once if nothing follows soon, or where doing it again would
-    /// show; else together with the beginning of the next one.
+    /// Notes that an entry is done with: at once if no other is ready, or if a repeat would show in the record; else
+    /// together with the attempt at the next one.
     async fn done_with(
         &mut self,
         delivery: &Delivery,
         outcome: &Outcome,
     ) -> Result<(), WorkerError> {
+        // A handled entry needs no write of its own while others are ready: the next attempt saves its place.
         if self.consumer.ready() == 0 || !matches!(outcome, Outcome::Handled) {
             self.consumer.accept(delivery).await?;
             self.done = None;
@@ -435,7 +447,7 @@ impl Worker {
     }
 }
 
-/// Returns how often an entry was tried, as far as a process before this one has left it.
+/// Returns the attempt that a process before this one left at this entry, or else a new one.
 fn tried(delivery: &Delivery, left: Option<Left>) -> Attempt {
     let left = left.and_then(|Left(attempt)| attempt);
     let same = |left: &Attempt| left.entry == delivery.id() && left.position == delivery.position();
@@ -447,11 +459,12 @@ fn tried(delivery: &Delivery, left: Option<Left>) -> Attempt {
     })
 }
 
-/// Waits for something, unless it is time to stop.
+/// Waits for `work`. Returns `None` once `stop` is ready.
 async fn before<T>(
     stop: Pin<&mut impl FusedFuture<Output = ()>>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
+    // `stop` has fired: a fused future that is polled again stays pending for ever.
     if stop.is_terminated() {
         return None;
     }
@@ -461,12 +474,13 @@ async fn before<T>(
     }
 }
 
-/// Runs the handler once; says why it failed.
+/// Runs the handler once. Returns the error text of a failure.
 async fn run(
     handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
     delivery: &Delivery,
     limit: Duration,
 ) -> Result<(), String> {
+    // A panic is a failure of this entry, and no reason to end the worker.
     let handled = AssertUnwindSafe(async { handler(delivery).await }).catch_unwind();
     match time::timeout(limit, handled).await {
         Ok(Ok(Ok(()))) => Ok(()),
@@ -476,7 +490,7 @@ async fn run(
     }
 }
 
-/// Returns what an error says, and its causes.
+/// Returns the text of an error and of its causes.
 fn told(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -488,25 +502,26 @@ fn told(error: &(dyn Error + 'static)) -> String {
 }
 
 fn said(panic: &(dyn Any + Send)) -> &str {
+    // `panic!` holds a `String` if it formats arguments, and else a `&str`.
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("without words")
 }
 
-/// What came of trying parked entries again.
+/// Counts of one pass over the parked entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retried {
-    /// Those that the handler took; they are parked no more.
+    /// Entries that the handler took. They are parked no more.
     pub handled: u64,
-    /// Those that failed again.
+    /// Entries that failed again. They stay parked.
     pub failed: u64,
-    /// Those that were wanted and not tried, because one before them has the same key.
+    /// Entries that were wanted and not tried, because one before them has the same key.
     pub waiting: u64,
 }
 
-/// Hands parked entries to a handler once more, oldest first: those that are `wanted`, and of each key none
-/// while one before it is left. What it takes is parked no more.
+/// Hands parked entries to a handler once more, oldest first: those that are `wanted`, and of each key none while one
+/// before it is left. An entry that the handler takes is parked no more.
 ///
 /// # Errors
 ///
@@ -541,6 +556,7 @@ pub async fn retry(
     let mut retried = Retried::default();
     let mut held: HashSet<String> = HashSet::new();
     for number in state.parked_numbers() {
+        // The numbers are from before: a clone of the folder may have dropped the entry since.
         let Some(mut parked) = state.read_parked(number)? else {
             continue;
         };
@@ -558,12 +574,13 @@ pub async fn retry(
             (true, false) => retried.failed += 1,
             (false, _) => {}
         }
+        // It stays in the folder, so later entries of its key must wait.
         held.extend(parked.key);
     }
     Ok(retried)
 }
 
-/// Tries a parked entry once; returns whether the handler took it.
+/// Tries a parked entry once. Returns whether the handler took it.
 async fn try_again(
     state: &StateFolder,
     parked: &mut Parked,
@@ -572,11 +589,13 @@ async fn try_again(
     handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
 ) -> Result<bool, StateError> {
     let delivery = parked.delivery();
+    // On the disk before the handler runs, so that an attempt that kills the process counts.
     parked.attempts = parked.attempts.saturating_add(1);
     parked.waits = false;
     parked.error = None;
     state.update(parked)?;
     let Err(error) = run(handler, &delivery, attempt_time).await else {
+        // The record first: a crash before the removal repeats the entry, and loses nothing.
         state.record(What::Retried, &delivery, parked.attempts, None)?;
         state.unpark(parked.number)?;
         observer.handled(&delivery);
@@ -594,13 +613,14 @@ async fn try_again(
     Ok(false)
 }
 
-/// Forgets a parked entry that shall never be handled; the record says why.
+/// Forgets a parked entry that shall never be handled. The record keeps the reason.
 ///
 /// # Errors
 ///
 /// See [`StateError`].
 pub fn drop_parked(state: &StateFolder, parked: &Parked, reason: &str) -> Result<(), StateError> {
     let delivery = parked.delivery();
+    // The record first: no entry goes without a trace.
     state.record(What::Dropped, &delivery, parked.attempts, Some(reason))?;
     state.unpark(parked.number)
 }

@@ -26,7 +26,7 @@ use crate::{
     token::TokenArgs,
 };
 
-/// How long a batch waits for more.
+/// Longest wait of a batch for another event.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// Publish NDJSON events, or Atom entries, to a feed
@@ -56,6 +56,7 @@ async fn append_all(
     let mut input = open(file)?;
     let (first, line) = first_byte(&mut input)?;
     if first == Some(b'<') {
+        // As a whole: a feed document lists its newest entry first.
         let mut text = vec![];
         input
             .read_to_end(&mut text)
@@ -67,7 +68,7 @@ async fn append_all(
     append_events(publisher, input, line, report).await
 }
 
-/// Publishes entries, and prints what became of each.
+/// Publishes entries, and prints the result of each.
 pub(crate) async fn publish(
     publisher: &Publisher,
     entries: impl IntoIterator<Item = Publication>,
@@ -82,7 +83,7 @@ pub(crate) async fn publish(
             }
         })
         .await;
-    // A refusal comes first: that it could not be printed must not hide it.
+    // A refusal goes first: a report that cannot be printed must not hide it.
     published?;
     told
 }
@@ -93,12 +94,14 @@ async fn append_events(
     first: u64,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    // About one batch ahead: a large file must not be read into memory.
     let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
     // A thread of its own, because reading a pipe blocks and the batch must close meanwhile.
     let reader = std::thread::spawn(move || read_events(input, first, &sender));
     let (mut batch, mut lines) = (vec![], vec![]);
     let mut bytes = 0;
     loop {
+        // An empty batch may wait for ever; a begun one closes after a quiet moment.
         let next = if batch.is_empty() {
             Ok(events.recv().await)
         } else {
@@ -123,6 +126,7 @@ async fn append_events(
             break;
         }
     }
+    // Only now: a fault in the input must not hold back the events before it.
     match reader.join() {
         Ok(read) => read,
         Err(_) => anyhow::bail!("reading the input failed"),
@@ -196,7 +200,7 @@ fn first_byte(input: &mut Input) -> anyhow::Result<(Option<u8>, u64)> {
             .take_while(|byte| byte.is_ascii_whitespace())
             .count();
         let buffered_bytes = buffered.len();
-        // A byte order mark says nothing about what follows it; Atom begins behind it.
+        // A byte order mark may stand before Atom, and before anything else.
         let rest = buffered.get(blank..).unwrap_or_default();
         if let Some(first) = rest
             .strip_prefix(b"\xef\xbb\xbf")
@@ -216,19 +220,19 @@ fn first_byte(input: &mut Input) -> anyhow::Result<(Option<u8>, u64)> {
     }
 }
 
-/// Returns how many of the first `length` bytes end a line.
+/// Returns the number of line ends in the first `length` bytes.
 fn lines_in(bytes: &[u8], length: usize) -> u64 {
     let ends = bytes.iter().take(length).filter(|byte| **byte == b'\n');
     u64::try_from(ends.count()).unwrap_or(0)
 }
 
-/// What was published.
+/// Counts of published entries, and the report of each on stdout.
 pub(crate) struct Report {
     pub(crate) entries: usize,
     appended: u64,
     duplicates: u64,
     bar: indicatif::ProgressBar,
-    /// Whether stdout is closed.
+    /// Whether the reader of stdout has closed it.
     is_unread: bool,
 }
 
@@ -260,7 +264,7 @@ impl Report {
         }
     }
 
-    /// Prints what became of a batch: `appended|duplicate TAB position TAB id`.
+    /// Prints the results of a batch: `appended|duplicate TAB position TAB id`.
     fn add(&mut self, published: &[Published]) -> anyhow::Result<()> {
         let mut out = vec![];
         for entry in published {

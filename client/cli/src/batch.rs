@@ -1,4 +1,4 @@
-//! `--exec --batch`: a command for so many entries at a time, all of them on its stdin.
+//! `--exec --batch`: a command for many entries at a time, all of them on its stdin.
 //!
 //! Shell: processes and signals. The bookmark moves behind a batch after the command exits with 0. A kill at any
 //! moment repeats entries and loses none.
@@ -31,18 +31,19 @@ struct Batch {
     input: Vec<u8>,
     entries: usize,
     first: String,
-    /// The last entry of the batch, or behind it: one that cannot be printed.
+    /// Last entry of the batch, or one behind it that cannot be printed.
     last: Option<Delivery>,
-    /// Why there is nothing behind it for now.
+    /// End of the feed, or error, behind the batch.
     ended: Option<Result<(), ConsumerError>>,
 }
 
 impl Batches {
-    /// Runs to the end of the feed, for ever if it follows, or until it is asked to end. Returns the exit code.
+    /// Runs to the end of the feed, for ever if it follows, or until a signal. Returns the exit code.
     pub(crate) async fn run(mut self, ends: &mut Ends) -> anyhow::Result<u8> {
         let mut skipped = 0_u64;
         loop {
             let batch = tokio::select! {
+                // Entries of a dropped batch are not accepted, and come again.
                 batch = self.gather(&mut skipped) => batch,
                 code = ends.told() => return Ok(code),
             };
@@ -51,9 +52,11 @@ impl Batches {
             {
                 return Ok(code);
             }
+            // Only behind the command's success: a crash before this repeats the batch.
             if let Some(last) = &batch.last {
                 self.consumer.accept(last).await?;
             }
+            // Behind the hand-over: the entries in front of an error are sound.
             match batch.ended {
                 None => {}
                 Some(Ok(())) if skipped > 0 => return Ok(exit::PARTIAL),
@@ -63,16 +66,18 @@ impl Batches {
                 }
                 Some(Err(error)) => return Err(error.into()),
             }
+            // A signal may have come where none of the waits listened.
             if let Some(code) = ends.was_told().await {
                 return Ok(code);
             }
         }
     }
 
-    /// Reads entries until there are enough, or none comes for a while.
+    /// Reads entries until the batch is full, or none comes for a while.
     async fn gather(&mut self, skipped: &mut u64) -> Batch {
         let mut batch = Batch::default();
         while batch.entries < self.size {
+            // The first entry may be long in coming; those behind it must not hold it back.
             let next = if batch.last.is_none() {
                 Ok(self.consumer.next().await)
             } else {
@@ -99,7 +104,7 @@ impl Batches {
         batch
     }
 
-    /// Runs the command until it succeeds. Returns an exit code if it is asked to end before.
+    /// Runs the command until it succeeds. Returns the exit code of a signal that ends this before.
     async fn hand_over(&self, batch: &Batch, ends: &mut Ends) -> anyhow::Result<Option<u8>> {
         let mut pause = Duration::from_secs(1);
         loop {
@@ -125,6 +130,7 @@ impl Batches {
             let Err(error) = run else {
                 return Ok(None);
             };
+            // The batch failed and is not accepted, so the next start repeats it.
             if let Some(code) = ended_by {
                 return Ok(Some(code));
             }
@@ -148,6 +154,7 @@ impl Batch {
     fn add(&mut self, delivery: &Delivery, format: Format) -> bool {
         let before = self.input.len();
         if let Err(error) = format.write(delivery, &mut self.input) {
+            // The format may have written part of the entry.
             self.input.truncate(before);
             say::skipped(delivery.id(), &error);
             return false;
@@ -160,7 +167,7 @@ impl Batch {
     }
 }
 
-/// Whether an error is about one entry, and not about where it is written to.
+/// Returns whether an error is about one entry, and not about the place it is written to.
 pub(crate) fn is_of_entry(error: &anyhow::Error) -> bool {
     error.downcast_ref::<EntryError>().is_some()
 }

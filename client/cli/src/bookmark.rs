@@ -82,7 +82,7 @@ fn show(path: &Path) -> anyhow::Result<u8> {
         say::error(&error, None, exit::NOT_FOUND);
         return Ok(exit::NOT_FOUND);
     }
-    // It is sound, so as it is: what is shown can be kept as another bookmark.
+    // Byte for byte: the output can be kept as another bookmark.
     let text = fs::read(path).context("the bookmark cannot be read")?;
     let mut out = io::stdout().lock();
     out.write_all(&text)?;
@@ -92,13 +92,14 @@ fn show(path: &Path) -> anyhow::Result<u8> {
 
 async fn set(args: SetArgs) -> anyhow::Result<u8> {
     let mut store = open(&args.file)?;
-    // A file that is no bookmark is somebody else's.
+    // A file that is no bookmark belongs to something else.
     store.load().context("the bookmark cannot be replaced")?;
     let since = match args.place.entry {
         Some(id) => Since::Entry(id),
         None if args.place.newest => Since::Newest,
         None => Since::Oldest,
     };
+    // Looked up in the feed: an entry that is not there would be a gap at the next start.
     let builder = args.source.consumer(&args.url)?.since(since);
     let place = builder.build()?.locate().await?;
     store.save(&place).context("the bookmark cannot be kept")?;

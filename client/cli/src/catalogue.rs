@@ -42,6 +42,7 @@ pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
         let catalogue: Catalogue = serde_json::from_slice(&body)
             .with_context(|| format!("{url} is not a catalogue of feeds"))?;
         for feed in &catalogue.feeds {
+            // A title is its publisher's: control characters must not reach the terminal.
             let plain = |text: &str| text.replace(char::is_control, " ");
             writeln!(
                 out,

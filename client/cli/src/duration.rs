@@ -19,6 +19,7 @@ pub(crate) fn read(text: &str) -> Option<Duration> {
         "w" => 7 * 86_400,
         _ => return None,
     };
+    // `parse` alone would take a plus sign.
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let number: u64 = number.parse().ok().filter(|_| digits)?;
     Some(Duration::from_secs(number.checked_mul(seconds)?))
@@ -36,6 +37,7 @@ pub(crate) fn shown(seconds: u64) -> String {
     let largest = UNITS.iter().position(|(unit, _)| seconds >= *unit);
     let first = largest.unwrap_or(UNITS.len() - 1);
     let (mut left, mut parts) = (seconds, vec![]);
+    // A third unit would be more than a person reads.
     for (unit, name) in UNITS.iter().skip(first).take(2) {
         let count = left / unit;
         left %= unit;

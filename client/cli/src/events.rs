@@ -34,6 +34,7 @@ impl Events {
             // JSON strings have no line ends. The server's refusal names the fault better.
             self.end(events);
         } else {
+            // Between two tokens of JSON, a line end is white space.
             self.event.push(' ');
         }
     }
@@ -69,6 +70,7 @@ impl Events {
             '\\' if self.in_string => self.escaped = true,
             '"' => self.in_string = !self.in_string,
             '{' | '[' if !self.in_string => self.depth += 1,
+            // Malformed input may close more than it opens.
             '}' | ']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }

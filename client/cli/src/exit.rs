@@ -1,4 +1,4 @@
-//! What an exit code means, and which error has which.
+//! Exit codes, and the errors that they stand for.
 //!
 //! Pure.
 
@@ -10,9 +10,9 @@ use simplefeed_client::{
 };
 use simplefeed_core::replay::WalkError;
 
-/// Everything went well.
+/// Success, also of a command that was asked to end.
 pub(crate) const OK: u8 = 0;
-/// Anything else went wrong.
+/// Any failure without a code of its own.
 pub(crate) const OTHER: u8 = 1;
 const USAGE: u8 = 2;
 /// Some entries could not be handled; they are recorded.
@@ -24,10 +24,10 @@ const GAP: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 pub(crate) const INTEGRITY: u8 = 15;
 const ANOTHER_FEED: u8 = 16;
-/// Ctrl-C.
+/// SIGINT (Ctrl-C), as shells count it: 128 and the signal's number.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A command line that clap takes and we do not.
+/// A command line that clap accepts and we do not.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
@@ -51,6 +51,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
             } => UNAUTHORIZED,
             PublishError::Refused { status: 404, .. } => NOT_FOUND,
             PublishError::Refused { status: 409, .. } => INTEGRITY,
+            // The publisher's retries are over when its error comes here.
             error if error.is_transient() => UNAVAILABLE,
             _ => OTHER,
         };
@@ -59,6 +60,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
         return match error {
             WorkerError::Consumer(error) => code_of_consumer(error),
             WorkerError::State(error) => code_of_state(error),
+            // As for skipped entries: some could not be handled.
             WorkerError::TooManyParked { .. } => PARTIAL,
             _ => OTHER,
         };
@@ -77,6 +79,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return code_of_file(error);
     }
+    // The entry is in the feed as it is, so no retry helps.
     if error.downcast_ref::<EntryError>().is_some() {
         return INTEGRITY;
     }
@@ -89,11 +92,13 @@ fn code_of_consumer(error: &ConsumerError) -> u8 {
         ConsumerError::Fetch(error) => code_of_fetch(error),
         ConsumerError::Bookmark { source, .. } => code_of_file(source),
         ConsumerError::Walk(error) => match error {
+            // Gaps are of several kinds, with one code for all.
             error if error.is_gap() => GAP,
             WalkError::AnotherFeed { .. } => ANOTHER_FEED,
             WalkError::HistoryChanged { .. }
             | WalkError::Loop { .. }
             | WalkError::Backwards { .. } => INTEGRITY,
+            // A cache or a server may recover, unlike a changed history.
             WalkError::Stale { .. } => UNAVAILABLE,
             _ => OTHER,
         },
@@ -110,10 +115,11 @@ fn code_of_state(error: &StateError) -> u8 {
     }
 }
 
-/// A bookmark that is there and says nothing is damaged.
+/// Returns the exit code of a file error. A bookmark that is there and unreadable is damaged.
 fn code_of_file(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => INTEGRITY,
+        // The error of a bookmark that another process has locked.
         io::ErrorKind::ResourceBusy => LOCKED,
         _ => OTHER,
     }
@@ -132,7 +138,7 @@ fn code_of_fetch(error: &FetchError) -> u8 {
 const HINT_URL: &str = "a URL begins with http:// or https://.";
 const HINT_TOKEN: &str = "give a token with --token-file FILE, or in $SIMPLEFEED_TOKEN.";
 
-/// Returns what the user can do about an error, where there is one thing.
+/// Returns advice about an error, where there is one thing to do.
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     match error.downcast_ref() {
         Some(PublishError::Refused { status: 405, .. }) => {
@@ -142,6 +148,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         Some(PublishError::Url { .. }) => return Some(HINT_URL),
         _ => {}
     }
+    // Commands without a consumer have the error of the fetcher itself.
     if let Some(FetchError::Unauthorized { status: 401, .. }) = error.downcast_ref() {
         return Some(HINT_TOKEN);
     }
@@ -150,6 +157,7 @@ pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
             "see `simplefeed parked list`; when the cause is mended, `simplefeed parked retry`.",
         );
     }
+    // A worker wraps the error of its consumer, which the advice is about.
     let of_worker = match error.downcast_ref() {
         Some(WorkerError::Consumer(error)) => Some(error),
         _ => None,

@@ -35,11 +35,12 @@ impl Format {
     ) -> anyhow::Result<()> {
         match self {
             Self::Ndjson => ndjson::write(delivery, Some(feed), out),
+            // The other formats have no place for the feed's URL.
             other => other.write(delivery, out),
         }
     }
 
-    /// Writes one entry.
+    /// Writes one entry of a single feed.
     pub(crate) fn write(self, delivery: &Delivery, out: &mut impl Write) -> anyhow::Result<()> {
         match self {
             Self::Ndjson => ndjson::write(delivery, None, out),

@@ -94,7 +94,7 @@ impl RulesArgs {
         }
     }
 
-    /// Checks what clap cannot.
+    /// Checks the combinations of options that clap cannot check.
     pub(crate) fn check(&self) -> Result<(), Usage> {
         match (&self.key, self.policy) {
             (None, Policy::ParkByKey) => Err(Usage("park-by-key needs --key".into())),
@@ -110,7 +110,7 @@ impl RulesArgs {
         }
     }
 
-    /// Returns how to run a command.
+    /// Returns a handler that runs a command with these rules' timeout.
     pub(crate) fn handler(&self, command: &str, format: Format) -> Handler {
         Handler::new(command.into(), format, self.attempt_timeout)
     }
@@ -134,7 +134,7 @@ fn key_of(delivery: &Delivery, place: &str) -> Option<String> {
     }
 }
 
-/// Runs a command for each entry.
+/// Runs a command for each entry, or for a batch.
 #[derive(Debug)]
 pub(crate) struct Handler {
     command: String,
@@ -160,7 +160,7 @@ impl Handler {
         self.run(&input, &variables(delivery, &event)).await
     }
 
-    /// Runs the command with this on its stdin, and these variables.
+    /// Runs the command with `input` on its stdin, and these variables.
     pub(crate) async fn run(
         &self,
         input: &[u8],
@@ -171,7 +171,7 @@ impl Handler {
             .args(["-c", &self.command])
             .stdin(Stdio::piped())
             .kill_on_drop(true)
-            // What the command starts ends with it; what is typed at the terminal is for us.
+            // Children end with the command; keys typed at the terminal reach only this process.
             .process_group(0);
         for (name, value) in variables {
             // Linux refuses longer variables (E2BIG). The value is in the entry, too.
@@ -184,12 +184,13 @@ impl Handler {
         let stdin = child.stdin.take();
         let fed = async {
             if let Some(mut stdin) = stdin {
-                // A command need not read what it is given.
+                // A command need not read its input, so a broken pipe is no failure.
                 drop(stdin.write_all(input).await);
             }
         };
         let ended = async {
             tokio::pin!(fed);
+            // The command may end before it has read everything.
             tokio::select! {
                 status = child.wait() => status,
                 () = &mut fed => child.wait().await,
@@ -208,11 +209,11 @@ impl Handler {
     }
 }
 
-/// A command and what it started; killed when dropped.
+/// Process group of a command. Dropping it kills the command and all that it started.
 struct Group(Option<Pid>);
 
 impl Group {
-    /// Lets what the command left behind live on.
+    /// Lets processes live on that the command left behind.
     fn leave(mut self) {
         self.0 = None;
     }
@@ -243,7 +244,7 @@ fn variables(delivery: &Delivery, event: &Event) -> [(&'static str, String); 4] 
     ]
 }
 
-/// Returns the type of an event's content; nothing if there is none.
+/// Returns the type of an event's content; empty if there is none.
 fn type_of(event: &Event) -> &str {
     match (&event.kind, &event.content) {
         (Some(kind), _) => kind,

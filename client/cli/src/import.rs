@@ -1,7 +1,7 @@
 //! `import`: a feed from elsewhere into a feed here, with its ids.
 //!
-//! Shell: files and the network. A live feed or archive is walked like `replay` does; files are read like
-//! `append` does. What was imported before is a duplicate, so an import that broke off is begun again.
+//! Shell: files and the network. A live feed or archive is walked as `replay` does; files are read as `append` does.
+//! Entries imported before are duplicates, so an import that broke off is begun again.
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -47,6 +47,7 @@ pub(crate) async fn import(args: ImportArgs) -> anyhow::Result<u8> {
     let publisher = args.token.publisher(&args.url)?;
     let mut import = Import::new(&publisher, args.skip_invalid);
     let outcome = import_all(&args, &mut import).await;
+    // Before the error: part of the feed may be imported.
     let (conflicts, skipped) = import.finish(outcome.is_ok());
     outcome?;
     Ok(match (conflicts, skipped) {
@@ -82,7 +83,7 @@ async fn import_feed(
     allowed: &[Url],
     import: &mut Import<'_>,
 ) -> anyhow::Result<()> {
-    // What was revised is a conflict to tell, not to pass over.
+    // A revised entry is a conflict to report, so it must not be passed over.
     let mut builder = Consumer::builder(url).since(Since::Oldest).revisions(true);
     for origin in allowed {
         builder = builder.allow_origin(origin.clone());
@@ -94,9 +95,10 @@ async fn import_feed(
     }
     let mut consumer = builder.build()?;
     while let Some(delivery) = consumer.next().await? {
+        // Before the first entry: a feed gets its id when it is created.
         import.keep_feed_id(delivery.feed()).await?;
         import.add(Publication::Atom(entry_of(&delivery)?)).await?;
-        // The bookmark moves only past what is stored.
+        // The bookmark moves only past stored entries.
         if consumer.ready() == 0 {
             import.send().await?;
             consumer.accept(&delivery).await?;
@@ -105,8 +107,8 @@ async fn import_feed(
     import.send().await
 }
 
-/// Returns an entry as it can be published. Where its references are relative, it says to what: in a
-/// feed from elsewhere, that is where the documents are.
+/// Returns an entry as it can be published. Relative references get a base: in a feed from elsewhere, the folder of
+/// its documents.
 fn entry_of(delivery: &Delivery) -> anyhow::Result<String> {
     let entry = std::str::from_utf8(delivery.raw()).context("an entry is not UTF-8")?;
     // Not the document itself: the entry moves from one to the next, and must come out the same.
@@ -124,7 +126,7 @@ fn based(entry: &str, base: Option<&Url>) -> String {
     let base = base.as_str().replace('&', "&amp;").replace('"', "&quot;");
     let based = format!("<feed xmlns=\"{ATOM}\" xml:base=\"{base}\">{entry}</feed>");
     let based = elements(&based).ok().and_then(|mut based| based.pop());
-    // What is wrong with it otherwise, the server says best.
+    // The server's refusal names any other fault best.
     based.unwrap_or_else(|| entry.into())
 }
 
@@ -151,6 +153,7 @@ async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
 
 /// Imports a feed document as it would be from its URL, which it may name; or entries one after the other.
 async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> {
+    // Only a stand-in: the feed may name its own URL.
     let place = Url::parse("file:///").context("no base")?;
     let Ok(mut feed) = Document::read(text.to_owned().into(), &place) else {
         for element in elements(text)? {
@@ -162,11 +165,13 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
         .link("self")
         .filter(|own| own.scheme() != "file")
         .cloned();
+    // Once more, because links resolve against the feed's own URL.
     if let Some(own) = &own {
         feed = Document::read(text.to_owned().into(), own)?;
     }
     import.keep_feed_id(&feed.feed).await?;
     let folder = own.and_then(|own| own.join(".").ok());
+    // From the bottom: a feed lists its newest entry first.
     for index in (0..feed.len()).rev() {
         let element = feed.stand_alone(index).unwrap_or_default();
         let element = String::from_utf8_lossy(&element);
@@ -176,12 +181,13 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Gives an event that has no id one that it gets in every run, made of the line and its number.
+/// Gives an event without an id one that is the same in every run, made of the line and its number.
 fn with_id(number: u64, line: &str) -> String {
     let event: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(line).ok();
     let Some(event) = event.filter(|event| !event.contains_key("id")) else {
         return line.into();
     };
+    // With the number, because two equal lines are two events.
     let name = format!("{number}\0{line}");
     let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).urn();
     let comma = if event.is_empty() { "" } else { "," };
@@ -222,6 +228,7 @@ impl<'p> Import<'p> {
     async fn keep_feed_id(&mut self, id: &str) -> anyhow::Result<()> {
         if !self.created {
             match self.publisher.create(id).await {
+                // Another feed of the server has this id.
                 Err(PublishError::Refused {
                     status: 422,
                     detail,
@@ -239,7 +246,7 @@ impl<'p> Import<'p> {
         self.add_at(entry, None).await
     }
 
-    /// Adds an event that stands on a line of a file.
+    /// Adds an event with its line in the file.
     async fn add_at(&mut self, entry: Publication, line: Option<u64>) -> anyhow::Result<()> {
         self.lines.extend(line);
         self.batch.push(entry);
@@ -261,8 +268,10 @@ impl<'p> Import<'p> {
         if !self.is_passed_over(&error) {
             return Err(at_line(error, &lines));
         }
+        // Batches before the refused one are stored, and counted in the report.
         let published = self.report.entries - before;
         let mut lines = lines.into_iter().skip(published);
+        // One by one: nothing of the refused batch is stored, and its other entries may be sound.
         for entry in batch.into_iter().skip(published) {
             let line: Vec<u64> = lines.next().into_iter().collect();
             let Err(error) = publish(self.publisher, [entry], &mut self.report).await else {
@@ -282,12 +291,12 @@ impl<'p> Import<'p> {
         Ok(())
     }
 
-    /// Whether the import goes on without the entry that an error is about.
+    /// Returns whether the import goes on without the entry that an error is about.
     fn is_passed_over(&self, error: &anyhow::Error) -> bool {
         is_conflict(error) || self.skip_invalid && is_invalid(error)
     }
 
-    /// Reports, and returns how many entries were there with another content, and how many were skipped.
+    /// Prints the report. Returns the numbers of conflicts and of skipped entries.
     fn finish(self, is_all: bool) -> (u64, u64) {
         self.report.finish(is_all);
         if self.conflicts > 0 {
@@ -313,7 +322,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Whether a refusal is about the entry itself: another server or a retry would refuse it, too.
+/// Returns whether a refusal is about the entry itself: another server or a retry would refuse it, too.
 fn is_invalid(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),

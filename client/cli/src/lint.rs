@@ -1,8 +1,8 @@
-//! `lint`: what is wrong with anybody's feed.
+//! `lint`: faults in anybody's feed.
 //!
-//! Shell: the network and stdout. The chain is walked from the recent document back to the oldest, as far as
-//! it leads, whatever is wrong with it on the way; then every archive is asked for once more. What is
-//! checked stands in `lint/rules.rs`.
+//! Shell: the network and stdout. The chain is walked from the recent document back to the oldest, as far as it
+//! leads, whatever is wrong with it on the way; then every archive is requested once more. The checks stand in
+//! `lint/rules.rs`.
 
 use std::{
     collections::HashSet,
@@ -52,6 +52,7 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
         inverted: false,
     };
     lint.walk(&url).await?;
+    // Behind the whole walk, so that some time lies between the two looks.
     lint.look_again().await;
     let Rules {
         findings,
@@ -91,7 +92,7 @@ pub(crate) async fn lint(args: LintArgs) -> anyhow::Result<u8> {
     Ok(if wrong { exit::OTHER } else { exit::OK })
 }
 
-/// Prints a rule.
+/// Prints a rule with its source.
 fn explain(id: &str) -> anyhow::Result<u8> {
     let Some(rule) = explained::explain(id) else {
         let error = anyhow::anyhow!("there is no rule {id}");
@@ -115,7 +116,7 @@ struct Lint {
     fetcher: Fetcher,
     documents_max: usize,
     rules: Rules,
-    /// The archives read, and what they were.
+    /// URL and digest of each archive read.
     archives: Vec<(Url, Digest)>,
     visited: HashSet<Url>,
     /// Whether the archive links lead the wrong way round.
@@ -130,6 +131,7 @@ impl Lint {
             .document
             .link("current")
             .filter(|current| **current != page.url);
+        // In a Simplefeed feed, only the recent document has `via`.
         if let Some(current) = current.filter(|_| page.document.link("via").is_none()) {
             page = self.page(&current.clone()).await?;
         }
@@ -142,6 +144,7 @@ impl Lint {
         self.rules.page(&page);
         self.revalidate(&page).await;
         while let Some(previous) = self.previous(&page) {
+            // The bound ends the walk, and not the report about the documents before it.
             if self.visited.len() >= self.documents_max {
                 let detail = format!("there are more than {} documents", self.documents_max);
                 self.rules
@@ -155,6 +158,7 @@ impl Lint {
             }
             page = match self.page(&previous).await {
                 Ok(page) => page,
+                // A fault of the feed, which the report lists, and no failure of the command.
                 Err(error) => {
                     let detail =
                         format!("what it leads to cannot be read: {}", say::chain(&*error));
@@ -163,6 +167,7 @@ impl Lint {
                 }
             };
             self.archives.push((page.url.clone(), page.digest));
+            // Inverted links have their own finding already.
             if !self.inverted {
                 self.next(&page).await;
             }
@@ -186,6 +191,7 @@ impl Lint {
             return;
         };
         let behind = self.rules.behind().cloned();
+        // Another URL may be the same document, under another name or behind a redirect.
         let led = self.page(&next).await;
         if led
             .as_ref()
@@ -209,6 +215,7 @@ impl Lint {
         let Ok((_, answer)) = self.fetcher.answer(&page.url, headers).await else {
             return;
         };
+        // Another tag means that the document has changed since.
         let same = answer.header("etag") == Some(tag);
         if answer.status != 304 && same {
             let detail = "a conditional request is answered with the whole document";
@@ -216,8 +223,9 @@ impl Lint {
         }
     }
 
-    /// Checks that archives are what they were a moment ago.
+    /// Checks that archives still have the bytes that they had during the walk.
     async fn look_again(&mut self) {
+        // Taken out, because each finding needs the rest of `self`.
         for (url, digest) in std::mem::take(&mut self.archives) {
             let detail = match self.page(&url).await {
                 Ok(page) if page.digest == digest => continue,

@@ -173,7 +173,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
-        // Whoever read our output has had enough: `replay | head` is no error.
+        // The reader of our output has had enough: `replay | head` is no error.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(exit::OK),
         Err(error) => {
             let code = exit::code_of(&error);
@@ -184,7 +184,7 @@ fn main() -> ExitCode {
 }
 
 impl CommandLine {
-    /// Returns how to speak to whoever gave this command.
+    /// Returns the form of messages that the command line asks for.
     fn voice(&self) -> say::Voice {
         let json = match &self.command {
             Command::Replay(args) | Command::Tail(args) => args.format == Some(Format::Ndjson),
@@ -212,9 +212,11 @@ async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
         Command::Watch(_) => true,
         _ => false,
     };
+    // These end at a signal by themselves: they keep their place, or let a command end.
     if ends_by_itself {
         return run(command).await;
     }
+    // A write to a full pipe blocks the thread, and with it the wait for signals below.
     signals::end_in_any_case()?;
     let mut ends = signals::Ends::listen()?;
     tokio::select! {
@@ -250,6 +252,7 @@ async fn run(command: Command) -> anyhow::Result<u8> {
 /// Returns the manual page of the program, or of one of its commands.
 fn manual(command: Option<&str>) -> anyhow::Result<Vec<u8>> {
     let mut program = CommandLine::command();
+    // clap fills in the names and global options of commands only here.
     program.build();
     let page = match command {
         None => Some(program),
@@ -269,7 +272,7 @@ fn print(text: &[u8]) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// A pipe to a server may break, too; only our own output is an error of its own here.
+/// Returns whether our own output broke. A pipe to a server may break, too, but its error is within another one.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()

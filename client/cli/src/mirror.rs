@@ -1,9 +1,9 @@
 //! `mirror`: a static copy of a feed, byte for byte, that any web server can publish.
 //!
-//! Shell: the network and a folder. What is in the folder is whole at every instant: a file appears when it
-//! is complete and checked, the open document before those that lead to it, newer archives before older
-//! ones, and the recent document last. So a consumer of the copy, or the next run after a crash, always
-//! finds a feed as it once was. What was copied before is checked and not fetched again.
+//! Shell: the network and a folder. The folder is whole at every instant: a file appears when it is complete and
+//! checked, the open document before those that lead to it, newer archives before older ones, and the recent document
+//! last. So a consumer of the copy, or the next run after a crash, always finds a feed as it once was. Files copied
+//! before are checked and not fetched again.
 
 use std::{
     collections::HashSet,
@@ -32,13 +32,13 @@ use url::Url;
 
 use crate::{exit, exit::Usage, lint::leads_the_wrong_way, say, source::SourceArgs};
 
-/// What is remembered about the copy.
+/// File of the state between runs.
 const MEMORY: &str = ".mirror.json";
 
 /// Held while a mirror is at work; every mirror has it from its beginning.
 const LOCK: &str = ".mirror.lock";
 
-/// How often the newest documents are looked at again because they changed meanwhile.
+/// Attempts to copy the newest documents while the feed grows.
 const LOOKS: u32 = 5;
 
 /// Keep a static copy of a feed, byte for byte
@@ -73,12 +73,12 @@ pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// What is remembered between runs.
+/// State between runs, in the file [`MEMORY`].
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Memory {
-    /// The feed's id.
+    /// Id of the feed: a folder holds one feed only.
     feed: String,
-    /// The newest archive behind which everything is here.
+    /// Newest archive of the last finished run; all older ones are here, too.
     complete: Option<Url>,
 }
 
@@ -92,7 +92,7 @@ struct Mirror {
     fetcher: Fetcher,
     folder: PathBuf,
     documents_max: usize,
-    /// Where the folder's files are on the server.
+    /// URL of the server's folder that this one mirrors.
     base: Option<Url>,
     /// The relation of the links to older documents.
     older: &'static str,
@@ -101,21 +101,27 @@ struct Mirror {
 
 impl Mirror {
     async fn sync(&mut self, url: &Url) -> anyhow::Result<()> {
+        // Each attempt begins anew, because the feed may have grown between two requests.
         for _ in 0..LOOKS {
             let (recent, document) = self.recent(url).await?;
             self.base = Some(recent.url.join(".")?);
             if leads_the_wrong_way(&document) {
                 self.older = "next-archive";
             }
+            // Before any write: another feed, or an older copy of this one, must leave the folder as it is.
             self.check_against_copy(&recent, &document)?;
+            // Before the archives, which lead to the open document.
             if let Some(open) = self.open_document(&document).await? {
                 self.keep(&open)?;
             } else if document.link("via").is_some() && document.history.is_some() {
+                // The feed has grown since the recent document was fetched.
                 continue;
             }
             let newest = self.archives(&recent.url, &document).await?;
             self.index(&document).await?;
+            // Last: it makes all the above visible to consumers of the copy.
             self.keep(&recent)?;
+            // Behind everything else: a crash before this only means that more is checked again.
             let memory = Memory {
                 feed: document.feed,
                 complete: newest,
@@ -132,6 +138,7 @@ impl Mirror {
         let current = document
             .link("current")
             .filter(|current| **current != fetched.url);
+        // In a Simplefeed feed, only the recent document has `via`.
         match current.filter(|_| document.link("via").is_none()) {
             Some(current) => {
                 let fetched = self.fetch(&current.clone()).await?;
@@ -142,7 +149,7 @@ impl Mirror {
         }
     }
 
-    /// A copy is of one feed, and never becomes older.
+    /// Checks that the copy stays one of this feed, and never becomes older.
     fn check_against_copy(&self, recent: &Fetched, document: &Document) -> anyhow::Result<()> {
         if let Some(memory) = self.memory()?
             && !is_same_feed(&memory.feed, document)
@@ -167,8 +174,8 @@ impl Mirror {
         }
     }
 
-    /// Fetches the open document at its permanent URL; `None` if it is not what the recent document showed,
-    /// because the feed has grown.
+    /// Fetches the open document at its permanent URL; `None` if it differs from the recent document, because the
+    /// feed has grown.
     async fn open_document(&self, recent: &Document) -> anyhow::Result<Option<Fetched>> {
         let Some(permanent) = recent.link("via") else {
             return Ok(None);
@@ -184,6 +191,7 @@ impl Mirror {
 
     /// In a foreign feed `via` may lead anywhere; if it leads to the same entries, archives may lead there.
     async fn foreign_open_document(&self, permanent: &Url, recent: &Document) -> Option<Fetched> {
+        // An error is no fault here: this link need not be for us.
         self.path(permanent).ok()?;
         let fetched = self.fetch(permanent).await.ok()?;
         let document = read(&fetched).ok()?;
@@ -192,7 +200,7 @@ impl Mirror {
         same.then_some(fetched)
     }
 
-    /// Copies the archives, newest first, down to those that are here. Returns the newest.
+    /// Copies the archives, newest first, down to those copied before. Returns the newest.
     async fn archives(
         &mut self,
         recent_url: &Url,
@@ -200,6 +208,7 @@ impl Mirror {
     ) -> anyhow::Result<Option<Url>> {
         let complete = self.memory()?.and_then(|memory| memory.complete);
         let mut behind = recent.clone();
+        // The newest archive leads to the open document at its permanent URL.
         let mut behind_url = recent.link("via").unwrap_or(recent_url).clone();
         let mut visited = HashSet::new();
         let newest = recent.link(self.older).cloned();
@@ -213,6 +222,7 @@ impl Mirror {
             if !visited.insert(url.clone()) {
                 return Err(walk(WalkError::Loop { url }));
             }
+            // The last archive known to be complete is checked itself; those behind it are not.
             let is_complete = complete.as_ref() == Some(&url);
             behind = self.archive(&url, &behind).await?;
             self.alias(&behind, &behind_url)?;
@@ -246,6 +256,7 @@ impl Mirror {
         let path = self.path(url)?;
         let here = copied(&path, url)?.filter(is_archived);
         let was_archived = here.is_some();
+        // Without hashes a copy proves nothing, so it is fetched again and compared.
         if let Some(here) = here
             && here.history.is_some()
             && continues(&here, behind)
@@ -264,13 +275,13 @@ impl Mirror {
         }
         self.keep(&fetched)?;
         if fetched.url != *url {
-            // The name that links have for it, too.
+            // Links have the name before the redirect, so the file has both.
             self.write(&path, &fetched.answer.body)?;
         }
         Ok(document)
     }
 
-    /// Copies the archive index, which must list the archives as they are here.
+    /// Copies the archive index, which must list the archives as the folder has them.
     async fn index(&mut self, recent: &Document) -> anyhow::Result<()> {
         let mut next = recent.link("index").cloned();
         let mut blocks = vec![];
@@ -281,7 +292,7 @@ impl Mirror {
             let fetched = self.fetch(&url).await?;
             let block = IndexBlock::read(&fetched.answer.body);
             let block = block.map_err(|source| FetchError::NotAnIndex { url, source })?;
-            // A block without documents is one more that leads nowhere.
+            // A block without documents counts as one, so that an endless list of them ends, too.
             let listed = block.documents.len().max(1);
             listed_left = listed_left.checked_sub(listed).ok_or_else(|| {
                 let max = self.documents_max;
@@ -294,7 +305,7 @@ impl Mirror {
                 if here.is_ok_and(|here| Digest::of(&here) == listed.sha256) {
                     continue;
                 }
-                // It was lost or damaged here since it was copied.
+                // The copy was lost or damaged since.
                 let again = self.fetch(&url).await?;
                 if Digest::of(&again.answer.body) != listed.sha256 {
                     return Err(FetchError::Changed { url }.into());
@@ -305,6 +316,7 @@ impl Mirror {
             next = previous;
             blocks.push(fetched);
         }
+        // Oldest first: a block in the folder never leads to one that is missing.
         for block in blocks.iter().rev() {
             self.keep(block)?;
         }
@@ -332,7 +344,7 @@ impl Mirror {
         }
         self.write(&path, &fetched.answer.body)?;
         self.written += 1;
-        // Static servers make their validators of it.
+        // Static servers make their validators of the file's time.
         let changed = fetched.answer.header("last-modified");
         if let Some(changed) = changed.and_then(|changed| httpdate::parse_http_date(changed).ok()) {
             File::options()
@@ -343,11 +355,12 @@ impl Mirror {
         Ok(())
     }
 
-    /// Writes a file as a whole.
+    /// Writes a file as a whole: under another name, synced, and then renamed.
     fn write(&self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         let written = || -> io::Result<()> {
             let folder = path.parent().unwrap_or(&self.folder);
             fs::create_dir_all(folder)?;
+            // A hidden name, which `path` gives to no URL.
             let temporary = folder.join(".mirror.new");
             let mut file = File::create(&temporary)?;
             file.write_all(bytes)?;
@@ -382,19 +395,21 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns where the file of a URL is: in the folder, as the URL is below that of the recent document.
+    /// Returns the path of a URL's file: in the folder, as the URL is below that of the recent document.
     fn path(&self, url: &Url) -> anyhow::Result<PathBuf> {
         let base = self
             .base
             .as_ref()
             .context("the recent document comes first")?;
         let below = url.as_str().strip_prefix(base.as_str());
+        // A web server finds no file of such a name under such a URL.
         let below = below.filter(|below| !below.contains(['?', '#', '%', '\\']));
         let path = below.map(Path::new).filter(|path| {
             let mut parts = path.components();
             path.components().next().is_some()
                 && parts.all(|part| matches!(part, Component::Normal(_)))
         });
+        // Hidden files are the mirror's own.
         let hidden = below.is_some_and(|below| below.split('/').any(|part| part.starts_with('.')));
         match path.filter(|_| !hidden) {
             Some(path) => Ok(self.folder.join(path)),
@@ -407,7 +422,7 @@ impl Mirror {
 fn copied(path: &Path, url: &Url) -> anyhow::Result<Option<Document>> {
     match fs::read(path) {
         Ok(bytes) => {
-            // What cannot be read is fetched again.
+            // A damaged copy is fetched again.
             Ok(Document::read(bytes.into(), url).ok())
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -423,7 +438,7 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     let unusable = || format!("cannot use {}", folder.display());
     for item in fs::read_dir(folder).with_context(unusable)? {
         let name = item.with_context(unusable)?.file_name();
-        // The root of a file system has it.
+        // The root of a file system has this folder.
         if name != "lost+found" {
             let (folder, name) = (folder.display(), name.display());
             return Err(Usage(format!(
@@ -435,7 +450,7 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Locks a folder until what is returned is dropped.
+/// Locks a folder until the returned file is dropped.
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let path = folder.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
@@ -452,7 +467,7 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Reads a document, which must say in a folder what it says on the server.
+/// Reads a document, and refuses one that cannot be understood without its header fields.
 fn read(fetched: &Fetched) -> anyhow::Result<Document> {
     let url = &fetched.url;
     let document = document_of(url, &fetched.answer);
@@ -475,13 +490,14 @@ fn is_archived(document: &Document) -> bool {
     document.archived || document.link("next-archive").is_some()
 }
 
-/// Returns the position after a document's newest entry, and the history hash there.
+/// Returns the position after a document's newest entry.
 fn end_of(document: &Document) -> Option<u64> {
     let (first, _) = document.history?;
     first.0.checked_add(u64::try_from(document.len()).ok()?)
 }
 
-/// Whether `behind` goes on where `document` ends. Of foreign feeds nobody knows, but that they are one.
+/// Returns whether `behind` goes on where `document` ends. Foreign documents have no hashes: they must only be of one
+/// feed.
 fn continues(document: &Document, behind: &Document) -> bool {
     let (Some((_, before)), Some((first, expected))) = (document.history, behind.history) else {
         return is_same_feed(&behind.feed, document);

@@ -99,13 +99,14 @@ impl FolderArgs {
             state: self.state.clone(),
         };
         let folder = args.folder(self.url.as_deref().unwrap_or_default())?;
+        // Opening would make the folder: a mistyped path must not become a state folder.
         if !folder.is_dir() {
             bail!("there is no folder {}", folder.display());
         }
         Ok(folder)
     }
 
-    /// Returns what is parked, without locking the folder.
+    /// Returns the parked entries, without locking the folder.
     fn look(&self) -> anyhow::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
         Ok(parked::iter(&self.path()?)?)
     }
@@ -148,7 +149,7 @@ pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
     }
 }
 
-/// Does something with those that have these ids, or with all; every id must be there.
+/// Calls `work` with the parked entries of these ids, or with all. Each id must be among them.
 fn each(
     all: impl Iterator<Item = io::Result<Parked>>,
     ids: &[String],
@@ -166,6 +167,7 @@ fn each(
             work(parked)?;
         }
     }
+    // The smallest, so that the message is the same each time.
     match missing.into_iter().min() {
         Some(id) => bail!("entry {id} is not parked"),
         None => Ok(()),
@@ -195,6 +197,7 @@ fn list(all: impl Iterator<Item = io::Result<Parked>>, json: bool) -> anyhow::Re
                 line.error.unwrap_or_default()
             };
             let key = line.key.unwrap_or("-");
+            // Text of strangers: control characters must not reach the terminal.
             one_line(&format!(
                 "{}  {}  {key}  {}  {why}",
                 line.attempts, line.at, line.id
@@ -225,13 +228,16 @@ async fn retry(
     handler: &Handler,
     timeout: Duration,
 ) -> anyhow::Result<u8> {
+    // Before the lock: a mistyped id fails even while the consumer runs.
     let mut wanted = HashSet::new();
     each(folder.look()?, ids, |parked| {
         wanted.insert(parked.number);
         Ok(())
     })?;
     let state = state::open(&folder.path()?)?;
+    // A number belongs to one entry of the folder; an id need not.
     let is_wanted = |parked: &Parked| wanted.contains(&parked.number);
+    // The command's own timeout comes first, and kills all that it started.
     let time = timeout.saturating_add(Duration::from_secs(10));
     let mut warnings = Warnings::default();
     let retried = worker::retry(&state, is_wanted, time, &mut warnings, async |entry| {
@@ -249,6 +255,7 @@ async fn retry(
 }
 
 fn drop_all(folder: &FolderArgs, ids: &[String], reason: &str) -> anyhow::Result<u8> {
+    // The lock keeps the consumer away, which has the keys of parked entries in memory.
     let state = state::open(&folder.path()?)?;
     each(folder.look()?, ids, |parked| {
         Ok(worker::drop_parked(&state, &parked, reason)?)

@@ -1,6 +1,6 @@
 //! `replay` and `tail`: a feed's entries on stdout, or to a command, oldest first.
 //!
-//! Shell: stdout. The bookmark moves only past what was written and flushed, or accepted by the command.
+//! Shell: stdout. The bookmark moves only past entries that are written and flushed, or accepted by the command.
 
 use std::{
     io::{self, BufWriter, IsTerminal as _, Write as _},
@@ -30,13 +30,13 @@ use crate::{
     state::StateArgs,
 };
 
-/// How old the bookmark may get while entries are written.
+/// Longest time between two moves of the bookmark while entries are written.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
-/// How soon the same warning is given again.
+/// Shortest time between two equal warnings.
 const REPEAT_EVERY: Duration = Duration::from_mins(1);
 
-/// What a cache that cannot reach the server means.
+/// Warning about a cache that cannot reach the server.
 const PAST: &str = "the newest document came from a cache that could not ask the server; \
     there may be newer entries";
 
@@ -81,7 +81,7 @@ pub(crate) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// Whether it ends by itself when it is asked to.
+    /// Returns whether the command treats signals by itself.
     pub(crate) fn ends_by_itself(&self) -> bool {
         self.handler.exec.is_some()
     }
@@ -108,7 +108,7 @@ pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8>
     }
 }
 
-/// Prints entries.
+/// Prints entries to stdout, up to the limit.
 async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     let mut builder = args.consumer(follow)?;
     if let Some(path) = &args.bookmark {
@@ -138,8 +138,10 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
         }
     });
     let outcome = output.copy(format, args.limit, follow).await;
+    // Before an error is printed: the bar is on the same terminal.
     output.bar.finish_and_clear();
     outcome?;
+    // `tail` ends by a signal or a limit, as it was asked to, and its exit code is about nothing else.
     Ok(if output.skipped > 0 && !follow {
         exit::PARTIAL
     } else {
@@ -147,7 +149,7 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     })
 }
 
-/// Runs a command for so many entries at a time.
+/// Runs a command for batches of at most `size` entries.
 async fn run_for_batches(
     args: &ReplayArgs,
     command: &str,
@@ -169,6 +171,7 @@ async fn run_for_batches(
 
 /// Runs a command for each entry.
 async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow::Result<u8> {
+    // Before the folder is locked or made.
     args.handler.rules.check()?;
     let state = args.state.open(&args.url)?;
     say::detail(&format!("the state is in {}", state.path().display()));
@@ -181,7 +184,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
     let mut ends = Ends::listen()?;
     let (told, stop) = oneshot::channel::<()>();
     let stop = async {
-        // It is told by being dropped.
+        // The sender is dropped, and sends nothing.
         let _told = stop.await.is_err();
     };
     let mut pace = Pace::new(args.rate);
@@ -199,7 +202,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
         };
         ended_by = code;
         let Some(told) = told.take() else {
-            // What it began counts as an attempt.
+            // The killed command counts as an attempt: it was counted before it ran.
             return Ok(code);
         };
         say::note("The command may come to its end; once more, and it is killed.");
@@ -212,7 +215,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
             tally.skipped,
             tally.parked
         ));
-        // Who follows has told of each, and was only asked to end.
+        // `tail` has warned of each entry, and was only asked to end.
         if !follow && ended_by == exit::OK {
             return Ok(exit::PARTIAL);
         }
@@ -237,13 +240,14 @@ impl Pace {
             return;
         }
         let now = tokio::time::Instant::now();
+        // Time that a slow command took is not made up for by a burst.
         let due = self.next.map_or(now, |next| next.max(now));
         tokio::time::sleep_until(due).await;
         self.next = Some(due + self.apart);
     }
 }
 
-/// Warns of what the consumer bears; of the same thing once in a while.
+/// Warns of the consumer's events; of the same one at most once a minute.
 #[derive(Default)]
 pub(crate) struct Warnings {
     told: Option<(String, Instant)>,
@@ -287,6 +291,7 @@ impl Observer for Warnings {
     }
 
     fn failed(&mut self, delivery: &Delivery, attempt: &Attempt) {
+        // Every attempt has its own warning, however alike they are.
         let why = attempt.error.as_deref().unwrap_or_default();
         let (id, count) = (delivery.id(), attempt.count);
         say::warning(&format!("entry {id} failed, attempt {count}: {why}"));
@@ -312,7 +317,7 @@ struct Output {
     /// The last entry written, while it is not accepted.
     written: Option<Delivery>,
     settled: Instant,
-    /// The entries written since.
+    /// Entries written since `settled`.
     unsettled: u64,
     line: Vec<u8>,
     /// The entries that could not be printed.
@@ -330,7 +335,7 @@ impl Output {
     ) -> anyhow::Result<()> {
         let mut left = limit.unwrap_or(u64::MAX);
         while left > 0 {
-            // Before anything is waited for, and at least once a second.
+            // Before each wait, and at least once a second.
             let waits = self.consumer.ready() == 0 || !self.pace.apart.is_zero();
             if waits || self.settled.elapsed() >= SETTLE_EVERY {
                 self.settle().await?;
@@ -338,6 +343,7 @@ impl Output {
             let delivery = match self.consumer.next().await {
                 Ok(Some(delivery)) => delivery,
                 Ok(None) => return self.settle().await,
+                // The consumer keeps to the pause before the next attempt.
                 Err(error) if follow && error.is_transient() => {
                     say::warning(&format!("{error}; trying again"));
                     continue;
@@ -359,13 +365,15 @@ impl Output {
                 }
                 Err(error) => return Err(error),
             }
+            // An entry that cannot be printed is passed over for good.
             self.written = Some(delivery);
         }
         self.settle().await
     }
 
-    /// Flushes, and then moves the bookmark past what was written.
+    /// Flushes, and then moves the bookmark past the entries written.
     async fn settle(&mut self) -> anyhow::Result<()> {
+        // First: the bookmark must not move past bytes that are still in this process.
         self.out.flush()?;
         if let Some(delivery) = self.written.take() {
             self.consumer.accept(&delivery).await?;

@@ -1,4 +1,4 @@
-//! What is said beside the data: on stderr, for a person or for a program.
+//! Messages beside the data: on stderr, for a person or for a program.
 //!
 //! Shell: stderr. Set up once, from the command line; `NO_COLOR` is heeded.
 
@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 
-/// How to speak.
+/// Form of the messages, as the command line sets it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Voice {
     pub(crate) loudness: Loudness,
@@ -21,14 +21,14 @@ pub(crate) struct Voice {
     pub(crate) plain: bool,
 }
 
-/// How much to say.
+/// Amount of messages, in rising order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loudness {
-    /// Errors only.
+    /// Errors only, as with `--quiet`.
     Quiet,
     #[default]
     Normal,
-    /// Everything.
+    /// Everything, as with `--verbose`.
     Verbose,
 }
 
@@ -44,7 +44,7 @@ struct Failure<'a> {
     exit: u8,
 }
 
-/// Says how to speak from here on.
+/// Sets the form of all later messages.
 pub(crate) fn speak(voice: Voice) {
     // Only main calls this, once.
     let _spoken_before = VOICE.set(voice).is_err();
@@ -54,20 +54,21 @@ fn voice() -> Voice {
     VOICE.get().copied().unwrap_or_default()
 }
 
-/// Says what an operator should know.
+/// Prints a warning, for an operator.
 pub(crate) fn warning(text: &str) {
     tell("warning", "33", text);
 }
 
 /// Warns that an entry is skipped because it cannot be printed.
 pub(crate) fn skipped(id: &str, error: &anyhow::Error) {
+    // An id of a foreign feed can be as long as its document.
     let id: String = id.chars().take(200).collect();
     warning(&format!(
         "entry {id} is passed over, it cannot be printed: {error:#}"
     ));
 }
 
-/// Says what came of a command.
+/// Prints the result of a command.
 pub(crate) fn note(text: &str) {
     if voice().json {
         tell("note", "", text);
@@ -76,14 +77,14 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// Says what only a curious operator wants to know.
+/// Prints a detail, with `--verbose` only.
 pub(crate) fn detail(text: &str) {
     if voice().loudness == Loudness::Verbose {
         tell("note", "2", text);
     }
 }
 
-/// Says why a command failed.
+/// Prints a failure: the error, its causes, and a hint.
 pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
     let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
     if voice().json {
@@ -112,7 +113,7 @@ fn line(text: &str) {
     let _closed = writeln!(stderr, "{text}").is_err();
 }
 
-/// Returns a number with the words behind it, as they are for one or for any other number.
+/// Returns a number with the words behind it, in the singular or the plural.
 pub(crate) fn count<N>(number: N, one: &str, many: &str) -> String
 where
     N: Copy + From<u8> + PartialEq + Display,
@@ -147,6 +148,7 @@ fn tell(what: &str, colour: &str, text: &str) {
 
 /// Returns text in a colour (an ANSI code), where a person may see it.
 fn coloured(text: &str, colour: &str) -> String {
+    // A file or a program would get the codes as text.
     if voice().plain || !io::stderr().is_terminal() {
         return text.into();
     }

@@ -46,6 +46,7 @@ impl Ends {
 
     /// Returns the exit code of a signal that came meanwhile.
     pub(crate) async fn was_told(&mut self) -> Option<u8> {
+        // Without waiting: a timeout of zero polls once.
         let _nothing_new = time::timeout(Duration::ZERO, self.told()).await.is_err();
         self.told
     }
@@ -58,6 +59,7 @@ impl Ends {
 )]
 pub(crate) fn end_in_any_case() -> io::Result<()> {
     let mut ends = Ends::listen()?;
+    // A task runs on another thread, even while the main one is blocked.
     tokio::spawn(async move {
         let code = ends.told().await;
         time::sleep(GRACE).await;

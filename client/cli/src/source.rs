@@ -1,4 +1,4 @@
-//! Where a command reads, and what it bears from there.
+//! The reading side of all commands: options and bounds.
 //!
 //! Shell: the network is set up here.
 
@@ -107,8 +107,9 @@ impl SourceArgs {
         })
     }
 
-    /// Returns a fetcher that is at home at `url`.
+    /// Returns a fetcher whose home is the origin of `url`.
     pub(crate) fn fetcher(&self, url: &Url) -> anyhow::Result<Fetcher> {
+        // Now, and not as a forbidden origin at the first request.
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Usage(format!("{url} begins with neither http nor https")).into());
         }

@@ -1,6 +1,6 @@
 //! Which folder holds the state.
 //!
-//! Shell: the environment, which says where state is kept (XDG, systemd).
+//! Shell: the environment, which sets the place of the state (XDG, systemd).
 
 use std::{
     env,

@@ -1,8 +1,8 @@
 //! `status`: how far behind a consumer is.
 //!
-//! Shell: the feed, and the consumer's state folder, which stays unlocked: the consumer may run meanwhile.
-//! What it would do next is tried without delivering anything, so that every state a consumer can be in
-//! shows here as it would there.
+//! Shell: the feed, and the consumer's state folder, which stays unlocked: the consumer may run meanwhile. The
+//! command walks as the consumer would next, and delivers nothing, so that every state of a consumer shows here as it
+//! would there.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -55,30 +55,30 @@ pub(crate) struct StatusArgs {
     source: SourceArgs,
 }
 
-/// What a consumer has not got yet, and how it is.
+/// Lag and health of a consumer.
 #[derive(Debug, Serialize)]
 struct Status {
     url: String,
-    /// Entries not done with.
+    /// Entries behind the bookmark.
     entries: u64,
-    /// Documents that hold them.
+    /// Documents that hold the entries behind the bookmark.
     documents: u64,
     /// Lower bound of the oldest pending entry's age, in seconds: by its commit, or by its date if the server
     /// publishes no commit instants.
     seconds: u64,
     /// Origin of `seconds`: `commit` or `date`.
     counted_from: &'static str,
-    /// The age of the oldest of them by the date that its publisher gave it.
+    /// Age of the oldest pending entry by its publisher's date, in seconds.
     dated_seconds: u64,
     parked: u64,
     /// When the consumer last finished an entry, or had nothing to do.
     last_success: Option<String>,
-    /// Seconds since then.
+    /// Seconds since the last success.
     idle: Option<u64>,
-    /// The last entry done with, and its position.
+    /// The last finished entry, and its position.
     entry: Option<String>,
     position: Option<u64>,
-    /// What is being tried.
+    /// Attempt at the entry behind the bookmark, if one was begun.
     attempt: Option<Attempt>,
 }
 
@@ -112,6 +112,7 @@ pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
     let status = match Box::pin(look(&args)).await {
         Ok(status) => status,
         Err(error) => {
+            // A server that is away for a moment proves nothing about the consumer.
             let code = if is_final(&error) { CRITICAL } else { UNKNOWN };
             say::error(&error, exit::hint_of(&error), code);
             return Ok(code);
@@ -124,6 +125,7 @@ pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
             .get(threshold.what)
             .is_some_and(|number| *number > threshold.most)
     };
+    // The critical ones first: a number can exceed both.
     for (thresholds, code) in [(&args.crit, CRITICAL), (&args.warn, WARNING)] {
         if let Some(threshold) = thresholds.iter().find(broken) {
             say::warning(&format!("more than {} {}", threshold.most, threshold.what));
@@ -133,7 +135,7 @@ pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
-/// Whether the consumer needs a person.
+/// Returns whether the consumer needs a person.
 fn is_final(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
         Some(ConsumerError::Walk(error)) => {
@@ -149,7 +151,7 @@ fn is_final(error: &anyhow::Error) -> bool {
 
 impl Status {
     fn numbers(&self) -> BTreeMap<&'static str, u64> {
-        // Who never succeeded is idle for ever.
+        // A consumer that never succeeded is idle for ever.
         let idle = self.idle.unwrap_or(u64::MAX);
         [
             ("entries", self.entries),
@@ -170,6 +172,7 @@ async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(nothing()),
         Err(error) => return Err(error.into()),
     };
+    // Without the lock, which the consumer holds.
     let bookmark = file.peek()?.with_context(nothing)?;
     let last = last_success(&folder);
     let idle = last.and_then(|last| SystemTime::now().duration_since(last).ok());
@@ -180,6 +183,7 @@ async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
         seconds: 0,
         counted_from: "commit",
         dated_seconds: 0,
+        // Unreadable ones count, too: they are parked all the same.
         parked: u64::try_from(parked::iter(&folder)?.count())?,
         last_success: last.map(|last| instant_of(last).to_string()),
         idle: idle.map(|idle| idle.as_secs()),
@@ -187,6 +191,7 @@ async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
         position: bookmark.position.map(|position| position.0),
         attempt: file.attempt()?,
     };
+    // Without a store, so this walk leaves no trace.
     let builder = args.source.consumer(&args.url)?.resume(bookmark.clone());
     let mut consumer = builder.build()?;
     if let Some(first) = consumer.next().await? {
@@ -202,7 +207,7 @@ async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// Counts what there is from `first` on: by positions and the archive index, or else by reading it all.
+/// Counts the entries and documents from `first` on: by positions and the archive index, or else by reading all.
 async fn count(
     args: &StatusArgs,
     status: &mut Status,
@@ -214,6 +219,7 @@ async fn count(
     if let (Some(left), Some(position)) = (consumer.left(), first.position()) {
         status.entries = 1 + ready + left;
         let url: Url = args.url.parse()?;
+        // A bookmark without a position has no place in the index.
         let listed = match (left, bookmark.position) {
             (0, _) | (_, None) => None,
             _ => documents_from(&args.source.fetcher(&url)?, &url, position).await,
@@ -240,13 +246,14 @@ async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Opt
     let Ok(Fetched::Document { document, .. }) = fetched else {
         return None;
     };
+    // The index lists archives only, so the recent document is counted apart.
     let mut documents = u64::from(!document.is_empty());
     let (Position(mut end), _) = document.history?;
     let mut next = document.link("index").cloned();
     let mut seen = HashSet::new();
     while let Some(url) = next.take().filter(|url| seen.insert(url.clone())) {
         let (url, block) = fetcher.index(&url).await.ok()?;
-        // The index may lag behind.
+        // An index that lags behind does not list every document.
         if block
             .documents
             .last()
@@ -258,12 +265,13 @@ async fn documents_from(fetcher: &Fetcher, url: &Url, position: Position) -> Opt
         let behind = |listed: &&IndexedDocument| end_of(listed) > position.0;
         let found = block.documents.iter().filter(behind).count();
         documents += u64::try_from(found).ok()?;
+        // A block that reaches back beyond the position is the last one needed.
         let whole = found > 0 && found == block.documents.len();
         if whole || block.documents.is_empty() {
             next = block.prev.and_then(|prev| url.join(&prev).ok());
         }
     }
-    // What is not listed is not counted.
+    // An index that does not reach back to the position counts too few documents.
     (end <= position.0 || end == 0).then_some(documents)
 }
 
@@ -271,7 +279,7 @@ fn end_of(listed: &IndexedDocument) -> u64 {
     listed.first.saturating_add(listed.entries)
 }
 
-/// Returns the age of an entry in seconds.
+/// Returns the age of an entry by its date, in seconds.
 fn age_of(delivery: &Delivery) -> u64 {
     let updated = delivery.event().ok().and_then(|event| event.updated);
     let updated = updated.and_then(|updated| Instant::parse(&updated));
@@ -279,11 +287,12 @@ fn age_of(delivery: &Delivery) -> u64 {
 }
 
 fn seconds_since(instant: Instant) -> u64 {
+    // A clock that is behind the server's gives 0.
     let age = since::now().micros().saturating_sub(instant.micros());
     u64::try_from(age / 1_000_000).unwrap_or(0)
 }
 
-/// Returns when the consumer last finished an entry or found nothing newer.
+/// Returns the time when the consumer last finished an entry or found nothing newer.
 fn last_success(folder: &Path) -> Option<SystemTime> {
     fs::metadata(folder.join("succeeded")).ok()?.modified().ok()
 }

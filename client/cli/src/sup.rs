@@ -1,6 +1,6 @@
-//! `sup check`: what is wrong with anybody's SUP document.
+//! `sup check`: faults in anybody's SUP document.
 //!
-//! Shell: the network and stdout. What is checked stands in [`simplefeed_core::sup::rules`].
+//! Shell: the network and stdout. The checks stand in [`simplefeed_core::sup::rules`].
 
 use std::io::{self, Write as _};
 
@@ -38,7 +38,7 @@ struct CheckArgs {
 }
 
 impl SupArgs {
-    /// Whether it speaks JSON.
+    /// Returns whether the output is JSON.
     pub(crate) fn json(&self) -> bool {
         let SupCommand::Check(args) = &self.command;
         args.json
@@ -56,6 +56,7 @@ struct Checked<'a> {
 pub(crate) async fn sup(args: SupArgs) -> anyhow::Result<u8> {
     let SupCommand::Check(args) = args.command;
     let mut url = args.url;
+    // Feeds announce the document with a SUP-ID as fragment, which is no part of its address.
     url.set_fragment(None);
     let body = args.source.fetcher(&url)?.bytes(&url).await?;
     let found = check(&body);

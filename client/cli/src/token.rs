@@ -33,7 +33,7 @@ impl TokenArgs {
             Some(path) => {
                 let text = fs::read(path)
                     .with_context(|| format!("cannot read the token in {}", path.display()))?;
-                // What is not UTF-8 is no token.
+                // Bytes that are not UTF-8 count as an empty token, which is refused below.
                 let text = String::from_utf8(text).unwrap_or_default();
                 (text, path.display().to_string())
             }
@@ -44,6 +44,7 @@ impl TokenArgs {
             },
         };
         let token = text.trim();
+        // Other characters cannot stand in a header field.
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             bail!("{place} holds no token");
         }

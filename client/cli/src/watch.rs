@@ -1,6 +1,6 @@
 //! `watch`: the new entries of many feeds.
 //!
-//! Shell: the files that list feeds, and stdout. The state moves only past what was written and flushed.
+//! Shell: the files that list feeds, and stdout. The state moves only past entries that are written and flushed.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ use crate::{
 /// Longest wait for a blocked reader of stdout at shutdown.
 const SETTLE_AT_END: Duration = Duration::from_secs(5);
 
-/// How old the state may get while entries are written.
+/// Longest time between two saves of the state while entries are written.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
 /// Print the new entries of many feeds
@@ -72,9 +72,11 @@ pub(crate) struct WatchArgs {
 
 pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let urls = listed(&args.feeds)?;
+    // A misspelt URL would begin nothing anew, unnoticed.
     if let Some(url) = args.reset.iter().find(|url| !urls.contains(url)) {
         anyhow::bail!("--reset {url}: no list has this feed, spelt so");
     }
+    // A reader of stdout that blocks must not keep the process alive.
     signals::end_in_any_case()?;
     let mut builder = args
         .source
@@ -104,10 +106,12 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
             None => std::future::pending().await,
         }
     };
+    // Before the first request, so that no signal ends the process unsettled.
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let mut hung_up = signal(SignalKind::hangup())?;
     let limit = args.limit.unwrap_or(u64::MAX);
+    // Whatever the copy has read and not written is not accepted, and comes again.
     let code = tokio::select! {
         ended = output.copy(args.format, limit) => ended.map(|()| exit::OK),
         () = ends => Ok(exit::OK),
@@ -121,6 +125,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     if let Ok(settled) = settled {
         settled?;
     }
+    // Feeds without news have state, too, and nothing of theirs was accepted.
     output.feeds.save().await?;
     say::note(&told(output.feeds.tally()));
     Ok(code)
@@ -141,7 +146,7 @@ fn told(tally: Tally) -> String {
     )
 }
 
-/// Returns the URLs that arguments name or list.
+/// Returns the URLs in the arguments and in the lists that they name.
 fn listed(arguments: &[String]) -> anyhow::Result<Vec<String>> {
     let mut urls = vec![];
     for argument in arguments {
@@ -195,7 +200,7 @@ struct Output {
     feeds: FeedWatcher,
     out: BufWriter<io::Stdout>,
     line: Vec<u8>,
-    /// What was written and is not accepted.
+    /// Entries written and not accepted yet.
     written: Vec<WatchedEntry>,
     settled: Instant,
 }
@@ -204,6 +209,7 @@ impl Output {
     async fn copy(&mut self, format: Format, limit: u64) -> anyhow::Result<()> {
         let mut left = limit;
         while left > 0 {
+            // Before each wait, and at least once a second.
             if self.feeds.ready() == 0 || self.settled.elapsed() >= SETTLE_EVERY {
                 self.settle().await?;
             }
@@ -225,6 +231,7 @@ impl Output {
                 }
                 Watched::Entry(entry) => {
                     self.write(format, &entry)?;
+                    // Accepted even if it cannot be printed: it could not be the next time, either.
                     self.written.push(entry);
                     left -= 1;
                 }
@@ -233,7 +240,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes an entry as a whole. One that cannot be printed so ends nothing: there are other feeds.
+    /// Writes an entry as a whole. An entry that cannot be printed ends nothing: there are other feeds.
     fn write(&mut self, format: Format, entry: &WatchedEntry) -> anyhow::Result<()> {
         self.line.clear();
         match format.write_of(&entry.feed, &entry.delivery, &mut self.line) {
@@ -247,7 +254,7 @@ impl Output {
         Ok(())
     }
 
-    /// Flushes, and then remembers what was written.
+    /// Flushes, and then accepts the entries written.
     async fn settle(&mut self) -> anyhow::Result<()> {
         if !self.written.is_empty() {
             self.out.flush()?;

@@ -1,8 +1,8 @@
 //! Documents on their way before the walk asks for them.
 //!
-//! Shell: tasks. The archive index tells which documents come next. Whether they do, and whether they
-//! fit, the walk finds out as ever: an index that is wrong costs requests, never entries. Only what the
-//! index lists is fetched early, since that is final, and only from the origin that the walk is at.
+//! Shell: tasks. The archive index lists the documents that come next. The walk checks them as ever: an index that is
+//! wrong costs requests, never entries. Only documents that the index lists are fetched early, since they are final,
+//! and only from the origin that the walk is at.
 
 use std::{collections::VecDeque, pin::Pin, task};
 
@@ -24,7 +24,7 @@ use url::Url;
 
 use crate::fetch::{FetchError, Fetched, Fetcher};
 
-/// Work in the background, which ends when nobody waits for it any more.
+/// Background task, aborted when its handle is dropped.
 #[derive(Debug)]
 pub(super) struct Task<T>(JoinHandle<T>);
 
@@ -48,19 +48,19 @@ impl<T> Future for Task<T> {
     }
 }
 
-/// A document on its way.
+/// Request for a document, in the background.
 pub(super) type Flight = Task<Result<Fetched, FetchError>>;
 
-/// What the index tells of the way.
+/// Next documents of the walk, as the archive index lists them.
 #[derive(Debug, Default)]
 struct Plan {
     /// Blocks still to come, the nearest last.
     later: Vec<Url>,
-    /// The documents of the blocks read, in order, from where the walk is.
+    /// Documents of the blocks read, in order, from the walk's place on.
     documents: VecDeque<Url>,
 }
 
-/// What is fetched ahead of a walk.
+/// Documents fetched ahead of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     plan: Option<Plan>,
@@ -68,7 +68,7 @@ pub(super) struct Ahead {
     learned: Option<Url>,
     loading: Option<Task<Option<Plan>>>,
     flights: VecDeque<(Url, Flight)>,
-    /// How often in a row the index did not help.
+    /// Times in a row that the index did not help.
     misses: usize,
 }
 
@@ -85,7 +85,7 @@ impl Ahead {
         *self = Self::default();
     }
 
-    /// Gives up what is on its way: the server needs a rest.
+    /// Drops all requests in progress: the server needs a rest.
     pub(super) fn recall(&mut self) {
         self.flights.clear();
         self.loading = None;
@@ -94,17 +94,21 @@ impl Ahead {
     /// Returns the document that the walk asks for, if it is on its way.
     pub(super) fn take(&mut self, ask: &Ask) -> Option<Flight> {
         let place = self.flights.iter().position(|(url, _)| *url == ask.url)?;
+        // Requests for earlier documents end here: the walk has passed them.
         let (_, flight) = self.flights.drain(..=place).next_back()?;
+        // A repeated request must pass caches, which the early one did not.
         Some(flight).filter(|_| !ask.again)
     }
 
-    /// Sends for what comes after `read`, if the walk, which asks for the next document now, has a long
-    /// way to go: `left` entries. There is nobody to send outside of a tokio runtime.
+    /// Starts requests for the documents after `read`, if the walk, which asks for the next one now, has a long way
+    /// to go: `left` entries. Outside of a tokio runtime it does nothing.
     pub(super) fn look(&mut self, fetcher: &Fetcher, ask: &Ask, read: &Document, left: u64) {
+        // An estimate: the next documents are taken to be as long as this one.
         let documents_left = usize::try_from(left).unwrap_or(usize::MAX) / read.len().max(1);
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
+        // So near the end, a request for the index saves next to nothing.
         if ask.again || documents_left <= 2 {
             return;
         }
@@ -113,8 +117,9 @@ impl Ahead {
         if self.loading.is_none() {
             self.load(&runtime, fetcher, ask, read);
         }
+        // Large documents mean few requests, so that together they stay within the bound.
         let window = (AHEAD_BYTES_MAX / read.bytes().max(1)).clamp(1, AHEAD_DOCUMENTS_MAX);
-        // One that is much larger than those before fails here, and is fetched when it is its turn.
+        // A document that is much larger than this one fails here, and the walk fetches it in its turn.
         let fetcher = fetcher.with_bytes_max(2 * AHEAD_BYTES_MAX / window);
         let documents = self.plan.iter().flat_map(|plan| &plan.documents);
         let next: Vec<Url> = documents
@@ -134,7 +139,7 @@ impl Ahead {
         }
     }
 
-    /// Adds what was loaded meanwhile.
+    /// Adds a plan or block that has finished loading.
     fn take_loaded(&mut self) {
         let Some(loaded) = self.loading.as_mut().and_then(FutureExt::now_or_never) else {
             return;
@@ -153,8 +158,8 @@ impl Ahead {
         }
     }
 
-    /// Drops what the walk has passed. A plan that does not know where the walk is, and does not load
-    /// what may know, is dropped.
+    /// Drops the documents that the walk has passed. A plan without the document that the walk is at is dropped,
+    /// unless more of it is to come.
     fn align(&mut self, ask: &Ask) {
         let Some(plan) = &mut self.plan else { return };
         if let Some(place) = plan.documents.iter().position(|url| *url == ask.url) {
@@ -177,6 +182,7 @@ impl Ahead {
             wanted: ask.url.clone(),
         };
         self.loading = match &mut self.plan {
+            // Enough for now: the next block is loaded when these are nearly used up.
             Some(plan) if plan.documents.len() > 2 * AHEAD_DOCUMENTS_MAX => None,
             Some(plan) => plan.later.pop().map(|url| {
                 Task::new(runtime, async move {
@@ -187,6 +193,7 @@ impl Ahead {
                     })
                 })
             }),
+            // An index that keeps missing costs requests and saves none.
             None if self.misses >= AHEAD_MISSES_MAX => None,
             None => {
                 let index = read.link("index").cloned();
@@ -196,7 +203,7 @@ impl Ahead {
     }
 }
 
-/// Looks into the archive index.
+/// Search of the archive index.
 struct Looking {
     fetcher: Fetcher,
     feed: String,
@@ -208,6 +215,7 @@ impl Looking {
     /// Looks through the index, newest block first, for the one that lists the document wanted.
     async fn find(self, mut url: Url) -> Option<Plan> {
         let mut later = vec![];
+        // The index may be endless or a circle.
         while later.len() < AHEAD_BLOCKS_MAX && !later.contains(&url) {
             let (prev, documents) = self.block(&url).await?;
             if documents.contains(&self.wanted) {
@@ -219,12 +227,13 @@ impl Looking {
         None
     }
 
-    /// Returns the block before a block, and the documents that it lists.
+    /// Fetches a block. Returns the URL of the block before it, and the documents that it lists.
     async fn block(&self, url: &Url) -> Option<(Option<Url>, VecDeque<Url>)> {
         if url.origin() != self.wanted.origin() {
             return None;
         }
         let (url, block) = self.fetcher.index(url).await.ok()?;
+        // The documents of another feed are not on this walk.
         if block.feed != self.feed {
             return None;
         }
@@ -233,7 +242,7 @@ impl Looking {
     }
 }
 
-/// Returns the documents that a block lists at its own origin; what is longer than any block of ours is
+/// Returns the documents that a block lists at its own origin. A list longer than any block of a Simplefeed server is
 /// cut off.
 fn documents_of(url: &Url, block: &IndexBlock) -> VecDeque<Url> {
     let most = usize::try_from(INDEX_BLOCK_DOCUMENTS).unwrap_or(usize::MAX);

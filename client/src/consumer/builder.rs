@@ -20,12 +20,12 @@ use crate::{
     transport::{self, Timeouts, Transport},
 };
 
-/// Nobody who is told.
+/// Observer that ignores all events.
 struct Nobody;
 
 impl Observer for Nobody {}
 
-/// Makes a [`Consumer`].
+/// Options of a [`Consumer`]; all but the URL have defaults.
 ///
 /// # Examples
 ///
@@ -129,20 +129,19 @@ impl Builder {
         }
     }
 
-    /// Says where to begin if there is no bookmark; with the oldest entry by default.
+    /// Sets the start where there is no bookmark; the oldest entry by default.
     #[must_use]
     pub fn since(self, since: Since) -> Self {
         Self { since, ..self }
     }
 
-    /// Says whether to wait for entries to come; if not (the default), the end is what is newest at
-    /// the first look.
+    /// Sets whether to wait for entries to come. By default, the end is the newest entry at the first look.
     #[must_use]
     pub fn follow(self, follow: bool) -> Self {
         Self { follow, ..self }
     }
 
-    /// Brings another transport.
+    /// Replaces the default transport, which is over reqwest.
     #[must_use]
     pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
         Self {
@@ -188,22 +187,22 @@ impl Builder {
         }
     }
 
-    /// Allows links and redirects to lead to the origin of `url`, too. By default nothing is asked
-    /// anywhere but at the origin of the feed's URL; a token is told nowhere else in any case.
+    /// Allows links and redirects to lead to the origin of `url`, too. By default no request goes anywhere but to the
+    /// origin of the feed's URL; a token never does.
     #[must_use]
     pub fn allow_origin(mut self, url: Url) -> Self {
         self.allowed_origins.push(url);
         self
     }
 
-    /// Waits so long for answers; a transport of your own has its own patience.
+    /// Sets the timeouts of requests; a transport of your own has its own.
     #[must_use]
     pub fn timeouts(self, timeouts: Timeouts) -> Self {
         Self { timeouts, ..self }
     }
 
-    /// Says whether entries of a foreign feed that come again with a later `updated` are delivered again;
-    /// they are not by default. (Ours never come again.)
+    /// Sets whether entries of a foreign feed that come again with a later `updated` are delivered again; they are
+    /// not by default. (Entries of a Simplefeed server never come again.)
     #[must_use]
     pub fn revisions(self, revisions: bool) -> Self {
         Self { revisions, ..self }
@@ -224,7 +223,7 @@ impl Builder {
         Self { on_gap, ..self }
     }
 
-    /// Tells `observer` what the consumer does and bears, so that an operator can know.
+    /// Sets the observer of the consumer's events, so that an operator can know of them.
     #[must_use]
     pub fn observer(self, observer: impl Observer + 'static) -> Self {
         Self {
@@ -237,7 +236,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// If the URL is none, the bookmark cannot be read, or there is no transport.
+    /// If the URL is invalid, the bookmark cannot be read, or there is no transport.
     pub fn build(mut self) -> Result<Consumer, ConsumerError> {
         let url = Url::parse(&self.url);
         let given = url.map_err(|source| ConsumerError::Url {
@@ -245,9 +244,11 @@ impl Builder {
             source,
         })?;
         let url = without_password(given.clone());
+        // Now, and not as a forbidden origin at the first request.
         if !matches!(url.scheme(), "http" | "https") {
             return Err(ConsumerError::Scheme { url });
         }
+        // An unreadable bookmark stops the consumer: to begin anew would repeat or skip entries.
         let kept = match &mut self.store {
             Some(store) => store.load().map_err(|source| ConsumerError::Bookmark {
                 action: "read",
@@ -267,11 +268,12 @@ impl Builder {
         }
         if let Some(token) = self.token {
             fetcher = fetcher.bearer_token(token);
+        // The two differ only if the URL held a name or a password.
         } else if url != given {
             let password = given.password().unwrap_or_default();
             fetcher = fetcher.password(given.username(), password);
         }
-        // What the store has counts only where the caller has nothing.
+        // A store's bookmark counts only where the caller gave none.
         let kept = kept.filter(|_| self.resume.is_none());
         let start = match (self.resume.or_else(|| kept.clone()), self.since) {
             (Some(bookmark), _) => Start::Bookmark(bookmark),
@@ -292,7 +294,7 @@ impl Builder {
     }
 }
 
-/// What a URL says about who asks must stand in no bookmark, message or other request.
+/// Returns the URL without name and password, which must stand in no bookmark, message or other request.
 fn without_password(mut url: Url) -> Url {
     // Both fail only for URLs that have no host, and so no password.
     let _no_host = url.set_username("").is_err() || url.set_password(None).is_err();

@@ -124,12 +124,13 @@ impl Ledger {
         accepted.done == accepted.delivered
     }
 
-    /// Accepts an entry and all before it, durably. Returns whether that was news.
+    /// Accepts an entry and all before it, durably. Returns whether it was not accepted before.
     pub(super) fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
         let mut accepted = self.lock();
         if delivery.number <= accepted.done {
             return Ok(false);
         }
+        // Saved before `done` moves: after a failure the entry counts as not accepted.
         accepted.save_after(delivery)?;
         accepted.done = delivery.number;
         accepted.unkept = None;
@@ -147,6 +148,7 @@ impl Ledger {
 
     /// Keeps a place behind everything that was read.
     pub(super) fn keep(&self, place: &Bookmark) -> Result<(), ConsumerError> {
+        // Held during the write, so that no older place is saved after this one.
         let mut accepted = self.lock();
         accepted.save(place)?;
         accepted.unkept = None;
@@ -169,11 +171,13 @@ impl Ledger {
         if delivery.number > accepted.done {
             accepted.ahead.insert(delivery.number, delivery.clone());
         }
+        // Only without holes: an entry that is still being handled stops the bookmark.
         let next = |accepted: &mut Accepted| accepted.ahead.remove(&(accepted.done + 1));
         while let Some(delivery) = next(&mut accepted) {
             accepted.done += 1;
             accepted.unkept = Some(delivery);
         }
+        // A save for each entry would wait for the disk each time.
         let is_due =
             accepted.done == accepted.delivered || accepted.kept_at.elapsed() >= ACCEPT_EVERY;
         if is_due { accepted.settle() } else { Ok(()) }
@@ -187,6 +191,7 @@ impl Ledger {
 
 impl Accepted {
     fn settle(&mut self) -> Result<(), ConsumerError> {
+        // Set before the save: a store that fails is not asked again at once.
         self.kept_at = time::Instant::now();
         if let Some(delivery) = self.unkept.clone() {
             self.save_after(&delivery)?;
@@ -234,7 +239,7 @@ impl Consumer {
     pub fn into_stream(self) -> impl Stream<Item = Result<Item, ConsumerError>> + Send {
         futures_util::stream::unfold(Some(self), |consumer| async {
             let mut consumer = consumer?;
-            // Before anything is waited for.
+            // Before the wait for the server, which may be long.
             if consumer.ready() == 0
                 && let Err(error) = consumer.ledger.settle()
             {

@@ -1,4 +1,4 @@
-//! What an answer means.
+//! The meaning of answers.
 //!
 //! Pure, but for the clock that a date in `Retry-After` is counted from.
 
@@ -27,11 +27,11 @@ use crate::transport::Answer;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
     max_age: Option<Duration>,
-    /// What caches that many share go by instead.
+    /// Lifetime in shared caches (`s-maxage`).
     shared_max_age: Option<Duration>,
     stale_while_revalidate: Duration,
     age: Duration,
-    /// Whether a cache says that the answer's time is over.
+    /// Whether a cache marked the answer as stale.
     told_past: bool,
 }
 
@@ -52,12 +52,12 @@ impl Freshness {
         }
     }
 
-    /// Returns what holds after an answer that nothing changed (304): what it does not say stays
-    /// (RFC 9111, 4.3.4).
+    /// Returns the freshness after a 304: values that it leaves out stay (RFC 9111, 4.3.4).
     pub(crate) fn renewed(self, newer: Self) -> Self {
         Self {
             max_age: newer.max_age.or(self.max_age),
             shared_max_age: newer.shared_max_age.or(self.shared_max_age),
+            // A new `max-age` is a new policy as a whole; without one the old policy stays.
             stale_while_revalidate: match newer.max_age {
                 Some(_) => newer.stale_while_revalidate,
                 None => self.stale_while_revalidate,
@@ -71,13 +71,13 @@ impl Freshness {
         self.max_age
     }
 
-    /// Returns how long to wait before the next look: what the server says, and at least a second.
+    /// Returns the pause before the next look: `max-age`, and at least a second.
     pub fn poll_after(&self) -> Duration {
         let floor = Duration::from_secs(POLL_SECONDS_MIN);
         self.max_age.unwrap_or_default().max(floor)
     }
 
-    /// Returns how long a cache may keep giving this copy: `max-age`, and as long as it may revalidate
+    /// Returns how long a cache may keep giving this copy: the rest of `max-age`, and as long as it may revalidate
     /// meanwhile.
     pub fn let_go_after(&self) -> Duration {
         let lifetime = self.lifetime().unwrap_or_default();
@@ -85,9 +85,10 @@ impl Freshness {
         lifetime.saturating_sub(self.age).max(floor)
     }
 
-    /// Returns whether a cache gave a copy whose time is over, as it may while it cannot reach the
-    /// server: what is newer is not seen.
+    /// Returns whether a cache gave a stale copy, as it may while it cannot reach the server. Newer entries are not
+    /// seen.
     pub fn is_past(&self) -> bool {
+        // Apache marks a stale copy without sending an `Age`.
         self.told_past || self.lifetime().is_some_and(|lifetime| self.age > lifetime)
     }
 
@@ -96,8 +97,7 @@ impl Freshness {
     }
 }
 
-/// Whether some cache on the way says that it used a copy past its time (RFC 9211, 2.4: a negative
-/// `ttl`).
+/// Returns whether some cache on the way used a stale copy (RFC 9211, 2.4: a negative `ttl`).
 fn tells_past(status: &str) -> bool {
     status.split([',', ';']).any(|part| {
         let ttl = part.trim().strip_prefix("ttl=");
@@ -105,8 +105,8 @@ fn tells_past(status: &str) -> bool {
     })
 }
 
-/// Whether a cache warns that its copy is stale, that it could not revalidate it, or that it is cut off. RFC 9111
-/// has no such field any more; Apache sends it, and no `Age`.
+/// Returns whether a cache warns that its copy is stale, that it could not revalidate it, or that it is cut off. RFC
+/// 9111 has no such field any more; Apache sends it, and no `Age`.
 fn warns_of_the_past(warnings: &str) -> bool {
     warnings.split(',').any(|warning| {
         let code = warning.trim().get(..3);
@@ -118,13 +118,14 @@ fn warns_of_the_past(warnings: &str) -> bool {
 fn expires(answer: &Answer) -> Option<Duration> {
     let text = answer.header("expires")?;
     let date = |text: &str| httpdate::parse_http_date(text).ok();
+    // Counted by the server's clock, which need not be ours.
     let answered = answer.header("date").and_then(date);
     let answered = answered.unwrap_or_else(SystemTime::now);
     let lifetime = date(text).and_then(|expires| expires.duration_since(answered).ok());
     Some(bounded(lifetime.unwrap_or_default().as_secs()))
 }
 
-/// Returns the answer's `Last-Modified`, if it is good enough to ask with: what changed within the
+/// Returns the answer's `Last-Modified`, if it is fit for a conditional request: a document that changed within the
 /// second of the answer could change once more in it (RFC 9110, 8.8.2.2).
 pub(super) fn last_modified(answer: &Answer) -> Option<String> {
     let text = answer.header("last-modified")?;
@@ -138,6 +139,7 @@ fn directive(policy: &str, name: &str) -> Option<Duration> {
         let (found, value) = directive.trim().split_once('=')?;
         found.eq_ignore_ascii_case(name).then_some(value)
     });
+    // Quoted or not: recipients ought to accept both (RFC 9111, 5.2).
     Some(bounded(value?.trim_matches('"').parse().ok()?))
 }
 
@@ -145,7 +147,7 @@ fn bounded(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(PAUSE_SECONDS_MAX))
 }
 
-/// Returns where an answer redirects to (RFC 9110, 15.4).
+/// Returns the target of a redirect (RFC 9110, 15.4).
 pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
     if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -153,7 +155,7 @@ pub(super) fn redirect(from: &Url, answer: &Answer) -> Option<Url> {
     from.join(answer.header("location")?).ok()
 }
 
-/// Returns an answer with status 200, or 203 from a proxy that changed it, or the error that any other status is.
+/// Returns an answer with status 200, or 203 from a proxy that changed it. Any other status is an error.
 ///
 /// # Errors
 ///
@@ -188,7 +190,7 @@ pub fn successful(url: &Url, answer: Answer) -> Result<Answer, FetchError> {
     }
 }
 
-/// Returns whether the answer says that it never changes (RFC 8246).
+/// Returns whether the answer is marked immutable (RFC 8246).
 pub(super) fn is_immutable(answer: &Answer) -> bool {
     let mut policies = answer.all("cache-control");
     policies.any(|policy| {
@@ -207,7 +209,7 @@ pub(super) fn charset(answer: &Answer) -> Option<&str> {
     })
 }
 
-/// A page for people must never count as an empty document.
+/// Checks the media type: an HTML page must never count as an empty document.
 pub(super) fn check_type(url: &Url, answer: &Answer) -> Result<(), FetchError> {
     let kind = answer.header("content-type").unwrap_or_default();
     let bare = kind
@@ -232,7 +234,7 @@ pub(super) fn check_type(url: &Url, answer: &Answer) -> Result<(), FetchError> {
     }
 }
 
-/// A problem document (RFC 9457), as far as it is for us.
+/// Members of a problem document (RFC 9457) that a client needs.
 #[derive(serde::Deserialize)]
 struct Problem {
     detail: String,
@@ -245,7 +247,7 @@ pub(crate) fn problem_entry(answer: &Answer) -> Option<usize> {
     serde_json::from_slice::<Problem>(&answer.body).ok()?.entry
 }
 
-/// Whether a body without a type is a page for people.
+/// Returns whether a body without a media type is an HTML page.
 fn is_page(body: &[u8]) -> bool {
     let body = body.trim_ascii_start();
     ["<!doctype html", "<html"].iter().any(|mark| {
@@ -254,7 +256,7 @@ fn is_page(body: &[u8]) -> bool {
     })
 }
 
-/// Returns what a problem document says, or the beginning of any other text.
+/// Returns the detail of a problem document, the title of an HTML page, or the beginning of any other text.
 pub(crate) fn problem_detail(answer: &Answer) -> String {
     if let Ok(problem) = serde_json::from_slice::<Problem>(&answer.body) {
         // A line of the request differs from the line of the user's file. The index of the entry is the same in both.
@@ -270,11 +272,13 @@ pub(crate) fn problem_detail(answer: &Answer) -> String {
     }
     let text = String::from_utf8_lossy(&answer.body);
     let line = text.lines().next().unwrap_or_default();
+    // A stranger's text in our messages: without control characters, and short.
     line.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// Returns the title of a page, in quotes.
 fn title_of(page: &str) -> String {
+    // ASCII lower case keeps the byte offsets, so those found here hold in `page`.
     let lower = page.to_ascii_lowercase();
     let inside = || {
         let start = lower.find("<title")?;
@@ -294,7 +298,7 @@ fn title_of(page: &str) -> String {
     format!("an HTML page, {title:?}")
 }
 
-/// Returns how long the server asks to wait: seconds, or until a date.
+/// Returns the pause that the server asks for (`Retry-After`): seconds, or until a date.
 pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
     let text = answer.header("retry-after")?.trim();
     if let Ok(seconds) = text.parse() {

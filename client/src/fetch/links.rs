@@ -2,8 +2,8 @@
 //!
 //! Pure.
 
-/// Returns the targets and relations of a `Link` field. What is not well-formed ends it; links that
-/// speak of something else than what was asked for (`anchor`) are left out.
+/// Returns the targets and relations of a `Link` field. A malformed part ends it. Links from another resource than
+/// the answer (`anchor`) are left out.
 pub(super) fn links(field: &str) -> Vec<(String, String)> {
     let mut found = vec![];
     let mut rest = field.trim_start_matches([' ', '\t', ',']);
@@ -14,6 +14,7 @@ pub(super) fn links(field: &str) -> Vec<(String, String)> {
             && let Some((_, relations)) = value("rel")
         {
             for relation in relations.split_ascii_whitespace() {
+                // Relations are compared without regard to case (RFC 8288, 2.1.1).
                 found.push((target.trim().into(), relation.to_ascii_lowercase()));
             }
         }
@@ -22,7 +23,7 @@ pub(super) fn links(field: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Returns the parameters at the beginning of `text`, names in lower case, and what comes after them.
+/// Returns the parameters at the beginning of `text`, names in lower case, and the text after them.
 fn parameters_of(text: &str) -> (Vec<(String, String)>, &str) {
     let mut parameters = vec![];
     let mut rest = text.trim_start();
@@ -40,9 +41,10 @@ fn parameters_of(text: &str) -> (Vec<(String, String)>, &str) {
     (parameters, rest)
 }
 
-/// Returns a token or quoted string at the beginning of `text`, and what comes after it.
+/// Returns a token or quoted string at the beginning of `text`, and the text after it.
 fn value_of(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
+        // A token ends where the next parameter or link begins.
         let end = text.find([';', ',']).unwrap_or(text.len());
         let (token, after) = text.split_at(end);
         return (token.trim().into(), after);
@@ -56,6 +58,7 @@ fn value_of(text: &str) -> (String, &str) {
             other => value.push(other),
         }
     }
+    // The quote never closes, so the rest of the field belongs to the value.
     (value, "")
 }
 

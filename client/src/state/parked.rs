@@ -1,7 +1,7 @@
 //! Entries set aside.
 //!
-//! Shell: the disk. Each has a file of its own, which is there as a whole or not at all; numbers tell their
-//! order and are not used again while one is left.
+//! Shell: the disk. Each entry has a file of its own, which is there as a whole or not at all. Numbers give their
+//! order, and are not used again while an entry is left.
 
 use std::{
     collections::BTreeMap,
@@ -41,15 +41,15 @@ pub struct Parked {
     pub number: u64,
     /// Its key, if entries have keys.
     pub key: Option<String>,
-    /// Whether it only waits behind one with the same key.
+    /// Whether it only waits behind one with the same key, and was never tried.
     pub waits: bool,
     /// How often it was tried.
     pub attempts: u32,
-    /// Why it failed last.
+    /// Error of the last attempt; none while it waits or is tried again.
     pub error: Option<String>,
     /// When it was set aside, RFC 3339.
     pub at: String,
-    /// The place after it.
+    /// Bookmark after the entry, for its delivery.
     place: Bookmark,
     /// The entry, as it was delivered.
     entry: String,
@@ -66,12 +66,12 @@ pub(crate) struct NewlyParked<'a> {
 }
 
 impl Parked {
-    /// Returns the entry.
+    /// Returns the entry for another hand-over, with its place.
     pub fn delivery(&self) -> Delivery {
         Delivery::kept(self.entry.clone().into(), self.place.clone())
     }
 
-    /// Returns the place after it, if it is what became of this attempt.
+    /// Returns the place after it, if it was parked after this attempt.
     pub(super) fn place_if_given_up(&self, attempt: &Attempt) -> Option<&Bookmark> {
         let same = self.place.entry.as_ref() == Some(&attempt.entry)
             && self.place.position == attempt.position
@@ -79,7 +79,7 @@ impl Parked {
         same.then_some(&self.place)
     }
 
-    /// Whether it is this entry.
+    /// Returns whether this is the parked form of an entry.
     pub(super) fn is_of(&self, delivery: &Delivery) -> bool {
         self.entry.as_bytes() == &delivery.raw()[..] && self.place.position == delivery.position()
     }
@@ -94,6 +94,7 @@ impl Parked {
 pub fn iter(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
     let folder = folder.to_path_buf();
     let numbers = numbers(&folder)?.into_iter();
+    // `None` is a file removed since: the worker may run meanwhile.
     Ok(numbers.filter_map(move |number| read(&path_of(&folder, number)).transpose()))
 }
 
@@ -117,6 +118,7 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = vec![];
     for file in found {
         let name = file?.file_name();
+        // Temporary files end in `.json.new`, and are no entries.
         let number = name.to_str().and_then(|name| name.strip_suffix(".json"));
         numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
     }
@@ -124,7 +126,7 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Reads one; `None` if it is not there any more.
+/// Reads a parked entry; `None` if it is not there any more.
 fn read(path: &Path) -> io::Result<Option<Parked>> {
     let text = match fs::read(path) {
         Ok(text) => text,
@@ -145,11 +147,11 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("parked/{number:012}.json"))
 }
 
-/// The entries set aside in one folder, for the one who has locked it.
+/// Parked entries of a folder that this process has locked.
 #[derive(Debug)]
 pub(super) struct Parking {
     folder: PathBuf,
-    /// Their keys, by their numbers.
+    /// Keys of the parked entries, by their numbers.
     keys: BTreeMap<u64, Option<String>>,
 }
 
@@ -179,10 +181,11 @@ impl Parking {
     }
 
     pub(super) fn holds_key(&self, key: &str) -> bool {
+        // A scan is enough: the number of parked entries has a bound.
         self.keys.values().any(|held| held.as_deref() == Some(key))
     }
 
-    /// Returns the one set aside last.
+    /// Returns the entry parked last.
     pub(super) fn last(&mut self) -> io::Result<Option<Parked>> {
         match self.keys.last_key_value() {
             Some((number, _)) => read(&path_of(&self.folder, *number)),
@@ -191,6 +194,7 @@ impl Parking {
     }
 
     pub(super) fn add(&mut self, parked: &NewlyParked<'_>) -> io::Result<()> {
+        // The lock keeps other writers away, so the number behind the last is free.
         let last = self.keys.last_key_value().map_or(0, |(number, _)| *number);
         let entry = String::from_utf8(parked.delivery.raw().to_vec());
         let parked = Parked {
@@ -204,6 +208,7 @@ impl Parking {
             place: parked.delivery.bookmark(),
             entry: entry.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
         };
+        // The file first: a key without one would hold later entries back for nothing.
         self.update(&parked)?;
         self.keys.insert(parked.number, parked.key);
         Ok(())
@@ -217,6 +222,7 @@ impl Parking {
 
     pub(super) fn remove(&mut self, number: u64) -> io::Result<()> {
         let path = path_of(&self.folder, number);
+        // The file first: while it is there, its key must hold later entries back.
         files::remove(&path).map_err(|error| files::about(&path, &error))?;
         self.keys.remove(&number);
         Ok(())

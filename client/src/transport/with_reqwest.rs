@@ -1,4 +1,4 @@
-//! The ready-made transport: reqwest.
+//! The default transport: reqwest.
 //!
 //! Shell: the network.
 
@@ -21,7 +21,7 @@ const BODY_BYTES: usize = 64 * 1024;
 ///
 /// # Examples
 ///
-/// With more patience than the ready-made one:
+/// With more patience than the default:
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -41,7 +41,7 @@ pub struct ReqwestTransport {
 }
 
 impl ReqwestTransport {
-    /// Returns a transport that waits so long.
+    /// Returns a transport with these timeouts.
     ///
     /// # Errors
     ///
@@ -53,6 +53,7 @@ impl ReqwestTransport {
             .connect_timeout(timeouts.connect)
             .read_timeout(timeouts.read)
             .timeout(timeouts.total)
+            // The fetcher follows redirects itself, because a token may not go everywhere.
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("simplefeed/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -68,6 +69,7 @@ impl ReqwestTransport {
         };
         let mut outgoing = self.client.request(method, request.url);
         let chosen = |(name, _): &(&str, String)| name.eq_ignore_ascii_case("accept-encoding");
+        // A caller may ask for another coding, such as `identity`.
         if !request.headers.iter().any(chosen) {
             outgoing = outgoing.header("accept-encoding", "gzip");
         }
@@ -123,6 +125,7 @@ enum Body {
 
 impl Body {
     fn new(max: usize, is_packed: bool) -> Self {
+        // Most bodies need one allocation, however large the bound is.
         let bytes = Vec::with_capacity(BODY_BYTES.min(max));
         if is_packed {
             // Of several members, too (RFC 1952, 2.2): some servers pack a header and a body apart.
@@ -173,6 +176,7 @@ impl Body {
                 bytes.finish().map_err(broken)?
             }
         };
+        // A document keeps its body, and should not keep unused memory with it.
         if body.len() < body.capacity() / 2 {
             body.shrink_to_fit();
         }

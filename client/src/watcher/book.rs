@@ -1,7 +1,7 @@
-//! What a watcher remembers: one file for all feeds.
+//! The watcher's memory: one file for all feeds.
 //!
-//! Shell: the disk. A line for each feed or SUP document says what is known of it; the last one counts. When
-//! the file has grown to more than twice what it says, it is replaced as a whole.
+//! Shell: the disk. Each line holds the state of one feed or SUP document; the last line about it counts. A file that
+//! has grown to more than twice its current lines is replaced as a whole.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,10 +20,10 @@ use crate::{
 
 /// The file within the state folder.
 const FILE: &str = "watched.ndjson";
-/// So many bytes are no reason to replace it.
+/// Bytes beyond twice its current lines that a file may have before it is replaced.
 const SMALL_BYTES: u64 = 1024 * 1024;
 
-/// What is known of one feed, or of one SUP document.
+/// State of one feed or one SUP document: a line of the book.
 #[expect(clippy::large_enum_variant, reason = "nearly all are of feeds")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -34,22 +34,21 @@ pub(super) enum Note {
         bookmark: Option<Bookmark>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sup: Option<SupAddress>,
-        /// What was told of it last.
+        /// SUP update id that was handled last.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         update: Option<Box<str>>,
     },
     Heard {
         sup_document: Url,
-        /// RFC 3339.
+        /// Instant up to which all updates are known, RFC 3339.
         updated: String,
     },
-    /// What stands for the one who asks: with another token, or where other origins are allowed, others are
-    /// told of.
+    /// Digest of the token and the allowed origins. With others, SUP documents may list other feeds.
     Asker { asker: String },
 }
 
 impl Note {
-    /// Says up to where a feed was read, and by what its updates are told: what was told last is handled.
+    /// Returns a feed's note: its place, the SUP address that lists its updates, and the last update handled.
     pub(super) fn feed(
         url: &str,
         place: Option<&Bookmark>,
@@ -64,7 +63,7 @@ impl Note {
         }
     }
 
-    /// Whether it says by what a feed's updates are told.
+    /// Returns whether this is a feed's note with a SUP address.
     pub(super) fn is_told(&self) -> bool {
         matches!(self, Self::Feed { sup: Some(_), .. })
     }
@@ -77,27 +76,27 @@ impl Note {
     }
 }
 
-/// What is known of a feed.
+/// State of a feed, as the book has it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) place: Option<Bookmark>,
     pub(super) sup: Option<SupAddress>,
     pub(super) update: Option<Box<str>>,
-    /// The URL as it was given, if it holds a password.
+    /// Full URL, if it holds a name or a password.
     pub(super) given: Option<String>,
     pub(super) origin: Option<Origin>,
-    /// The bytes of its line.
+    /// Length of its line in the book, in bytes.
     bytes: usize,
 }
 
 impl Known {
-    /// Returns by what its updates are told, if it was ever read.
+    /// Returns the SUP address of a feed that was read at least once.
     pub(super) fn told(&self) -> Option<&SupAddress> {
         self.sup.as_ref().filter(|_| self.place.is_some())
     }
 }
 
-/// What was known when the program ended last.
+/// State at the end of the last run.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) feeds: HashMap<String, Known>,
@@ -105,16 +104,16 @@ pub(super) struct Notes {
     asker: Option<String>,
 }
 
-/// The file.
+/// Open file of notes, and its length.
 #[derive(Debug)]
 pub(super) struct Book {
-    /// Locked as long as it is there.
+    /// Holds the folder's lock for the lifetime of the book.
     folder: StateFolder,
     path: PathBuf,
     bytes: u64,
-    /// So many bytes are more than it says.
+    /// Length in bytes above which the file is replaced.
     too_many: u64,
-    /// Whether it may end with something that was not written as a whole.
+    /// Whether the last write failed, so that the file may end with a partial line.
     is_torn: bool,
 }
 
@@ -128,13 +127,14 @@ impl Book {
             Err(error) => return Err(folder.failed(files::about(&path, &error))),
         };
         let mut notes = Notes::default();
+        // A line counts once its newline is on the disk.
         let whole = text
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |end| end + 1);
         let (lines, rest) = text.split_at(whole);
         if !rest.is_empty() {
-            // What a crash has cut short was not promised to anybody.
+            // A crash cut the last line short. Its write never returned, so no caller relies on it.
             let cut = files::shorten(&path, length(lines));
             cut.map_err(|error| folder.failed(files::about(&path, &error)))?;
         }
@@ -142,6 +142,7 @@ impl Book {
             if line.is_empty() {
                 continue;
             }
+            // An error, not a line to skip: without it an older state of the feed would count.
             let note = serde_json::from_slice(line).map_err(|error| {
                 let detail = format!("line {number}: {error}");
                 let error = io::Error::new(io::ErrorKind::InvalidData, detail);
@@ -160,8 +161,7 @@ impl Book {
         Ok((book, notes))
     }
 
-    /// Writes notes. They are durable when it returns. `all` returns everything there is to say, for a file
-    /// that says much that is no longer so.
+    /// Writes notes, durably. `all` returns the complete state, for a file with many outdated lines.
     pub(super) fn note(
         &mut self,
         notes: &[Note],
@@ -171,6 +171,7 @@ impl Book {
             return Ok(());
         }
         let added = lines_of(notes);
+        // Nothing is appended to a partial line: the replacement removes it.
         let written = if !self.is_torn && self.bytes + length(&added) <= self.too_many {
             self.bytes += length(&added);
             files::append_line(&self.path, &added)
@@ -203,7 +204,8 @@ fn lines_of(notes: &[Note]) -> Vec<u8> {
 }
 
 impl Notes {
-    /// Forgets by what updates are told, if that was told to somebody else. Returns what to note then.
+    /// Forgets the SUP addresses of all feeds if they were learnt for another `asker`. Returns the notes to write
+    /// then.
     pub(super) fn are_for(&mut self, asker: &str) -> Vec<Note> {
         if self.asker.as_deref() == Some(asker) {
             return vec![];
@@ -225,11 +227,11 @@ impl Notes {
         known.map(|url| Note::feed(url, None, None)).collect()
     }
 
-    /// Returns up to where the feeds that are left were read, and which of them say besides by what their
-    /// updates are told.
+    /// Returns a note with the place of each feed that is left, and apart those of feeds that also had a SUP address.
     pub(super) fn of_others(self) -> (Vec<Note>, Vec<Note>) {
         let (mut others, mut were_told) = (vec![], vec![]);
         for (feed, known) in self.feeds {
+            // Without its SUP address: a feed that is not watched misses updates.
             let note = Note::feed(&feed, known.place.as_ref(), None);
             were_told.extend(known.sup.map(|_| note.clone()));
             others.push(note);
@@ -253,12 +255,14 @@ impl Notes {
                     origin: None,
                     bytes,
                 };
+                // The last line about a feed counts.
                 self.feeds.insert(feed, known);
             }
             Note::Heard {
                 sup_document,
                 updated,
             } => {
+                // Without a readable date, the source counts as never heard.
                 if let Some(updated) = Instant::parse(&updated) {
                     self.heard.insert(sup_document, updated);
                 }

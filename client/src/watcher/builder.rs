@@ -1,4 +1,4 @@
-//! What a watcher is made from.
+//! Builder of a watcher.
 //!
 //! Shell: the state folder.
 
@@ -44,14 +44,14 @@ pub(super) struct Options {
 /// URL and remembered state of each feed.
 type Given = Vec<(String, Known)>;
 
-/// Makes a [`FeedWatcher`].
+/// Options of a [`FeedWatcher`]; all but the URLs have defaults.
 pub struct WatchBuilder {
     urls: Vec<String>,
     pace: Pace,
     options: Options,
     transport: Option<Arc<dyn Transport>>,
     state: Option<StateFolder>,
-    /// Feeds of which nothing is to be remembered.
+    /// URLs of feeds whose state is forgotten.
     anew: HashSet<String>,
 }
 
@@ -85,7 +85,7 @@ impl WatchBuilder {
         }
     }
 
-    /// Remembers in a folder what was accepted of each feed, and up to where SUP documents were heard.
+    /// Keeps the bookmark of each feed, and the progress through SUP documents, in a folder.
     #[must_use]
     pub fn state(self, state: StateFolder) -> Self {
         Self {
@@ -94,29 +94,29 @@ impl WatchBuilder {
         }
     }
 
-    /// Says where to begin in feeds that were never seen; with the next entry to come by default.
+    /// Sets the start in feeds that were never seen; the next entry to come by default.
     #[must_use]
     pub fn since(mut self, since: Since) -> Self {
         self.options.since = since;
         self
     }
 
-    /// Looks so often at a feed that no SUP document tells about; every 30 minutes by default.
+    /// Sets the time between looks at a feed that no SUP document lists; 30 minutes by default.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.pace.interval = interval;
         self
     }
 
-    /// Looks so often at feeds that SUP documents tell about, where those are archived or offer a window that
-    /// is long enough; a little faster than their period by default.
+    /// Sets the time between requests for a SUP document that is archived or offers a window that is long enough; a
+    /// little less than its period by default.
     #[must_use]
     pub fn sup_interval(mut self, sup_interval: Duration) -> Self {
         self.pace.sup_interval = sup_interval;
         self
     }
 
-    /// Waits so long for answers; a transport of your own has its own patience.
+    /// Sets the timeouts of requests; a transport of your own has its own.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.options.timeouts = timeouts;
@@ -160,7 +160,7 @@ impl WatchBuilder {
         self
     }
 
-    /// Sends a bearer token to the origin of the feeds, and to no other. They must be of one.
+    /// Sends a bearer token to the origin of the feeds, and to no other. All feeds must be at that origin.
     #[must_use]
     pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
         self.options.token = Some(token.into());
@@ -175,7 +175,7 @@ impl WatchBuilder {
         self
     }
 
-    /// Brings another transport.
+    /// Replaces the default transport, which is over reqwest.
     #[must_use]
     pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
         Self {
@@ -203,6 +203,7 @@ impl WatchBuilder {
             return Err(WatchError::Count { count });
         }
         let transport = options.transport(transport)?;
+        // Watchers that start together must not look together.
         let seed = u64::from(std::process::id());
         let mut watch = Watch::new(pace, seed);
         let (book, mut notes) = match state {
@@ -212,6 +213,7 @@ impl WatchBuilder {
             }
             None => (None, Notes::default()),
         };
+        // Before `known` takes the feeds out of the notes.
         let asker = options.asker();
         let mut changed = notes.are_for(&asker);
         changed.extend(notes.forget(&anew));
@@ -221,7 +223,7 @@ impl WatchBuilder {
             let origins = origins.len();
             return Err(WatchError::Token { origins });
         }
-        // Nobody hears of them from now on: whoever watches them again must look.
+        // Updates of these feeds go unheard from now on, so a later watch of them begins with a look.
         let (others, were_told) = notes.of_others();
         changed.extend(were_told);
         let (tell, events) = mpsc::channel(AHEAD);
@@ -248,13 +250,15 @@ impl WatchBuilder {
             changed: HashSet::new(),
             heard_until: HashMap::new(),
         };
+        // Before the first request: a crash must not bring a forgotten state back.
         watcher.note(&changed)?;
         Ok(watcher)
     }
 }
 
-/// Has feeds watched, with what is known of them, and of the documents that tell of them.
+/// Adds the feeds to the watch with their remembered state, and before them the progress through SUP documents.
 fn add_all(watch: &mut Watch, given: Given, heard: &HashMap<Url, Instant>) -> Vec<Feed> {
+    // SUP documents first: a feed whose document was never heard is due at once.
     for (_, known) in &given {
         if let Some(told) = known.told()
             && let Some(updated) = heard.get(&told.document)
@@ -268,11 +272,13 @@ fn add_all(watch: &mut Watch, given: Given, heard: &HashMap<Url, Instant>) -> Ve
 
 fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
     let told = known.told().cloned();
+    // An update id means something only together with its SUP document.
     let update = known.update.as_deref().filter(|_| told.is_some());
     watch.add_feed(told, update);
     Feed {
         url: url.into(),
         given: known.given,
+        // `Options::known` sets it for each feed. An opaque origin equals no other.
         origin: known.origin.unwrap_or_else(Origin::new_opaque),
         place: known.place,
         look: 0,
@@ -300,6 +306,7 @@ impl Options {
         for given_url in urls {
             let url = without_userinfo(&given_url);
             if seen.insert(url.clone()) {
+                // Building a consumer checks the URL: a mistyped one fails now, and not at its first look.
                 let origin = self.consumer(&given_url, None, transport)?.origin();
                 origins.insert(origin.clone());
                 let mut known = notes.feeds.remove(&url).unwrap_or_default();
@@ -322,13 +329,14 @@ impl Options {
         }
     }
 
-    /// Returns what stands for who asks, and hides the token.
+    /// Returns a digest of the token and the allowed origins, which shows neither.
     fn asker(&self) -> String {
         let mut origins: Vec<String> = self
             .allowed_origins
             .iter()
             .map(|url| url.origin().ascii_serialization())
             .collect();
+        // The order of calls must not change the digest.
         origins.sort_unstable();
         let token = self.token.as_deref().unwrap_or_default();
         let digest = Digest::of_parts(&[
@@ -337,6 +345,7 @@ impl Options {
             b"\n",
             origins.join("\n").as_bytes(),
         ]);
+        // 16 hex digits are enough to notice a change.
         digest.to_string().chars().take(16).collect()
     }
 
@@ -371,8 +380,8 @@ impl Options {
         builder.build()
     }
 
-    /// Returns a fetcher of a SUP document and what belongs to it: at home where it is, which
-    /// `is_of_feeds` if feeds are, too.
+    /// Returns a fetcher for a SUP document, whose origin is its home. `is_of_feeds` is true if feeds are at that
+    /// origin, too.
     pub(super) fn fetcher(
         &self,
         document: &Url,
@@ -386,6 +395,7 @@ impl Options {
         if let Some(redirects) = self.redirects_max {
             fetcher = fetcher.redirects_max(redirects);
         }
+        // A SUP document elsewhere never gets the feeds' token.
         if let Some(token) = self.token.as_ref().filter(|_| is_of_feeds) {
             fetcher = fetcher.bearer_token(token);
         }

@@ -14,6 +14,7 @@ pub(super) fn write(delivery: &Delivery, out: &mut impl Write) -> anyhow::Result
     let Some(raw) = event.content else {
         return Ok(());
     };
+    // Plain text is a JSON string; JSON content is shown as it stands.
     let text: String = serde_json::from_str(raw.get()).unwrap_or_else(|_| raw.get().into());
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         super::line(&format!("    {}", super::one_line(line)), out)?;

@@ -1,4 +1,4 @@
-//! What is checked of each document, and between neighbours.
+//! Checks of each document, and between neighbours.
 //!
 //! Pure. Rules have the ids of `docs/rules.md`.
 
@@ -23,11 +23,11 @@ const ARCHIVE_SECONDS_MIN: u64 = 86_400;
 /// The longest time that the recent document should be cached for, in seconds.
 const RECENT_SECONDS_MAX: u64 = 3_600;
 
-/// How much is wrong.
+/// Severity of a finding, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
-    /// It is so, and harms nobody who knows.
+    /// Worth knowing, and harmless where it is known.
     Note,
     /// Consumers or caches do worse than they could.
     Warning,
@@ -45,7 +45,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something that was found.
+/// A broken rule, and the document that breaks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
@@ -63,7 +63,7 @@ pub(super) struct Page {
     pub(super) digest: Digest,
 }
 
-/// What one document tells those before it.
+/// Facts about a document that the next older one is checked against.
 #[derive(Debug)]
 struct Behind {
     url: Url,
@@ -126,6 +126,7 @@ impl Rules {
         self.entries(page);
         self.order(page);
         self.history(page);
+        // Links may lead to any URL of the document, and not only to the one it was fetched from.
         let relations = ["via", "self"];
         self.behind = Some(Behind {
             url: page.url.clone(),
@@ -154,6 +155,7 @@ impl Rules {
 
     fn head(&mut self, page: &Page, is_recent: bool) {
         let (url, document) = (&page.url, &page.document);
+        // The id in the recent document counts; each other one is a finding.
         match self.feed.clone() {
             None => self.feed = Some(document.feed.clone()),
             Some(feed) if feed != document.feed => {
@@ -173,6 +175,7 @@ impl Rules {
             if document.archived {
                 self.error("FH-8", url, "the recent document is marked as an archive");
             }
+            // The rules below are for archives.
             return;
         }
         if document.link("current").is_none() {
@@ -191,7 +194,7 @@ impl Rules {
         }
     }
 
-    /// Checks that an archive leads on to the document behind it. Returns where it leads instead.
+    /// Checks that an archive leads on to the document behind it. Returns the URL that it leads to instead.
     pub(super) fn wrong_next(&mut self, page: &Page) -> Option<Url> {
         let behind = self.behind.as_ref()?;
         let Some(next) = page.document.link("next-archive").cloned() else {
@@ -205,11 +208,12 @@ impl Rules {
             }
             return None;
         };
+        // Any URL of the document behind the page will do.
         let leads_there = next == behind.url || behind.also.contains(&next);
         (!leads_there).then_some(next)
     }
 
-    /// Returns the document behind the one looked at.
+    /// Returns the URL of the document behind the one that is checked.
     pub(super) fn behind(&self) -> Option<&Url> {
         self.behind.as_ref().map(|behind| &behind.url)
     }
@@ -266,6 +270,7 @@ impl Rules {
                 format!("an archive that caches may not keep: its Cache-Control says {said}"),
             );
         }
+        // Codings need `Accept-Encoding`; any other field only splits the cache.
         let splits = answer.all("vary").flat_map(|vary| vary.split(','));
         let other: Vec<&str> = splits
             .map(str::trim)
@@ -291,9 +296,11 @@ impl Rules {
             self.entry(page, index, &id);
             let updated = document.updated_of(index);
             let content = Digest::of(entry.fragment);
+            // Ids of foreign feeds can be long, and a feed can have many.
             let key = Digest::of(id.as_bytes());
             if let Some(seen) = self.seen.get(&key) {
                 let other = seen.url.clone();
+                // The walk goes back in time, so the copy that was seen first should be the later one.
                 let (same, revised) = (seen.content == content, seen.updated > updated);
                 match (same, revised) {
                     (true, _) => {
@@ -308,6 +315,7 @@ impl Rules {
                         format!("entry {id} has another content in {other}, and no later date"),
                     ),
                 }
+                // The newest copy stays the one to compare with.
                 continue;
             }
             let url = url.clone();
@@ -328,6 +336,7 @@ impl Rules {
             return;
         };
         let element = String::from_utf8_lossy(&element).into_owned();
+        // With the page's URL as base, relative references are no fault.
         let base = page
             .url
             .as_str()
@@ -354,6 +363,7 @@ impl Rules {
                 self.error(rule, &page.url, format!("entry {id} has no {name}"));
             }
         }
+        // Reported once: usually all entries of such a feed are alike.
         if !self.tells_json && holds_raw_json(&element) {
             self.tells_json = true;
             let detail = format!(
@@ -370,14 +380,16 @@ impl Rules {
         }
     }
 
-    /// Where documents tell positions, they continue each other exactly.
+    /// Checks positions and hashes: documents that have them continue each other exactly.
     fn history(&mut self, page: &Page) {
         let Some((first, before)) = page.document.history else {
             return;
         };
+        // A neighbour without positions proves nothing.
         let Some((next, expected)) = self.behind.as_ref().and_then(|behind| behind.first) else {
             return;
         };
+        // Documents list their newest entry first, and the hash begins with the oldest.
         let entries = (0..page.document.len()).rev();
         let hash = entries
             .filter_map(|index| page.document.entry(index))
@@ -400,7 +412,7 @@ impl Rules {
     }
 }
 
-/// What a refusal says, without a line that is not the document's.
+/// Returns the text of a refusal, without its line, which is not one of the document.
 fn in_place(refusal: &simplefeed_core::refusal::Refusal) -> String {
     match refusal.rule {
         Some(rule) => format!("{} ({rule})", refusal.detail),
