@@ -94,44 +94,146 @@ impl Change {
     }
 }
 
-/// Commit without its content: the changed feeds, and the instant.
+/// Commit without its content, which is all that most views need: small, whatever the size of the entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
     /// Number of the commit; there are no holes.
     pub number: CommitNumber,
     /// Instant of the commit, that of its first entry.
     pub instant: Instant,
-    /// The changed feeds, each once, in the order of their first change.
-    pub feeds: Vec<FeedKey>,
-    /// The epoch that began with it, if one did.
-    pub epoch: Option<Epoch>,
+    /// Changes of the commit, in the order in which they apply.
+    pub changes: Vec<ChangeOutline>,
+}
+
+/// One fact of a commit, without settings and entries themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeOutline {
+    /// A feed was created (revision 1), or its settings changed.
+    Settings {
+        /// Feed whose settings changed.
+        feed: FeedKey,
+        /// Revision of the new settings.
+        revision: Revision,
+    },
+    /// A document was opened; the one before it, if any, is closed for ever.
+    Opened {
+        /// Feed that the document belongs to.
+        feed: FeedKey,
+        /// Number of the opened document.
+        document: DocumentNumber,
+        /// Position of the document's first entry.
+        first: Position,
+        /// Revision of the settings in the document's header.
+        revision: Revision,
+    },
+    /// Consecutive entries were appended to one feed.
+    Entries {
+        /// Feed that the entries were appended to.
+        feed: FeedKey,
+        /// Position of the first one.
+        first: Position,
+        /// Number of entries, 1 or more.
+        count: u64,
+    },
+    /// A restoration that may have lost something took place.
+    Epoch {
+        /// The epoch that begins.
+        epoch: Epoch,
+    },
+    /// Entries could not be recovered.
+    Lost {
+        /// Feed that lost the entries.
+        feed: FeedKey,
+        /// Position after the last lost entry.
+        next: Position,
+        /// History hash after the last lost entry.
+        history: HistoryHash,
+    },
+}
+
+impl ChangeOutline {
+    /// Returns the feed that the change belongs to; `None` if it concerns all of them.
+    pub fn feed(&self) -> Option<FeedKey> {
+        match self {
+            Self::Settings { feed, .. }
+            | Self::Opened { feed, .. }
+            | Self::Entries { feed, .. }
+            | Self::Lost { feed, .. } => Some(*feed),
+            Self::Epoch { .. } => None,
+        }
+    }
 }
 
 impl Outline {
     /// Returns the outline of a commit.
     pub fn of(commit: &Commit) -> Self {
-        let epochs = commit.changes.iter().filter_map(|change| match change {
-            Change::Epoch { epoch } => Some(*epoch),
-            _ => None,
-        });
-        let feeds = commit.changes.iter().filter_map(Change::feed);
-        Self::new(commit.number, commit.instant, feeds, epochs.last())
+        let mut changes = vec![];
+        for change in &commit.changes {
+            match *change {
+                Change::Settings { feed, revision, .. } => {
+                    changes.push(ChangeOutline::Settings { feed, revision });
+                }
+                Change::Opened {
+                    feed,
+                    document,
+                    first,
+                    revision,
+                } => changes.push(ChangeOutline::Opened {
+                    feed,
+                    document,
+                    first,
+                    revision,
+                }),
+                Change::Entry { feed, at, .. } => Self::count_entry(&mut changes, feed, at),
+                Change::Epoch { epoch } => changes.push(ChangeOutline::Epoch { epoch }),
+                Change::Lost {
+                    feed,
+                    next,
+                    history,
+                } => changes.push(ChangeOutline::Lost {
+                    feed,
+                    next,
+                    history,
+                }),
+            }
+        }
+        Self {
+            number: commit.number,
+            instant: commit.instant,
+            changes,
+        }
     }
 
-    /// Returns an outline; `feeds` may name a feed more than once.
-    pub fn new(
-        number: CommitNumber,
-        instant: Instant,
-        feeds: impl Iterator<Item = FeedKey>,
-        epoch: Option<Epoch>,
-    ) -> Self {
-        let mut seen = HashSet::new();
-        Self {
-            number,
-            instant,
-            feeds: feeds.filter(|feed| seen.insert(*feed)).collect(),
-            epoch,
+    /// Adds an entry to the changes of an outline. Consecutive entries share a change, so the outline of a large
+    /// commit stays small.
+    pub fn count_entry(changes: &mut Vec<ChangeOutline>, feed: FeedKey, at: Position) {
+        match changes.last_mut() {
+            Some(ChangeOutline::Entries {
+                feed: last,
+                first,
+                count,
+            }) if *last == feed && first.0 + *count == at.0 => *count += 1,
+            _ => changes.push(ChangeOutline::Entries {
+                feed,
+                first: at,
+                count: 1,
+            }),
         }
+    }
+
+    /// Returns the changed feeds, each once, in the order of their first change.
+    pub fn feeds(&self) -> Vec<FeedKey> {
+        let mut seen = HashSet::new();
+        let feeds = self.changes.iter().filter_map(ChangeOutline::feed);
+        feeds.filter(|feed| seen.insert(*feed)).collect()
+    }
+
+    /// Returns the epoch that holds after the commit, if one began with it.
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.changes.iter().rev().find_map(|change| match change {
+            ChangeOutline::Epoch { epoch } => Some(*epoch),
+            _ => None,
+        })
     }
 }
 

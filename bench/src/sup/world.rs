@@ -11,7 +11,7 @@ use std::{
 };
 
 use simplefeed_core::{
-    commit::{Change, Commit, Outline},
+    commit::{Change, ChangeOutline, Commit, Outline},
     feed::{
         CommitNumber, DocumentNumber, Epoch, FeedId, FeedKey, FeedName, Numbered, Position,
         Revision,
@@ -149,8 +149,17 @@ impl Publisher {
     fn commit(&mut self, feeds: &[u32], now: Duration, epoch: Option<Epoch>) -> anyhow::Result<()> {
         self.last = self.watermark.stamp(self.clock(now), self.last);
         self.commits += 1;
-        let keys = feeds.iter().map(|feed| key(*feed));
-        let outline = Outline::new(CommitNumber(self.commits), self.last, keys, epoch);
+        let updates = feeds.iter().map(|feed| ChangeOutline::Entries {
+            feed: key(*feed),
+            first: Position(0),
+            count: 1,
+        });
+        let epoch = epoch.map(|epoch| ChangeOutline::Epoch { epoch });
+        let outline = Outline {
+            number: CommitNumber(self.commits),
+            instant: self.last,
+            changes: epoch.into_iter().chain(updates).collect(),
+        };
         self.take(&outline)?;
         self.outlines.push(outline);
         self.watermark.settled();

@@ -19,7 +19,7 @@
 
 use bytes::Bytes;
 use simplefeed_core::{
-    commit::Outline,
+    commit::{ChangeOutline, Outline},
     digest::Digest,
     entry::Entry,
     feed::{
@@ -463,51 +463,16 @@ pub(super) struct CommitFacts {
     pub(super) chain: ChainHash,
     pub(super) epoch: Epoch,
     pub(super) feeds: u64,
-    pub(super) changes: Vec<ChangeFacts>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChangeFacts {
-    Settings {
-        feed: FeedKey,
-        revision: Revision,
-    },
-    Opened {
-        feed: FeedKey,
-        document: DocumentNumber,
-        first: Position,
-        revision: Revision,
-    },
-    Entries {
-        feed: FeedKey,
-        first: Position,
-        count: u64,
-    },
-    Epoch {
-        epoch: Epoch,
-    },
-    Lost {
-        feed: FeedKey,
-        next: Position,
-        history: HistoryHash,
-    },
+    pub(super) changes: Vec<ChangeOutline>,
 }
 
 impl CommitFacts {
-    pub(super) fn outline(&self, number: CommitNumber) -> Outline {
-        let epochs = self.changes.iter().filter_map(|change| match change {
-            ChangeFacts::Epoch { epoch } => Some(*epoch),
-            _ => None,
-        });
-        let feeds = self.changes.iter().filter_map(|change| match change {
-            ChangeFacts::Settings { feed, .. }
-            | ChangeFacts::Opened { feed, .. }
-            | ChangeFacts::Entries { feed, .. }
-            | ChangeFacts::Lost { feed, .. } => Some(*feed),
-            ChangeFacts::Epoch { .. } => None,
-        });
-        // Of several epochs, the last one holds after the commit.
-        Outline::new(number, self.instant, feeds, { epochs }.next_back())
+    pub(super) fn outline(self, number: CommitNumber) -> Outline {
+        Outline {
+            number,
+            instant: self.instant,
+            changes: self.changes,
+        }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -521,12 +486,12 @@ impl CommitFacts {
         for change in &self.changes {
             // These numbers are stored, so none of them ever gets another meaning.
             match *change {
-                ChangeFacts::Settings { feed, revision } => {
+                ChangeOutline::Settings { feed, revision } => {
                     out.number(1);
                     out.feed(feed);
                     out.number(u64::from(revision.0));
                 }
-                ChangeFacts::Opened {
+                ChangeOutline::Opened {
                     feed,
                     document,
                     first,
@@ -538,17 +503,17 @@ impl CommitFacts {
                     out.number(first.0);
                     out.number(u64::from(revision.0));
                 }
-                ChangeFacts::Entries { feed, first, count } => {
+                ChangeOutline::Entries { feed, first, count } => {
                     out.number(3);
                     out.feed(feed);
                     out.number(first.0);
                     out.number(count);
                 }
-                ChangeFacts::Epoch { epoch } => {
+                ChangeOutline::Epoch { epoch } => {
                     out.number(4);
                     out.number(u64::from(epoch.0));
                 }
-                ChangeFacts::Lost {
+                ChangeOutline::Lost {
                     feed,
                     next,
                     history,
@@ -580,27 +545,27 @@ impl CommitFacts {
     }
 }
 
-fn read_change(from: &mut Reader<'_>) -> Option<ChangeFacts> {
+fn read_change(from: &mut Reader<'_>) -> Option<ChangeOutline> {
     Some(match from.number()? {
-        1 => ChangeFacts::Settings {
+        1 => ChangeOutline::Settings {
             feed: from.feed()?,
             revision: Revision(from.small()?),
         },
-        2 => ChangeFacts::Opened {
+        2 => ChangeOutline::Opened {
             feed: from.feed()?,
             document: DocumentNumber::new(from.number()?)?,
             first: Position(from.number()?),
             revision: Revision(from.small()?),
         },
-        3 => ChangeFacts::Entries {
+        3 => ChangeOutline::Entries {
             feed: from.feed()?,
             first: Position(from.number()?),
             count: from.number()?,
         },
-        4 => ChangeFacts::Epoch {
+        4 => ChangeOutline::Epoch {
             epoch: Epoch(from.small()?),
         },
-        5 => ChangeFacts::Lost {
+        5 => ChangeOutline::Lost {
             feed: from.feed()?,
             next: Position(from.number()?),
             history: HistoryHash(from.digest()?),

@@ -21,7 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use simplefeed_core::{
-    commit::{Change, Commit, Outline},
+    commit::{Change, ChangeOutline, Commit, Outline},
     digest::Digest,
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
@@ -38,7 +38,7 @@ use super::{
     barrier::Barrier,
     ids::IdIndex,
     nudge::Nudge,
-    record::{self, ChangeFacts, CommitFacts, STORAGE_VERSION, VERSION_KEY},
+    record::{self, CommitFacts, STORAGE_VERSION, VERSION_KEY},
     space,
     witness::{Testimony, Witness},
     writing::{Shadow, Writing},
@@ -158,7 +158,7 @@ impl SledLog {
             let facts = self.facts(number)?.ok_or_else(missing)?;
             let mut entries = vec![];
             for change in &facts.changes {
-                if let ChangeFacts::Entries { feed, first, count } = *change {
+                if let ChangeOutline::Entries { feed, first, count } = *change {
                     let added = self.all_entries(feed, first, count)?;
                     entries.extend(added.into_iter().map(|entry| (feed, entry)));
                 }
@@ -357,9 +357,9 @@ impl SledLog {
         }))
     }
 
-    fn expand(&self, change: ChangeFacts, changes: &mut Vec<Change>) -> Result<(), LogError> {
+    fn expand(&self, change: ChangeOutline, changes: &mut Vec<Change>) -> Result<(), LogError> {
         match change {
-            ChangeFacts::Settings { feed, revision } => {
+            ChangeOutline::Settings { feed, revision } => {
                 let settings = super::settings_of(self, feed, revision)?;
                 changes.push(Change::Settings {
                     feed,
@@ -367,7 +367,7 @@ impl SledLog {
                     settings,
                 });
             }
-            ChangeFacts::Opened {
+            ChangeOutline::Opened {
                 feed,
                 document,
                 first,
@@ -380,7 +380,7 @@ impl SledLog {
                     revision,
                 });
             }
-            ChangeFacts::Entries { feed, first, count } => {
+            ChangeOutline::Entries { feed, first, count } => {
                 let entries = self.all_entries(feed, first, count)?;
                 changes.extend(entries.into_iter().map(|entry| Change::Entry {
                     feed,
@@ -391,8 +391,8 @@ impl SledLog {
                     fragment: entry.fragment,
                 }));
             }
-            ChangeFacts::Epoch { epoch } => changes.push(Change::Epoch { epoch }),
-            ChangeFacts::Lost {
+            ChangeOutline::Epoch { epoch } => changes.push(Change::Epoch { epoch }),
+            ChangeOutline::Lost {
                 feed,
                 next,
                 history,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use simplefeed_core::{
-    commit::{Change, Commit},
+    commit::{Change, ChangeOutline, Commit, Outline},
     digest::Digest,
     feed::{DocumentName, EntryId, FeedKey, Position},
     plan::FeedHead,
@@ -13,7 +13,7 @@ use simplefeed_core::{
 
 use super::{
     LogError, LogHead,
-    record::{self, ChangeFacts, CommitFacts, EntryRecord},
+    record::{self, CommitFacts, EntryRecord},
 };
 
 /// Heads of feeds as they were; `None` if the feed was not there.
@@ -30,7 +30,7 @@ pub(super) struct Writing<'c> {
     /// Feeds it touches: as they were, and as they become.
     feeds: HashMap<FeedKey, (Option<FeedHead>, FeedHead)>,
     open: Option<(FeedKey, EntryRecord)>,
-    changes: Vec<ChangeFacts>,
+    changes: Vec<ChangeOutline>,
     entries: u64,
 }
 
@@ -57,7 +57,7 @@ impl<'c> Writing<'c> {
         let entry_instant = instant.plus_micros(self.entries);
         if let Change::Epoch { epoch } = change {
             self.head.epoch = *epoch;
-            self.changes.push(ChangeFacts::Epoch { epoch: *epoch });
+            self.changes.push(ChangeOutline::Epoch { epoch: *epoch });
         }
         let Some(feed) = change.feed() else {
             return Ok(());
@@ -106,7 +106,7 @@ impl<'c> Writing<'c> {
                 key.feed(*feed);
                 self.items
                     .push((record::name_key(&settings.name), record::seal(key.0)));
-                self.changes.push(ChangeFacts::Settings {
+                self.changes.push(ChangeOutline::Settings {
                     feed: *feed,
                     revision: *revision,
                 });
@@ -121,7 +121,7 @@ impl<'c> Writing<'c> {
                 self.items
                     .push((record::document_key(*feed, *document), opening));
                 let (feed, document, first, revision) = (*feed, *document, *first, *revision);
-                self.changes.push(ChangeFacts::Opened {
+                self.changes.push(ChangeOutline::Opened {
                     feed,
                     document,
                     first,
@@ -142,7 +142,7 @@ impl<'c> Writing<'c> {
                 feed,
                 next,
                 history,
-            } => self.changes.push(ChangeFacts::Lost {
+            } => self.changes.push(ChangeOutline::Lost {
                 feed: *feed,
                 next: *next,
                 history: *history,
@@ -175,21 +175,7 @@ impl<'c> Writing<'c> {
             record.push(self.entries, id, sent, fragment);
         }
         self.entries += 1;
-        // Consecutive entries are one run, so that the facts of a large commit stay small.
-        match self.changes.last_mut() {
-            Some(ChangeFacts::Entries {
-                feed: last,
-                first,
-                count,
-            }) if *last == feed && first.0 + *count == at.0 => {
-                *count += 1;
-            }
-            _ => self.changes.push(ChangeFacts::Entries {
-                feed,
-                first: at,
-                count: 1,
-            }),
-        }
+        Outline::count_entry(&mut self.changes, feed, at);
     }
 
     fn close_record(&mut self) {

@@ -313,7 +313,7 @@ impl SupWindows {
         {
             return Ok(false);
         }
-        for feed in &outline.feeds {
+        for feed in &outline.feeds() {
             if let Some((of, id)) = self.place_of(*feed, log)?
                 && of == circle
             {
@@ -370,7 +370,7 @@ impl SupWindows {
         let mut told = vec![];
         // A commit that both series pass over needs no look at its feeds.
         if number > self.public.begins_after.min(self.apart.begins_after) {
-            for feed in &outline.feeds {
+            for feed in &outline.feeds() {
                 let place = self.place_of(*feed, log)?;
                 told.extend(place.map(|(circle, id)| (circle, *feed, id)));
             }
@@ -382,7 +382,7 @@ impl SupWindows {
             if number <= series.begins_after {
                 continue;
             }
-            series.epoch = series.epoch.max(outline.epoch.unwrap_or_default());
+            series.epoch = series.epoch.max(outline.epoch().unwrap_or_default());
             // Before this commit's own updates, which belong to the next window.
             if let Some(window) = series.cut_before(second) {
                 series.thin_out(longest);

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use simplefeed_core::{
-    commit::Change,
+    commit::{Change, ChangeOutline},
     feed::{DocumentNumber, FeedId, FeedName, Position, Revision},
     instant::Instant,
     settings::{Choices, Defaults, Settings},
@@ -58,8 +58,16 @@ fn log_of(feeds: u128) -> MemoryLog {
 }
 
 fn outline(number: u64, instant: Instant, feeds: &[u128]) -> Outline {
-    let feeds = feeds.iter().map(|feed| key(*feed));
-    Outline::new(CommitNumber(number), instant, feeds, None)
+    let updated = |feed: &u128| ChangeOutline::Entries {
+        feed: key(*feed),
+        first: Position(0),
+        count: 1,
+    };
+    Outline {
+        number: CommitNumber(number),
+        instant,
+        changes: feeds.iter().map(updated).collect(),
+    }
 }
 
 fn view() -> SupWindows {
@@ -71,7 +79,7 @@ fn expected(outlines: &[Outline], since: i64, until: i64) -> Vec<(FeedKey, i64)>
     let mut last = HashMap::new();
     for outline in outlines {
         let second = outline.instant.second();
-        for feed in &outline.feeds {
+        for feed in &outline.feeds() {
             if (since..=until).contains(&second) && feed.0.as_u128() % 10 != 9 {
                 last.insert(*feed, second);
             }
@@ -143,7 +151,7 @@ proptest! {
                     let archived = windows.last().map(|window: &Window| window.until);
                     prop_assert!(archived.is_none_or(|end| current.since <= end));
                     let first = outlines.iter().find(|outline: &&Outline| {
-                        outline.feeds.iter().any(|feed| feed.0.as_u128() % 10 != 9)
+                        outline.feeds().iter().any(|feed| feed.0.as_u128() % 10 != 9)
                     });
                     let reaches = first.is_none_or(|first| current.since < first.instant.second());
                     prop_assert!(current.previous.is_some() || reaches, "null means nothing before");
@@ -375,12 +383,8 @@ fn few_feeds_are_kept() {
     for number in 1..=200_000_u64 {
         let second = 1_800_000_000 + i64::try_from(number).unwrap() * 10;
         let feed = key(u128::from(number % 9));
-        let outline = Outline::new(
-            CommitNumber(number),
-            Instant::from_micros(second * 1_000_000),
-            [feed].into_iter(),
-            None,
-        );
+        let instant = Instant::from_micros(second * 1_000_000);
+        let outline = outline(number, instant, &[feed.0.as_u128()]);
         for (circle, window) in view.take(&outline, &log).unwrap() {
             view.archived(circle, &window);
         }
