@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use simplefeed_core::watch::Pace;
-use simplefeed_server::views::frozen_files::{SMALLEST, gzip};
+use simplefeed_server::views::files::{SMALLEST, gzip};
 use url::Url;
 
 use crate::{

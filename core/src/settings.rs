@@ -14,7 +14,7 @@ use crate::{
         TITLE_BYTES_MAX,
     },
     refusal::Refusal,
-    sup::{SUP, SUP_APART, SupId},
+    sup::{SUP, SUP_CLOSED, SupId},
     xml,
 };
 
@@ -251,7 +251,7 @@ impl Settings {
 
     /// Returns whether a separate SUP document lists the feed, for readers with a right to it: the feed is closed, or
     /// was. This never changes, so that archived updates stay in one document.
-    pub fn is_told_apart(&self) -> bool {
+    pub fn is_or_was_closed(&self) -> bool {
         self.is_closed() || self.was_closed
     }
 
@@ -266,7 +266,11 @@ impl Settings {
 
     /// Returns the address that the feed announces on a server at `public_url`.
     pub fn sup_address_at(&self, public_url: &str) -> String {
-        let name = if self.is_told_apart() { SUP_APART } else { SUP };
+        let name = if self.is_or_was_closed() {
+            SUP_CLOSED
+        } else {
+            SUP
+        };
         format!("{public_url}/{name}.json#{}", self.sup_id())
     }
 

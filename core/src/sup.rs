@@ -32,7 +32,7 @@ pub const SUP_DRAFT_REL: &str = "updates";
 /// Name of the document about the public feeds, without its extension; archived ones are in a folder of that name.
 pub const SUP: &str = "sup";
 /// Name of the document about feeds that are closed, or were: it shows each reader the feeds that reader may see.
-pub const SUP_APART: &str = "sup-closed";
+pub const SUP_CLOSED: &str = "sup-closed";
 /// The media type of a SUP document.
 pub const SUP_TYPE: &str = "application/json";
 

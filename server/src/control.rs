@@ -26,7 +26,7 @@ use crate::{
     log::EntryLog,
     stop::Stop,
     upkeep::{Line, Task, run},
-    views::archive_files::Archive,
+    views::Views,
 };
 
 /// Pause between two looks for a client: the longest delay of a task on an idle server.
@@ -46,19 +46,19 @@ enum Answer {
 }
 
 /// Does the tasks sent to the socket, until the server stops.
-pub fn serve(listener: &UnixListener, log: &Arc<dyn EntryLog>, archive: &Archive, stop: &Stop) {
+pub fn serve(listener: &UnixListener, log: &Arc<dyn EntryLog>, views: &Views, stop: &Stop) {
     while !stop.is_requested_within(LOOK) {
         // The listener does not block: no client has connected.
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        if let Err(error) = answer(&stream, log, archive) {
+        if let Err(error) = answer(&stream, log, views) {
             warn!(%error, "nobody was there any more for the end of a task");
         }
     }
 }
 
-fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io::Result<()> {
+fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, views: &Views) -> io::Result<()> {
     // On some systems, a connection inherits that from the listener.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WAIT))?;
@@ -75,7 +75,7 @@ fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, archive: &Archive) -> io
         .and_then(|task| {
             info!(?task, "a task begins");
             let mut there = true;
-            run(&task, log, archive, &mut |line| {
+            run(&task, log, views, &mut |line| {
                 // The client may have gone. A task that has begun is finished all the same.
                 there = there && send(&Answer::Tell(line)).is_ok();
             })

@@ -14,7 +14,7 @@ use simplefeed_core::{event, feed::FeedName, settings::Choices};
 use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
-    log::opening,
+    log::opening::{self, SledStore},
     publish::{Append, Conditions, Configure, Publisher},
     serve::Server,
 };
@@ -41,7 +41,8 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
     let (preferred, config) = (config(preferred)?, config(free)?);
     let listening = Listening::bind(&preferred).or_else(|_| Listening::bind(&config))?;
     let signals = listening.stop_signals()?;
-    let server = Server::start(&config, listening, opening::open(folder.path())?)?;
+    let store = SledStore::from(opening::open(folder.path())?);
+    let server = Server::start(&config, listening, store)?;
     let (publisher, runtime) = server.publisher();
     // The sample is there before its URL is printed.
     runtime.block_on(publish_sample(&publisher))?;

@@ -4,9 +4,8 @@
 
 use crate::{
     config::{ConfigError, Door},
-    log::folder::OpenError,
-    restoration::RestorationError,
-    views::error::ArchiveError,
+    log::store::StoreError,
+    upkeep::restoration::RestorationError,
 };
 
 /// Reason why a server cannot run.
@@ -30,13 +29,10 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
-    /// The records of archived SUP documents cannot be read.
-    #[error("the records of updates cannot be read")]
-    Sup(#[from] ArchiveError),
     /// A thread panicked. Nothing is lost.
     #[error("a thread failed, so the log is not closed; nothing is lost")]
     Failed,
     /// The log cannot be closed cleanly. Nothing is lost.
     #[error("cannot close the log cleanly; nothing is lost, the next start takes longer")]
-    Close(#[from] OpenError),
+    Close(#[source] StoreError),
 }

@@ -5,7 +5,7 @@
 use crate::{
     config::ConfigError,
     log::{LogError, folder::OpenError},
-    recover::RecoverError,
+    upkeep::recover::RecoverError,
 };
 
 /// The command succeeded and found no fault.

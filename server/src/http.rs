@@ -25,24 +25,21 @@ use tokio::{
 use tokio_io_timeout::TimeoutStream;
 use tracing::{debug, error, warn};
 
-pub mod routes;
 pub mod conditional;
 pub mod coding;
 pub mod problem;
 pub mod reply;
 pub mod ready;
-pub mod publishing;
 mod request;
 mod explained;
-mod catalogue;
 pub mod answers;
-pub mod handler;
+pub mod endpoint;
+pub mod pipeline;
 
 use answers::Answer;
 use explained::Explained;
-use handler::Handler;
 
-use crate::{access::Access, config::Limits, metrics::Metrics};
+use crate::{access::Access, config::Limits};
 
 /// Longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -113,44 +110,26 @@ impl Rules {
 }
 
 /// Part of the server that answers the requests of a listener.
-#[derive(Clone, Debug)]
-pub enum Answering {
-    /// All routes of the feeds, under the access rules of the listener.
-    Feeds(Arc<Handler>, Arc<Rules>),
-    /// The route of the metrics, and nothing else.
-    Metrics(Arc<Metrics>),
-}
-
-impl Answering {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        match self {
-            Self::Feeds(handler, rules) => handler.answer(request, &rules.now()).await,
-            Self::Metrics(metrics) => handler::metrics(&request, metrics).await,
-        }
-    }
+pub trait Answers: Clone + Send + Sync + 'static {
+    /// Answers a request. `stopping` becomes true when the server stops.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        stopping: &watch::Receiver<bool>,
+    ) -> impl Future<Output = Answer> + Send;
 
     /// Returns the gauge that counts open connections.
-    fn open_connections(&self) -> Gauge {
-        match self {
-            Self::Feeds(handler, _) => handler.metrics().connections.clone(),
-            Self::Metrics(metrics) => metrics.connections.clone(),
-        }
-    }
+    fn connections(&self) -> Gauge;
 
     /// Returns the answer to a request whose handler panicked.
-    fn failed(&self) -> Answer {
-        match self {
-            Self::Feeds(handler, _) => handler.failed(),
-            Self::Metrics(_) => answers::failed(),
-        }
-    }
+    fn failed(&self) -> Answer;
 }
 
 /// Everything that the connections of a listener share.
 #[derive(Clone, Debug)]
-pub struct Service {
+pub struct Service<A> {
     /// Part of the server that answers their requests.
-    pub answering: Answering,
+    pub answers: A,
     /// Bounds on each connection, and on their number.
     pub limits: Limits,
     /// One permit for each connection that may be open.
@@ -160,7 +139,7 @@ pub struct Service {
 }
 
 /// Serves connections until the server is to stop, then lets requests in flight finish.
-pub async fn serve(listener: Listener, service: Service) {
+pub async fn serve<A: Answers>(listener: Listener, service: Service<A>) {
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let mut stopping = service.stopping.clone();
     loop {
@@ -179,15 +158,16 @@ pub async fn serve(listener: Listener, service: Service) {
         };
         // Never a wait here: a connection over the limit gets its answer at once.
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
-            let (answering, limits) = (service.answering.clone(), service.limits);
-            let answer = move |request| {
-                let answering = answering.clone();
-                async move { answering.answer(request).await }
-            };
-            let panicked = service.answering.clone();
-            let failed = move || panicked.failed();
+            let (answers, limits) = (service.answers.clone(), service.limits);
             let stopping = service.stopping.clone();
-            let open = service.answering.open_connections();
+            let told = stopping.clone();
+            let answer = move |request| {
+                let (answers, told) = (answers.clone(), told.clone());
+                async move { answers.answer(request, &told).await }
+            };
+            let panicked = service.answers.clone();
+            let failed = move || panicked.failed();
+            let open = service.answers.connections();
             open.inc();
             let conversation = async move {
                 match connection {
@@ -300,7 +280,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::Full;
     use hyper::Response;
 
     use super::*;
@@ -344,7 +323,7 @@ mod tests {
     async fn a_panic_is_one_500() {
         let answer = |request: Request<Incoming>| async move {
             assert_eq!(request.uri().path(), "/fine", "this is expected here");
-            Response::new(Full::from("fine"))
+            Response::new(answers::whole("fine"))
         };
         let requests = "GET / HTTP/1.1\r\nHost: h\r\n\r\n\
             GET /fine HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
@@ -376,7 +355,7 @@ mod tests {
             (long, "4"),
         ];
         for (head, status) in heads {
-            let answer = |_| async { Response::new(Full::from("")) };
+            let answer = |_| async { Response::new(answers::empty()) };
             let answers = answers_to(&head, LIMITS, answer).await;
             assert!(
                 answers.starts_with(&format!("HTTP/1.1 {status}")),
@@ -402,7 +381,7 @@ mod tests {
         };
         let answer = |_| async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            Response::new(Full::from("late"))
+            Response::new(answers::whole("late"))
         };
         let request = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
         let answers = answers_to(request, limits, answer).await;

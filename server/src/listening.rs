@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{OptionFuture, join_all};
 use listenfd::ListenFd;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::{
@@ -25,9 +25,13 @@ use tracing::{error, info, warn};
 use crate::{
     access::Access,
     config::{Config, ConfigError, Door, Limits},
+    endpoints::{Site, metrics::Scrapes},
     error::ServeError,
     exit,
-    http::{self, Answering, Listener, Rules, Service, handler::Handler},
+    http::{
+        self, Listener, Rules, Service,
+        pipeline::{Gated, Pipeline},
+    },
     metrics::Metrics,
     socket,
 };
@@ -135,7 +139,7 @@ impl Listening {
         self,
         config: &Config,
         gates: Gates,
-        handler: &Arc<Handler>,
+        pipeline: &Arc<Pipeline<Site>>,
         metrics: &Arc<Metrics>,
         stop: impl Future<Output = ()>,
     ) -> Runtime {
@@ -143,32 +147,33 @@ impl Listening {
         let doors = 1 + usize::from(self.publishing.is_some());
         limits.connections = allow_connections(limits.connections, doors);
         let (stopping, stopped) = watch::channel(false);
-        let service = |answering| Service {
-            answering,
+        let feeds = |rules: &Arc<Rules>| Service {
+            answers: Gated {
+                pipeline: Arc::clone(pipeline),
+                rules: Arc::clone(rules),
+            },
             limits,
             // Each listener has slots of its own, so readers cannot take those of publishers.
             slots: Arc::new(Semaphore::new(limits.connections)),
             stopping: stopped.clone(),
         };
-        let feeds = |rules: &Arc<Rules>| {
-            let answering = Answering::Feeds(Arc::clone(handler), Arc::clone(rules));
-            service(answering)
-        };
-        let told = || Service {
-            slots: Arc::new(Semaphore::new(METRICS_CONNECTIONS)),
+        let scrapes = Service {
+            answers: Scrapes(Arc::clone(metrics)),
             limits: Limits {
                 connections: METRICS_CONNECTIONS,
                 ..limits
             },
-            ..service(Answering::Metrics(Arc::clone(metrics)))
+            slots: Arc::new(Semaphore::new(METRICS_CONNECTIONS)),
+            stopping: stopped.clone(),
         };
         let listeners = [
             Some((Listener::Tcp(self.listener), feeds(&gates.reading))),
             self.publishing
                 .map(|(listener, _)| (listener, feeds(&gates.publishing))),
-            self.metrics
-                .map(|(listener, _)| (Listener::Tcp(listener), told())),
         ];
+        let scraped = self
+            .metrics
+            .map(|(listener, _)| http::serve(Listener::Tcp(listener), scrapes));
         self.runtime.block_on(async {
             let reload = tokio::spawn(gates.reload(config.clone(), self.hangup));
             let stop = async {
@@ -179,7 +184,7 @@ impl Listening {
             let serving = listeners.into_iter().flatten();
             let serving = serving.map(|(listener, service)| http::serve(listener, service));
             // `stop` only raises the flag; each listener then drains by itself.
-            tokio::join!(join_all(serving), stop);
+            tokio::join!(join_all(serving), OptionFuture::from(scraped), stop);
             reload.abort();
         });
         self.runtime

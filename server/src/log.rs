@@ -4,7 +4,7 @@
 //! model that crash tests compare with; both pass the same contract tests and have equal chain
 //! hashes for equal commits.
 
-use std::{fmt, io, ops::Range, path::PathBuf, sync::Arc};
+use std::{fmt, io, ops::Range, path::PathBuf};
 
 use simplefeed_core::{
     commit::{Commit, Outline},
@@ -20,6 +20,7 @@ use simplefeed_core::{
 };
 
 pub mod announcements;
+pub mod store;
 pub mod memory;
 pub mod barrier;
 pub mod witness;
@@ -136,7 +137,7 @@ pub trait Commits: Send + Sync {
     ///
     /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
     /// it changes.
-    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError>;
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
 
     /// Returns the announcements of this log's commits.
     fn announcements(&self) -> &Announcements;

@@ -35,13 +35,12 @@ use simplefeed_server::{
     log::{
         EntryLog,
         folder::{CONTROL_SOCKET, OpenError},
-        opening::{self, OpenedLog},
+        opening::{self, OpenedLog, SledStore},
         sled_log::SledLog,
     },
-    recover,
     serve::Server,
-    upkeep::{self, Line, Task},
-    views::archive_files::Archive,
+    upkeep::{self, Line, Task, recover},
+    views::{Views, folders::Folders},
 };
 use tracing_subscriber::EnvFilter;
 
@@ -329,7 +328,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<u8> {
     let signals = listening.stop_signals()?;
     // After the listener, so that an address in use is found before the log is touched.
     let opened = opening::open(&config.data)?;
-    let server = Server::start(&config, listening, opened)?;
+    let server = Server::start(&config, listening, SledStore::from(opened))?;
     let listening = server.listening();
     eprintln!("listening on http://{}", listening.address());
     if let Some(door) = listening.publishing() {
@@ -510,8 +509,9 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     };
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
-    let archive = Archive::new(&args.data, args.www.as_deref());
-    let outcome = upkeep::run(task, &shared, &archive, &mut print_line);
+    let folders = Folders::new(&args.data, args.www.as_deref());
+    let views = Views::of_upkeep(&folders);
+    let outcome = upkeep::run(task, &shared, &views, &mut print_line);
     // The log can be closed only by its last owner.
     drop(shared);
     // With any fault, everything is left as it is, the original of an unclean stop included.

@@ -26,7 +26,7 @@ use crate::{
         EntryLog,
         space::{folder_bytes, free_bytes},
     },
-    views::archive_files::Archive,
+    views::Views,
 };
 
 /// The media type of `OpenMetrics`.
@@ -95,20 +95,49 @@ struct With {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    view: &'static str,
+}
+
+/// View whose numbers have metrics of their own, from the time when there was no other.
+const ARCHIVE: &str = "archive-files";
+
 /// Metrics that are measured on each request, and the places where they are measured.
 #[derive(Debug)]
 struct Looked {
     folder: PathBuf,
-    archive: Archive,
+    views: Views,
     commits: Gauge,
     feeds: Gauge,
     documents: Gauge,
     lag: Gauge,
+    lags: Family<Of, Gauge>,
     last: Gauge<f64, AtomicU64>,
     open: Gauge,
     log_bytes: Gauge,
     free_bytes: Gauge,
     process: Process,
+}
+
+impl Looked {
+    fn register_views(&self, to: &mut Registry) {
+        to.register(
+            "archived_documents",
+            "Documents archived since the start",
+            self.documents.clone(),
+        );
+        to.register(
+            "archive_lag_commits",
+            "Commits whose closed documents are not files yet",
+            self.lag.clone(),
+        );
+        to.register(
+            "view_lag_commits",
+            "Commits that a view has not carried out yet",
+            self.lags.clone(),
+        );
+    }
 }
 
 /// Process metrics under the names that Prometheus' client libraries use.
@@ -259,8 +288,8 @@ pub enum Fate {
 }
 
 impl Metrics {
-    /// Returns the metrics of the log in a data folder, and of its archive.
-    pub fn new(log: Arc<dyn EntryLog>, archive: Archive, folder: PathBuf) -> Self {
+    /// Returns the metrics of the log in a data folder, and of its views.
+    pub fn new(log: Arc<dyn EntryLog>, views: Views, folder: PathBuf) -> Self {
         // 50 µs to 26 s.
         let durations = || Histogram::new(exponential_buckets(0.000_05, 3.0, 13));
         let seconds: Family<On, Histogram> = Family::new_with_constructor(durations);
@@ -289,11 +318,12 @@ impl Metrics {
             log,
             looked: Mutex::new(Looked {
                 folder,
-                archive,
+                views,
                 commits: Gauge::default(),
                 feeds: Gauge::default(),
                 documents: Gauge::default(),
                 lag: Gauge::default(),
+                lags: Family::default(),
                 last: Gauge::default(),
                 open: Gauge::default(),
                 log_bytes: Gauge::default(),
@@ -339,16 +369,7 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner);
         to.register("commits", "Commits in the log", looked.commits.clone());
         to.register("feeds", "Feeds", looked.feeds.clone());
-        to.register(
-            "archived_documents",
-            "Documents archived since the start",
-            looked.documents.clone(),
-        );
-        to.register(
-            "archive_lag_commits",
-            "Commits whose closed documents are not files yet",
-            looked.lag.clone(),
-        );
+        looked.register_views(to);
         to.register_with_unit(
             "last_commit_timestamp",
             "When the newest entry was committed",
@@ -439,9 +460,15 @@ impl Metrics {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         looked.commits.set(whole(head.number.0));
         looked.feeds.set(whole(head.feeds));
-        looked.documents.set(whole(looked.archive.made()));
-        let lag = head.number.0.saturating_sub(looked.archive.reached().0);
-        looked.lag.set(whole(lag));
+        for (view, progress) in looked.views.iter() {
+            let lag = head.number.0.saturating_sub(progress.reached().0);
+            let view_lag = Of { view: view.name() };
+            looked.lags.get_or_create(&view_lag).set(whole(lag));
+            if view.name() == ARCHIVE {
+                looked.lag.set(whole(lag));
+                looked.documents.set(whole(view.made()));
+            }
+        }
         let last = Duration::from_micros(u64::try_from(head.last.micros()).unwrap_or(0));
         looked.last.set(last.as_secs_f64());
         looked.open.set(self.log.takes_entries().is_ok().into());

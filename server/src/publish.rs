@@ -371,11 +371,11 @@ impl Writer {
         if changes.is_empty() {
             return Ok(head.number.0);
         }
-        let commit = Arc::new(Commit {
+        let commit = Commit {
             number: head.number.next(),
             instant,
             changes,
-        });
+        };
         // Before sled writes anything: a log on a full disk cannot be opened again.
         if !self.has_room_for(&commit) {
             return Err(NotCommitted::NoSpace);

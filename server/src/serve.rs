@@ -4,6 +4,8 @@
 //! everything committed is archived, and the log is closed.
 
 use std::{
+    fmt,
+    path::PathBuf,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, SystemTime},
@@ -16,22 +18,25 @@ use url::Url;
 use crate::{
     config::Config,
     control,
+    endpoints::{self, Site, sup::Updates},
     error::ServeError,
-    http::handler::Handler,
+    http::{pipeline::Pipeline, reply::Lifetimes},
     listening::{Gates, Listening},
-    log::{
-        Commits as _, EntryLog,
-        folder::{DataFolder, keep_to_ourselves},
-        opening::OpenedLog,
-        sled_log::SledLog,
-    },
+    log::{EntryLog, folder::keep_to_ourselves, store::Store},
     metrics::Metrics,
     publish::{self, Publisher},
-    restoration::begin_epoch,
     socket,
     stop::Stop,
-    sup::Sup,
-    views::{archive_files::Archive, documents::Documents, sup_files::SupFiles, watch::watch},
+    upkeep::restoration::begin_epoch,
+    views::{
+        Views,
+        catalogue::OpenFeeds,
+        documents::{archive::Archive, reading::Documents},
+        folders::Folders,
+        follower::follow,
+        scrub::scrub,
+        sup::Sup,
+    },
     watermark::Watermark,
 };
 
@@ -39,23 +44,26 @@ use crate::{
 const CUT_OFF: Duration = Duration::from_secs(5);
 
 /// A server that is ready to take connections.
-#[derive(Debug)]
 pub struct Server {
     listening: Listening,
     config: Config,
     gates: Gates,
     metrics: Arc<Metrics>,
     public_url: Url,
-    handler: Arc<Handler>,
+    pipeline: Arc<Pipeline<Site>>,
     publisher: Publisher,
     writer: JoinHandle<()>,
     stop: Stop,
-    archivist: JoinHandle<()>,
-    watchman: JoinHandle<()>,
-    teller: Option<JoinHandle<()>>,
-    keeper: Option<JoinHandle<()>>,
-    log: Arc<SledLog>,
-    folder: DataFolder,
+    /// Followers of the log, which end once they have seen all of it, and the scrubber.
+    followers: Vec<JoinHandle<()>>,
+    control: Option<JoinHandle<()>>,
+    store: Box<dyn Store>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
 }
 
 /// Returns the time on the machine's clock.
@@ -76,80 +84,55 @@ impl Server {
     pub fn start(
         config: &Config,
         listening: Listening,
-        opened: OpenedLog,
+        store: impl Store + 'static,
     ) -> Result<Self, ServeError> {
         // First, so a wrong file of tokens ends the start before an epoch begins or a thread runs.
         let gates = Gates::new(config)?;
         let own = format!("http://{}/", listening.address());
         let own = Url::parse(&own).expect("an address makes a URL");
         let public_url = config.public_url.clone().unwrap_or(own);
-
-        let OpenedLog { log, folder } = opened;
-        let watermark = Watermark::open(&config.data.join("watermark"));
-        let watermark = Arc::new(watermark.map_err(ServeError::Start)?);
+        let watermark = Arc::new(store.watermark().map_err(ServeError::Start)?);
+        let log = store.log();
         // Before any view or reader, because an epoch renames the open documents.
-        begin_epoch_if_restored(&log, &folder, &watermark)?;
+        begin_epoch_if_restored(&*log, &store, &watermark)?;
         // The server before may have given out the log's last second as `Last-Modified`.
         watermark.begin_after(log.head().last);
-        let log = Arc::new(log);
-        let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
         keep_to_ourselves(&config.data).map_err(ServeError::Start)?;
-        let archive = Archive::new(&config.data, config.www.as_deref());
-        let documents = Arc::new(Documents::new(
-            Arc::<dyn EntryLog>::clone(&shared),
-            archive.clone(),
-        ));
+        let folders = Folders::new(&config.data, config.www.as_deref());
+        let views = Views::all(&folders, config.sup_periods.iter().copied().max());
         let stop = Stop::default();
-        let (watched, kept) = (archive.clone(), archive.clone());
-        let files = archive.sup_files();
-        let (followed, followed_by) = (archive.clone(), archive);
-        let archivist = spawn("archivist", &shared, &stop, move |log, stop| {
-            followed.follow(log, stop);
-        })?;
-        let watchman = spawn("watchman", &shared, &stop, move |log, stop| {
-            watch(&watched, &**log, stop);
-        })?;
-        let keeper = spawn_keeper(&folder, &shared, &stop, kept)?;
-        let sup = tell_updates(config, &shared, &watermark, files, &public_url)?;
-        invalidate_with(&shared, &documents);
-        let metrics = Metrics::new(Arc::clone(&shared), followed_by, config.data.clone());
+        let followers = spawn_followers(&views, &log, &stop)?;
+        let control = spawn_control(store.control_socket(), &log, &stop, &folders)?;
+        let metrics = Metrics::new(Arc::clone(&log), views.clone(), config.data.clone());
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
-            Arc::clone(&shared),
+            Arc::clone(&log),
             config.defaults(&public_url),
             now,
             Arc::clone(&watermark),
             Arc::clone(&metrics),
         );
-        let teller = spawn_teller(sup.as_ref(), &shared, &stop)?;
-        let handler = Handler::new(
-            Arc::clone(&shared),
-            documents,
-            publisher.clone(),
-            config.recent_max_age,
-            &public_url,
-            config.limits,
-            Arc::clone(&metrics),
+        let shared = Shared {
+            log,
+            publisher: publisher.clone(),
+            views,
+            folders,
             watermark,
-            now,
-        );
-        let handler = Arc::new(handler.telling(sup));
+            metrics: Arc::clone(&metrics),
+        };
         Ok(Self {
+            pipeline: Arc::new(pipeline(config, &public_url, shared)),
             listening,
             config: config.clone(),
             gates,
             metrics,
             public_url,
-            handler,
             publisher,
             writer,
             stop,
-            archivist,
-            watchman,
-            teller,
-            keeper,
-            log,
-            folder,
+            followers,
+            control,
+            store: Box::new(store),
         })
     }
 
@@ -180,44 +163,36 @@ impl Server {
             gates,
             metrics,
             public_url,
-            handler,
+            pipeline,
             publisher,
             writer,
             stop,
-            archivist,
-            watchman,
-            teller,
-            keeper,
-            log,
-            folder,
+            followers,
+            control,
+            store,
         } = self;
         info!(address = %listening.address(), %public_url, "started");
-        let runtime = listening.serve(&config, gates, &handler, &metrics, until);
-        // The writer ends with the last clone of its publisher, and the handler has one.
-        drop((handler, metrics));
+        let runtime = listening.serve(&config, gates, &pipeline, &metrics, until);
+        // The writer ends with the last clone of its publisher, and the pipeline has one.
+        drop((pipeline, metrics));
         // Requests that were cut off have clones, too, and go here.
         runtime.shutdown_timeout(CUT_OFF);
         drop(publisher);
-        let writer = writer.join();
+        let mut threads = vec![writer.join()];
         // No commit comes any more, so the followers end once they have seen all.
         stop.request();
-        log.announcements().end();
-        let (archivist, watchman) = (archivist.join(), watchman.join());
-        let teller = teller.map_or(Ok(()), JoinHandle::join);
-        // Behind the archive, which still had to read. A task of the control socket is broken off by this.
-        log.end_reading();
-        let keeper = keeper.map_or(Ok(()), JoinHandle::join);
-        let _removed = std::fs::remove_file(folder.control_socket());
-        if [writer, archivist, watchman, teller, keeper]
-            .iter()
-            .any(Result::is_err)
-        {
+        store.log().announcements().end();
+        threads.extend(followers.into_iter().map(JoinHandle::join));
+        // Behind the followers, which still had to read. A task of the control socket is broken off by this.
+        store.end_reading();
+        threads.extend(control.map(JoinHandle::join));
+        if let Some(socket) = store.control_socket() {
+            let _removed = std::fs::remove_file(socket);
+        }
+        if threads.iter().any(Result::is_err) {
             return Err(ServeError::Failed);
         }
-        // The log can be closed only by its last owner.
-        if let Ok(log) = Arc::try_unwrap(log) {
-            OpenedLog { log, folder }.close()?;
-        } else {
+        if !store.close().map_err(ServeError::Close)? {
             warn!("the log is still in use and not closed");
         }
         info!("stopped");
@@ -225,12 +200,70 @@ impl Server {
     }
 }
 
-/// Lets each commit invalidate what is kept in memory of its feeds. The log calls this on the writer's thread, before
-/// the publisher is answered, so a publisher finds its own entries at once.
-fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>) {
+/// Parts of a server that are put together before its endpoints.
+struct Shared {
+    log: Arc<dyn EntryLog>,
+    publisher: Publisher,
+    views: Views,
+    folders: Folders,
+    watermark: Arc<Watermark>,
+    metrics: Arc<Metrics>,
+}
+
+/// Returns the pipeline over all endpoints.
+fn pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site> {
+    let Shared {
+        log,
+        publisher,
+        views,
+        folders,
+        watermark,
+        metrics,
+    } = shared;
+    let url = public_url.as_str().trim_end_matches('/');
+    let archive = views.get::<Archive>().map_or_else(
+        || Archive::new(&folders),
+        |archive| Archive::clone(&archive),
+    );
+    let documents = Arc::new(Documents::new(Arc::<dyn EntryLog>::clone(&log), archive));
+    let open = Arc::new(OpenFeeds::default());
+    invalidate_with(&log, &documents, &open);
+    let updates = views.get::<Sup>().map(|view| {
+        Arc::new(Updates::new(
+            Arc::clone(&log),
+            view,
+            Arc::clone(&watermark),
+            &config.sup_periods,
+            url,
+            now,
+        ))
+    });
+    let site = Site {
+        log,
+        documents,
+        open,
+        publisher,
+        views,
+        watermark,
+        metrics: Arc::clone(&metrics),
+        lifetimes: Lifetimes::new(config.recent_max_age),
+        public_url: url.into(),
+        updates,
+        clock: now,
+    };
+    let prefix = public_url.path().trim_end_matches('/');
+    Pipeline::new(site, endpoints::ALL, prefix, config.limits, metrics, now)
+}
+
+/// Lets each commit invalidate what is kept in memory of its feeds. The log calls this before the publisher is
+/// answered, so a publisher finds its own entries at once.
+fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>, open: &Arc<OpenFeeds>) {
     // The documents hold the log: a strong reference back would keep both for ever.
-    let documents = Arc::downgrade(documents);
+    let (documents, open) = (Arc::downgrade(documents), Arc::downgrade(open));
     log.announcements().listen(move |commit| {
+        if let Some(open) = open.upgrade() {
+            open.committed(commit);
+        }
         if let Some(documents) = documents.upgrade() {
             documents.committed(commit);
         }
@@ -239,47 +272,38 @@ fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>) {
 
 /// Begins an epoch, if the log was restored and not served since.
 fn begin_epoch_if_restored(
-    log: &SledLog,
-    folder: &DataFolder,
+    log: &dyn EntryLog,
+    store: &dyn Store,
     watermark: &Watermark,
 ) -> Result<(), ServeError> {
-    if folder.is_restored() {
+    if store.is_restored() {
         let epoch = begin_epoch(log, watermark.stamp(now(), Instant::MIN))?;
         watermark.settled();
         // The mark goes last: after a crash before this line, the next start begins the epoch again.
-        folder.epoch_has_begun()?;
+        store.epoch_has_begun().map_err(ServeError::Close)?;
         info!(%epoch, "the log was restored: an epoch begins");
     }
     Ok(())
 }
 
-/// Returns the source of SUP documents, unless the configuration has no periods.
-fn tell_updates(
-    config: &Config,
-    log: &Arc<dyn EntryLog>,
-    watermark: &Arc<Watermark>,
-    files: SupFiles,
-    public_url: &Url,
-) -> Result<Option<Arc<Sup>>, ServeError> {
-    if config.sup_periods.is_empty() {
-        return Ok(None);
-    }
-    let public_url = public_url.as_str().trim_end_matches('/');
-    let (log, watermark) = (Arc::clone(log), Arc::clone(watermark));
-    let sup = Sup::new(log, watermark, files, &config.sup_periods, public_url, now)?;
-    Ok(Some(Arc::new(sup)))
-}
-
-/// Starts the thread behind the SUP documents, if the server offers them.
-fn spawn_teller(
-    sup: Option<&Arc<Sup>>,
+/// Starts a thread for each view, and the scrubber.
+fn spawn_followers(
+    views: &Views,
     log: &Arc<dyn EntryLog>,
     stop: &Stop,
-) -> Result<Option<JoinHandle<()>>, ServeError> {
-    let Some(sup) = sup.map(Arc::clone) else {
-        return Ok(None);
-    };
-    spawn("sup", log, stop, move |_, stop| sup.follow(stop)).map(Some)
+) -> Result<Vec<JoinHandle<()>>, ServeError> {
+    let mut threads = vec![];
+    for (view, progress) in views.iter() {
+        let (view, progress) = (Arc::clone(view), Arc::clone(progress));
+        threads.push(spawn(view.name(), log, stop, move |log, stop| {
+            follow(&*view, &**log, &progress, stop);
+        })?);
+    }
+    let views = views.clone();
+    threads.push(spawn("scrub", log, stop, move |log, stop| {
+        scrub(&views, &**log, stop);
+    })?);
+    Ok(threads)
 }
 
 /// Starts a thread beside the writer, which ends when the server stops.
@@ -298,16 +322,19 @@ fn spawn(
 
 /// Starts the thread that carries out the tasks of the control socket. A server without that socket serves all the
 /// same.
-fn spawn_keeper(
-    folder: &DataFolder,
+fn spawn_control(
+    path: Option<PathBuf>,
     log: &Arc<dyn EntryLog>,
     stop: &Stop,
-    archive: Archive,
+    folders: &Folders,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
-    let path = folder.control_socket();
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let views = Views::of_upkeep(folders);
     match socket::bind(&path, 0o600) {
-        Ok(listener) => spawn("keeper", log, stop, move |log, stop| {
-            control::serve(&listener, log, &archive, stop);
+        Ok(listener) => spawn("control", log, stop, move |log, stop| {
+            control::serve(&listener, log, &views, stop);
         })
         .map(Some),
         Err(error) => {
@@ -316,3 +343,6 @@ fn spawn_keeper(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Upkeep: the tasks that a log has besides serving it, and their output.
 //!
-//! Shell over [`verify`], [`rebuild`], [`export`] and [`backup`]. The same tasks run in the command, on a
+//! Shell over the files of this folder, which list the views and know none. The same tasks run in the command, on a
 //! log that no server has open, and within a server that has (see [`control`](crate::control)).
 
 use std::{path::PathBuf, sync::Arc};
@@ -8,13 +8,21 @@ use std::{path::PathBuf, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backup::backup,
-    exit, export,
+    exit,
     log::{EntryLog, Series},
-    rebuild::rebuild,
-    verify::verify,
-    views::archive_files::Archive,
+    views::Views,
 };
+
+pub mod backup;
+pub mod export;
+pub mod rebuild;
+pub mod recover;
+pub mod restoration;
+pub mod verify;
+
+use backup::backup;
+use rebuild::rebuild;
+use verify::verify;
 
 /// Task of the command line, also sent through the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,16 +64,17 @@ pub enum Line {
 pub fn run(
     task: &Task,
     log: &Arc<dyn EntryLog>,
-    archive: &Archive,
+    views: &Views,
     tell: &mut dyn FnMut(Line),
 ) -> anyhow::Result<u8> {
     match task {
         Task::Verify => {
-            let report = verify(&**log, archive)?;
-            let (commits, entries, documents) = (report.commits, report.entries, report.documents);
-            let faults = report.faults.len();
+            let report = verify(&**log, views)?;
+            let (commits, entries) = (report.commits, report.entries);
+            let documents = report.findings.documents;
+            let faults = report.findings.faults.len();
             // Faults are the result; the summary is for people.
-            for fault in report.faults {
+            for fault in report.findings.faults {
                 tell(Line::Result(fault));
             }
             tell(Line::Note(format!(
@@ -78,7 +87,7 @@ pub fn run(
             })
         }
         Task::Rebuild => {
-            let report = rebuild(&**log, archive)?;
+            let report = rebuild(&**log, views)?;
             // These files are right by now, so the exit code stays 0.
             for document in &report.different {
                 tell(Line::Result(format!("{document} was different")));
@@ -92,7 +101,7 @@ pub fn run(
         }
         Task::Export { to, entries } => {
             let feeds: Arc<dyn Series> = Arc::<dyn EntryLog>::clone(log);
-            let files = export::export(&feeds, archive, to, *entries)?;
+            let files = export::export(&feeds, views, to, *entries)?;
             // The include is named, because nginx calls files final only with it.
             tell(Line::Note(format!(
                 "Wrote {files} files to {}, among them {}.",
@@ -102,7 +111,7 @@ pub fn run(
             Ok(exit::OK)
         }
         Task::Backup { to } => {
-            let report = backup(&**log, archive, to)?;
+            let report = backup(&**log, views, to)?;
             let (commits, feeds, documents) = (report.commits, report.feeds, report.documents);
             tell(Line::Note(format!(
                 "Copied {commits} commits of {feeds} feeds and {documents} archived documents to {}.",

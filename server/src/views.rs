@@ -1,37 +1,161 @@
-//! Views: everything a reader sees, computed from commits.
+//! Views: everything that readers see, computed from commits.
 //!
-//! Pure: the trait. A view reads commits and the log's lookups, and nothing else: no clock, no configuration. So its
-//! files can be deleted and made again, the same.
+//! The contract of a view, and the list of views. One [`follower`] runs any view, and upkeep asks each view for its
+//! part, so neither knows a view by name. The pure part of a view reads commits and the log's lookups and nothing
+//! else: no clock, no configuration. So its files can be deleted and made again, byte for byte.
 
-use simplefeed_core::commit::Commit;
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
-use crate::log::{LogError, Series};
+use simplefeed_core::{commit::Outline, feed::CommitNumber};
+
+use crate::log::{EntryLog, Series};
 
 pub mod error;
+pub mod folders;
+pub mod files;
+pub mod reports;
+pub mod tree;
+pub mod follower;
+pub mod scrub;
+pub mod catalogue;
 pub mod documents;
-pub mod manifest;
-pub mod frozen;
-pub mod frozen_files;
-pub mod sidecar;
-pub mod archive_files;
-mod in_flight;
-pub mod open_feeds;
-pub mod index;
-pub mod watch;
 pub mod sup;
-pub mod sup_files;
 
-/// A deterministic function of commits.
-pub trait View {
-    /// Name of the view's folder, below `views` in the data folder.
-    const NAME: &'static str;
-    /// Work that a shell carries out for the view. Doing it twice is as good as once.
-    type Effect;
+use error::ViewError;
+use folders::Folders;
+use follower::Progress;
+use reports::{Findings, Rebuilt, Replayed};
+use scrub::Scrub;
+use tree::{ExportError, Tree};
 
-    /// Applies the next commit. Returns the work that follows from it.
+/// Answer of a view to a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The view takes the next commit.
+    More,
+    /// As much work waits as the view keeps in memory. It is carried out before the next commit.
+    Full,
+}
+
+/// State derived from commits, with files of its own.
+///
+/// Work that follows from a commit is kept by the view until [`carry_out`](Self::carry_out) has done it. Doing it twice
+/// is as good as once, so a crash at any step costs time only.
+pub trait View: Any + fmt::Debug + Send + Sync {
+    /// Returns the view's name: that of its folder below `views`, and its label in metrics.
+    fn name(&self) -> &'static str;
+
+    /// Prepares to follow a log. Returns the last commit that need not be applied again.
     ///
     /// # Errors
     ///
-    /// Returns why the log cannot be read.
-    fn apply(&mut self, commit: &Commit, log: &dyn Series) -> Result<Vec<Self::Effect>, LogError>;
+    /// See [`ViewError`]. The follower tries again.
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError>;
+
+    /// Applies the next commit.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
+    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError>;
+
+    /// Carries out the work that waits. Work that fails keeps waiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`]. The follower tries again, even if no commit comes.
+    fn carry_out(&self, log: &dyn Series) -> Result<(), ViewError>;
+
+    /// Notes for the next start that all work up to `commit` is carried out. Losing the note costs time only.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    fn note(&self, commit: CommitNumber) -> Result<(), ViewError>;
+
+    /// Returns the pause of an up-to-date follower: work of the commits that come meanwhile is carried out together.
+    fn pace(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Returns the number of files that the follower has made since the start.
+    fn made(&self) -> u64;
+
+    /// Compares all files of the view with the log, and reports each difference.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error only where checking cannot go on.
+    fn verify(
+        &self,
+        log: &dyn EntryLog,
+        replayed: &Replayed,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError>;
+
+    /// Makes all files of the view again.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError>;
+
+    /// Compares all files of the view with their digests, a little at a time.
+    fn scrub(&self, log: &dyn Series, scrub: &Scrub<'_>);
+
+    /// Writes what the view has for static web servers. Views without such files write nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`ExportError`].
+    fn export(&self, _log: &Arc<dyn Series>, _tree: &mut Tree) -> Result<(), ExportError> {
+        Ok(())
+    }
+
+    /// Makes the files of the view in the folders of a copied log. Returns the number of archived documents. A view
+    /// that copies nothing is made from the commits when the copy is served.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    fn copy(&self, _log: &dyn EntryLog, _to: &Folders) -> Result<u64, ViewError> {
+        Ok(0)
+    }
+}
+
+/// The views of a data folder, each with the progress of its follower.
+#[derive(Clone, Debug)]
+pub struct Views(Vec<(Arc<dyn View>, Arc<Progress>)>);
+
+impl Views {
+    /// Returns all views of some folders. Without `sup_seconds`, the longest period of a SUP document that readers may
+    /// ask for, nothing follows the updates of feeds.
+    pub fn all(folders: &Folders, sup_seconds: Option<u32>) -> Self {
+        let mut views: Vec<Arc<dyn View>> = vec![];
+        views.push(Arc::new(documents::archive::Archive::new(folders)));
+        if let Some(longest) = sup_seconds {
+            views.push(Arc::new(sup::Sup::new(folders, longest)));
+        }
+        let followed = |view| (view, Arc::default());
+        Self(views.into_iter().map(followed).collect())
+    }
+
+    /// Returns all views, for upkeep.
+    pub fn of_upkeep(folders: &Folders) -> Self {
+        // Archived files do not depend on the periods offered.
+        Self::all(folders, Some(0))
+    }
+
+    /// Returns the views, and how far the follower of each has come.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<dyn View>, &Arc<Progress>)> {
+        self.0.iter().map(|(view, progress)| (view, progress))
+    }
+
+    /// Returns the view of a type, if it is one of these.
+    pub fn get<V: View>(&self) -> Option<Arc<V>> {
+        self.0.iter().find_map(|(view, _)| {
+            let view: Arc<dyn Any + Send + Sync> = Arc::<dyn View>::clone(view);
+            view.downcast().ok()
+        })
+    }
 }

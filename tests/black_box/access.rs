@@ -9,10 +9,13 @@ use std::{
     time::Duration,
 };
 
-use simplefeed_core::feed::{DocumentName, DocumentNumber, Epoch, FeedName, Numbered};
 use simplefeed_server::{
-    http::routes::Route,
-    views::{documents::Address, sup::Circle},
+    access::Right,
+    endpoints::{ALL, Site},
+    http::{
+        endpoint::{Endpoint, Needs},
+        pipeline::find,
+    },
 };
 
 use crate::{
@@ -113,61 +116,43 @@ fn new_token(file: &Path, right: &str, feeds: &str) -> String {
     text(&made.stdout).trim().to_owned()
 }
 
-/// Returns the route after another one. A new kind of route or address does not compile without a place
-/// here.
-fn after(route: Option<&Route>, feed: &FeedName) -> Option<Route> {
-    let at = |address| Some(Route::Resource(feed.clone(), address));
-    let first = |number| Numbered {
-        number,
-        epoch: Epoch::FIRST,
-    };
-    let document = |number| DocumentName {
-        number: DocumentNumber::new(number).unwrap(),
-        epoch: Epoch::FIRST,
-    };
-    match route {
-        None => Some(Route::Catalogue),
-        Some(Route::Catalogue) => Some(Route::Feed(feed.clone())),
-        Some(Route::Feed(_)) => at(Address::Recent),
-        Some(Route::Resource(_, address)) => match address {
-            Address::Recent => at(Address::Document(document(1))),
+/// Returns the paths of every endpoint for a feed, each with its endpoint. A new endpoint with a new parameter needs a
+/// place here.
+fn paths(feed: &str) -> Vec<(String, &'static Endpoint<Site>)> {
+    let mut paths = vec![];
+    for endpoint in ALL.iter().copied().flatten() {
+        let path = endpoint.path.replace("{feed}", feed);
+        let numbered = |name, numbers: &[u64]| {
+            let numbers = numbers.iter().map(u64::to_string);
+            let paths = numbers.map(|number| path.replace(name, &number));
+            paths.collect::<Vec<String>>()
+        };
+        let all = match path.split(['{', '}']).nth(1) {
+            None => vec![path],
             // Frozen, and growing.
-            Address::Document(name) if name.number.get() == 1 => {
-                at(Address::Document(document(1_001)))
-            }
-            Address::Document(_) => at(Address::Entry(first(0))),
-            Address::Entry(_) => at(Address::Index),
-            Address::Index => at(Address::IndexBlock(first(1))),
-            Address::IndexBlock(_) => Some(Route::Health),
-        },
-        Some(Route::Health) => Some(Route::Ready),
-        Some(Route::Ready) => Some(Route::Sup(Circle::Public, None)),
-        Some(Route::Sup(Circle::Public, None)) => Some(Route::Sup(Circle::Apart, None)),
-        // Archived ones are only there after an hour, or ten thousand feeds.
-        Some(Route::Sup(..)) => None,
+            Some("document") => numbered("{document}", &[1, 1_001]),
+            Some("position") => numbered("{position}", &[0]),
+            Some("block") => numbered("{block}", &[1]),
+            // Archived windows are only there after an hour, or ten thousand feeds.
+            Some("window") => vec![],
+            Some(other) => panic!("{{{other}}} of {path} is not tried"),
+        };
+        paths.extend(all.into_iter().map(|path| (path, endpoint)));
     }
+    paths
 }
 
-/// Returns the path of a route, and whether it shows something of its feed.
-fn path_of(route: &Route) -> (String, bool) {
-    match route {
-        Route::Catalogue => ("/feeds".into(), false),
-        Route::Feed(feed) => (format!("/feeds/{feed}"), true),
-        Route::Resource(feed, address) => {
-            let file = match address {
-                Address::Recent => "recent.atom".into(),
-                Address::Document(name) => name.to_string(),
-                Address::Entry(numbered) => format!("entries/{numbered}.atom"),
-                Address::Index => "index.json".into(),
-                Address::IndexBlock(numbered) => format!("index-{numbered}.json"),
-            };
-            (format!("/feeds/{feed}/{file}"), true)
-        }
-        Route::Health => ("/healthz".into(), false),
-        Route::Ready => ("/readyz".into(), false),
-        Route::Sup(circle, None) => (format!("/{}.json", circle.name()), false),
-        Route::Sup(circle, Some(window)) => (format!("/{}/{window}.json", circle.name()), false),
-    }
+/// Whether an endpoint shows something of its feed.
+fn shows(endpoint: &Endpoint<Site>) -> bool {
+    endpoint.path.contains("{feed}")
+}
+
+/// Whether an endpoint lists what its caller may see, for nobody that is not known.
+fn is_list(endpoint: &Endpoint<Site>) -> bool {
+    endpoint
+        .methods
+        .iter()
+        .any(|verb| verb.needs == Needs::KnownCaller)
 }
 
 /// Goal: nobody sees or does what no token of theirs is for.
@@ -190,12 +175,14 @@ fn every_route_asks_for_the_right_token() {
     ];
     let mut asked = 0;
     for feed in ["open", "shut"] {
-        let name = FeedName::parse(feed).unwrap();
-        let mut route = None;
-        while let Some(next) = after(route.as_ref(), &name) {
-            let (path, shows) = path_of(&next);
-            assert_eq!(Route::of(&path, "").as_ref(), Some(&next), "{path}");
-            let is_list = matches!(next, Route::Sup(Circle::Apart, _));
+        for (path, endpoint) in paths(feed) {
+            let found = find(ALL, "", &path).map(|(found, _)| found.path);
+            assert_eq!(found, Some(endpoint.path), "{path}");
+            let (shows, is_list) = (shows(endpoint), is_list(endpoint));
+            let publishes = endpoint
+                .methods
+                .iter()
+                .any(|verb| verb.needs == Needs::Right(Right::Publish));
             for (who, token) in credentials {
                 for method in ["GET", "HEAD", "POST", "PUT", "DELETE"] {
                     let body = if method == "POST" || method == "PUT" {
@@ -220,7 +207,7 @@ fn every_route_asks_for_the_right_token() {
                             assert!(status == 200 || status == 307, "{what}");
                         }
                         "GET" | "HEAD" => assert_eq!(status, 404, "{what}"),
-                        "POST" | "PUT" if matches!(next, Route::Feed(_)) => {
+                        "POST" | "PUT" if publishes => {
                             let holds = match (feed, method) {
                                 ("shut", "POST") => may(["publisher", "admin"].iter()),
                                 _ => who == "admin",
@@ -236,7 +223,6 @@ fn every_route_asks_for_the_right_token() {
                     asked += 1;
                 }
             }
-            route = Some(next);
         }
     }
     assert!(asked > 300, "{asked}");
@@ -582,25 +568,21 @@ fn nginx_shows_nothing_that_is_closed() {
                 );
             }
         }
-        let name = FeedName::parse("shut").unwrap();
-        let mut route = None;
-        while let Some(next) = after(route.as_ref(), &name) {
-            let (path, shows) = path_of(&next);
+        for (path, endpoint) in paths("shut") {
             for method in ["GET", "HEAD"] {
                 for token in [None, Some("wrong"), Some(&*guarded.stranger)] {
                     let status = ask(Request::new(method, &path), token).status;
-                    let hidden = match next {
+                    let hidden = match endpoint.path {
                         // nginx says this of every name.
-                        Route::Feed(_) => status == 307,
-                        _ if shows => status == 404,
+                        "/feeds/{feed}" => status == 307,
+                        _ if shows(endpoint) => status == 404,
                         // A list of what one may see is for nobody that is not known.
-                        Route::Sup(Circle::Apart, _) if token == Some("wrong") => status == 401,
+                        _ if is_list(endpoint) && token == Some("wrong") => status == 401,
                         _ => status == 200,
                     };
                     assert!(hidden, "{config} {method} {path}: {status}");
                 }
             }
-            route = Some(next);
         }
         assert_eq!(ask(Request::get("/feeds/open/1.atom"), None).status, 200);
         let large = format!("{{\"content\":\"{}\"}}\n", "x".repeat(900_000)).repeat(3);

@@ -265,47 +265,111 @@ fn the_tests_that_the_pages_name_exist() {
     assert!(found > 30, "only {found} tests are named");
 }
 
+/// The files of the server by their paths below `server/src`, without their tests.
+fn server() -> Vec<(String, String)> {
+    let root = workspace().join("server/src");
+    let files = sources().into_iter().filter(|(path, _)| !is_tests(path));
+    let files = files.filter_map(|(path, text)| {
+        let file = path.strip_prefix(&root).ok()?.to_str()?.to_owned();
+        let code = text.lines();
+        let code = code.take_while(|line| !line.starts_with("mod tests {"));
+        let code = code.filter(|line| !line.trim_start().starts_with("//"));
+        Some((file, code.collect::<Vec<_>>().join("\n")))
+    });
+    files.collect()
+}
+
+/// Asserts that no file of a room names any of some words, and that the room has files.
+#[track_caller]
+fn names_none(room: &str, is_in: impl Fn(&str) -> bool, words: &[&str]) {
+    let files: Vec<_> = server()
+        .into_iter()
+        .filter(|(file, _)| is_in(file))
+        .collect();
+    assert!(!files.is_empty(), "{room} has no files");
+    for (file, code) in files {
+        for word in words {
+            assert!(!code.contains(word), "{room}: {file} names {word}");
+        }
+    }
+}
+
 /// The log stands between the writer and the views, so that each can be replaced; documents need no more of a log than
 /// its series.
 #[test]
 fn the_writer_and_the_views_do_not_name_each_other() {
-    let server = workspace().join("server/src");
-    let mut looked = 0;
-    for (path, text) in sources() {
-        let Ok(file) = path.strip_prefix(&server) else {
-            continue;
+    let writer = ["views::", "endpoints::", "http::"];
+    names_none("the writer", |file| file == "publish.rs", &writer);
+    let is_view = |file: &str| file.starts_with("views");
+    names_none(
+        "views",
+        is_view,
+        &["publish::", "endpoints::", "http::", "upkeep::"],
+    );
+    let reads = ["reading.rs", "frozen.rs", "index.rs", "archive.rs"];
+    let is_read = |file: &str| {
+        reads
+            .iter()
+            .any(|read| *file == format!("views/documents/{read}"))
+    };
+    names_none("reading", is_read, &["EntryLog"]);
+    names_none(
+        "the log",
+        |file| file.starts_with("log"),
+        &["views::", "publish::"],
+    );
+}
+
+/// Views are found in one list, and each can go without the others noticing.
+#[test]
+fn views_name_no_other_view() {
+    let views = ["documents", "sup"];
+    for view in views {
+        let own = |file: &str| {
+            file == format!("views/{view}.rs") || file.starts_with(&format!("views/{view}/"))
         };
-        let code: String = text
-            .lines()
-            .take_while(|line| !line.starts_with("#[cfg(test)]"))
+        let others: Vec<String> = views
+            .iter()
+            .filter(|other| **other != view)
+            .flat_map(|other| [format!("views::{other}"), format!(" {other}::")])
             .collect();
-        if file == Path::new("publish.rs") {
-            assert!(!code.contains("views"), "the writer names a view");
-        } else if file.starts_with("views") {
-            assert!(
-                !code.contains("publish::"),
-                "{} names the writer",
-                path.display()
-            );
-        } else {
-            continue;
-        }
-        looked += 1;
-        let reads = [
-            "views/documents.rs",
-            "views/frozen.rs",
-            "views/index.rs",
-            "views/open_feeds.rs",
-        ];
-        if reads.iter().any(|read| file == Path::new(read)) {
-            assert!(
-                !code.contains("EntryLog"),
-                "{} wants a whole log",
-                path.display()
-            );
-        }
+        let others: Vec<&str> = others.iter().map(String::as_str).collect();
+        names_none(view, own, &others);
     }
-    assert!(looked > 10, "only {looked} files");
+    let shared = |file: &str| {
+        let is_shared = [
+            "follower", "scrub", "files", "folders", "reports", "tree", "error",
+        ];
+        is_shared
+            .iter()
+            .any(|name| file == format!("views/{name}.rs"))
+    };
+    names_none("shared by views", shared, &["documents::", "sup::"]);
+    // What upkeep does with views is the same for each of them.
+    let upkeep = |file: &str| {
+        let knows_none = ["verify", "rebuild", "export", "backup"];
+        knows_none
+            .iter()
+            .any(|name| file == format!("upkeep/{name}.rs"))
+    };
+    names_none("upkeep", upkeep, &["documents::", "sup::", "archive::"]);
+}
+
+/// The pipeline is for any table of endpoints.
+#[test]
+fn the_pipeline_names_no_view() {
+    let is_http = |file: &str| file == "http.rs" || file.starts_with("http/");
+    names_none(
+        "http",
+        is_http,
+        &[
+            "views::documents",
+            "views::sup",
+            "views::Views",
+            "endpoints::",
+            "serve::",
+        ],
+    );
 }
 
 /// Every rule that code, a test or a page names stands in `docs/rules.md`, and every rule there is named somewhere.

@@ -24,7 +24,7 @@ use simplefeed_server::{
     listening::Listening,
     log::{
         barrier::{Barrier, DiskBarrier},
-        opening::open_with,
+        opening::{SledStore, open_with},
     },
     serve::Server,
 };
@@ -121,7 +121,7 @@ fn main() -> anyhow::Result<()> {
     let signals = listening.stop_signals()?;
     let opened =
         open_with(&data, |folder| barrier(&kind, folder)).context("cannot open the log")?;
-    let server = Server::start(&config, listening, opened)?;
+    let server = Server::start(&config, listening, SledStore::from(opened))?;
     eprintln!("listening on http://{}", server.listening().address());
     server.run(async {
         signals.received().await;

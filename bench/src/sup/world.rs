@@ -6,7 +6,6 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
@@ -24,7 +23,8 @@ use simplefeed_core::{
 };
 use simplefeed_server::{
     log::{Commits as _, memory::MemoryLog},
-    views::sup::{Beginning, Circle, SupWindows, Window, file_name},
+    resource::Visibility,
+    views::sup::windows::{Beginning, SupWindows, Window, file_name},
     watermark::Watermark,
 };
 use url::Url;
@@ -111,11 +111,11 @@ impl Publisher {
             });
         }
         let log = MemoryLog::default();
-        log.append(&Arc::new(Commit {
+        log.append(&Commit {
             number: CommitNumber(1),
             instant: Instant::from_micros(0),
             changes,
-        }))?;
+        })?;
         let count = usize::try_from(feeds)?;
         Ok(Self {
             log,
@@ -167,8 +167,8 @@ impl Publisher {
     }
 
     fn take(&mut self, outline: &Outline) -> anyhow::Result<()> {
-        for (circle, window) in self.view.take(outline, &self.log)? {
-            self.view.archived(circle, &window);
+        for (visibility, window) in self.view.take(outline, &self.log)? {
+            self.view.archived(visibility, &window);
             self.keep(&window);
         }
         Ok(())
@@ -216,7 +216,7 @@ impl Publisher {
             None => 60,
         };
         let until = self.watermark.publish(self.clock(now), self.last);
-        let current = self.view.current(Circle::Public, period, until);
+        let current = self.view.current(Visibility::Public, period, until);
         let is_archived = self.telling == Telling::Archived;
         let since = if is_archived {
             current.since

@@ -2,40 +2,53 @@
 //!
 //! Pure.
 
+use std::io;
+
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode,
     header::{
-        ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, LOCATION,
-        RETRY_AFTER, VARY, WWW_AUTHENTICATE,
+        ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER, VARY,
+        WWW_AUTHENTICATE,
     },
 };
-use simplefeed_core::{feed::FeedName, header::RECENT};
 
 use super::{
     conditional::Verdict,
-    problem::{Accepts, PROBLEM_TYPE, Problem},
-    publishing::ENTRY_TYPES,
+    problem::{Accepts, ENTRY_TYPES, PROBLEM_TYPE, Problem},
     reply::{NO_STORE, Reply},
 };
 use crate::{access::Denied, head_tag::HeadTag, publish::PublishError};
 
-/// A complete answer, with its whole body in memory.
-pub type Answer = Response<Full<Bytes>>;
+/// Body of an answer: bytes in memory, or a stream of them.
+pub type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
+
+/// A complete answer.
+pub type Answer = Response<Body>;
+
+/// Returns a body whose bytes are in memory.
+pub fn whole(bytes: impl Into<Bytes>) -> Body {
+    Either::Left(Full::new(bytes.into()))
+}
+
+/// Returns the body of an answer without one.
+pub fn empty() -> Body {
+    Either::Left(Full::default())
+}
 
 /// Returns the 500 for a request whose handler failed.
-pub(super) fn failed() -> Answer {
+pub fn failed() -> Answer {
     problem_answer(&Problem::internal())
 }
 
 /// Returns the answer to a read; `body` is present if the verdict is to send it.
-pub(super) fn answer_to(
-    verdict: Verdict,
-    reply: &Reply,
-    body: Option<&Bytes>,
-) -> Result<Answer, Problem> {
-    let mut answer = Response::new(Full::default());
+///
+/// # Errors
+///
+/// A problem with status 412 if a precondition failed.
+pub fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Result<Answer, Problem> {
+    let mut answer = Response::new(empty());
     match verdict {
         Verdict::Failed => {
             let detail = "the document is not what the request expects";
@@ -47,25 +60,14 @@ pub(super) fn answer_to(
         }
         Verdict::Send => {
             answer.headers_mut().clone_from(&reply.sent);
-            *answer.body_mut() = Full::new(body.cloned().unwrap_or_default());
+            *answer.body_mut() = whole(body.cloned().unwrap_or_default());
         }
     }
     Ok(answer)
 }
 
-/// Leads to the feed's recent document. Some feed readers take 303 for a final answer; all take 307.
-pub(super) fn redirect(feed: &FeedName) -> Answer {
-    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
-    // Relative, so that it leads on wherever a proxy shows us.
-    let location = format!("{feed}/{RECENT}");
-    answer
-        .headers_mut()
-        .insert(LOCATION, header_value(&location));
-    answer
-}
-
 /// Returns the refusal of a request that lacks the right to something (RFC 6750, 3).
-pub(super) fn denied_answer(denied: Denied) -> Answer {
+pub fn denied_answer(denied: Denied) -> Answer {
     let challenge = match denied {
         // Without a token there is no error code (RFC 6750, 3.1).
         Denied::NoToken => Some("Bearer realm=\"simplefeed\""),
@@ -84,17 +86,14 @@ pub(super) fn denied_answer(denied: Denied) -> Answer {
     answer
 }
 
-/// Returns the same problem for a feed that does not exist and for one that is closed to the reader.
-pub(super) fn absent(feed: &FeedName) -> Problem {
-    Problem::not_found(format!("feed {feed} has no such document"))
-}
-
-pub(super) fn header_value(text: &str) -> HeaderValue {
+/// Returns a text of ours as the value of a header field.
+pub fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("URLs we write are plain text")
 }
 
-pub(super) fn plain(status: StatusCode, text: &'static str) -> Answer {
-    let mut answer = Response::new(Full::from(text));
+/// Returns an answer of plain text that no cache may keep.
+pub fn plain(status: StatusCode, text: &'static str) -> Answer {
+    let mut answer = Response::new(whole(text));
     *answer.status_mut() = status;
     let kind = HeaderValue::from_static("text/plain;charset=utf-8");
     answer.headers_mut().insert(CONTENT_TYPE, kind);
@@ -102,8 +101,9 @@ pub(super) fn plain(status: StatusCode, text: &'static str) -> Answer {
     answer
 }
 
-pub(super) fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
-    let mut answer = Response::new(Full::from(body));
+/// Returns the answer to a publisher: JSON, with the entity tag of the feed's recent document.
+pub fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
+    let mut answer = Response::new(whole(body));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -113,7 +113,8 @@ pub(super) fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
     answer
 }
 
-pub(super) fn publish_error(error: &PublishError) -> Answer {
+/// Returns the refusal of a request that was not stored.
+pub fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&Problem::from(error));
     // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
     if matches!(error, PublishError::NoSpace) {
@@ -123,8 +124,9 @@ pub(super) fn publish_error(error: &PublishError) -> Answer {
     answer
 }
 
-pub(super) fn problem_answer(problem: &Problem) -> Answer {
-    let mut answer = Response::new(Full::from(problem.body()));
+/// Returns a problem document as an answer.
+pub fn problem_answer(problem: &Problem) -> Answer {
+    let mut answer = Response::new(whole(problem.body()));
     *answer.status_mut() = problem.status();
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));

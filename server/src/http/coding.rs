@@ -4,7 +4,7 @@
 
 use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 
-use crate::views::documents::Coding;
+use crate::resource::Coding;
 
 /// Returns the coding that the client likes best, or `None` if it takes neither of ours.
 ///

@@ -11,6 +11,9 @@ use simplefeed_core::{
 
 use crate::{access::Denied, publish::PublishError};
 
+/// Media types that entries may have, as a list for messages and for `Accept`.
+pub const ENTRY_TYPES: &str = "application/atom+xml, application/json, application/x-ndjson";
+
 /// The media type of a problem document.
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 

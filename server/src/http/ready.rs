@@ -8,40 +8,43 @@ use bytes::Bytes;
 use quick_cache::{Equivalent, Weighter, sync::Cache};
 
 use super::reply::Reply;
-use crate::views::documents::{Coding, Documents, Resource};
+use crate::resource::{Coding, Resource};
 
 /// The bytes of bodies and headers kept in memory.
 const READY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Memory of an answer without its body, in bytes; an estimate.
 const HEADERS_BYTES: usize = 2 * 1024;
 
-/// Complete answer for one path in one coding.
+/// Complete answer for one URL in one coding.
 #[derive(Debug)]
 pub struct Ready {
-    resource: Resource,
+    /// Resource of the answer.
+    pub resource: Resource,
+    /// Label of its requests in the metrics.
+    pub label: &'static str,
     /// Its headers, with those that need the bytes.
     pub reply: Reply,
     /// Its bytes, if they were sent before.
     pub body: Option<Bytes>,
 }
 
-/// Key of a ready answer: its path and its coding.
+/// Key of a ready answer: its path, with the query where the answer depends on it, and its coding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     coding: Coding,
-    path: Box<str>,
+    url: Box<str>,
 }
 
 /// Borrowed form of a key, for a lookup that copies no path.
 #[derive(Hash)]
 struct Wanted<'a> {
     coding: Coding,
-    path: &'a str,
+    url: &'a str,
 }
 
 impl Equivalent<Key> for Wanted<'_> {
     fn equivalent(&self, key: &Key) -> bool {
-        self.coding == key.coding && *self.path == *key.path
+        self.coding == key.coding && *self.url == *key.url
     }
 }
 
@@ -52,8 +55,8 @@ impl Weighter<Key, Arc<Ready>> for Weight {
     fn weight(&self, key: &Key, ready: &Arc<Ready>) -> u64 {
         let body = ready.body.as_ref().map_or(0, Bytes::len);
         // The resource may hold its bytes in both codings, beside the body that is sent.
-        let body = body.max(ready.resource.held_bytes());
-        u64::try_from(key.path.len() + HEADERS_BYTES + body).unwrap_or(u64::MAX)
+        let body = body.max(ready.resource.source().held_bytes());
+        u64::try_from(key.url.len() + HEADERS_BYTES + body).unwrap_or(u64::MAX)
     }
 }
 
@@ -73,35 +76,19 @@ impl Default for ReadyAnswers {
 }
 
 impl ReadyAnswers {
-    /// Returns the answer for a path in a coding, if it is ready and still right.
-    pub fn get(&self, path: &str, coding: Coding, documents: &Documents) -> Option<Arc<Ready>> {
-        let ready = self.0.get(&Wanted { coding, path })?;
-        documents.holds(&ready.resource).then_some(ready)
+    /// Returns the answer for a URL in a coding, if it is ready and still right.
+    pub fn get(&self, url: &str, coding: Coding) -> Option<Arc<Ready>> {
+        let ready = self.0.get(&Wanted { coding, url })?;
+        ready.resource.is_current().then_some(ready)
     }
 
     /// Keeps an answer, unless the next one may have other headers.
-    pub fn keep(
-        &self,
-        path: &str,
-        coding: Coding,
-        resource: Resource,
-        reply: Reply,
-        body: Option<Bytes>,
-    ) {
+    pub fn keep(&self, url: &str, coding: Coding, ready: Ready) {
         // Without its date the answer is not final: the date comes once its second is over.
-        let is_settled = reply.is_settled() || resource.modified.is_none();
-        if !(resource.lasts() && is_settled) {
-            return;
+        let is_settled = ready.reply.is_settled() || ready.resource.modified.is_none();
+        if ready.resource.may_be_kept() && is_settled {
+            let url = url.into();
+            self.0.insert(Key { coding, url }, Arc::new(ready));
         }
-        let key = Key {
-            coding,
-            path: path.into(),
-        };
-        let ready = Ready {
-            resource,
-            reply,
-            body,
-        };
-        self.0.insert(key, Arc::new(ready));
     }
 }

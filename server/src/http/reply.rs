@@ -10,7 +10,7 @@ use hyper::header::{
 use simplefeed_core::{digest::Digest, instant::Instant};
 
 use super::conditional::{Validators, Verdict, http_date, verdict};
-use crate::views::documents::{Coding, Resource};
+use crate::resource::{Coding, Resource, Visibility};
 
 /// Policy for a frozen resource that everybody may see.
 const FROZEN: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
@@ -19,16 +19,7 @@ const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31
 /// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Readers that may see a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Audience {
-    /// Everybody: any cache may keep it.
-    Everybody,
-    /// Holders of a token for it: only a cache of their own may keep it.
-    Entitled,
-}
-
-/// Cache policies of growing resources, for each audience.
+/// Cache policies of growing resources, for each visibility.
 #[derive(Clone, Debug)]
 pub struct Lifetimes {
     growing: HeaderValue,
@@ -50,30 +41,30 @@ impl Lifetimes {
         }
     }
 
-    /// Returns the policy for a SUP document that is made anew every so often, and polled every `period` seconds (rule
+    /// Returns the policy for a resource that is made anew every so often, and polled every `period` seconds (rule
     /// SUP-P2).
-    pub fn of_sup(period: u32, audience: Audience) -> HeaderValue {
-        let caches = match audience {
-            Audience::Everybody => "public",
-            Audience::Entitled => "private",
+    pub fn polled(period: u32, visibility: Visibility) -> HeaderValue {
+        let caches = match visibility {
+            Visibility::Public => "public",
+            Visibility::Private => "private",
         };
         // A tenth of the period, so a copy from a cache is nearly new.
         let policy = format!("{caches}, max-age={}", period / 10);
         HeaderValue::from_str(&policy).expect("a policy is plain text")
     }
 
-    /// Returns the policy for a resource and its audience.
-    pub fn of(&self, resource: &Resource, audience: Audience) -> HeaderValue {
-        match (resource.frozen, audience) {
-            (true, Audience::Everybody) => FROZEN,
-            (true, Audience::Entitled) => FROZEN_CLOSED,
-            (false, Audience::Everybody) => self.growing.clone(),
-            (false, Audience::Entitled) => self.growing_closed.clone(),
+    /// Returns the policy for a resource and its readers.
+    pub fn of(&self, resource: &Resource, visibility: Visibility) -> HeaderValue {
+        match (resource.is_final(), visibility) {
+            (true, Visibility::Public) => FROZEN,
+            (true, Visibility::Private) => FROZEN_CLOSED,
+            (false, Visibility::Public) => self.growing.clone(),
+            (false, Visibility::Private) => self.growing_closed.clone(),
         }
     }
 }
 
-/// Answer about a resource in one coding, but for its bytes: the same for every reader of its audience.
+/// Answer about a resource in one coding, but for its bytes: the same for all readers that may see it.
 #[derive(Clone, Debug)]
 pub struct Reply {
     validators: Validators,
@@ -95,7 +86,7 @@ impl Reply {
         over: i64,
     ) -> Self {
         let tag = EntityTag::strong(&resource.tag(coding));
-        let modified = told_modification(resource.modified, resource.frozen, now, over);
+        let modified = told_modification(resource.modified, resource.is_final(), now, over);
 
         let mut headers = HeaderMap::with_capacity(12);
         headers.insert(CACHE_CONTROL, policy);

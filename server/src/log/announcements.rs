@@ -6,17 +6,20 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
-use simplefeed_core::{commit::Commit, feed::CommitNumber};
+use simplefeed_core::{
+    commit::{Commit, Outline},
+    feed::CommitNumber,
+};
 use tokio::sync::watch;
 
 use super::{Commits, LogError};
 
-/// The most commits kept in memory for followers that are nearly up to date, and the most bytes of their entries.
-const RECENT_COMMITS_MAX: usize = 1_024;
-const RECENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Most outlines kept in memory for followers that are nearly up to date, and most changes in them.
+const RECENT_OUTLINES_MAX: usize = 1_024;
+const RECENT_CHANGES_MAX: usize = 65_536;
 
 /// Function that is called with each commit.
 type Listener = Box<dyn Fn(&Commit) + Send + Sync>;
@@ -32,9 +35,9 @@ pub struct Announcements {
 
 #[derive(Debug, Default)]
 struct Recent {
-    commits: VecDeque<Arc<Commit>>,
-    /// Bytes of their entries.
-    bytes: usize,
+    outlines: VecDeque<Outline>,
+    /// Number of their changes.
+    changes: usize,
     /// Whether no more commits come.
     has_ended: bool,
 }
@@ -68,7 +71,7 @@ impl Announcements {
     }
 
     /// Announces a commit that readers see from now on. The log calls this, in the order of its commits.
-    pub(crate) fn announce(&self, commit: &Arc<Commit>) {
+    pub(crate) fn announce(&self, commit: &Commit) {
         let listeners = self
             .listeners
             .read()
@@ -77,13 +80,14 @@ impl Announcements {
             listener(commit);
         }
         drop(listeners);
+        let outline = Outline::of(commit);
         let mut recent = self.recent();
-        recent.bytes += commit.bytes();
-        recent.commits.push_back(Arc::clone(commit));
-        while (recent.commits.len() > RECENT_COMMITS_MAX || recent.bytes > RECENT_BYTES_MAX)
-            && let Some(oldest) = recent.commits.pop_front()
+        recent.changes += outline.changes.len();
+        recent.outlines.push_back(outline);
+        while (recent.outlines.len() > RECENT_OUTLINES_MAX || recent.changes > RECENT_CHANGES_MAX)
+            && let Some(oldest) = recent.outlines.pop_front()
         {
-            recent.bytes -= oldest.bytes();
+            recent.changes -= oldest.changes.len();
         }
         drop(recent);
         self.grown.notify_all();
@@ -101,23 +105,6 @@ impl Announcements {
         self.newest.subscribe()
     }
 
-    /// Returns commit `number` of `log`, waiting for it; `None` if the announcements ended before it came.
-    ///
-    /// # Errors
-    ///
-    /// Returns the failure to read the log.
-    pub fn wait_for(
-        &self,
-        number: CommitNumber,
-        log: &dyn Commits,
-    ) -> Result<Option<Arc<Commit>>, LogError> {
-        if self.comes(number, log) {
-            self.ready(number, log)
-        } else {
-            Ok(None)
-        }
-    }
-
     /// Waits until readers of `log` see commit `number`. Returns whether they do; if not, the announcements ended.
     pub fn comes(&self, number: CommitNumber, log: &dyn Commits) -> bool {
         let recent = self.recent();
@@ -129,19 +116,29 @@ impl Announcements {
         number <= log.head().number
     }
 
-    fn ready(
+    /// Returns the outlines of at most `max` commits of `log` from number `from` on: from memory, if `from` is recent.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure to read the log.
+    pub fn outlines(
         &self,
-        number: CommitNumber,
+        from: CommitNumber,
+        max: usize,
         log: &dyn Commits,
-    ) -> Result<Option<Arc<Commit>>, LogError> {
+    ) -> Result<Vec<Outline>, LogError> {
         let recent = self.recent();
-        let found = recent.commits.iter().find(|commit| commit.number == number);
-        let found = found.cloned();
-        drop(recent);
-        match found {
-            Some(commit) => Ok(Some(commit)),
-            None => Ok(log.commits(number, 1)?.pop().map(Arc::new)),
+        let oldest = recent.outlines.front().map(|outline| outline.number.0);
+        let skipped = oldest.and_then(|oldest| from.0.checked_sub(oldest));
+        if let Some(skipped) = skipped.and_then(|skipped| usize::try_from(skipped).ok())
+            // Readers see a commit shortly before it is announced.
+            && skipped < recent.outlines.len()
+        {
+            let found = recent.outlines.iter().skip(skipped).take(max);
+            return Ok(found.cloned().collect());
         }
+        drop(recent);
+        log.outlines(from, max)
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
@@ -151,7 +148,7 @@ impl Announcements {
 
 #[cfg(test)]
 mod tests {
-    use std::{thread, time::Duration};
+    use std::{sync::Arc, thread, time::Duration};
 
     use bytes::Bytes;
     use simplefeed_core::{
@@ -167,29 +164,29 @@ mod tests {
 
     /// Goal: a follower that is far behind costs no memory.
     #[test]
-    fn few_bytes_are_kept_for_followers() {
+    fn few_changes_are_kept_for_followers() {
         let announcements = Announcements::default();
-        let entry = Change::Entry {
-            feed: FeedKey(Uuid::nil()),
+        let entry = |feed| Change::Entry {
+            feed: FeedKey(Uuid::from_u128(feed)),
             at: Position(0),
             id: EntryId::parse("urn:e").unwrap(),
             sent: Digest::of(b""),
             digest: Digest::of(b""),
-            fragment: Bytes::from(vec![b' '; RECENT_BYTES_MAX / 4 - 1_000]),
+            fragment: Bytes::from_static(b"<entry/>"),
         };
         for number in 1..=20 {
-            announcements.announce(&Arc::new(Commit {
+            announcements.announce(&Commit {
                 number: CommitNumber(number),
                 instant: Instant::default(),
-                changes: vec![entry.clone()],
-            }));
+                changes: (0..10_000).map(entry).collect(),
+            });
         }
         let log = MemoryLog::default();
         let kept = (1..=20).filter(|number| {
-            let ready = announcements.ready(CommitNumber(*number), &log).unwrap();
-            ready.is_some()
+            let found = announcements.outlines(CommitNumber(*number), 1, &log);
+            !found.unwrap().is_empty()
         });
-        assert_eq!(kept.collect::<Vec<_>>(), [17, 18, 19, 20]);
+        assert_eq!(kept.collect::<Vec<_>>(), [15, 16, 17, 18, 19, 20]);
     }
 
     fn append(log: &MemoryLog, number: u64) {
@@ -200,7 +197,7 @@ mod tests {
                 epoch: Epoch(u32::try_from(number).unwrap()),
             }],
         };
-        log.append(&Arc::new(commit)).unwrap();
+        log.append(&commit).unwrap();
     }
 
     /// Goal: whoever follows a log that somebody else writes sees each commit, in order, in a thread and in a task; and
@@ -220,9 +217,12 @@ mod tests {
             thread::spawn(move || {
                 let mut seen = vec![];
                 let mut next = CommitNumber(from);
-                while let Some(commit) = log.announcements().wait_for(next, &*log).unwrap() {
-                    seen.push(commit.number.0);
-                    next = next.next();
+                while log.announcements().comes(next, &*log) {
+                    let outlines = log.announcements().outlines(next, 7, &*log).unwrap();
+                    for outline in outlines {
+                        seen.push(outline.number.0);
+                        next = outline.number.next();
+                    }
                 }
                 (from, seen)
             })

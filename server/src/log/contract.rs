@@ -188,8 +188,8 @@ fn both_logs_agree() {
     let memory = MemoryLog::default();
     let mut opened = open(folder.path()).unwrap();
     for commit in script() {
-        let chain = memory.append(&Arc::new(commit.clone())).unwrap();
-        assert_eq!(opened.log.append(&Arc::new(commit.clone())).unwrap(), chain);
+        let chain = memory.append(&commit).unwrap();
+        assert_eq!(opened.log.append(&commit).unwrap(), chain);
         assert_eq!(dump(&memory), dump(&opened.log), "commit {}", commit.number);
         // Once cleanly, once as after a crash: the process ends, the folder is copied and checked.
         if commit.number.0 % 2 == 0 {
@@ -213,8 +213,8 @@ fn both_logs_agree() {
 fn golden_chain() {
     let log = MemoryLog::default();
     let commits = script();
-    log.append(&Arc::new(commits[0].clone())).unwrap();
-    let chain = log.append(&Arc::new(commits[1].clone())).unwrap();
+    log.append(&commits[0]).unwrap();
+    let chain = log.append(&commits[1]).unwrap();
     assert_eq!(chain.to_string(), GOLDEN);
 }
 
@@ -246,7 +246,7 @@ fn no_value_is_larger_than_sled_syncs() {
 #[test]
 fn a_commit_out_of_order_is_a_programming_error() {
     let log = MemoryLog::default();
-    let append = std::panic::AssertUnwindSafe(|| log.append(&Arc::new(script()[1].clone())));
+    let append = std::panic::AssertUnwindSafe(|| log.append(&script()[1]));
     assert!(std::panic::catch_unwind(append).is_err());
 }
 
@@ -290,7 +290,7 @@ fn what_was_appended_survives_a_power_cut() {
         for commit in script() {
             // The first commit makes a log that a lying disk then falls behind of.
             switch.store(works || commit.number.0 == 1, Ordering::Release);
-            opened.log.append(&Arc::new(commit.clone())).unwrap();
+            opened.log.append(&commit).unwrap();
             let after = folder.path().join(format!("after{}", commit.number));
             copy_folder(&durable, &after).unwrap();
             let found = open(&after).unwrap();
@@ -315,19 +315,13 @@ fn a_failed_barrier_is_final() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).unwrap();
     let commits = script();
-    opened.log.append(&Arc::new(commits[0].clone())).unwrap();
+    opened.log.append(&commits[0]).unwrap();
     opened.close().unwrap();
 
     let OpenedLog { log, .. } = open_with(folder.path(), |_| Ok(Box::new(Failing))).unwrap();
     let before = (log.head(), log.feed(settings(1).id.key()).unwrap());
-    assert!(matches!(
-        log.append(&Arc::new(commits[1].clone())),
-        Err(LogError::Io { .. })
-    ));
-    assert!(matches!(
-        log.append(&Arc::new(commits[1].clone())),
-        Err(LogError::Stopped)
-    ));
+    assert!(matches!(log.append(&commits[1]), Err(LogError::Io { .. })));
+    assert!(matches!(log.append(&commits[1]), Err(LogError::Stopped)));
     assert!(!log.is_open());
     assert_eq!(
         (log.head(), log.feed(settings(1).id.key()).unwrap()),
@@ -343,7 +337,7 @@ fn a_damaged_index_of_ids_is_made_again() {
     let open = || open(folder.path()).unwrap();
     let opened = open();
     for commit in script() {
-        opened.log.append(&Arc::new(commit.clone())).unwrap();
+        opened.log.append(&commit).unwrap();
     }
     opened.close().unwrap();
     let OpenedLog { log, .. } = open();

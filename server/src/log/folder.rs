@@ -169,6 +169,11 @@ impl DataFolder {
         self.path(CONTROL_SOCKET)
     }
 
+    /// Returns the path of the watermark.
+    pub(super) fn watermark(&self) -> PathBuf {
+        self.path("watermark")
+    }
+
     /// Takes the folder, creating it if need be.
     pub(super) fn lock(folder: &Path) -> Result<Self, OpenError> {
         let failed = |action| {

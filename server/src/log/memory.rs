@@ -5,7 +5,9 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io,
     ops::Range,
+    path::PathBuf,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
@@ -19,7 +21,12 @@ use simplefeed_core::{
     settings::Settings,
 };
 
-use super::{Commits, Ids, LogError, LogHead, Room, Series, announcements::Announcements};
+use super::{
+    Commits, EntryLog, Ids, LogError, LogHead, Room, Series,
+    announcements::Announcements,
+    store::{Store, StoreError},
+};
+use crate::watermark::Watermark;
 
 /// The entry log in memory.
 #[derive(Debug, Default)]
@@ -142,8 +149,40 @@ impl MemoryLog {
     }
 }
 
+/// Store of a log in memory, which lasts as long as the program.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore(pub Arc<MemoryLog>);
+
+impl Store for MemoryStore {
+    fn log(&self) -> Arc<dyn EntryLog> {
+        Arc::<MemoryLog>::clone(&self.0)
+    }
+
+    fn watermark(&self) -> io::Result<Watermark> {
+        Ok(Watermark::in_memory())
+    }
+
+    fn is_restored(&self) -> bool {
+        false
+    }
+
+    fn epoch_has_begun(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn control_socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn end_reading(&self) {}
+
+    fn close(self: Box<Self>) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+}
+
 impl Commits for MemoryLog {
-    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError> {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
         // One lock for the whole commit, so that readers see all of it or nothing.
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.apply(commit);

@@ -8,8 +8,8 @@
 use std::{
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-    sync::{Mutex, PoisonError},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use simplefeed_core::{
@@ -20,15 +20,17 @@ use sled::{Db, Mode};
 use tracing::info;
 
 use super::{
-    Commits as _, LogError, Room as _, Series as _,
+    Commits as _, EntryLog, LogError, Room as _, Series as _,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
     nudge::Nudge,
     record::{STORAGE_VERSION, VERSION_KEY},
     sled_log::{Durability, SledLog},
     space::{folder_bytes, free_bytes},
+    store::{Store, StoreError},
     witness::Testimony,
 };
+use crate::watermark::Watermark;
 
 /// sled's page cache, in bytes. Its memory is about twice this.
 const CACHE_BYTES: u64 = 128 * 1024 * 1024;
@@ -207,6 +209,58 @@ pub fn open_with(
         .map_err(|error| data.failed(error))?;
     data.write_process_id()?;
     Ok(OpenedLog { log, folder: data })
+}
+
+/// Store of a log in sled: a data folder.
+#[derive(Debug)]
+pub struct SledStore {
+    log: Arc<SledLog>,
+    folder: DataFolder,
+}
+
+impl From<OpenedLog> for SledStore {
+    fn from(OpenedLog { log, folder }: OpenedLog) -> Self {
+        Self {
+            log: Arc::new(log),
+            folder,
+        }
+    }
+}
+
+impl Store for SledStore {
+    fn log(&self) -> Arc<dyn EntryLog> {
+        Arc::<SledLog>::clone(&self.log)
+    }
+
+    fn watermark(&self) -> io::Result<Watermark> {
+        Watermark::open(&self.folder.watermark())
+    }
+
+    fn is_restored(&self) -> bool {
+        self.folder.is_restored()
+    }
+
+    fn epoch_has_begun(&self) -> Result<(), StoreError> {
+        Ok(self.folder.epoch_has_begun()?)
+    }
+
+    fn control_socket(&self) -> Option<PathBuf> {
+        Some(self.folder.control_socket())
+    }
+
+    fn end_reading(&self) {
+        self.log.end_reading();
+    }
+
+    fn close(self: Box<Self>) -> Result<bool, StoreError> {
+        let Self { log, folder } = *self;
+        // The log can be closed only by its last owner.
+        let Ok(log) = Arc::try_unwrap(log) else {
+            return Ok(false);
+        };
+        OpenedLog { log, folder }.close()?;
+        Ok(true)
+    }
 }
 
 impl OpenedLog {
@@ -513,8 +567,6 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::log::witness::Witness;
 

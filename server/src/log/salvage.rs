@@ -97,7 +97,7 @@ impl SledLog {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, sync::Arc};
+    use std::path::Path;
 
     use simplefeed_core::feed::{DocumentName, Position};
 
@@ -109,8 +109,8 @@ mod tests {
             folder::copy_folder,
             opening::{OpenedLog, open},
         },
-        recover::recover,
-        views::frozen::Frozen,
+        upkeep::recover::recover,
+        views::documents::frozen::Frozen,
     };
 
     /// Everything that is final: documents, and entries by feed and position.
@@ -152,7 +152,7 @@ mod tests {
         let whole = path("whole".into());
         let opened = open(&whole).unwrap();
         for commit in script() {
-            opened.log.append(&Arc::new(commit.clone())).unwrap();
+            opened.log.append(&commit).unwrap();
         }
         let keys: Vec<Vec<u8>> = opened.log.raw(b"").map(|(key, _)| key).collect();
         opened.close().unwrap();

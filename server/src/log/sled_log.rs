@@ -14,7 +14,7 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -407,7 +407,7 @@ impl SledLog {
 }
 
 impl Commits for SledLog {
-    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError> {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
         let durability = self.durability.as_ref().filter(|_| self.is_open());
         let durability = durability.ok_or(LogError::Stopped)?;
         let (batch, head, before) = self.prepare(commit)?;

@@ -18,7 +18,7 @@ use simplefeed_core::{
 use super::*;
 use crate::{
     log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog},
-    views::archive_files::Archive,
+    views::{Views, folders::Folders},
 };
 
 /// A log whose appends wait for the test, and fail when it says so.
@@ -47,7 +47,7 @@ impl Gated {
 }
 
 impl Commits for Gated {
-    fn append(&self, commit: &Arc<Commit>) -> Result<ChainHash, LogError> {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
         let number = {
             let mut appends = self.appends.lock().unwrap();
             *appends += 1;
@@ -170,8 +170,8 @@ fn a_group_is_answered_behind_its_barrier() {
     for fails in [false, true] {
         let log = Arc::new(Gated::default());
         let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(&log);
-        let archive = Archive::new("nowhere".as_ref(), None);
-        let metrics = Arc::new(Metrics::new(Arc::clone(&shared), archive, "nowhere".into()));
+        let views = Views::of_upkeep(&Folders::new("nowhere".as_ref(), None));
+        let metrics = Arc::new(Metrics::new(Arc::clone(&shared), views, "nowhere".into()));
         let commits = Arc::new(Mutex::new(vec![]));
         let seen = Arc::clone(&commits);
         shared

@@ -1,22 +1,18 @@
-//! Errors of views that keep files.
+//! Errors of views.
 //!
 //! Pure.
 
 use std::{io, path::PathBuf};
 
-use super::manifest::ManifestError;
 use crate::log::LogError;
 
-/// Reason why archived documents cannot be written or read.
+/// Reason why files of a view cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ArchiveError {
+pub enum ViewError {
     /// The log cannot be read.
     #[error("the log cannot be read")]
     Log(#[from] LogError),
-    /// The manifest cannot be used.
-    #[error("the manifest cannot be used")]
-    Manifest(#[from] ManifestError),
     /// A file cannot be used.
     #[error("cannot {action} {path}")]
     Io {
@@ -27,10 +23,18 @@ pub enum ArchiveError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// A file differs from its record in the manifest.
+    /// A file differs from its record.
     #[error("{path} is not what was archived; run `simplefeed-server rebuild`")]
     Damaged {
         /// Path of the file with the wrong bytes.
         path: PathBuf,
+    },
+    /// A record differs from the one that was written. `rebuild` makes it anew.
+    #[error("{path} is damaged at document {document}; run `simplefeed-server rebuild`")]
+    DamagedRecord {
+        /// Path of the file of records, which belongs to one feed.
+        path: PathBuf,
+        /// Number of the document with the damaged record.
+        document: u64,
     },
 }

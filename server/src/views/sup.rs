@@ -1,435 +1,281 @@
 //! Updates of feeds: the view behind SUP documents.
 //!
-//! Pure. It keeps the last update of each feed, as far back as a document reaches, and cuts the updates into
-//! *windows* that are archived. A window ends with a second, so every document does: after the second in which
-//! it has [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is [`SUP_ARCHIVE_SECONDS`] after its first update,
-//! whichever comes first. The next window begins at that second. Windows follow from commits alone, so the
-//! archived documents come out the same on any machine.
-//!
-//! There are two series: feeds that everybody may see, and feeds that are or were closed, whose documents are made
-//! for each reader.
+//! Shell: the state that follows the log, and the files of archived windows. [`windows`] decides which updates a
+//! document has and when a window ends; [`files`] keeps closed windows.
 
-use std::collections::HashMap;
-
-use simplefeed_core::{
-    commit::{Commit, Outline},
-    feed::{CommitNumber, Epoch, FeedKey, Numbered},
-    limits::{SUP_ARCHIVE_FEEDS, SUP_ARCHIVE_SECONDS, SUP_OVERLAP_SECONDS},
-    sup::{Heading, SUP, SUP_APART, SupId, last_digit},
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::View;
-use crate::log::{LogError, Series, settings_of};
+use simplefeed_core::{
+    commit::Outline, feed::CommitNumber, instant::Instant, limits::SUP_OVERLAP_SECONDS,
+};
+use tracing::info;
 
-/// Feeds whose updates a SUP document lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Circle {
-    /// Feeds that were never closed, in one document for everybody.
-    Public,
-    /// Feeds that are or were closed, in a document for each reader.
-    Apart,
-}
+use crate::{
+    log::{Commits, EntryLog, LogError, Series},
+    resource::Visibility,
+    views::{
+        Applied, View,
+        error::ViewError,
+        files::Remade,
+        folders::Folders,
+        reports::{Findings, Rebuilt, Replayed},
+        scrub::{self, Scrub},
+    },
+};
 
-impl Circle {
-    /// Both circles, the public one first.
-    pub const ALL: [Self; 2] = [Self::Public, Self::Apart];
+pub mod files;
+pub mod windows;
 
-    /// Returns the name of the circle's documents and of their folder, without an extension.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Public => SUP,
-            Self::Apart => SUP_APART,
-        }
-    }
-}
+use files::{NAME, SupFiles, every_window};
+use windows::{Current, SupWindows, Window, file_name, series_name};
 
-/// Update of a feed: its key, its SUP-ID, and the second.
-pub type Update = (FeedKey, SupId, i64);
+/// Most commits that one read of the log returns.
+const COMMITS_TOGETHER: usize = 1_000;
+/// Windows waiting to be written at which the view applies no more commits.
+const WAITING_MAX: usize = 16;
 
-/// Closed window of updates, to be archived.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Its number, and the epoch in which it was cut.
-    pub name: Numbered,
-    /// Name of the window before; `None` for the first one.
-    pub previous: Option<Numbered>,
-    /// First second, which is the last one of the window before.
-    pub since: i64,
-    /// Last second, which is also the first one of the next window.
-    pub until: i64,
-    /// Last commit before the last second. The next window repeats that second.
-    pub commit: CommitNumber,
-    /// Last update of each feed in it, by the last digit of its update id, time, and id.
-    pub updates: Vec<Update>,
-}
-
-impl Window {
-    /// Returns the archived document, limited to the updates of feeds that `tells` allows.
-    pub fn document(&self, tells: impl Fn(FeedKey) -> bool) -> Vec<u8> {
-        let told = self.updates.iter().filter(|(feed, ..)| tells(*feed));
-        let updates: Vec<(SupId, i64)> = told.map(|(_, id, second)| (*id, *second)).collect();
-        let previous = self.previous.map(file_name);
-        let heading = Heading {
-            updated: self.until,
-            since: self.since,
-            period: self.until - self.since,
-            periods: &[],
-            prev_archive: previous.as_deref(),
-        };
-        heading.document(&updates)
-    }
-}
-
-/// Returns the last segment of the URL of an archived document.
-pub fn file_name(window: Numbered) -> String {
-    format!("{window}.json")
-}
-
-/// Point at which a series goes on after a start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beginning {
-    /// Window behind which the series goes on, and its last second.
-    pub cut: Option<(Numbered, i64)>,
-    /// Last commit before that second.
-    pub commit: CommitNumber,
-    /// Later commit up to which there was no update behind that second, if known.
-    pub idle: Option<CommitNumber>,
-}
-
-impl Beginning {
-    fn begins_after(&self) -> CommitNumber {
-        self.idle.unwrap_or(self.commit).max(self.commit)
-    }
-}
-
-/// Last two updates of a feed.
-#[derive(Clone, Copy, Debug)]
-struct Told {
-    id: SupId,
-    last: i64,
-    /// Second of the update before, which is an earlier one: the last one may lie behind the end of a document.
-    before: i64,
-}
-
-/// Updates of one circle's feeds.
+/// View of the updates of feeds.
 #[derive(Debug)]
-struct WindowSeries {
-    feeds: HashMap<FeedKey, Told>,
-    begins_after: CommitNumber,
-    /// Window that was cut last, and its last second.
-    cut: Option<(Numbered, i64)>,
-    /// Second of the open window's first update; `None` while it has none.
-    first: Option<i64>,
-    /// Number of feeds in the open window.
-    count: usize,
-    /// Second of the newest update.
-    newest: i64,
-    /// Last commit before the first one of that second.
-    before_newest: CommitNumber,
-    /// Second before the first update ever, as long as no window was cut.
-    began: Option<i64>,
-    /// Newest window whose document is durable, and its last second.
-    durable: Option<(Numbered, i64)>,
-    epoch: Epoch,
+pub struct Sup {
+    files: SupFiles,
+    /// Longest period that is offered, in seconds: how far back updates are kept in memory.
+    longest: u32,
+    /// `None` until the view has begun to follow.
+    state: Mutex<Option<State>>,
 }
 
-impl WindowSeries {
-    fn new(beginning: Beginning) -> Self {
-        Self {
-            feeds: HashMap::new(),
-            begins_after: beginning.begins_after(),
-            cut: beginning.cut,
-            first: None,
-            count: 0,
-            newest: beginning.cut.map_or(i64::MIN, |(_, until)| until),
-            before_newest: beginning.commit,
-            began: None,
-            durable: beginning.cut,
-            epoch: beginning.cut.map(|(cut, _)| cut.epoch).unwrap_or_default(),
-        }
-    }
-
-    /// Returns the open window if a commit in `second` closes it.
-    fn cut_before(&mut self, second: i64) -> Option<Window> {
-        // A window ends with a whole second, so nothing is cut within one.
-        let first = self.first.filter(|_| second > self.newest)?;
-        let is_full = self.count >= SUP_ARCHIVE_FEEDS || second >= first + SUP_ARCHIVE_SECONDS;
-        let begins = self.cut.map(|(_, until)| until).or(self.began);
-        let since = begins.filter(|_| is_full)?;
-        let name = Numbered {
-            number: self.cut.map_or(1, |(cut, _)| cut.number + 1),
-            epoch: self.epoch,
-        };
-        let window = Window {
-            name,
-            previous: self.cut.map(|(cut, _)| cut),
-            since,
-            until: self.newest,
-            commit: self.before_newest,
-            updates: self.updates(since, self.newest),
-        };
-        self.cut = Some((name, self.newest));
-        (self.first, self.count) = (None, 0);
-        Some(window)
-    }
-
-    fn add(&mut self, feed: FeedKey, id: SupId, second: i64, commit: CommitNumber) {
-        let end = self.cut.map_or(i64::MIN, |(_, until)| until);
-        let told = self.feeds.entry(feed).or_insert(Told {
-            id,
-            last: i64::MIN,
-            before: i64::MIN,
-        });
-        // Updates of a cut's last second belong to both windows, and do not open the next one.
-        if second > end {
-            if self.cut.is_none() {
-                self.began.get_or_insert(second - 1);
-            }
-            // A feed counts once in a window, however often it changes.
-            self.count += usize::from(told.last <= end);
-            self.first.get_or_insert(second);
-        }
-        if told.last < second {
-            (told.before, told.last) = (told.last, second);
-        }
-        if second > self.newest {
-            self.newest = second;
-            // A start that goes on behind this commit reads the whole second again.
-            self.before_newest = CommitNumber(commit.0 - 1);
-        }
-    }
-
-    /// Forgets the updates that no document needs any more.
-    fn thin_out(&mut self, longest: i64) {
-        // Without a durable window, the first one still needs every update.
-        let Some((_, durable)) = self.durable else {
-            return;
-        };
-        // A document reaches back to the newest durable window or over the longest period, whichever is older.
-        let oldest = durable.min(self.newest - longest - SUP_OVERLAP_SECONDS - 1);
-        self.feeds.retain(|_, told| told.last >= oldest);
-    }
-
-    /// Returns the last update of each feed from second `since` to `until`. Their order is a promise, because archived
-    /// windows are final; it was chosen because it compresses well.
-    fn updates(&self, since: i64, until: i64) -> Vec<Update> {
-        let updates = self.feeds.iter().filter_map(|(feed, told)| {
-            // The last update may lie behind the end, and the one before within.
-            let second = if told.last <= until {
-                told.last
-            } else {
-                told.before
-            };
-            (since..=until)
-                .contains(&second)
-                .then_some((*feed, told.id, second))
-        });
-        let mut updates: Vec<Update> = updates.collect();
-        updates
-            .sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
-        updates
-    }
-}
-
-/// Window of a current document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Current {
-    /// First second of the window, included.
-    pub since: i64,
-    /// Last second of the window, included.
-    pub until: i64,
-    /// Archived document that ends where this window begins, or later.
-    pub previous: Option<Numbered>,
-    /// Last update of each feed in it, by the last digit of its update id, time, and id.
-    pub updates: Vec<Update>,
-}
-
-/// View of the updates of both circles.
 #[derive(Debug)]
-pub struct SupWindows {
-    public: WindowSeries,
-    apart: WindowSeries,
-    /// Longest period that is offered, in seconds.
-    longest: i64,
-    applied: CommitNumber,
-    /// Second of the newest commit that was applied.
-    newest: i64,
+struct State {
+    windows: SupWindows,
+    /// Last commit at the start. No document is made before the view has applied it.
+    reaches: CommitNumber,
+    /// Last second that a document has ended with.
+    until: i64,
+    /// Closed windows whose files are not written yet, oldest first.
+    over: VecDeque<(Visibility, Window)>,
+    /// Windows written since the start.
+    made: u64,
 }
 
-impl SupWindows {
-    /// Begins behind windows that were cut before; `longest` is the longest period offered, in seconds.
-    pub fn new(public: Beginning, apart: Beginning, longest: u32) -> Self {
+impl Sup {
+    /// Returns the view in some folders; `longest` is the longest period offered, in seconds.
+    pub fn new(folders: &Folders, longest: u32) -> Self {
         Self {
-            // The series that is further behind decides; the other one passes over the commits between.
-            applied: public.begins_after().min(apart.begins_after()),
-            public: WindowSeries::new(public),
-            apart: WindowSeries::new(apart),
-            longest: i64::from(longest),
-            newest: i64::MIN,
+            files: SupFiles::new(folders),
+            longest,
+            state: Mutex::default(),
         }
     }
 
-    /// Returns the last commit that was applied.
-    pub fn applied(&self) -> CommitNumber {
-        self.applied
+    /// Returns the files of archived windows.
+    pub fn files(&self) -> &SupFiles {
+        &self.files
     }
 
-    /// Returns the second of the last commit that was applied.
-    pub fn newest(&self) -> i64 {
-        self.newest
-    }
-
-    fn series(&self, circle: Circle) -> &WindowSeries {
-        match circle {
-            Circle::Public => &self.public,
-            Circle::Apart => &self.apart,
-        }
-    }
-
-    fn series_mut(&mut self, circle: Circle) -> &mut WindowSeries {
-        match circle {
-            Circle::Public => &mut self.public,
-            Circle::Apart => &mut self.apart,
-        }
-    }
-
-    /// Applies a commit of the last second before a cut, which a beginning passes over. Returns false, and applies
-    /// nothing, if the commit is later.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the log cannot be read.
-    pub fn recall(
-        &mut self,
-        circle: Circle,
-        outline: &Outline,
-        log: &dyn Series,
-    ) -> Result<bool, LogError> {
-        let second = outline.instant.second();
-        if self
-            .series(circle)
-            .cut
-            .is_none_or(|(_, until)| second > until)
-        {
-            return Ok(false);
-        }
-        for feed in &outline.feeds() {
-            if let Some((of, id)) = self.place_of(*feed, log)?
-                && of == circle
-            {
-                let number = outline.number;
-                self.series_mut(circle).add(*feed, id, second, number);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Returns the number of windows that were cut, if the circle had no update since the last cut: commits up to here
-    /// need not be read again.
-    pub fn idle_after(&self, circle: Circle) -> Option<u64> {
-        let series = self.series(circle);
-        let cut = series.cut.map_or(0, |(cut, _)| cut.number);
-        series.first.is_none().then_some(cut)
-    }
-
-    /// Records that the document of a window is durable, so others may link to it.
-    pub fn archived(&mut self, circle: Circle, window: &Window) {
-        self.series_mut(circle).durable = Some((window.name, window.until));
-    }
-
-    /// Returns the window that ends with second `until`, which is over and not before `newest() - 1`. It covers at
-    /// least `period` seconds and the overlap, and everything since the newest archived document.
-    pub fn current(&self, circle: Circle, period: u32, until: i64) -> Current {
-        let series = self.series(circle);
-        let reaches = match series.durable {
-            Some((_, end)) => Some(end),
-            None => series.began,
-        };
-        let period = until - i64::from(period) - SUP_OVERLAP_SECONDS;
-        // Never later than the archive's end, so no update falls between the two.
-        let since = reaches.map_or(period, |end| period.min(end));
-        Current {
-            since,
-            until,
-            previous: series.durable.map(|(name, _)| name),
-            updates: series.updates(since, until),
-        }
-    }
-
-    /// Applies a commit. Returns the windows that it closes.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the log cannot be read.
-    pub fn take(
-        &mut self,
-        outline: &Outline,
-        log: &dyn Series,
-    ) -> Result<Vec<(Circle, Window)>, LogError> {
-        let (number, second) = (outline.number, outline.instant.second());
-        let mut told = vec![];
-        // A commit that both series pass over needs no look at its feeds.
-        if number > self.public.begins_after.min(self.apart.begins_after) {
-            for feed in &outline.feeds() {
-                let place = self.place_of(*feed, log)?;
-                told.extend(place.map(|(circle, id)| (circle, *feed, id)));
-            }
-        }
-        let mut over = vec![];
-        for circle in Circle::ALL {
-            let longest = self.longest;
-            let series = self.series_mut(circle);
-            if number <= series.begins_after {
-                continue;
-            }
-            series.epoch = series.epoch.max(outline.epoch().unwrap_or_default());
-            // Before this commit's own updates, which belong to the next window.
-            if let Some(window) = series.cut_before(second) {
-                series.thin_out(longest);
-                over.push((circle, window));
-            }
-            for (_, feed, id) in told.iter().filter(|(of, ..)| *of == circle) {
-                series.add(*feed, *id, second, number);
-            }
-        }
-        self.applied = number;
-        self.newest = second;
-        Ok(over)
-    }
-
-    /// Returns the circle of a feed, and its SUP-ID.
-    fn place_of(
+    /// Returns the current window of a series, or `None` while the view has not applied every commit from before the
+    /// start. `published` returns the last second that a document may end with (rule SUP-P5), given the instant of the
+    /// newest commit.
+    pub fn current(
         &self,
-        feed: FeedKey,
-        log: &dyn Series,
-    ) -> Result<Option<(Circle, SupId)>, LogError> {
-        // A feed never changes its circle, so the first lookup is good for ever.
-        for circle in Circle::ALL {
-            if let Some(told) = self.series(circle).feeds.get(&feed) {
-                return Ok(Some((circle, told.id)));
+        log: &dyn Commits,
+        visibility: Visibility,
+        period: u32,
+        published: impl FnOnce(Instant) -> i64,
+    ) -> Option<Current> {
+        // Held to the end, so no commit is applied in between.
+        let mut state = self.state();
+        let state = state.as_mut()?;
+        let (applied, newest) = (state.windows.applied(), state.windows.newest());
+        let head = log.head();
+        // The log was empty at the start, and its first commit is not applied yet.
+        let is_new = applied == CommitNumber(0) && head.number > applied;
+        if applied < state.reaches || is_new {
+            return None;
+        }
+        let published = published(head.last);
+        // The head is read after that: a later commit is of a later second.
+        let until = if log.head().number == applied {
+            published
+        } else {
+            // Commits that are not applied are of the newest applied second or later, and later than any end so far.
+            published.min(state.until.max(newest.saturating_sub(1)))
+        };
+        state.until = until;
+        Some(state.windows.current(visibility, period, until))
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes up to which commit each series had no updates, so the next start skips these commits.
+    fn note_idle(&self, applied: CommitNumber) -> Result<(), ViewError> {
+        let idle = match &*self.state() {
+            // A note counts the windows with records, and a window that waits has none yet.
+            Some(state) if state.over.is_empty() => {
+                Visibility::ALL.map(|series| (series, state.windows.idle_after(series)))
+            }
+            _ => return Ok(()),
+        };
+        for (visibility, cuts) in idle {
+            if let Some(cuts) = cuts {
+                self.files.note_idle(visibility, cuts, applied)?;
             }
         }
-        let Some(head) = log.feed(feed)? else {
-            return Ok(None);
+        Ok(())
+    }
+}
+
+impl View for Sup {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Begins where the records of archived windows end.
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        let head = log.head();
+        // The longest document may end one second before the newest commit, hence begin here.
+        let oldest = head.last.second() - i64::from(self.longest) - SUP_OVERLAP_SECONDS - 1;
+        let beginning = |series| self.files.beginning(series, oldest, head.number);
+        let public = beginning(Visibility::Public)?;
+        let private = beginning(Visibility::Private)?;
+        let mut windows = SupWindows::new(public, private, self.longest);
+        for (series, beginning) in Visibility::ALL.into_iter().zip([public, private]) {
+            // An idle note skips commits of the cut's last second, too, which the next window repeats.
+            if beginning.cut.is_some() && beginning.idle.is_some() {
+                recall(&mut windows, series, beginning.commit, log)?;
+            }
+        }
+        let applied = windows.applied();
+        *self.state() = Some(State {
+            windows,
+            reaches: head.number,
+            until: i64::MIN,
+            over: VecDeque::new(),
+            made: 0,
+        });
+        Ok(applied)
+    }
+
+    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+        // Locked anew for each commit, so readers get in between.
+        let mut state = self.state();
+        let Some(state) = &mut *state else {
+            return Ok(Applied::More);
         };
-        let settings = settings_of(log, feed, head.revision)?;
-        let circle = if settings.is_told_apart() {
-            Circle::Apart
+        state.over.extend(state.windows.take(commit, log)?);
+        // The rest is read again later, because windows that wait take memory.
+        Ok(if state.over.len() < WAITING_MAX {
+            Applied::More
         } else {
-            Circle::Public
-        };
-        Ok(Some((circle, settings.sup_id())))
+            Applied::Full
+        })
+    }
+
+    fn carry_out(&self, _: &dyn Series) -> Result<(), ViewError> {
+        loop {
+            // Cloned, so readers need not wait for the disk.
+            let next = match &*self.state() {
+                Some(state) => state.over.front().cloned(),
+                None => None,
+            };
+            let Some((visibility, window)) = next else {
+                return Ok(());
+            };
+            let series = series_name(visibility);
+            if self.files.write(visibility, &window)? == Remade::New {
+                info!(window = %window.name, series, "updates archived");
+            }
+            // The window leaves the queue behind the write, so an error keeps it for the next try.
+            if let Some(state) = &mut *self.state() {
+                state.windows.archived(visibility, &window);
+                state.over.pop_front();
+                state.made += 1;
+            }
+        }
+    }
+
+    fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {
+        self.note_idle(commit)
+    }
+
+    fn made(&self) -> u64 {
+        self.state().as_ref().map_or(0, |state| state.made)
+    }
+
+    fn verify(
+        &self,
+        log: &dyn EntryLog,
+        replayed: &Replayed,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        // Windows follow from all commits, so after a partial replay they cannot be compared.
+        if !replayed.is_complete {
+            return Ok(());
+        }
+        every_window(log, |visibility, window| {
+            findings
+                .faults
+                .extend(self.files.fault(visibility, window)?);
+            Ok(())
+        })
+    }
+
+    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        every_window(log, |visibility, window| {
+            let remade = self.files.write(visibility, window)?;
+            rebuilt.add(remade, || {
+                format!("{}/{}", series_name(visibility), file_name(window.name))
+            });
+            Ok(())
+        })
+    }
+
+    fn scrub(&self, _: &dyn Series, scrub: &Scrub<'_>) {
+        for visibility in Visibility::ALL {
+            for number in 1.. {
+                if !scrub.goes_on() {
+                    return;
+                }
+                let looked = match self.files.record(visibility, number) {
+                    Ok(Some(record)) => self.files.look_at(visibility, &record),
+                    // The end of the records, or a damaged one, which the next start writes again.
+                    Ok(None) => break,
+                    Err(error) => {
+                        scrub::report(&error);
+                        break;
+                    }
+                };
+                if let Err(error) = looked {
+                    scrub::report(&error);
+                }
+            }
+        }
     }
 }
 
-impl View for SupWindows {
-    const NAME: &'static str = "sup";
-    type Effect = (Circle, Window);
-
-    fn apply(&mut self, commit: &Commit, log: &dyn Series) -> Result<Vec<Self::Effect>, LogError> {
-        self.take(&Outline::of(commit), log)
+/// Applies the commits of a cut's last second, which an idle note passes over.
+fn recall(
+    windows: &mut SupWindows,
+    visibility: Visibility,
+    after: CommitNumber,
+    log: &dyn EntryLog,
+) -> Result<(), LogError> {
+    let mut next = after.next();
+    loop {
+        let outlines = log.outlines(next, COMMITS_TOGETHER)?;
+        for outline in &outlines {
+            // The cut's last second is over, and the commits from here to the note have no updates.
+            if !windows.recall(visibility, outline, log)? {
+                return Ok(());
+            }
+            next = outline.number.next();
+        }
+        if outlines.is_empty() {
+            return Ok(());
+        }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,10 +6,10 @@ use libfuzzer_sys::fuzz_target;
 use simplefeed_core::feed::FeedName;
 use simplefeed_server::{
     access::{Access, Right, Tokens},
+    endpoints::forms::{EntryMedia, conditions, idempotency_key, settings_body},
     http::{
         coding::negotiate,
         conditional::{Validators, verdict},
-        publishing::{EntryMedia, conditions, idempotency_key, settings_body},
     },
 };
 

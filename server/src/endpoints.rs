@@ -1,0 +1,81 @@
+//! Endpoints: the URLs of a server, a file per subject.
+//!
+//! Shell: between the HTTP pipeline and what it shows. Each file has the table of its paths, methods, rights and
+//! handlers; [`ALL`] lists these tables.
+
+use std::sync::Arc;
+
+use hyper::header::{HeaderName, HeaderValue};
+use simplefeed_core::{instant::Instant, settings::Settings, sup::SUP_HEADER};
+
+use crate::{
+    http::{answers::header_value, endpoint::Endpoint, reply::Lifetimes},
+    log::EntryLog,
+    metrics::Metrics,
+    publish::Publisher,
+    views::{Views, catalogue::OpenFeeds, documents::reading::Documents},
+    watermark::Watermark,
+};
+
+pub mod catalogue;
+pub mod feeds;
+pub mod forms;
+pub mod health;
+pub mod metrics;
+pub mod publishing;
+pub mod sup;
+
+/// Tables of all endpoints.
+pub const ALL: &[&[Endpoint<Site>]] = &[
+    feeds::ENDPOINTS,
+    catalogue::ENDPOINTS,
+    sup::ENDPOINTS,
+    health::ENDPOINTS,
+];
+
+/// Parts of a server that its endpoints share.
+#[derive(Debug)]
+pub struct Site {
+    /// The log.
+    pub log: Arc<dyn EntryLog>,
+    /// Documents of all feeds.
+    pub documents: Arc<Documents>,
+    /// Names of the feeds, and which of them are open.
+    pub open: Arc<OpenFeeds>,
+    /// Way to the writer.
+    pub publisher: Publisher,
+    /// Views that follow the log.
+    pub views: Views,
+    /// Seconds that are over.
+    pub watermark: Arc<Watermark>,
+    /// Counters of what was published.
+    pub metrics: Arc<Metrics>,
+    /// Cache policies of growing resources.
+    pub lifetimes: Lifetimes,
+    /// URL at which clients see the server, without a slash at its end.
+    pub public_url: String,
+    /// SUP documents; `None` if the server offers none.
+    pub updates: Option<Arc<sup::Updates>>,
+    /// Clock of the machine.
+    pub clock: fn() -> Instant,
+}
+
+impl Site {
+    /// Returns the last second that the writer has left behind.
+    ///
+    /// Asked before a lookup: a commit that the lookup misses then lies in a second after this one.
+    pub fn left_behind(&self) -> i64 {
+        let newest = self.log.head().last;
+        self.watermark.leave((self.clock)(), newest)
+    }
+
+    /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).
+    pub fn announcement(&self, settings: &Settings) -> Option<(HeaderName, HeaderValue)> {
+        self.updates.as_ref()?;
+        let address = header_value(&settings.sup_address_at(&self.public_url));
+        Some((HeaderName::from_static(SUP_HEADER), address))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! The endpoint of the catalogue: the feeds of a server, a thousand at a time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::{Method, header::AUTHORIZATION};
+use serde::Serialize;
+use simplefeed_core::{
+    feed::FeedName, header::RECENT, limits::CATALOGUE_FEEDS_MAX, plan::FeedHead, settings::Settings,
+};
+
+use super::Site;
+use crate::{
+    access::Sight,
+    http::{
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        pipeline::off_thread,
+        problem::Problem,
+    },
+    log::{LogError, Series, settings_of},
+    resource::{Resource, Validity, Visibility},
+    views::catalogue::OpenFeeds,
+};
+
+/// Path of the catalogue.
+pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
+    path: "/feeds",
+    label: "catalogue",
+    query: Some("after"),
+    methods: &[Verb {
+        method: Method::GET,
+        needs: Needs::Sight,
+        handle: |site, exchange| Box::pin(catalogue(site, exchange)),
+    }],
+}];
+
+/// Feeds to look up: one more than a page shows. The link to the next page names the last feed shown, because
+/// the name of a hidden feed must not leak.
+const SHOWN_AND_ONE: usize = CATALOGUE_FEEDS_MAX + 1;
+
+#[derive(Serialize)]
+struct Catalogue {
+    feeds: Vec<CatalogueFeed>,
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CatalogueFeed {
+    name: String,
+    id: String,
+    title: String,
+    entries: u64,
+    href: String,
+}
+
+/// Lists the feeds that the caller may see.
+async fn catalogue(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let after = after(exchange.query())?;
+    // A request with a token may list closed feeds, so no shared cache may keep its answer.
+    let has_token = exchange.headers.contains_key(AUTHORIZATION);
+    let sight = exchange.access.sight(exchange.headers);
+    let over = site.left_behind();
+    let (documents, open) = (Arc::clone(&site.documents), Arc::clone(&site.open));
+    let public_url = site.public_url.clone();
+    let listing = off_thread(move || {
+        let log = &**documents.log();
+        Ok(list(log, &open, after.as_ref(), &public_url, &sight)?)
+    });
+    let (listing, lists_closed) = listing.await?;
+    // Where no token is needed, the listing may show closed feeds, too.
+    let visibility = if has_token || lists_closed {
+        Visibility::Private
+    } else {
+        Visibility::Public
+    };
+    let resource = Resource::of_bytes("application/json", None, Validity::Once, listing);
+    Ok(Outcome::Shown(Box::new(Shown {
+        policy: site.lifetimes.of(&resource, visibility),
+        resource,
+        visibility,
+        headers: vec![],
+        over,
+        depends_on_reader: true,
+    })))
+}
+
+/// Returns the feed behind which a query asks to begin.
+fn after(query: &str) -> Result<Option<FeedName>, Problem> {
+    match query.strip_prefix("after=") {
+        None if query.is_empty() => Ok(None),
+        after => match after.and_then(FeedName::parse) {
+            Some(name) => Ok(Some(name)),
+            None => Err(Problem::malformed(
+                "the only query is after= with the name of a feed",
+            )),
+        },
+    }
+}
+
+/// Returns the part of the catalogue behind a feed, as JSON: open feeds, and the closed feeds in `sight`. Returns, too,
+/// whether any of those listed is closed. Feeds that are not shown cost nothing.
+fn list(
+    log: &dyn Series,
+    open: &OpenFeeds,
+    after: Option<&FeedName>,
+    public_url: &str,
+    sight: &Sight,
+) -> Result<(Bytes, bool), LogError> {
+    let mut feeds = vec![];
+    let mut lists_closed = false;
+    for name in open.names(log, after, sight.patterns(), SHOWN_AND_ONE)? {
+        // Read anew, because the names in memory have no titles or counts.
+        if let Some(head) = log.named(&name)? {
+            let settings = settings_of(log, head.feed, head.revision)?;
+            lists_closed |= settings.is_closed();
+            feeds.push(listed(&head, &settings, public_url));
+        }
+    }
+    Ok((page(feeds, public_url), lists_closed))
+}
+
+fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFeed {
+    CatalogueFeed {
+        name: settings.name.to_string(),
+        id: settings.id.to_string(),
+        title: settings.title().into(),
+        entries: head.next.0,
+        href: format!("{public_url}/feeds/{}/{RECENT}", settings.name),
+    }
+}
+
+fn page(mut feeds: Vec<CatalogueFeed>, public_url: &str) -> Bytes {
+    let more = feeds.len() > CATALOGUE_FEEDS_MAX;
+    feeds.truncate(CATALOGUE_FEEDS_MAX);
+    // The last feed shown, and only if a further one was found.
+    let last = feeds.last().filter(|_| more);
+    let next = last.map(|last| format!("{public_url}/feeds?after={}", last.name));
+    let body = serde_json::to_vec(&Catalogue { feeds, next });
+    body.expect("a catalogue has a JSON form").into()
+}

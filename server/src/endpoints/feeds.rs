@@ -1,0 +1,232 @@
+//! Endpoints of a feed: its documents, entries and index, and the redirect to its recent document.
+
+use std::sync::Arc;
+
+use hyper::{
+    Method, StatusCode,
+    header::{CACHE_CONTROL, HeaderName, HeaderValue, LOCATION},
+};
+use simplefeed_core::{
+    feed::{DocumentName, DocumentNumber, FeedName, Numbered},
+    header::RECENT,
+};
+
+use super::{Site, publishing};
+use crate::{
+    access::Right,
+    http::{
+        answers::{header_value, plain},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        pipeline::off_thread,
+        problem::Problem,
+    },
+    metrics::DOCUMENT,
+    resource::{Resource, Visibility},
+    views::documents::reading::Address,
+};
+
+/// Paths below a feed.
+pub const ENDPOINTS: &[Endpoint<Site>] = &[
+    Endpoint {
+        path: "/feeds/{feed}",
+        label: "feed",
+        query: None,
+        methods: &[
+            Verb {
+                method: Method::GET,
+                needs: Needs::Sight,
+                handle: |site, exchange| Box::pin(redirect(site, exchange)),
+            },
+            Verb {
+                method: Method::POST,
+                needs: Needs::Right(Right::Publish),
+                handle: |site, exchange| Box::pin(publishing::append(site, exchange)),
+            },
+            Verb {
+                method: Method::PUT,
+                needs: Needs::Right(Right::Admin),
+                handle: |site, exchange| Box::pin(publishing::configure(site, exchange)),
+            },
+        ],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/recent.atom",
+        label: DOCUMENT,
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(read(site, exchange, |_| Some(Address::Recent))),
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/{document}.atom",
+        label: DOCUMENT,
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| {
+                let address = |number| document(number).map(Address::Document);
+                Box::pin(read(site, exchange, address))
+            },
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/entries/{position}.atom",
+        label: "entry",
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| {
+                let address = |number: Option<Numbered>| number.map(Address::Entry);
+                Box::pin(read(site, exchange, address))
+            },
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/index.json",
+        label: "index",
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(read(site, exchange, |_| Some(Address::Index))),
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/index-{block}.json",
+        label: "index",
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| {
+                let address = |number: Option<Numbered>| number.map(Address::IndexBlock);
+                Box::pin(read(site, exchange, address))
+            },
+        }],
+    },
+];
+
+/// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
+#[derive(Clone, Debug)]
+struct Seen {
+    visibility: Visibility,
+    announcement: Option<(HeaderName, HeaderValue)>,
+    over: i64,
+}
+
+fn document(number: Option<Numbered>) -> Option<DocumentName> {
+    let Numbered { number, epoch } = number?;
+    let number = DocumentNumber::new(number)?;
+    Some(DocumentName { number, epoch })
+}
+
+/// Returns the same problem for a feed that does not exist and for one that is closed to the reader.
+fn absent(feed: &FeedName) -> Problem {
+    Problem::not_found(format!("feed {feed} has no such document"))
+}
+
+/// Looks a feed up. For readers that may not see it, the feed does not exist.
+async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+    let feed = exchange.params.feed();
+    let over = site.left_behind();
+    let mut state = site.documents.current(feed);
+    if state.is_none() {
+        let (documents, name) = (Arc::clone(&site.documents), feed.clone());
+        state = off_thread(move || documents.snapshot(&name)).await?;
+    }
+    let state = state.ok_or_else(|| absent(feed))?;
+    let visibility = if !state.settings.is_closed() {
+        Visibility::Public
+    } else if exchange.access.sight(exchange.headers).shows(feed) {
+        Visibility::Private
+    } else {
+        // The answer is the same as for a feed that does not exist.
+        return Err(absent(feed));
+    };
+    let announcement = site.announcement(&state.settings);
+    Ok(Seen {
+        visibility,
+        announcement,
+        over,
+    })
+}
+
+/// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take 307.
+async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(site, &exchange).await?;
+    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+    // Relative, so that the redirect leads on wherever a proxy shows us.
+    let location = format!("{}/{RECENT}", exchange.params.feed());
+    let headers = answer.headers_mut();
+    headers.insert(LOCATION, header_value(&location));
+    headers.extend(seen.announcement);
+    Ok(Outcome::Answer(answer))
+}
+
+/// Shows the resource at an address below a feed.
+async fn read(
+    site: &Site,
+    exchange: Exchange<'_>,
+    address: fn(Option<Numbered>) -> Option<Address>,
+) -> Result<Outcome, Problem> {
+    let seen = seen(site, &exchange).await?;
+    let feed = exchange.params.feed().clone();
+    let Some(address) = address(exchange.params.number()) else {
+        return Err(absent(&feed));
+    };
+    // Only a lookup that may read from the disk leaves this thread.
+    if let Some(resource) = site.documents.at_once(&feed, &address) {
+        return Ok(show(site, resource, seen));
+    }
+    let documents = Arc::clone(&site.documents);
+    let wanted = (feed.clone(), address.clone());
+    let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
+    match (found, address) {
+        (Some(resource), _) => Ok(show(site, resource, seen)),
+        (None, Address::Document(name)) => renamed(site, feed, name, seen).await,
+        (None, _) => Err(absent(&feed)),
+    }
+}
+
+fn show(site: &Site, resource: Resource, seen: Seen) -> Outcome {
+    Outcome::Shown(Box::new(Shown {
+        policy: site.lifetimes.of(&resource, seen.visibility),
+        resource,
+        visibility: seen.visibility,
+        headers: seen.announcement.into_iter().collect(),
+        over: seen.over,
+        depends_on_reader: false,
+    }))
+}
+
+/// Redirects to a document that a restoration has renamed: its predecessor links to the old name for ever. Caches
+/// keep the redirect as long as the document, or they would lack it while the server is away.
+async fn renamed(
+    site: &Site,
+    feed: FeedName,
+    name: DocumentName,
+    seen: Seen,
+) -> Result<Outcome, Problem> {
+    let documents = Arc::clone(&site.documents);
+    let absent = absent(&feed);
+    let found = off_thread(move || {
+        let Some(renamed) = documents.renamed(&feed, name)? else {
+            return Ok(None);
+        };
+        let resource = documents.resource(&feed, &Address::Document(renamed))?;
+        Ok(resource.map(|resource| (renamed, resource)))
+    });
+    let (renamed, resource) = found.await?.ok_or(absent)?;
+    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+    let policy = site.lifetimes.of(&resource, seen.visibility);
+    let headers = answer.headers_mut();
+    // Relative, because both names are in the same folder, wherever a proxy shows it.
+    headers.insert(LOCATION, header_value(&renamed.to_string()));
+    headers.insert(CACHE_CONTROL, policy);
+    headers.extend(seen.announcement);
+    Ok(Outcome::Answer(answer))
+}

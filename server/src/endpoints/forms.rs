@@ -1,0 +1,310 @@
+//! Publishing requests and their answers.
+//!
+//! Pure: from headers and body to what the writer takes, and from its outcome to JSON.
+
+use hyper::header::{
+    CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH,
+};
+use serde::{Deserialize, Serialize};
+use simplefeed_core::{
+    cut::Period,
+    entry::Draft,
+    event,
+    feed::FeedId,
+    limits::IDEMPOTENCY_KEY_BYTES_MAX,
+    refusal::Refusal,
+    scanner::{essence, scan},
+    settings::{Choices, Settings},
+};
+
+use crate::{
+    http::{
+        conditional::TagList,
+        problem::{ENTRY_TYPES, Problem},
+    },
+    publish::{Appended, Conditions, Configured, Heads},
+};
+
+/// Media type of a body with entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryMedia {
+    /// An Atom entry, or a feed document with entries.
+    Atom,
+    /// One event as JSON, or an array of them.
+    Json,
+    /// One event as JSON on each line.
+    Ndjson,
+}
+
+impl EntryMedia {
+    /// Returns the media type that a request's headers announce.
+    ///
+    /// # Errors
+    ///
+    /// A problem with status 415 for anything else, and for a coded body.
+    pub fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        check_uncoded(headers)?;
+        let kind = media_type(headers);
+        let charset = kind.split(';').skip(1).find_map(|parameter| {
+            let (name, value) = parameter.split_once('=')?;
+            name.trim()
+                .eq_ignore_ascii_case("charset")
+                .then(|| value.trim().trim_matches('"'))
+        });
+        // Every format that is accepted is UTF-8, so another charset is no form of it.
+        if charset.is_some_and(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
+            return Err(Problem::media_type(format!(
+                "the body must be UTF-8; the request has {}",
+                shown(kind)
+            )));
+        }
+        match essence(kind).as_str() {
+            "application/atom+xml" => Ok(Self::Atom),
+            "application/json" => Ok(Self::Json),
+            "application/x-ndjson" => Ok(Self::Ndjson),
+            _ => Err(Problem::media_type(format!(
+                "entries are {ENTRY_TYPES}; the request has {}",
+                shown(kind)
+            ))),
+        }
+    }
+
+    /// Returns the drafts in a body.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first problem of the body.
+    pub fn drafts(self, body: &[u8]) -> Result<Vec<Draft>, Refusal> {
+        match self {
+            Self::Atom => scan(body),
+            Self::Json => event::from_json(body),
+            Self::Ndjson => event::from_ndjson(body),
+        }
+    }
+}
+
+/// Returns a media type as it was sent, shortened for a message.
+fn shown(kind: &str) -> String {
+    if kind.is_empty() {
+        return "no Content-Type".into();
+    }
+    // The message stays short, however long the field is.
+    let kind: String = kind.chars().take(100).collect();
+    format!("Content-Type {kind:?}")
+}
+
+fn media_type(headers: &HeaderMap) -> &str {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default()
+}
+
+fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
+    let codings = headers.get_all(CONTENT_ENCODING).iter();
+    for coding in codings {
+        // `identity` is the name of no coding at all (RFC 9110, 8.4.1).
+        if !coding
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"identity")
+        {
+            return Err(Problem::content_coding(
+                "a body is accepted without content coding only",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the idempotency key of a request.
+///
+/// # Errors
+///
+/// A problem with status 400 if it is empty, too long or given twice.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut lines = headers
+        .get_all(HeaderName::from_static("idempotency-key"))
+        .iter();
+    let Some(key) = lines.next() else {
+        return Ok(None);
+    };
+    // Some clients send the key as a quoted string, others as it is.
+    let text = key.to_str().unwrap_or_default().trim().trim_matches('"');
+    if text.is_empty() || text.len() > IDEMPOTENCY_KEY_BYTES_MAX || lines.next().is_some() {
+        let detail =
+            format!("Idempotency-Key is one text of 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
+        return Err(Problem::malformed(detail));
+    }
+    Ok(Some(text.into()))
+}
+
+/// Returns the conditions under which to publish.
+///
+/// # Errors
+///
+/// A problem with status 400 if one of them is no list of entity tags.
+pub fn conditions(headers: &HeaderMap) -> Result<Conditions, Problem> {
+    Ok(Conditions {
+        if_match: heads(headers, &IF_MATCH)?,
+        if_none_match: heads(headers, &IF_NONE_MATCH)?,
+    })
+}
+
+fn heads(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Heads>, Problem> {
+    match TagList::of(headers, name) {
+        None => Ok(None),
+        Some(TagList::Any) => Ok(Some(Heads::Any)),
+        // A proxy that compresses makes our tags weak, so weakness is not held against them.
+        Some(TagList::Tags(tags)) => Ok(Some(Heads::Tags(
+            tags.iter().map(|tag| tag.tag().into()).collect(),
+        ))),
+        Some(TagList::Invalid) => {
+            let detail = format!("{name} is not a list of entity tags");
+            Err(Problem::malformed(detail))
+        }
+    }
+}
+
+/// The answer to an append.
+#[derive(Debug, Serialize)]
+struct AppendAnswer {
+    results: Vec<ResultAnswer>,
+    commit: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ResultAnswer {
+    id: String,
+    position: u64,
+    document: String,
+    status: &'static str,
+}
+
+/// Returns the body that answers an append.
+pub fn append_answer(appended: &Appended) -> Vec<u8> {
+    let results = appended.results.iter().map(|outcome| ResultAnswer {
+        id: outcome.id.to_string(),
+        position: outcome.position.0,
+        document: appended.settings.document_url(outcome.document),
+        status: if outcome.duplicate {
+            "duplicate"
+        } else {
+            "appended"
+        },
+    });
+    let answer = AppendAnswer {
+        results: results.collect(),
+        commit: appended.commit,
+    };
+    serde_json::to_vec(&answer).expect("an answer has a JSON form")
+}
+
+/// Returns the URL of the entry that an append of exactly one created.
+pub fn entry_location(appended: &Appended) -> Option<String> {
+    match appended.results.as_slice() {
+        // A duplicate has been there before, so it gets no `Location`.
+        [one] if !one.duplicate => {
+            let numbered = simplefeed_core::feed::Numbered {
+                number: one.position.0,
+                epoch: one.document.epoch,
+            };
+            Some(format!(
+                "{}entries/{numbered}.atom",
+                appended.settings.base_url()
+            ))
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "settings (a JSON object)")]
+struct SettingsBody {
+    id: Option<String>,
+    title: Option<String>,
+    author: Option<String>,
+    document_entries: Option<u32>,
+    document_bytes: Option<u64>,
+    document_period: Option<Period>,
+    absolute_links: Option<bool>,
+    closed: Option<bool>,
+}
+
+/// Returns the settings that a PUT asks for, and the id of a feed to be created.
+///
+/// # Errors
+///
+/// A problem: 415 if it is not JSON by its type, 400 if it is not JSON, 422 if it has other members.
+pub fn settings_body(
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(Choices, Option<FeedId>), Problem> {
+    // The headers first, so a body of another kind is not read as JSON.
+    check_uncoded(headers)?;
+    if essence(media_type(headers)) != "application/json" {
+        return Err(Problem::media_type(format!(
+            "settings are application/json; the request has {}",
+            shown(media_type(headers))
+        )));
+    }
+    let parsed: SettingsBody = serde_json::from_slice(body).map_err(|error| {
+        // JSON with other members is unacceptable; all else is malformed.
+        let refusal = if error.is_data() {
+            Refusal::unacceptable(error.to_string(), "Simplefeed profile: settings")
+        } else {
+            Refusal::malformed(format!("not JSON: {error}"))
+        };
+        Problem::from(&refusal)
+    })?;
+    let id = parsed.id.map(|id| {
+        // An IRI, because it becomes the feed's `atom:id` for ever.
+        FeedId::parse(&id).ok_or_else(|| {
+            let detail = "id is not an absolute IRI without white space";
+            Problem::from(&Refusal::unacceptable(detail, "RFC 4287, 4.2.6").at_element("id"))
+        })
+    });
+    let choices = Choices {
+        title: parsed.title,
+        author: parsed.author,
+        document_entries: parsed.document_entries,
+        document_bytes: parsed.document_bytes,
+        document_period: parsed.document_period,
+        absolute_links: parsed.absolute_links,
+        closed: parsed.closed,
+    };
+    Ok((choices, id.transpose()?))
+}
+
+#[derive(Debug, Serialize)]
+struct SettingsAnswer<'a> {
+    name: &'a str,
+    id: &'a str,
+    title: &'a str,
+    author: &'a str,
+    document_entries: u32,
+    document_bytes: u64,
+    document_period: Period,
+    absolute_links: bool,
+    closed: bool,
+    href: String,
+}
+
+/// Returns the body that answers a change of settings: all of them, as they are now.
+pub fn settings_answer(configured: &Configured) -> Vec<u8> {
+    let settings: &Settings = &configured.settings;
+    let policy = settings.cut_policy();
+    let answer = SettingsAnswer {
+        name: settings.name.as_str(),
+        id: settings.id.as_str(),
+        title: settings.title(),
+        author: settings.author(),
+        document_entries: policy.entries,
+        document_bytes: policy.bytes,
+        document_period: policy.period,
+        absolute_links: settings.absolute_links(),
+        closed: settings.is_closed(),
+        href: format!("{}{}", settings.base_url(), simplefeed_core::header::RECENT),
+    };
+    serde_json::to_vec(&answer).expect("an answer has a JSON form")
+}

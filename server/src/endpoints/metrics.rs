@@ -1,0 +1,55 @@
+//! The endpoint for Prometheus, at a listener of its own.
+
+use std::sync::Arc;
+
+use hyper::{
+    Method, Request, Response,
+    body::Incoming,
+    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY},
+};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::watch;
+
+use crate::{
+    http::{
+        Answers,
+        answers::{Answer, failed, problem_answer, whole},
+        problem::Problem,
+        reply::NO_STORE,
+    },
+    metrics::{Metrics, form_of},
+};
+
+/// Listener's view of the metrics: one route, and nothing else.
+#[derive(Clone, Debug)]
+pub struct Scrapes(pub Arc<Metrics>);
+
+impl Answers for Scrapes {
+    async fn answer(&self, request: Request<Incoming>, _: &watch::Receiver<bool>) -> Answer {
+        if request.uri().path() != "/metrics" || request.method() != Method::GET {
+            return problem_answer(&Problem::not_found("here is only GET /metrics"));
+        }
+        // Off the thread, because some metrics are measured on the disk.
+        let metrics = Arc::clone(&self.0);
+        let Ok(text) = tokio::task::spawn_blocking(move || metrics.text()).await else {
+            return failed();
+        };
+        let accept = request.headers().get(ACCEPT);
+        let accept = accept.and_then(|accept| accept.to_str().ok());
+        let (text, kind) = form_of(text, accept.unwrap_or_default());
+        let mut answer = Response::new(whole(text));
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(VARY, HeaderValue::from_static("accept"));
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        answer
+    }
+
+    fn connections(&self) -> Gauge {
+        self.0.connections.clone()
+    }
+
+    fn failed(&self) -> Answer {
+        failed()
+    }
+}

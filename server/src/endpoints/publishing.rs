@@ -1,0 +1,115 @@
+//! Handlers of what is published: entries, and settings of a feed.
+
+use hyper::{
+    StatusCode,
+    header::{ETAG, LOCATION},
+};
+use tracing::error;
+
+use super::{
+    Site,
+    forms::{self, EntryMedia},
+};
+use crate::{
+    http::{
+        answers::{header_value, json, publish_error},
+        endpoint::{Exchange, Outcome},
+        problem::Problem,
+    },
+    metrics::Fate,
+    publish::{Append, Configure},
+};
+
+/// Largest body that is parsed on the thread of its connection, in bytes. A larger one gets a blocking thread.
+const INLINE_BODY_BYTES: usize = 16 * 1024;
+
+/// Appends the entries of a request to a feed.
+pub(super) async fn append(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    // All headers are checked before a byte of the body is read.
+    let media = EntryMedia::of(exchange.headers)?;
+    let key = forms::idempotency_key(exchange.headers)?;
+    let conditions = forms::conditions(exchange.headers)?;
+    let feed = exchange.params.feed().clone();
+    let (body, room) = exchange.body.read().await?;
+    let (drafts, room) = if body.len() <= INLINE_BODY_BYTES {
+        (media.drafts(&body), room)
+    } else {
+        // The memory moves with the work, which goes on even if the client leaves.
+        let work = tokio::task::spawn_blocking(move || (media.drafts(&body), room));
+        work.await.map_err(|error| {
+            error!(%error, "reading entries failed");
+            Problem::internal()
+        })?
+    };
+    let drafts = drafts.map_err(|refusal| Problem::from(&refusal))?;
+    let append = Append {
+        feed,
+        drafts,
+        key,
+        conditions,
+        room,
+    };
+    let offered = append.drafts.len();
+    let appended = match site.publisher.append(append).await {
+        Ok(appended) => appended,
+        Err(error) => {
+            site.metrics.published(Fate::Refused, offered);
+            return Ok(Outcome::Answer(publish_error(&error)));
+        }
+    };
+    let duplicates = appended.results.iter().filter(|one| one.duplicate).count();
+    site.metrics.published(Fate::Duplicate, duplicates);
+    site.metrics.published(Fate::Appended, offered - duplicates);
+    // An empty batch makes no feed, so there is nothing to announce.
+    let announcement = site
+        .announcement(&appended.settings)
+        .filter(|_| appended.exists);
+    let new = appended.results.iter().any(|outcome| !outcome.duplicate);
+    let status = if new {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    let mut answer = json(status, forms::append_answer(&appended), &appended.tag);
+    let headers = answer.headers_mut();
+    if !appended.exists {
+        headers.remove(ETAG);
+    }
+    if let Some(location) = forms::entry_location(&appended) {
+        headers.insert(LOCATION, header_value(&location));
+    }
+    headers.extend(announcement);
+    Ok(Outcome::Answer(answer))
+}
+
+/// Creates a feed, or changes its settings.
+pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let conditions = forms::conditions(exchange.headers)?;
+    let feed = exchange.params.feed().clone();
+    // The memory of the body is given back with `_room`, after the commit.
+    let (body, _room) = exchange.body.read().await?;
+    let (choices, id) = forms::settings_body(exchange.headers, &body)?;
+    let configure = Configure {
+        feed,
+        choices,
+        id,
+        conditions,
+    };
+    Ok(Outcome::Answer(
+        match site.publisher.configure(configure).await {
+            Ok(configured) => {
+                let status = if configured.created {
+                    StatusCode::CREATED
+                } else {
+                    StatusCode::OK
+                };
+                let body = forms::settings_answer(&configured);
+                let mut answer = json(status, body, &configured.tag);
+                let announcement = site.announcement(&configured.settings);
+                answer.headers_mut().extend(announcement);
+                answer
+            }
+            Err(error) => publish_error(&error),
+        },
+    ))
+}

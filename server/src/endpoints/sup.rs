@@ -1,0 +1,406 @@
+//! SUP documents for readers.
+//!
+//! Shell: the view's windows, the clock, and documents kept in memory. [`Sup`] decides the content of a document, the
+//! [`Watermark`] its last second.
+//!
+//! A document ends with a second that is over: readers see every commit of it, the view has applied each of them,
+//! and no later commit will ever be of it (rule SUP-P5).
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    time::Duration,
+};
+
+use hyper::{Method, header::LINK};
+use simplefeed_core::{
+    feed::{FeedKey, Numbered},
+    instant::Instant,
+    sup::{Heading, SUP_TYPE, SupId},
+};
+use tokio::sync::Semaphore;
+
+use super::Site;
+use crate::{
+    access::Sight,
+    http::{
+        answers::header_value,
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        pipeline::{nothing_at, off_thread},
+        problem::Problem,
+        reply::Lifetimes,
+    },
+    log::{EntryLog, LogError, Series, settings_of},
+    resource::{Resource, Visibility},
+    views::{
+        error::ViewError,
+        sup::{
+            Sup,
+            windows::{Current, file_name, series_name},
+        },
+    },
+    watermark::Watermark,
+};
+
+/// Paths of SUP documents: the current ones, and archived windows.
+pub const ENDPOINTS: &[Endpoint<Site>] = &[
+    Endpoint {
+        path: "/sup.json",
+        label: "sup",
+        query: Some("seconds"),
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Public)),
+        }],
+    },
+    Endpoint {
+        path: "/sup/{window}.json",
+        label: "sup",
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Public)),
+        }],
+    },
+    Endpoint {
+        path: "/sup-closed.json",
+        label: "sup",
+        query: Some("seconds"),
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::KnownCaller,
+            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Private)),
+        }],
+    },
+    Endpoint {
+        path: "/sup-closed/{window}.json",
+        label: "sup",
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::KnownCaller,
+            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Private)),
+        }],
+    },
+];
+
+/// Shortest time between two renderings of a document. For a long period it is a part of the period.
+const FRESH_MIN: Duration = Duration::from_secs(1);
+/// Most renderings of a document in one of its periods.
+const FRESH_PART: u32 = 60;
+
+/// Decides whether a reader may see the updates of a feed.
+pub type Shows<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
+
+/// SUP document for one reader, or for everybody.
+#[derive(Clone, Debug)]
+pub struct SupResource {
+    /// Document with its validators and its lifetime.
+    pub resource: Resource,
+    /// URL of the archived document before it, relative to this one; `None` if there is none.
+    pub previous: Option<String>,
+}
+
+/// Source of SUP documents: one for each period, and the archived windows.
+pub struct Updates {
+    log: Arc<dyn EntryLog>,
+    view: Arc<Sup>,
+    watermark: Arc<Watermark>,
+    /// Offered periods, in seconds, the default one first.
+    periods: Vec<u32>,
+    public_url: String,
+    clock: fn() -> Instant,
+    /// Last public document of each period.
+    rendered: Mutex<HashMap<u32, SupResource>>,
+    /// One permit, held while a document is made for one reader.
+    turn: Semaphore,
+}
+
+impl std::fmt::Debug for Updates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Updates").finish_non_exhaustive()
+    }
+}
+
+impl Updates {
+    /// Returns the documents of a view. `periods` are the offered ones, in seconds, the default one first.
+    pub fn new(
+        log: Arc<dyn EntryLog>,
+        view: Arc<Sup>,
+        watermark: Arc<Watermark>,
+        periods: &[u32],
+        public_url: &str,
+        clock: fn() -> Instant,
+    ) -> Self {
+        Self {
+            log,
+            view,
+            watermark,
+            periods: periods.to_vec(),
+            public_url: public_url.into(),
+            clock,
+            rendered: Mutex::default(),
+            turn: Semaphore::new(1),
+        }
+    }
+
+    /// Returns the offered periods, in seconds, the default one first.
+    pub fn periods(&self) -> &[u32] {
+        &self.periods
+    }
+
+    /// Returns the public document of a period, or `None` while the commits from before the start are being read.
+    pub fn public(&self, period: u32) -> Option<SupResource> {
+        if let Some(made) = self.public_at_once(period) {
+            return Some(made);
+        }
+        // Held while the document is made: parallel requests wait, and share it.
+        let mut kept = self.rendered();
+        if let Some(made) = fresh(&kept, period) {
+            return Some(made);
+        }
+        let current = self.current(Visibility::Public, period)?;
+        let updates: Vec<(SupId, i64)> = current
+            .updates
+            .iter()
+            .map(|(_, id, second)| (*id, *second))
+            .collect();
+        let made = self.resource_of(Visibility::Public, period, &current, &updates);
+        kept.insert(period, made.clone());
+        Some(made)
+    }
+
+    /// Returns the public document of a period if a fresh one is in memory. Never waits.
+    pub fn public_at_once(&self, period: u32) -> Option<SupResource> {
+        match self.rendered.try_lock() {
+            Ok(kept) => fresh(&kept, period),
+            Err(TryLockError::Poisoned(kept)) => fresh(&kept.into_inner(), period),
+            // Another thread makes the document, and this one serves connections.
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Returns the document of a period about feeds that are or were closed, limited to those that `shows` allows;
+    /// `None` as in [`public`](Self::public).
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn private(&self, period: u32, shows: Shows<'_>) -> Result<Option<SupResource>, LogError> {
+        let Some(current) = self.current(Visibility::Private, period) else {
+            return Ok(None);
+        };
+        // The state is not locked here, because `shows` reads the log.
+        let mut updates = vec![];
+        for (feed, id, second) in &current.updates {
+            if shows(*feed)? {
+                updates.push((*id, *second));
+            }
+        }
+        Ok(Some(self.resource_of(
+            Visibility::Private,
+            period,
+            &current,
+            &updates,
+        )))
+    }
+
+    fn resource_of(
+        &self,
+        visibility: Visibility,
+        period: u32,
+        current: &Current,
+        updates: &[(SupId, i64)],
+    ) -> SupResource {
+        let name = series_name(visibility);
+        let periods = self.periods.iter().map(|seconds| {
+            let url = format!("{}/{name}.json?seconds={seconds}", self.public_url);
+            (*seconds, url)
+        });
+        let periods: Vec<(u32, String)> = periods.collect();
+        let previous = current
+            .previous
+            .map(|window| format!("{name}/{}", file_name(window)));
+        let heading = Heading {
+            updated: current.until,
+            since: current.since,
+            period: i64::from(period),
+            periods: &periods,
+            prev_archive: previous.as_deref(),
+        };
+        let document = heading.document(updates).into();
+        let resource = Resource::renewed(SUP_TYPE, document, lasts(period));
+        SupResource { resource, previous }
+    }
+
+    /// Returns the current window of a series, or `None` while the view is behind its start.
+    fn current(&self, visibility: Visibility, period: u32) -> Option<Current> {
+        let published = |newest| self.watermark.publish((self.clock)(), newest);
+        self.view.current(&*self.log, visibility, period, published)
+    }
+
+    /// Returns the archived document of that name, if there is one. `shows` limits a document about closed feeds.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn archived(
+        &self,
+        visibility: Visibility,
+        name: Numbered,
+        shows: Shows<'_>,
+    ) -> Result<Option<SupResource>, ViewError> {
+        let record = self.view.files().record(visibility, name.number)?;
+        let Some(record) = record.filter(|record| record.name == name) else {
+            return Ok(None);
+        };
+        let modified = Instant::from_micros(record.until * 1_000_000);
+        let before = match name.number.checked_sub(1) {
+            Some(before) => self.view.files().record(visibility, before)?,
+            None => None,
+        };
+        let previous = before.map(|before| file_name(before.name));
+        let resource = match visibility {
+            Visibility::Public => {
+                let (bytes, twin) = self.view.files().document(&record)?;
+                Resource::frozen(SUP_TYPE, modified, bytes, twin)
+            }
+            Visibility::Private => {
+                // This document depends on the reader's rights, so its bytes are never final.
+                let mut window = self.view.files().window(&record)?;
+                let mut made = vec![];
+                for update in window.updates {
+                    if shows(update.0)? {
+                        made.push(update);
+                    }
+                }
+                window.updates = made;
+                Resource::renewed(SUP_TYPE, window.document(|_| true).into(), FRESH_MIN)
+            }
+        };
+        Ok(Some(SupResource { resource, previous }))
+    }
+
+    fn rendered(&self) -> MutexGuard<'_, HashMap<u32, SupResource>> {
+        self.rendered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shows a SUP document: the current one of a period, or an archived window.
+async fn updates(
+    site: &Site,
+    exchange: Exchange<'_>,
+    visibility: Visibility,
+) -> Result<Outcome, Problem> {
+    let nothing = || nothing_at(exchange.uri.path());
+    let updates = site.updates.as_ref().ok_or_else(nothing)?;
+    let window = exchange.params.number();
+    let period = match window {
+        None => period_of(exchange.query(), updates.periods())?,
+        // A window has no query. The default period sets the lifetime of one that is made for its reader.
+        Some(_) => period_of("", updates.periods())?,
+    };
+    let over = site.left_behind();
+    let found = document_for(site, updates, &exchange, visibility, period).await?;
+    let SupResource { resource, previous } = found.ok_or_else(|| match window {
+        Some(_) => nothing(),
+        None => Problem::unavailable("what happened before the start is being read"),
+    })?;
+    let policy = if resource.is_final() {
+        site.lifetimes.of(&resource, visibility)
+    } else {
+        Lifetimes::polled(period, visibility)
+    };
+    let previous = previous.map(|previous| {
+        let link = format!("<{previous}>; rel=\"prev-archive\"");
+        (LINK, header_value(&link))
+    });
+    Ok(Outcome::Shown(Box::new(Shown {
+        resource,
+        visibility,
+        policy,
+        headers: previous.into_iter().collect(),
+        over,
+        depends_on_reader: visibility == Visibility::Private,
+    })))
+}
+
+/// Returns the SUP document that a request asks for, if there is one.
+async fn document_for(
+    site: &Site,
+    updates: &Arc<Updates>,
+    exchange: &Exchange<'_>,
+    visibility: Visibility,
+    period: u32,
+) -> Result<Option<SupResource>, Problem> {
+    let window = exchange.params.number();
+    // The usual request is answered from memory, without a thread.
+    if (visibility, window) == (Visibility::Public, None)
+        && let Some(document) = updates.public_at_once(period)
+    {
+        return Ok(Some(document));
+    }
+    let sight = exchange.access.sight(exchange.headers);
+    // Documents for token holders are made one at a time. One for a stranger is cheap and does not queue.
+    let turn = if visibility == Visibility::Private && !sight.is_none() {
+        Some(updates.turn.acquire().await)
+    } else {
+        None
+    };
+    let (updates, documents) = (Arc::clone(updates), Arc::clone(&site.documents));
+    let open = Arc::clone(&site.open);
+    let document = off_thread(move || {
+        let log = &**documents.log();
+        let shows = |feed| {
+            // Open feeds are known in memory. The log is read only for a reader with rights over closed ones.
+            Ok(open.has(log, feed)? || !sight.is_none() && may_see(log, feed, &sight)?)
+        };
+        match (visibility, window) {
+            (_, Some(name)) => updates.archived(visibility, name, &shows),
+            (Visibility::Public, None) => Ok(updates.public(period)),
+            (Visibility::Private, None) => Ok(updates.private(period, &shows)?),
+        }
+    })
+    .await;
+    drop(turn);
+    document
+}
+
+/// Whether the sender of a request may see a feed's updates.
+fn may_see(log: &dyn Series, feed: FeedKey, sight: &Sight) -> Result<bool, LogError> {
+    let Some(head) = log.feed(feed)? else {
+        return Ok(false);
+    };
+    let settings = settings_of(log, feed, head.revision)?;
+    Ok(!settings.is_closed() || sight.shows(&settings.name))
+}
+
+/// Returns the period of a query (rule SUP-P4), which is the first one without a query.
+fn period_of(query: &str, periods: &[u32]) -> Result<u32, Problem> {
+    // Compared as text, so caches see one URL for each period.
+    let offered = |period: &&u32| query == format!("seconds={period}");
+    let wanted = match query {
+        "" => periods.first(),
+        _ => periods.iter().find(offered),
+    };
+    wanted.copied().ok_or_else(|| {
+        let all: Vec<String> = periods.iter().map(u32::to_string).collect();
+        Problem::malformed(format!(
+            "the only query is seconds= with one of {}",
+            all.join(", ")
+        ))
+    })
+}
+
+/// Returns the last document of a period, as long as it is fresh.
+fn fresh(kept: &HashMap<u32, SupResource>, period: u32) -> Option<SupResource> {
+    let kept = kept.get(&period)?;
+    kept.resource.is_current().then(|| kept.clone())
+}
+
+/// Returns the time for which a document serves requests before it is made again.
+fn lasts(period: u32) -> Duration {
+    Duration::from_secs(u64::from(period / FRESH_PART)).max(FRESH_MIN)
+}

@@ -1,0 +1,76 @@
+use crate::http::pipeline::find;
+
+use super::*;
+
+#[track_caller]
+fn check(path: &str, want: Option<&str>) {
+    let found = find(ALL, "/sub", path).map(|(endpoint, _)| endpoint.path);
+    assert_eq!(found, want, "{path}");
+}
+
+#[test]
+fn known_paths_are_found_with_and_without_the_prefix() {
+    check("/feeds", Some("/feeds"));
+    check("/sub/feeds", Some("/feeds"));
+    check("/healthz", Some("/healthz"));
+    check("/readyz", Some("/readyz"));
+    check("/feeds/a", Some("/feeds/{feed}"));
+    check("/feeds/a/recent.atom", Some("/feeds/{feed}/recent.atom"));
+    check("/sub/feeds/a/1.atom", Some("/feeds/{feed}/{document}.atom"));
+    check("/feeds/a/12-2.atom", Some("/feeds/{feed}/{document}.atom"));
+    check(
+        "/feeds/a/entries/0.atom",
+        Some("/feeds/{feed}/entries/{position}.atom"),
+    );
+    check("/feeds/a/index.json", Some("/feeds/{feed}/index.json"));
+    check(
+        "/feeds/a/index-1.json",
+        Some("/feeds/{feed}/index-{block}.json"),
+    );
+    check("/sup.json", Some("/sup.json"));
+    check("/sub/sup-closed.json", Some("/sup-closed.json"));
+    check("/sup/1.json", Some("/sup/{window}.json"));
+    check("/sup-closed/7-2.json", Some("/sup-closed/{window}.json"));
+}
+
+#[test]
+fn other_spellings_name_nothing() {
+    for path in [
+        "",
+        "/",
+        "feeds",
+        "//feeds",
+        "/feeds/",
+        "/Feeds",
+        "/feeds/A",
+        "/feeds/a/",
+        "/feeds/../feeds",
+        "/feeds/a/0.atom",
+        "/feeds/a/01.atom",
+        "/feeds/a/1.atom/",
+        "/feeds/a/1-1.atom",
+        "/feeds/a/+1.atom",
+        "/feeds/a/1",
+        "/feeds/a/recent",
+        "/feeds/a/recent.atom/x",
+        "/feeds/%61",
+        "/feeds/a%2f1.atom",
+        "/feeds/a/entries/",
+        "/feeds/a/entries/1",
+        "/feeds/a/entries/1.atom/x",
+        "/feeds/a/index-0.json",
+        "/sup",
+        "/sup/",
+        "/sup/0.json",
+        "/sup/01.json",
+        "/sup/1",
+        "/sup/1.json/x",
+        "/sup.json/1.json",
+        "/feeds/a/18446744073709551616.atom",
+        "/sub",
+        "/subfeeds",
+        "/feeds/a/../b/recent.atom",
+    ] {
+        check(path, None);
+    }
+}

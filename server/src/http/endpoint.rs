@@ -1,0 +1,215 @@
+//! Endpoints as the pipeline sees them: a table of paths, methods, rights and handlers.
+//!
+//! Pure. A path is matched exactly as it arrives: no decoding, no dot segments, no second spelling of a number, and no
+//! path ever reaches the file system. `Allow`, the labels of metrics, the tests of access and the table in
+//! `docs/protocol.md` follow from the same table.
+
+use std::{fmt, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, Method, Uri,
+    body::Incoming,
+    header::{HeaderName, HeaderValue},
+};
+use simplefeed_core::feed::{FeedName, Numbered};
+use tokio::sync::{Semaphore, watch};
+
+use super::{answers::Answer, problem::Problem, request::read_body};
+use crate::{
+    access::{Access, Right},
+    config::Limits,
+    publish::Room,
+    resource::{Resource, Visibility},
+};
+
+/// Future that a handler returns.
+pub type Answering<'r> = Pin<Box<dyn Future<Output = Result<Outcome, Problem>> + Send + 'r>>;
+
+/// Handler of one method of an endpoint. `S` is what all handlers share.
+pub type Handle<S> = for<'r> fn(&'r S, Exchange<'r>) -> Answering<'r>;
+
+/// Row of the table: a path, and the methods it answers.
+#[derive(Debug)]
+pub struct Endpoint<S: 'static> {
+    /// Path below the public URL. `{feed}` stands for the name of a feed, `{position}` for a number from 0, and any
+    /// other word in braces for a number from 1; either may have an epoch.
+    pub path: &'static str,
+    /// Label of its requests in the metrics.
+    pub label: &'static str,
+    /// Name of the parameter in the query, if there is one: answers to different queries are different answers.
+    pub query: Option<&'static str>,
+    /// Methods that it answers. HEAD is answered as GET.
+    pub methods: &'static [Verb<S>],
+}
+
+/// Method of an endpoint.
+pub struct Verb<S: 'static> {
+    /// The method.
+    pub method: Method,
+    /// Right that the pipeline demands before it reads a body.
+    pub needs: Needs,
+    /// Handler of its requests.
+    pub handle: Handle<S>,
+}
+
+impl<S> fmt::Debug for Verb<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:?})", self.method, self.needs)
+    }
+}
+
+/// Right that a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// None.
+    Nothing,
+    /// None for open feeds. Closed ones are absent from the answer unless the token may read them.
+    Sight,
+    /// As [`Sight`](Self::Sight), and a token that is given must be right: with a wrong one, an answer would be empty
+    /// without an error.
+    KnownCaller,
+    /// A right to the feed of the path.
+    Right(Right),
+}
+
+/// Parameters in a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Params {
+    feed: Option<FeedName>,
+    number: Option<Numbered>,
+}
+
+impl Params {
+    /// Returns the feed that the path names.
+    pub fn feed(&self) -> &FeedName {
+        self.feed
+            .as_ref()
+            .expect("the path of the endpoint has {feed}")
+    }
+
+    /// Returns the number that the path names, if it names one.
+    pub fn number(&self) -> Option<Numbered> {
+        self.number
+    }
+}
+
+/// Request on its way to a handler.
+#[derive(Debug)]
+pub struct Exchange<'r> {
+    /// URL of the request.
+    pub uri: &'r Uri,
+    /// Header fields of the request.
+    pub headers: &'r HeaderMap,
+    /// Parameters in the path.
+    pub params: Params,
+    /// Access rules of the listener.
+    pub access: &'r Access,
+    /// Body of the request.
+    pub body: RequestBody<'r>,
+    /// Becomes true when the server stops. A handler that waits, or streams, ends then.
+    pub stopping: &'r watch::Receiver<bool>,
+}
+
+impl Exchange<'_> {
+    /// Returns the query, or the empty text.
+    pub fn query(&self) -> &str {
+        self.uri.query().unwrap_or_default()
+    }
+}
+
+/// Body of a request, which takes memory only as its bytes arrive.
+#[derive(Debug)]
+pub struct RequestBody<'r> {
+    pub(super) incoming: &'r mut Incoming,
+    pub(super) limits: &'r Limits,
+    pub(super) rooms: &'r Arc<Semaphore>,
+}
+
+impl RequestBody<'_> {
+    /// Reads the body, and reserves memory for it.
+    ///
+    /// # Errors
+    ///
+    /// A problem for a body that is too large, too slow or broken, or if too many others are being read.
+    pub async fn read(self) -> Result<(Bytes, Room), Problem> {
+        read_body(self.incoming, self.limits, self.rooms).await
+    }
+}
+
+/// Outcome of a handler.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A representation. The pipeline chooses its coding and decides the conditions of the request.
+    Shown(Box<Shown>),
+    /// A complete answer.
+    Answer(Answer),
+}
+
+/// Representation, with its caching terms.
+#[derive(Debug)]
+pub struct Shown {
+    /// Resource to be sent.
+    pub resource: Resource,
+    /// Readers that may see it.
+    pub visibility: Visibility,
+    /// Value of `Cache-Control`, for these readers.
+    pub policy: HeaderValue,
+    /// Further header fields.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Last second that the writer had left behind before the resource was looked up.
+    pub over: i64,
+    /// Whether another reader may get other bytes from the same URL.
+    pub depends_on_reader: bool,
+}
+
+impl<S> Endpoint<S> {
+    /// Returns the parameters in a path, if the path is one of this endpoint.
+    pub fn params(&self, path: &str) -> Option<Params> {
+        let mut params = Params::default();
+        let mut segments = path.strip_prefix('/')?.split('/');
+        for wanted in self.path.strip_prefix('/')?.split('/') {
+            let segment = segments.next()?;
+            let Some((before, rest)) = wanted.split_once('{') else {
+                if wanted == segment {
+                    continue;
+                }
+                return None;
+            };
+            let (name, after) = rest.split_once('}')?;
+            let value = segment.strip_prefix(before)?.strip_suffix(after)?;
+            if name == "feed" {
+                params.feed = Some(FeedName::parse(value)?);
+            } else {
+                let number = Numbered::parse(value)?;
+                let least = u64::from(name != "position");
+                params.number = Some(number).filter(|number| number.number >= least);
+                params.number?;
+            }
+        }
+        segments.next().is_none().then_some(params)
+    }
+
+    /// Returns the methods it answers, as in an `Allow` header (rule H-14).
+    pub fn allow(&self) -> String {
+        let mut methods = vec![];
+        for verb in self.methods {
+            methods.push(verb.method.as_str());
+            if verb.method == Method::GET {
+                methods.push("HEAD");
+            }
+        }
+        methods.join(", ")
+    }
+
+    /// Returns the method of a request.
+    pub fn verb(&self, method: &Method) -> Option<&'static Verb<S>> {
+        // A HEAD is a GET whose body is left out.
+        let wanted = if method == Method::HEAD {
+            &Method::GET
+        } else {
+            method
+        };
+        self.methods.iter().find(|verb| verb.method == *wanted)
+    }
+}

@@ -1,0 +1,398 @@
+//! The pipeline: from a request to an answer, for any table of endpoints.
+//!
+//! Shell: moves disk work off the threads that serve connections. Endpoints decide what is answered; the pipeline finds
+//! the endpoint, demands its right, and decides conditions and coding of what it shows.
+
+use std::{convert::identity, fmt, sync::Arc, time::Duration};
+
+use hyper::{
+    Method, Request, StatusCode,
+    body::{Body as _, Incoming},
+    header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, VARY},
+};
+use simplefeed_core::{feed::FeedName, instant::Instant, limits::FEED_NAME_BYTES_MAX};
+use tokio::sync::{Semaphore, watch};
+use tracing::{Level, debug, enabled, error};
+
+use super::{
+    Rules,
+    answers::{Answer, answer_to, denied_answer, empty, failed, problem_answer},
+    coding::negotiate,
+    conditional::Verdict,
+    endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
+    problem::Problem,
+    ready::{Ready, ReadyAnswers},
+    reply::{Reply, repr_digest},
+    request::{check_request, drain, is_reading, waits_to_send},
+};
+use crate::{
+    access::Access,
+    config::Limits,
+    log::LogError,
+    metrics::Metrics,
+    resource::{Content, Resource, Visibility},
+    views::error::ViewError,
+};
+
+/// Memory for the bodies of all requests that are being read or wait to be stored, in KiB.
+const BODIES_KIB_MAX: usize = 128 * 1024;
+/// Label of requests for a path without an endpoint.
+const NO_ENDPOINT: &str = "none";
+
+/// Pipeline over a table of endpoints, whose handlers share a site `S`.
+pub struct Pipeline<S: 'static> {
+    site: S,
+    endpoints: &'static [&'static [Endpoint<S>]],
+    ready: ReadyAnswers,
+    /// Path of the public URL, which a proxy may have left on or taken off.
+    prefix: String,
+    limits: Limits,
+    /// Room for the bodies of requests, in KiB.
+    bodies: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    clock: fn() -> Instant,
+}
+
+impl<S> fmt::Debug for Pipeline<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline").finish_non_exhaustive()
+    }
+}
+
+/// Endpoint that a path has led to.
+type Found<S> = Option<(&'static Endpoint<S>, Params)>;
+
+impl<S: Send + Sync> Pipeline<S> {
+    /// Returns the pipeline over `endpoints`; `prefix` is the path of the public URL, without a slash at its end.
+    pub fn new(
+        site: S,
+        endpoints: &'static [&'static [Endpoint<S>]],
+        prefix: &str,
+        limits: Limits,
+        metrics: Arc<Metrics>,
+        clock: fn() -> Instant,
+    ) -> Self {
+        Self {
+            site,
+            endpoints,
+            ready: ReadyAnswers::default(),
+            prefix: prefix.into(),
+            limits,
+            bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
+            metrics,
+            clock,
+        }
+    }
+
+    /// Returns the server's metrics.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Answers one request under the access rules of its listener.
+    pub async fn answer(
+        &self,
+        request: Request<Incoming>,
+        access: &Access,
+        stopping: &watch::Receiver<bool>,
+    ) -> Answer {
+        let began = std::time::Instant::now();
+        let is_head = request.method() == Method::HEAD;
+        // Formatted only if it is logged, so a ready answer costs no allocation for it.
+        let asked = enabled!(Level::DEBUG)
+            .then(|| format!("{} {}", request.method(), request.uri().path()));
+        // A ready answer is public, so it needs neither a token nor an endpoint.
+        let (label, answer) = if let Some(ready) = self.at_hand(&request) {
+            ready
+        } else {
+            let found = self.find(request.uri().path());
+            let label = found.as_ref().map_or(NO_ENDPOINT, |(found, _)| found.label);
+            // Boxed, or every idle connection would keep room for its future.
+            let answer = Box::pin(self.dispatch(request, found, access, stopping));
+            (label, answer.await)
+        };
+        let mut answer = answer;
+        if let Some(asked) = asked {
+            debug!(asked, status = answer.status().as_u16(), "answered");
+        }
+        if is_head {
+            // The length is that of the GET (rule H-12); hyper sends no body.
+            let length = answer.body().size_hint().exact();
+            if let Some(length) = length.filter(|_| answer.status() != StatusCode::NOT_MODIFIED) {
+                answer
+                    .headers_mut()
+                    .insert(CONTENT_LENGTH, HeaderValue::from(length));
+            }
+            *answer.body_mut() = empty();
+        }
+        let status = answer.status().as_u16();
+        self.metrics.answered(label, status, began.elapsed());
+        self.metrics
+            .sent(answer.body().size_hint().exact().unwrap_or(0));
+        answer
+    }
+
+    /// Counts a request whose handler panicked, and answers it with 500.
+    pub fn failed(&self) -> Answer {
+        let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
+        self.metrics.answered(NO_ENDPOINT, status, Duration::ZERO);
+        failed()
+    }
+
+    /// Returns the endpoint of a path.
+    pub fn find(&self, path: &str) -> Found<S> {
+        find(self.endpoints, &self.prefix, path)
+    }
+
+    /// Answers a request, and drains the rest of its body.
+    async fn dispatch(
+        &self,
+        mut request: Request<Incoming>,
+        found: Found<S>,
+        access: &Access,
+        stopping: &watch::Receiver<bool>,
+    ) -> Answer {
+        let waits = waits_to_send(&request);
+        let decided = self.decide(&mut request, found, access, stopping).await;
+        let mut answer = decided.unwrap_or_else(|problem| problem_answer(&problem));
+        let body = request.body_mut();
+        let is_unread = !body.is_end_stream();
+        // A client that waits for `100 Continue` has not sent its body, and reading would ask for it.
+        if is_unread && (waits || !drain(body).await) {
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(CONNECTION, close);
+        }
+        answer
+    }
+
+    async fn decide(
+        &self,
+        request: &mut Request<Incoming>,
+        found: Found<S>,
+        access: &Access,
+        stopping: &watch::Receiver<bool>,
+    ) -> Result<Answer, Problem> {
+        if let Err(problem) = check_request(request) {
+            let mut answer = problem_answer(&problem);
+            // The next bytes may belong to this request, because its end is unknown.
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(CONNECTION, close);
+            return Ok(answer);
+        }
+        let path = request.uri().path();
+        let (endpoint, params) = found.ok_or_else(|| nothing_at(path))?;
+        let Some(verb) = endpoint.verb(request.method()) else {
+            let allow = endpoint.allow();
+            let mut answer = problem_answer(&Problem::method(&allow));
+            let allow = HeaderValue::from_str(&allow).expect("methods are plain text");
+            answer.headers_mut().insert(ALLOW, allow);
+            return Ok(answer);
+        };
+        // Rights come before the body: a request without them takes no memory for it.
+        let entitled = match verb.needs {
+            Needs::Nothing | Needs::Sight => Ok(()),
+            Needs::KnownCaller => access.knows_caller(request.headers()),
+            Needs::Right(right) => access.check(request.headers(), right, params.feed()),
+        };
+        if let Err(denied) = entitled {
+            return Ok(denied_answer(denied));
+        }
+        let (uri, headers) = (request.uri().clone(), std::mem::take(request.headers_mut()));
+        let exchange = Exchange {
+            uri: &uri,
+            headers: &headers,
+            params,
+            access,
+            body: RequestBody {
+                incoming: request.body_mut(),
+                limits: &self.limits,
+                rooms: &self.bodies,
+            },
+            stopping,
+        };
+        match (verb.handle)(&self.site, exchange).await? {
+            Outcome::Answer(answer) => Ok(answer),
+            Outcome::Shown(shown) => {
+                let url = match (endpoint.query, uri.path_and_query()) {
+                    (Some(_), Some(url)) => url.as_str(),
+                    _ => uri.path(),
+                };
+                self.send(url, endpoint.label, &headers, *shown).await
+            }
+        }
+    }
+
+    /// Answers with a representation of the resource at `url`.
+    async fn send(
+        &self,
+        url: &str,
+        label: &'static str,
+        headers: &hyper::HeaderMap,
+        shown: Shown,
+    ) -> Result<Answer, Problem> {
+        let coding = negotiate(headers).ok_or_else(Problem::not_acceptable)?;
+        let Shown {
+            resource,
+            visibility,
+            policy,
+            headers: more,
+            over,
+            depends_on_reader,
+        } = shown;
+        let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)(), over);
+        // Decided before the body is read: a 304 needs none.
+        let verdict = reply.verdict(headers);
+        let body = match verdict {
+            Verdict::Send => {
+                let content = content_of(&resource, coding).await?;
+                if let Some(digest) = &content.digest {
+                    let name = HeaderName::from_static("repr-digest");
+                    reply.sent.insert(name, repr_digest(digest));
+                }
+                Some(content.bytes)
+            }
+            Verdict::NotModified | Verdict::Failed => None,
+        };
+        let mut answer = answer_to(verdict, &reply, body.as_ref())?;
+        if depends_on_reader {
+            // For another reader the same URL lists other feeds.
+            let depends = HeaderValue::from_static("accept-encoding, authorization");
+            answer.headers_mut().insert(VARY, depends);
+        } else if visibility == Visibility::Public {
+            // A ready answer is given without a look at the token, so only public ones are kept.
+            let ready = Ready {
+                resource,
+                label,
+                reply,
+                body,
+            };
+            self.ready.keep(url, coding, ready);
+        }
+        Ok(answer)
+    }
+
+    /// Returns the answer to a read and its label, if a ready one is still right.
+    fn at_hand(&self, request: &Request<Incoming>) -> Option<(&'static str, Answer)> {
+        // The same check as in `decide`, which a ready answer passes by.
+        if !is_reading(request) || check_request(request).is_err() {
+            return None;
+        }
+        let uri = request.uri();
+        let url = match (uri.query(), uri.path_and_query()) {
+            // Only some endpoints have a query. At the others, no query may fill the memory with copies.
+            (Some(_), Some(url)) if self.find(uri.path())?.0.query.is_some() => url.as_str(),
+            _ => uri.path(),
+        };
+        let headers = request.headers();
+        let coding = negotiate(headers)?;
+        let ready = self.ready.get(url, coding)?;
+        let verdict = ready.reply.verdict(headers);
+        // So far only 304s were sent, and the body was never read.
+        if verdict == Verdict::Send && ready.body.is_none() {
+            return None;
+        }
+        let answer = answer_to(verdict, &ready.reply, ready.body.as_ref());
+        let answer = answer.map_or_else(|problem| problem_answer(&problem), identity);
+        Some((ready.label, answer))
+    }
+}
+
+/// Returns the endpoint of a path in a table, with the parameters in the path.
+pub fn find<S>(endpoints: &'static [&'static [Endpoint<S>]], prefix: &str, path: &str) -> Found<S> {
+    let find = |path: &str| {
+        let all = endpoints.iter().copied().flatten();
+        all.into_iter()
+            .find_map(|endpoint| Some((endpoint, endpoint.params(path)?)))
+    };
+    let below = path.strip_prefix(prefix).filter(|_| !prefix.is_empty());
+    // With the prefix first, because the prefix may look like a route by itself.
+    below.and_then(find).or_else(|| find(path))
+}
+
+/// Listener's view of a pipeline: its endpoints under the access rules of the listener.
+#[derive(Debug)]
+pub struct Gated<S: 'static> {
+    /// Pipeline that answers.
+    pub pipeline: Arc<Pipeline<S>>,
+    /// Rules of the listener, which may be replaced while it listens.
+    pub rules: Arc<Rules>,
+}
+
+impl<S> Clone for Gated<S> {
+    fn clone(&self) -> Self {
+        Self {
+            pipeline: Arc::clone(&self.pipeline),
+            rules: Arc::clone(&self.rules),
+        }
+    }
+}
+
+impl<S: Send + Sync> super::Answers for Gated<S> {
+    async fn answer(&self, request: Request<Incoming>, stopping: &watch::Receiver<bool>) -> Answer {
+        let rules = self.rules.now();
+        self.pipeline.answer(request, &rules, stopping).await
+    }
+
+    fn connections(&self) -> prometheus_client::metrics::gauge::Gauge {
+        self.pipeline.metrics.connections.clone()
+    }
+
+    fn failed(&self) -> Answer {
+        self.pipeline.failed()
+    }
+}
+
+/// Returns the bytes of a resource; off the thread, unless they are in memory.
+async fn content_of(
+    resource: &Resource,
+    coding: crate::resource::Coding,
+) -> Result<Content, Problem> {
+    if let Some(content) = resource.source().at_once(coding) {
+        return Ok(content);
+    }
+    let source = Arc::clone(resource.source());
+    off_thread(move || source.read(coding)).await
+}
+
+/// Returns the 404 of a path without an endpoint, which explains an illegal name of a feed.
+pub fn nothing_at(path: &str) -> Problem {
+    let feed = path
+        .split("/feeds/")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next());
+    match feed.filter(|feed| FeedName::parse(feed).is_none()) {
+        Some(feed) => Problem::not_found(format!(
+            "there is nothing at {path}: {feed:?} is no name of a feed, which begins with a lower-case letter or a \
+             digit and has letters, digits, '.', '_' and '-', {FEED_NAME_BYTES_MAX} at most"
+        )),
+        None => Problem::not_found(format!("there is nothing at {path}")),
+    }
+}
+
+/// Runs work that may read from the disk on a thread where it holds up no connection.
+///
+/// # Errors
+///
+/// A problem with status 500 or 503 if the disk or the log cannot be read.
+pub async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ViewError> + Send + 'static,
+) -> Result<T, Problem> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(unreadable)) => {
+            let error: &(dyn std::error::Error + 'static) = &unreadable;
+            error!(error, "a document cannot be read");
+            Err(match unreadable {
+                // After a failed write, sled may have left a tree that it repairs only when it is opened again.
+                ViewError::Log(LogError::Storage(_)) => {
+                    Problem::unavailable("the log cannot be read until the server is restarted")
+                }
+                _ => Problem::internal(),
+            })
+        }
+        Err(error) => {
+            error!(%error, "reading a document failed");
+            Err(Problem::internal())
+        }
+    }
+}

@@ -1,0 +1,303 @@
+use std::{
+    io::{BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    ops::Range,
+    path::Path,
+};
+
+use simplefeed_core::{
+    commit::Commit,
+    entry::Entry,
+    feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
+    history::ChainHash,
+    plan::{FeedHead, Known, Opening},
+    settings::Settings,
+};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::{
+    config::ServeArgs,
+    log::{
+        Commits, Ids, LogError, LogHead, Room, Series,
+        announcements::Announcements,
+        memory::{MemoryLog, MemoryStore},
+        store::StoreError,
+    },
+    upkeep::verify::verify,
+};
+
+/// A server that runs until it is dropped.
+struct Running {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    ended: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Running {
+    fn start(folder: &Path, store: impl Store + 'static) -> Self {
+        let args = ServeArgs {
+            data: Some(folder.into()),
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            ..ServeArgs::default()
+        };
+        let config = Config::new(args).unwrap();
+        let listening = Listening::bind(&config).unwrap();
+        let server = Server::start(&config, listening, store).unwrap();
+        let address = server.listening().address();
+        let (stop, stopped) = oneshot::channel();
+        let ended = std::thread::spawn(move || {
+            server.run(async {
+                let _asked = stopped.await;
+            })
+        });
+        Self {
+            address,
+            stop: Some(stop),
+            ended: Some(ended),
+        }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> BufReader<TcpStream> {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: \
+             application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        BufReader::new(stream)
+    }
+
+    /// Returns the status of an answer, and all of the answer.
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut answer = String::new();
+        self.send(method, path, body)
+            .read_to_string(&mut answer)
+            .unwrap();
+        let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.unwrap(), answer)
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let (status, answer) = self.ask("GET", path, "");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        (status, body.into())
+    }
+
+    fn publish(&self, feed: &str, number: u32) {
+        let event = format!("{{\"id\":\"urn:e:{number}\",\"title\":\"event {number}\"}}");
+        let (status, answer) = self.ask("POST", &format!("/feeds/{feed}"), &event);
+        assert_eq!(status, 201, "{answer}");
+    }
+
+    /// Waits until an answer satisfies `is_right`.
+    fn wait_for(&self, path: &str, is_right: impl Fn(&str) -> bool) -> String {
+        for _ in 0..1_000 {
+            let (_, answer) = self.ask("GET", path, "");
+            if is_right(&answer) {
+                return answer;
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        panic!("{path} does not become right");
+    }
+
+    fn stop(mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.ended.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+fn views_of(folder: &TempDir) -> Views {
+    Views::of_upkeep(&Folders::new(folder.path(), None))
+}
+
+/// Goal: a server needs no more of a log than its contract.
+/// Method: the real server over a log in memory, from publishing to frozen files.
+#[test]
+fn a_server_runs_over_a_log_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = MemoryStore::default();
+    let server = Running::start(folder.path(), store.clone());
+    let settings = "{\"document_entries\":2}";
+    assert_eq!(server.ask("PUT", "/feeds/a", settings).0, 201);
+    for number in 0..5 {
+        server.publish("a", number);
+        let (_, recent) = server.get("/feeds/a/recent.atom");
+        assert!(recent.contains(&format!("urn:e:{number}<")), "{recent}");
+    }
+    for (document, number) in [(1, 0), (2, 3)] {
+        let path = format!("/feeds/a/{document}.atom");
+        let frozen = server.wait_for(&path, |answer| answer.contains("immutable"));
+        assert!(frozen.contains(&format!("urn:e:{number}<")), "{frozen}");
+    }
+    let (_, index) = server.get("/feeds/a/index.json");
+    assert!(index.contains("\"2.atom\""), "{index}");
+    assert!(server.get("/feeds").1.contains("\"entries\":5"));
+    assert_eq!(server.get("/readyz").0, 200);
+    server.wait_for("/sup.json", |answer| answer.contains("\"updates\":[["));
+    server.stop();
+    let views = views_of(&folder);
+    let report = verify(&*store.0, &views).unwrap();
+    assert_eq!(report.findings.faults, [""; 0]);
+    assert_eq!((report.entries, report.findings.documents), (5, 2));
+}
+
+/// Log that another server writes: what the writer appends is announced here, too.
+struct Followed {
+    log: Arc<MemoryLog>,
+    announcements: Arc<Announcements>,
+}
+
+impl Followed {
+    fn new(log: &Arc<MemoryLog>) -> Self {
+        let announcements = Arc::new(Announcements::default());
+        let ours = Arc::clone(&announcements);
+        log.announcements()
+            .listen(move |commit| ours.announce(commit));
+        Self {
+            log: Arc::clone(log),
+            announcements,
+        }
+    }
+}
+
+impl Commits for Followed {
+    fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
+        Err(LogError::Stopped)
+    }
+
+    fn announcements(&self) -> &Announcements {
+        &self.announcements
+    }
+
+    fn head(&self) -> LogHead {
+        self.log.head()
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        self.log.commits(from, max)
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        self.log.chain(number)
+    }
+}
+
+impl Series for Followed {
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        self.log.entries(feed, range)
+    }
+
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        self.log.feed(feed)
+    }
+
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        self.log.named(name)
+    }
+
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        self.log.settings(feed, revision)
+    }
+
+    fn opening(&self, feed: FeedKey, number: DocumentNumber) -> Result<Option<Opening>, LogError> {
+        self.log.opening(feed, number)
+    }
+
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
+        self.log.feeds(after, max)
+    }
+}
+
+impl Ids for Followed {
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        self.log.find(feed, id)
+    }
+}
+
+impl Room for Followed {}
+
+struct FollowedStore(Arc<Followed>);
+
+impl Store for FollowedStore {
+    fn log(&self) -> Arc<dyn EntryLog> {
+        Arc::<Followed>::clone(&self.0)
+    }
+
+    fn watermark(&self) -> std::io::Result<Watermark> {
+        Ok(Watermark::in_memory())
+    }
+
+    fn is_restored(&self) -> bool {
+        false
+    }
+
+    fn epoch_has_begun(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn control_socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn end_reading(&self) {}
+
+    fn close(self: Box<Self>) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+}
+
+/// Goal: what a server answers follows from commits, whoever has appended them.
+#[test]
+fn a_server_follows_a_log_that_another_one_writes() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let store = MemoryStore::default();
+    let followed = FollowedStore(Arc::new(Followed::new(&store.0)));
+    let writer = Running::start(folders[0].path(), store.clone());
+    let follower = Running::start(folders[1].path(), followed);
+    assert_eq!(follower.get("/feeds/a/recent.atom").0, 404);
+    let settings = "{\"document_entries\":3}";
+    assert_eq!(writer.ask("PUT", "/feeds/a", settings).0, 201);
+    for number in 0..20 {
+        writer.publish("a", number);
+        // Kept ready since the last round, and outdated by the commit.
+        let (status, recent) = follower.get("/feeds/a/recent.atom");
+        assert_eq!(status, 200);
+        let newest = format!("urn:e:{number}<");
+        assert!(recent.contains(&newest), "{number}: {recent}");
+        let catalogue = follower.get("/feeds").1;
+        let count = format!("\"entries\":{}", number + 1);
+        assert!(catalogue.contains(&count), "{catalogue}");
+    }
+    // Both freeze the same bytes, each in its own folder.
+    for document in 1..=6 {
+        let path = format!("/feeds/a/{document}.atom");
+        let frozen = [&writer, &follower].map(|server| {
+            server.wait_for(&path, |answer| answer.contains("immutable"));
+            server.get(&path).1
+        });
+        // The URLs of the follower are those of the writer, because settings are commits.
+        assert_eq!(frozen[0], frozen[1]);
+    }
+    let (status, refused) = follower.ask("POST", "/feeds/a", "{\"title\":\"t\"}");
+    assert_eq!(status, 503, "{refused}");
+    follower.stop();
+    // The end of one server is not the end of the other.
+    writer.publish("a", 20);
+    writer.wait_for("/feeds/a/7.atom", |answer| {
+        answer.contains("immutable") || answer.contains("urn:e:20<")
+    });
+    writer.stop();
+    for folder in &folders {
+        let report = verify(&*store.0, &views_of(folder)).unwrap();
+        assert_eq!(report.findings.faults, [""; 0]);
+    }
+}

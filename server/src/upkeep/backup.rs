@@ -1,0 +1,186 @@
+//! Copies a log into a folder of its own, also while it grows.
+//!
+//! Shell: reads a log and its views, writes a folder. The copy has the same commits, hence the same
+//! chain, up to the end there was at the beginning; its archived documents are the same bytes. It takes its
+//! name only when it is whole and durable. The first server of the copy begins an epoch.
+
+use std::{
+    fs, io,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use simplefeed_core::feed::CommitNumber;
+use tempfile::TempDir;
+
+use crate::{
+    log::{
+        Commits as _, EntryLog, LogError,
+        barrier::{Barrier, sync_folder, sync_tree},
+        folder::{OpenError, keep_to_ourselves, mark_restored},
+        opening::open_with,
+    },
+    views::{Views, error::ViewError, folders::Folders},
+};
+
+/// Reason why a backup failed. Its unfinished folder is removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The target exists and is not an empty folder.
+    #[error("{to} is there already; a backup needs a folder of its own")]
+    Exists {
+        /// Where the backup was to go.
+        to: PathBuf,
+    },
+    /// A file system begins there, so nothing can take its place.
+    #[error("{to} is a mount point; name a new folder in it")]
+    Mounted {
+        /// Where the backup was to go.
+        to: PathBuf,
+    },
+    /// The log cannot be read.
+    #[error("the log cannot be read")]
+    Read(#[source] LogError),
+    /// The copy cannot be written.
+    #[error("the backup cannot be written")]
+    Write(#[source] LogError),
+    /// The copy cannot be opened or closed.
+    #[error("the backup cannot be written")]
+    Open(#[from] OpenError),
+    /// A document can be neither copied nor made again.
+    #[error("the archive cannot be copied")]
+    Archive(#[from] ViewError),
+    /// The operating system refused.
+    #[error("cannot write {path}")]
+    Io {
+        /// File or folder that cannot be written.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// A commit is missing, or its copy has another chain hash.
+    #[error("commit {commit} came out different; run `simplefeed-server verify`")]
+    Different {
+        /// The first such commit.
+        commit: CommitNumber,
+    },
+}
+
+/// Contents of a finished backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Commits in the copied log.
+    pub commits: u64,
+    /// Feeds in the copied log.
+    pub feeds: u64,
+    /// Archived documents, copied or made again.
+    pub documents: u64,
+}
+
+/// A barrier that syncs nothing: a copy that is not whole yet is of no use to anybody, and a whole one is
+/// synced at once.
+pub(crate) struct Unhurried;
+
+impl Barrier for Unhurried {
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Copies everything committed when it begins to `to`, which must not exist or be an empty folder.
+///
+/// # Errors
+///
+/// See [`BackupError`].
+pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<Report, BackupError> {
+    make_folder(to, |folder| {
+        let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
+        copy_commits(log, &opened.log)?;
+        let folders = Folders::new(folder, None);
+        let mut documents = 0;
+        for (view, _) in views.iter() {
+            documents += view.copy(&opened.log, &folders)?;
+        }
+        let report = Report {
+            commits: opened.log.head().number.0,
+            feeds: opened.log.head().feeds,
+            documents,
+        };
+        opened.close()?;
+        Ok(report)
+    })
+}
+
+/// Makes a folder that a log is restored from: under another name until it is whole and durable.
+///
+/// # Errors
+///
+/// Returns the error of `fill` or of the file system; the folder is not there then.
+pub(crate) fn make_folder<T, E: From<BackupError>>(
+    to: &Path,
+    fill: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    // An empty folder is replaced in the end.
+    let is_free = fs::read_dir(to).map_or(!to.exists(), |mut items| items.next().is_none());
+    if !is_free {
+        return Err(BackupError::Exists { to: to.into() }.into());
+    }
+    let partial = folder_beside(to)?;
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| E::from(BackupError::Io { path, source })
+    };
+    // First, so that no copy can be served without a new epoch.
+    mark_restored(partial.path()).map_err(failed(partial.path()))?;
+    let made = fill(partial.path())?;
+    keep_to_ourselves(partial.path()).map_err(failed(partial.path()))?;
+    // Before the rename: a folder with the final name is whole, also after a power cut.
+    sync_tree(partial.path()).map_err(failed(partial.path()))?;
+    fs::rename(partial.path(), to)
+        .and_then(|()| sync_folder(parent_of(to)))
+        .map_err(failed(to))?;
+    // The folder has moved, so there is nothing left to remove on drop.
+    let _moved = partial.keep();
+    Ok(made)
+}
+
+/// Makes a folder for unfinished work, on the file system where `to` will be.
+pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
+    let parent = parent_of(to);
+    let device = |path: &Path| fs::metadata(path).map(|folder| folder.dev()).ok();
+    // A rename cannot replace a mount point, so this is refused before the work.
+    if device(to).is_some_and(|own| Some(own) != device(parent)) {
+        return Err(BackupError::Mounted { to: to.into() });
+    }
+    tempfile::Builder::new()
+        .prefix(".partial-")
+        // As any folder that is made: a web server may have to look into it.
+        .permissions(fs::Permissions::from_mode(0o777))
+        .tempdir_in(parent)
+        .map_err(|source| BackupError::Io {
+            path: parent.into(),
+            source,
+        })
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupError> {
+    let end = log.head().number;
+    for number in (1..=end.0).map(CommitNumber) {
+        // One at a time: a commit may be as large as a request.
+        let commit = log.commits(number, 1).map_err(BackupError::Read)?.pop();
+        let commit = commit.ok_or(BackupError::Different { commit: number })?;
+        let chain = copy.append(&commit).map_err(BackupError::Write)?;
+        if log.chain(number).map_err(BackupError::Read)? != Some(chain) {
+            return Err(BackupError::Different { commit: number });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Writes the tree of documents as static files.
+//!
+//! Shell over the log and the views. Some of the files will be other files in the next export, so an nginx include
+//! names those that are final; nothing else may be called immutable.
+
+use std::{fmt::Write as _, path::Path, sync::Arc};
+
+use crate::{
+    log::Series,
+    views::{
+        Views,
+        tree::{ExportError, Tree},
+    },
+};
+
+/// The name of the nginx include.
+pub const INCLUDE: &str = "simplefeed-lifetimes.conf";
+
+/// Writes what all views have for static web servers below `to`, with `entries` also every entry on its own. Returns the
+/// number of files.
+///
+/// # Errors
+///
+/// See [`ExportError`].
+pub fn export(
+    log: &Arc<dyn Series>,
+    views: &Views,
+    to: &Path,
+    entries: bool,
+) -> Result<u64, ExportError> {
+    let mut tree = Tree::new(to, entries);
+    for (view, _) in views.iter() {
+        view.export(log, &mut tree)?;
+    }
+    // The include comes last: it names only files that are in their place.
+    let include = include(tree.frozen());
+    tree.write(INCLUDE, include.as_bytes())?;
+    Ok(tree.files())
+}
+
+/// Returns an nginx include, for the `http` block, that sets `$simplefeed_cache_control`.
+///
+/// The include names the final files; all others may change, now or with the next export.
+fn include(frozen: &[String]) -> String {
+    let mut text = String::from(
+        "# Lifetimes of the exported files. Include this in the http block, reload nginx after each\n\
+         # export, and put into the location:\n\
+         #   gzip_static on;\n\
+         #   types { application/atom+xml atom; application/json json; }\n\
+         #   add_header Cache-Control $simplefeed_cache_control;\n\
+         # Served below a path, or with very many documents: adapt the names, and raise\n\
+         # map_hash_max_size and map_hash_bucket_size.\n\
+         map $uri $simplefeed_cache_control {\n    \
+         default \"public, max-age=1, stale-if-error=86400\";\n",
+    );
+    for path in frozen {
+        writeln!(
+            text,
+            "    \"/{path}\" \"public, max-age=31536000, immutable\";"
+        )
+        .expect("writing to memory does not fail");
+    }
+    text.push_str("}\n");
+    text
+}

@@ -1,0 +1,21 @@
+//! Makes the files of all views again from the log.
+//!
+//! Shell over the log and the views. Each file comes out as it was, byte for byte, unless it had been damaged.
+
+use crate::{
+    log::EntryLog,
+    views::{Views, error::ViewError, reports::Rebuilt},
+};
+
+/// Makes all files of every view again.
+///
+/// # Errors
+///
+/// Returns why a record cannot be read, or a file not be written.
+pub fn rebuild(log: &dyn EntryLog, views: &Views) -> Result<Rebuilt, ViewError> {
+    let mut rebuilt = Rebuilt::default();
+    for (view, _) in views.iter() {
+        view.rebuild(log, &mut rebuilt)?;
+    }
+    Ok(rebuilt)
+}

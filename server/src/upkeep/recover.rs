@@ -1,0 +1,330 @@
+//! Makes a new log from the remains of a damaged one.
+//!
+//! Shell: reads a data folder, which it leaves as it is, and writes another one. Archived documents come
+//! from their files and sidecars, everything else from the records that sled still returns; `found`
+//! collects the remains of each feed, `timeline` commits them again in their original order. Positions, ids
+//! and instants stay, so archived documents come out the same, byte for byte, and repeats are still
+//! duplicates. The report names everything that is missing. The first server of the new log begins an
+//! epoch.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use simplefeed_core::{
+    digest::Digest,
+    feed::{CommitNumber, DocumentName, FeedKey, FeedName, Position},
+};
+
+use crate::{
+    log::{
+        Commits as _, LogError,
+        folder::OpenError,
+        opening::{self, open_with, quietly},
+        sled_log::SledLog,
+        witness,
+    },
+    upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder},
+    views::{
+        documents::{archive::Archive, frozen::Frozen},
+        error::ViewError,
+        folders::Folders,
+    },
+};
+
+mod found;
+mod timeline;
+
+use found::{FoundDocument, FoundFeed};
+
+/// Why nothing was recovered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// The old folder cannot be read, or the new log not be written.
+    #[error("nothing was recovered")]
+    Open(#[from] OpenError),
+    /// The new folder cannot be made.
+    #[error("nothing was recovered")]
+    Folder(#[from] BackupError),
+    /// The new log cannot be written.
+    #[error("the new log cannot be written")]
+    Log(#[from] LogError),
+    /// The new archive cannot be written.
+    #[error("the new archive cannot be written")]
+    Archive(#[from] ViewError),
+    /// There is nothing to recover from.
+    #[error(
+        "nothing is left in {folder} that a log could be made of; `simplefeed import` may publish \
+         documents that are left"
+    )]
+    Nothing {
+        /// Data folder in which no feed could be found.
+        folder: PathBuf,
+    },
+}
+
+/// Contents of the new log, and everything that it lacks.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Feeds in the new log.
+    pub feeds: u64,
+    /// Entries of these feeds that were recovered.
+    pub entries: u64,
+    /// Archived documents, the same as before, byte for byte.
+    pub documents: u64,
+    /// Missing or different things, one sentence each.
+    pub missing: Vec<String>,
+}
+
+/// Recovers the log in `data`, whose archived documents are below `www` if given, into `to`, which must
+/// not exist or be an empty folder.
+///
+/// # Errors
+///
+/// See [`RecoverError`].
+pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, RecoverError> {
+    let nothing = || RecoverError::Nothing {
+        folder: data.into(),
+    };
+    if !data.is_dir() {
+        return Err(nothing());
+    }
+    // Beside the new folder, because the old one stays as it is. The new log needs room there anyway.
+    let scratch = folder_beside(to)?;
+    let copy = scratch.path().join("reading");
+    let archive = Archive::new(&Folders::new(data, www));
+    let old = opening::salvage(data, &copy)?;
+    let mut missing: Vec<String> = vec![];
+    let lost_commits = lost_commits(data, old.as_ref());
+    let told_all = lost_commits.is_none() && old.is_some();
+    missing.extend(lost_commits);
+    let mut feeds = find(old.as_ref(), &archive, &mut missing);
+    if feeds.is_empty() {
+        return Err(nothing());
+    }
+    // After all feeds are found: a guess must not collide with an entry of any of them.
+    found::free_guesses(&mut feeds);
+    // Each round distrusts at least one more document, so the loop ends.
+    let mut report = loop {
+        let made = make_folder(to, |folder| {
+            let (report, different) = make(&feeds, old.as_ref(), &archive, folder)?;
+            if different.is_empty() {
+                return Ok(report);
+            }
+            Err(Discarded::Different(different))
+        });
+        match made {
+            Ok(report) => break report,
+            // A document that came out different must not be shown under a name that others know.
+            Err(Discarded::Different(different)) => distrust(&mut feeds, &different),
+            Err(Discarded::Failed(error)) => return Err(error),
+        }
+    };
+    for feed in &feeds {
+        feed.tell_missing(told_all, &mut missing);
+    }
+    report.missing.splice(0..0, missing);
+    opening::discard(old, &copy)?;
+    Ok(report)
+}
+
+/// Makes the new log and its archive. Returns the report, and the documents that came out different.
+fn make(
+    feeds: &[FoundFeed],
+    old: Option<&SledLog>,
+    archive: &Archive,
+    folder: &Path,
+) -> Result<(Report, Different), RecoverError> {
+    // No sync per commit: `make_folder` syncs the finished folder as a whole.
+    let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
+    timeline::replay(feeds, old, archive, &opened.log)?;
+    let mut report = Report {
+        feeds: opened.log.head().feeds,
+        ..Report::default()
+    };
+    let mut different = Different::new();
+    for feed in feeds {
+        for document in compare(feed, &opened.log)? {
+            different.insert((feed.name.clone(), document));
+        }
+    }
+    // With a difference the folder is thrown away, so its archive would be made in vain.
+    if different.is_empty() {
+        let made = Archive::new(&Folders::new(folder, None));
+        for feed in feeds {
+            archive_again(feed, &opened.log, archive, &made, &mut report)?;
+        }
+        made.save_cursor(opened.log.head().number)?;
+    }
+    opened.close()?;
+    Ok((report, different))
+}
+
+/// Returns the documents of a feed whose bytes or links came out different.
+fn compare(feed: &FoundFeed, log: &SledLog) -> Result<Vec<DocumentName>, RecoverError> {
+    let mut different = vec![];
+    let trusted = |document: &&FoundDocument| !document.distrusted;
+    for (index, document) in feed
+        .documents
+        .iter()
+        .enumerate()
+        .filter(|(_, found)| trusted(found))
+    {
+        let number = document.name.number;
+        let frozen = Frozen::render(log, feed.key, number)?;
+        // The open document has no frozen form, nor has one that lacks entries.
+        let Some(frozen) = frozen else { continue };
+        let next = feed.documents.get(index + 1);
+        let leads = next.is_none_or(|next| frozen.successor.linked == next.linked);
+        let own = (frozen.opening.name, frozen.opening.linked) == (document.name, document.linked);
+        let digest = Digest::of(&frozen.bytes);
+        let same = document.expected.is_none_or(|expected| expected == digest);
+        if !(leads && own && same) {
+            different.push(document.name);
+        }
+    }
+    Ok(different)
+}
+
+/// Documents that came out different, by feed.
+type Different = BTreeSet<(FeedName, DocumentName)>;
+
+/// Why a folder that was made is not kept.
+enum Discarded {
+    /// It is made again without these documents.
+    Different(Different),
+    /// It could not be finished.
+    Failed(RecoverError),
+}
+
+impl From<RecoverError> for Discarded {
+    fn from(error: RecoverError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<BackupError> for Discarded {
+    fn from(error: BackupError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+fn distrust(feeds: &mut [FoundFeed], different: &Different) {
+    for feed in feeds {
+        for document in &mut feed.documents {
+            document.distrusted |= different.contains(&(feed.name.clone(), document.name));
+        }
+    }
+}
+
+/// Returns a sentence if the log ends before the commit that the witness names.
+fn lost_commits(data: &Path, old: Option<&SledLog>) -> Option<String> {
+    let had = witness::read(&data.join("witness"))?.commit;
+    let has = old.map_or(CommitNumber(0), |old| old.head().number);
+    (has < had)
+        .then(|| format!("the log ended with commit {had}, and can be read up to commit {has}"))
+}
+
+/// Collects the remains of every feed.
+fn find(old: Option<&SledLog>, archive: &Archive, missing: &mut Vec<String>) -> Vec<FoundFeed> {
+    let names = archive.feeds().into_iter().map(|name| (name, None));
+    let mut names: BTreeMap<FeedName, Option<FeedKey>> = names.collect();
+    if let Some(old) = old {
+        let told = quietly(|| old.salvage_names()).unwrap_or_default();
+        // The log has the key of a feed, which the name of a folder does not give.
+        names.extend(told.into_iter().map(|(name, key)| (name, Some(key))));
+        let found = u64::try_from(names.len()).unwrap_or(u64::MAX);
+        let lost = old.head().feeds.saturating_sub(found);
+        if lost > 0 {
+            missing.push(format!("{lost} feeds are missing, with their names"));
+        }
+    }
+    let mut feeds = vec![];
+    for (name, key) in names {
+        match FoundFeed::find(&name, key, old, archive) {
+            Some(feed) => feeds.push(feed),
+            None => missing.push(format!(
+                "feed {name}: none of its settings is left; `simplefeed import` may publish its documents again"
+            )),
+        }
+    }
+    feeds
+}
+
+/// Writes a feed's archive, with the twins of the old one.
+fn archive_again(
+    feed: &FoundFeed,
+    log: &SledLog,
+    old: &Archive,
+    new: &Archive,
+    report: &mut Report,
+) -> Result<(), RecoverError> {
+    report.entries += feed.entries();
+    for document in &feed.documents {
+        let number = document.name.number;
+        let made = new.make(log, feed.key, &feed.name, number, Some(old))?;
+        report.documents += u64::from(made.is_some());
+    }
+    // Closed blocks are immutable as well, so caches may keep the old ones.
+    for block in old.blocks(&feed.name) {
+        if old.block(&feed.name, &block) != new.block(&feed.name, &block) {
+            let name = &feed.name;
+            report.missing.push(format!(
+                "feed {name}: {block} came out different; caches may keep what it was"
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl FoundFeed {
+    fn entries(&self) -> u64 {
+        let entries = self.documents.iter().map(|document| document.entries.len());
+        u64::try_from(entries.sum::<usize>()).unwrap_or(u64::MAX)
+    }
+
+    /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
+    fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
+        let name = &self.name;
+        for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
+            let holes = document.holes(next.first);
+            let document_name = document.name;
+            if document.unsent {
+                missing.push(format!(
+                    "feed {name}: what was sent for the entries of {document_name} is missing; repeats of \
+                     them may be conflicts"
+                ));
+            }
+            if document.distrusted && holes.is_empty() {
+                missing.push(format!(
+                    "feed {name}: {document_name} is missing, since nothing tells what it was exactly; its \
+                     entries are there"
+                ));
+            }
+            for Range { start, end } in holes {
+                missing.push(format!(
+                    "feed {name}: positions {start} to {} are missing, of {document_name}",
+                    end.0 - 1
+                ));
+            }
+        }
+        let end = self
+            .documents
+            .last()
+            .map_or(Position(0), FoundDocument::end);
+        // The head of a log that ends too early may be an old one.
+        match self.told_end.filter(|_| told_all) {
+            Some(told) if told > end => missing.push(format!(
+                "feed {name}: positions {end} to {} are missing, of the open document",
+                told.0 - 1
+            )),
+            Some(_) => {}
+            None => missing.push(format!(
+                "feed {name}: what was at position {end} and later is missing, if there was anything"
+            )),
+        }
+    }
+}

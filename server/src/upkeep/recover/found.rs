@@ -1,0 +1,672 @@
+//! The remains of a feed: its documents, and the source of each of their entries.
+//!
+//! Shell over the old archive and the records that sled still returns. An archived document with proven
+//! bytes comes before the log's records of it, because consumers have seen it.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::Range,
+};
+
+use bytes::Bytes;
+use simplefeed_core::{
+    digest::Digest,
+    feed::{
+        CommitNumber, DocumentName, DocumentNumber, Epoch, FeedKey, FeedName, Position, Revision,
+    },
+    header::{Form, header},
+    history::HistoryHash,
+    instant::Instant,
+    plan::{FeedHead, Opening},
+    reader::Document,
+    settings::Settings,
+};
+use url::Url;
+
+use crate::{
+    log::{opening::quietly, sled_log::SledLog},
+    views::documents::{
+        archive::{Archive, Salvaged},
+        manifest::Archived as Record,
+        sidecar::Sidecar,
+    },
+};
+
+/// The remains of a feed, from all sources.
+#[derive(Debug)]
+pub(super) struct FoundFeed {
+    pub(super) name: FeedName,
+    pub(super) key: FeedKey,
+    /// Settings that can be read, by revision; at least one.
+    pub(super) settings: BTreeMap<Revision, Settings>,
+    /// All documents from the first to the open one, including those of which nothing is left.
+    pub(super) documents: Vec<FoundDocument>,
+    /// Position of the next entry according to the log's head; `None` if the head cannot be read.
+    pub(super) told_end: Option<Position>,
+}
+
+/// The remains of a document.
+#[derive(Clone, Debug)]
+pub(super) struct FoundDocument {
+    pub(super) name: DocumentName,
+    pub(super) linked: DocumentName,
+    pub(super) first: Position,
+    /// History hash before its first entry, if its own bytes or the log have it.
+    pub(super) before: Option<HistoryHash>,
+    pub(super) revision: Revision,
+    pub(super) opened: Instant,
+    /// Entries that are left, oldest first.
+    pub(super) entries: Vec<FoundEntry>,
+    pub(super) source: Source,
+    /// Digest of its bytes, from its sidecar, its record or the bytes themselves.
+    pub(super) expected: Option<Digest>,
+    /// Whether the document is never shown again, because its bytes came out different or are unknown.
+    pub(super) distrusted: bool,
+    /// Whether the digests of the sent forms are lost, so that repeats of its entries may be conflicts.
+    pub(super) unsent: bool,
+}
+
+/// Where the entries of a document are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// In its file or its compressed twin.
+    Archive,
+    /// In the log, as far as the log has them.
+    Log,
+}
+
+/// Facts about an entry besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FoundEntry {
+    pub(super) at: Position,
+    pub(super) instant: Instant,
+    /// Commit that appended it; 0 if unknown.
+    pub(super) commit: CommitNumber,
+    /// The document that it was appended to.
+    pub(super) document: DocumentName,
+    /// Whether the instant is a guess.
+    pub(super) guessed: bool,
+}
+
+impl FoundDocument {
+    /// Returns the position after its last entry that is left.
+    pub(super) fn end(&self) -> Position {
+        self.entries
+            .last()
+            .map_or(self.first, |entry| entry.at.next())
+    }
+
+    /// Returns whether the document is incomplete or distrusted, if the next document begins at `next`. One
+    /// without entries was lost as a whole, and its first position may be unknown.
+    pub(super) fn lacks_entries(&self, next: Position) -> bool {
+        self.distrusted || self.entries.is_empty() || !self.holes(next).is_empty()
+    }
+
+    /// Returns the positions that are missing, if the next document begins at `next`.
+    pub(super) fn holes(&self, next: Position) -> Vec<Range<Position>> {
+        let mut holes = vec![];
+        let mut expected = self.first;
+        let ends = self.entries.iter().map(|entry| entry.at).chain([next]);
+        for at in ends {
+            if at > expected {
+                holes.push(expected..at);
+            }
+            expected = at.next();
+        }
+        holes
+    }
+}
+
+/// The file and the sidecar of a document, as far as they are left.
+struct Archived {
+    name: DocumentName,
+    bytes: Option<Bytes>,
+    /// Whether a sidecar, a record or an identical twin proves the bytes.
+    proven: bool,
+    document: Option<Document>,
+    sidecar: Option<Sidecar<'static>>,
+    record: Option<Record>,
+}
+
+/// All sources for one feed.
+struct Sources {
+    archived: BTreeMap<DocumentNumber, Archived>,
+    openings: BTreeMap<DocumentNumber, Opening>,
+    settings: BTreeMap<Revision, Settings>,
+    /// Entries that the log still has, by position.
+    entries: Vec<FoundEntry>,
+    head: Option<FeedHead>,
+}
+
+impl FoundFeed {
+    /// Puts a feed together; `None` if none of its settings is left.
+    pub(super) fn find(
+        name: &FeedName,
+        key: Option<FeedKey>,
+        old: Option<&SledLog>,
+        archive: &Archive,
+    ) -> Option<Self> {
+        let mut sources = Sources {
+            archived: archived(name, archive),
+            openings: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            entries: vec![],
+            head: None,
+        };
+        for sidecar in sources
+            .archived
+            .values()
+            .filter_map(|file| file.sidecar.as_ref())
+        {
+            let revision = Revision(sidecar.revision);
+            sources
+                .settings
+                .insert(revision, sidecar.settings.clone().into_owned());
+        }
+        // A sidecar knows the feed's key even if the log is gone.
+        let told = sources.settings.values().next();
+        let key = told.map(|settings| settings.id.key()).or(key)?;
+        if let Some(old) = old {
+            sources.ask(old, key);
+        }
+        // Without settings, no header can be made.
+        sources.settings.first_key_value()?;
+        sources.read_documents();
+        let told_end = sources.head.as_ref().map(|head| head.next);
+        let documents = sources.documents();
+        Some(Self {
+            name: name.clone(),
+            key,
+            settings: sources.settings,
+            documents,
+            told_end,
+        })
+    }
+}
+
+fn archived(name: &FeedName, archive: &Archive) -> BTreeMap<DocumentNumber, Archived> {
+    let mut archived: BTreeMap<DocumentNumber, Archived> = BTreeMap::new();
+    // Of two documents with one number, the one of the later epoch counts, unless none of its bytes is
+    // left.
+    for document in archive.documents(name) {
+        let Salvaged {
+            bytes,
+            proven,
+            sidecar,
+            record,
+        } = archive.salvage(name, document);
+        if bytes.is_some() || !archived.contains_key(&document.number) {
+            let file = Archived {
+                name: document,
+                bytes,
+                proven,
+                document: None,
+                sidecar,
+                record,
+            };
+            archived.insert(document.number, file);
+        }
+    }
+    archived
+}
+
+impl Sources {
+    /// Reads the old log's records of a feed. sled may panic over damaged ones.
+    fn ask(&mut self, old: &SledLog, key: FeedKey) {
+        // A sidecar's settings stay, because its header was made of them.
+        for (revision, settings) in quietly(|| old.salvage_settings(key)).unwrap_or_default() {
+            self.settings.entry(revision).or_insert(settings);
+        }
+        let openings = quietly(|| old.salvage_openings(key));
+        self.openings.extend(openings.unwrap_or_default());
+        self.head = quietly(|| old.salvage_head(key)).flatten();
+        // The entries read before a panic stay.
+        let _panicked = quietly(|| {
+            old.salvage_entries(key, |entry| {
+                self.entries.push(FoundEntry {
+                    at: entry.at,
+                    instant: entry.instant,
+                    commit: entry.commit,
+                    document: entry.document,
+                    guessed: false,
+                });
+            });
+        });
+    }
+
+    /// Reads the archived documents. Their URLs, which resolve their links, follow from the feed's
+    /// settings. An unproven document counts only if its entries lead to the history hash before the next
+    /// document.
+    fn read_documents(&mut self) {
+        let Some((_, settings)) = self.settings.last_key_value() else {
+            return;
+        };
+        for file in self.archived.values_mut() {
+            let url = Url::parse(&settings.document_url(file.name)).ok();
+            let bytes = file.bytes.clone();
+            let document = bytes
+                .zip(url)
+                .and_then(|(bytes, url)| Document::read(bytes, &url).ok());
+            // Without `history` a document has no positions and cannot be placed.
+            file.document = document.filter(|document| document.history.is_some());
+        }
+        let mut before: BTreeMap<DocumentNumber, HistoryHash> = self
+            .openings
+            .iter()
+            .map(|(number, opening)| (*number, opening.before))
+            .collect();
+        let proven = self.archived.iter().filter(|(_, file)| file.proven);
+        let told =
+            proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
+        // A proven document comes before the log's opening of it.
+        before.extend(told.map(|(number, (_, before))| (*number, before)));
+        for (number, file) in &mut self.archived {
+            let after = file.document.as_ref().and_then(history_after);
+            let expected = before.get(&number.next()).copied();
+            if !file.proven && (after.is_none() || after != expected) {
+                file.document = None;
+            }
+        }
+        // Bytes alone, without sidecar and record, are of a document that was about to be archived. They do
+        // not even prove that it was closed: no reader was told so.
+        self.archived.retain(|_, file| {
+            file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
+        });
+    }
+
+    fn documents(&self) -> Vec<FoundDocument> {
+        // An archived document was closed, so at least one more was opened behind it.
+        let archived = self.archived.keys().map(|number| number.next());
+        let appended = self.entries.iter().map(|entry| entry.document.number);
+        let last = archived
+            .chain(self.openings.keys().copied())
+            .chain(appended);
+        let last = last.max().unwrap_or(DocumentNumber::OLDEST);
+        let mut documents: Vec<FoundDocument> = vec![];
+        for number in (1..=last.get()).filter_map(DocumentNumber::new) {
+            let document = self.document(number, documents.last());
+            documents.push(document);
+        }
+        // Places come first: `split_open` compares entries with the beginning of the open document.
+        place_unknown(&mut documents);
+        split_open(&mut documents);
+        documents
+    }
+
+    /// Returns a document as its file, the log, its sidecar, its record and its neighbours describe it.
+    fn document(&self, number: DocumentNumber, previous: Option<&FoundDocument>) -> FoundDocument {
+        let file = self.archived.get(&number);
+        let opening = self.openings.get(&number);
+        let sidecar = file.and_then(|file| file.sidecar.as_ref());
+        let record = file.and_then(|file| file.record.as_ref());
+        let read = file.and_then(|file| file.document.as_ref());
+        let before = self.before(number);
+        let logged = self.logged(number);
+        let told = read.and_then(|document| document.history);
+
+        let epoch = previous.map_or(Epoch::FIRST, |previous| previous.name.epoch);
+        let name = self.name(number, &logged);
+        let name = name.unwrap_or(DocumentName { number, epoch });
+        // In each of these chains the sources stand by their authority; guesses come last.
+        let opened = sidecar
+            .and_then(|sidecar| Instant::parse(&sidecar.opened))
+            .or(opening.map(|opening| opening.opened))
+            .or(record.map(|record| record.opened))
+            .or(before.closed())
+            .or(logged.first().map(|entry| entry.instant))
+            // A guess: later than everything in the document before.
+            .or(previous.map(|previous| {
+                let newest = previous.entries.last().map(|entry| entry.instant);
+                newest.unwrap_or(previous.opened).plus_micros(1)
+            }));
+        let first = told
+            .map(|(first, _)| first)
+            .or(opening.map(|opening| opening.first))
+            .or(record.map(|record| record.first))
+            .or(sidecar.and_then(first_of))
+            .or(before.end())
+            .or(logged.first().map(|entry| entry.at));
+        let expected = sidecar
+            .map(|sidecar| sidecar.sha256)
+            .or(record.map(|record| record.identity.digest))
+            // A file that `read_documents` kept counts as proven, so its own digest serves, too.
+            .or(file
+                .filter(|_| read.is_some())
+                .and_then(|file| Some(Digest::of(file.bytes.as_ref()?))));
+        let exact = opening.is_some_and(|opening| self.settings.contains_key(&opening.revision));
+        let mut found = FoundDocument {
+            name,
+            linked: self.linked(number).unwrap_or(name),
+            // Without any source, `place_unknown` finds a place once the neighbours are known.
+            first: first.unwrap_or(UNKNOWN),
+            before: told
+                .map(|(_, before)| before)
+                .or(opening.map(|opening| opening.before)),
+            revision: self.revision(sidecar, opening, previous),
+            opened: opened.unwrap_or_default(),
+            source: Source::Log,
+            expected,
+            // Without a digest to compare with, the settings must be known exactly, and the end of the
+            // document, too.
+            distrusted: expected.is_none()
+                && !(exact && self.openings.contains_key(&number.next())),
+            unsent: read.is_some() && sidecar.is_none() && logged.is_empty(),
+            entries: logged,
+        };
+        if let Some(document) = read {
+            found.source = Source::Archive;
+            found.entries = entries_of(&found, document, sidecar);
+            // No source names the revision, so the header itself is compared.
+            if sidecar.is_none() && opening.is_none() {
+                found.revision = self.revision_that_gives(&found, document, previous);
+            }
+        }
+        found
+    }
+
+    fn before(&self, number: DocumentNumber) -> Neighbour<'_> {
+        let before = number.previous();
+        Neighbour(before.and_then(|number| self.archived.get(&number)))
+    }
+
+    /// Returns the name of a document, from its files, the log or a neighbour's link.
+    fn name(&self, number: DocumentNumber, logged: &[FoundEntry]) -> Option<DocumentName> {
+        let told = |file: &&Archived| {
+            file.document.is_some() || file.sidecar.is_some() || file.record.is_some()
+        };
+        let file = self.archived.get(&number).filter(told);
+        let opening = self.openings.get(&number);
+        let after = Neighbour(self.archived.get(&number.next()));
+        file.map(|file| file.name)
+            .or(opening.map(|opening| opening.name))
+            .or(after.link("prev-archive"))
+            .or(logged.last().map(|entry| entry.document))
+            .or(self.before(number).link("next-archive"))
+    }
+
+    /// Returns the name under which its predecessor links to a document.
+    fn linked(&self, number: DocumentNumber) -> Option<DocumentName> {
+        let file = self.archived.get(&number);
+        let sidecar = file.and_then(|file| file.sidecar.as_ref());
+        let opening = self.openings.get(&number);
+        let before = self.before(number);
+        let closed_in = before.closed_in();
+        before
+            .link("next-archive")
+            .or(sidecar.and_then(|sidecar| DocumentName::of_file(sidecar.linked.as_ref()?)))
+            .or(opening.map(|opening| opening.linked))
+            .or(closed_in.map(|epoch| DocumentName { number, epoch }))
+    }
+
+    fn revision(
+        &self,
+        sidecar: Option<&Sidecar<'_>>,
+        opening: Option<&Opening>,
+        previous: Option<&FoundDocument>,
+    ) -> Revision {
+        let told = sidecar
+            .map(|sidecar| Revision(sidecar.revision))
+            .or(opening.map(|opening| opening.revision))
+            .or(previous.map(|previous| previous.revision));
+        let told = told.unwrap_or(Revision::FIRST);
+        // That revision may be lost; then the newest one before it is the closest guess.
+        let known = self.settings.range(..=told).next_back();
+        known
+            .or(self.settings.first_key_value())
+            .map_or(told, |(revision, _)| *revision)
+    }
+
+    /// Returns the revision of the settings that give the header of the found bytes.
+    fn revision_that_gives(
+        &self,
+        found: &FoundDocument,
+        document: &Document,
+        previous: Option<&FoundDocument>,
+    ) -> Revision {
+        let next = document.link("next-archive").and_then(name_of);
+        let opening = Opening {
+            name: found.name,
+            linked: found.linked,
+            previous: previous.map(|previous| previous.name),
+            first: found.first,
+            before: found.before.unwrap_or(HistoryHash(Digest([0; 32]))),
+            revision: found.revision,
+            opened: found.opened,
+            after_loss: false,
+            since: document.since,
+        };
+        let gives = |settings: &Settings| {
+            let form = Form::Archived {
+                next: next.unwrap_or(found.name),
+            };
+            let updated = document.updated.unwrap_or_default();
+            let header = header(&opening, settings, form, updated);
+            let file = self.archived.get(&found.name.number);
+            let bytes = file.and_then(|file| file.bytes.as_ref());
+            bytes.is_some_and(|bytes| bytes.starts_with(header.as_bytes()))
+        };
+        let mut known = self.settings.iter();
+        let giving = known.find(|(_, settings)| gives(settings));
+        giving.map_or(found.revision, |(revision, _)| *revision)
+    }
+
+    /// Returns the entries of a document that the log still has.
+    fn logged(&self, number: DocumentNumber) -> Vec<FoundEntry> {
+        // Entries are sorted by position, hence by document.
+        let begin = self
+            .entries
+            .partition_point(|entry| entry.document.number < number);
+        let entries = self.entries.iter().skip(begin);
+        entries
+            .take_while(|entry| entry.document.number == number)
+            .copied()
+            .collect()
+    }
+}
+
+/// Returns the facts about the entries of an archived document. Without sidecar and log, instants are
+/// guessed, except that of the newest entry, which is the document's `updated`.
+fn entries_of(
+    found: &FoundDocument,
+    document: &Document,
+    sidecar: Option<&Sidecar<'_>>,
+) -> Vec<FoundEntry> {
+    let length = u64::try_from(document.len()).unwrap_or(0);
+    let end = found.first.0.saturating_add(length);
+    let mut told: BTreeMap<Position, FoundEntry> = found
+        .entries
+        .iter()
+        .map(|entry| (entry.at, *entry))
+        .collect();
+    // The sidecar comes second and overrides the log, because it belongs to these very bytes.
+    for entry in sidecar.iter().flat_map(|sidecar| &sidecar.entries) {
+        if let Some(instant) = Instant::parse(&entry.instant) {
+            let at = Position(entry.position);
+            let epoch = entry.epoch.unwrap_or(found.name.epoch);
+            let known = FoundEntry {
+                at,
+                instant,
+                commit: CommitNumber(entry.commit),
+                document: DocumentName {
+                    epoch,
+                    ..found.name
+                },
+                guessed: false,
+            };
+            told.insert(at, known);
+        }
+    }
+    let newest = document.updated.unwrap_or(found.opened);
+    let guess = |at: u64| {
+        // A microsecond apart, like the entries of one commit.
+        let age = i64::try_from(end - 1 - at).unwrap_or(0);
+        FoundEntry {
+            at: Position(at),
+            instant: Instant::from_micros(newest.micros() - age),
+            commit: CommitNumber(0),
+            document: found.name,
+            guessed: at + 1 < end,
+        }
+    };
+    (found.first.0..end)
+        .map(|at| {
+            told.get(&Position(at))
+                .copied()
+                .unwrap_or_else(|| guess(at))
+        })
+        .collect()
+}
+
+/// An archived document as a source for its neighbour.
+struct Neighbour<'a>(Option<&'a Archived>);
+
+impl Neighbour<'_> {
+    fn link(&self, rel: &str) -> Option<DocumentName> {
+        name_of(self.0?.document.as_ref()?.link(rel)?)
+    }
+
+    /// Returns when it was closed.
+    fn closed(&self) -> Option<Instant> {
+        let file = self.0?;
+        let sidecar = file.sidecar.as_ref();
+        sidecar
+            .and_then(|sidecar| Instant::parse(&sidecar.closed))
+            .or(file.record.map(|record| record.closed))
+    }
+
+    fn closed_in(&self) -> Option<Epoch> {
+        self.0?.record.map(|record| record.closed_in)
+    }
+
+    /// Returns the position after its last entry.
+    fn end(&self) -> Option<Position> {
+        let file = self.0?;
+        let sidecar = file.sidecar.as_ref();
+        let last = sidecar.and_then(|sidecar| sidecar.entries.last());
+        last.map(|entry| Position(entry.position).next()).or(file
+            .record
+            .map(|record| Position(record.first.0 + record.entries)))
+    }
+}
+
+fn first_of(sidecar: &Sidecar<'_>) -> Option<Position> {
+    sidecar
+        .entries
+        .first()
+        .map(|entry| Position(entry.position))
+}
+
+/// Returns the history hash after a document.
+fn history_after(document: &Document) -> Option<HistoryHash> {
+    let (_, before) = document.history?;
+    // Documents list the newest entry first; the hash grows from the oldest one.
+    let oldest_first = (0..document.len()).rev();
+    let entries = oldest_first.filter_map(|index| document.entry(index));
+    Some(entries.fold(before, |hash, entry| hash.extend(entry.fragment)))
+}
+
+/// Moves guessed instants to free microseconds, so that they displace no known entry.
+pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
+    let entries = |feed: &FoundFeed| {
+        let entries = feed.documents.iter().flat_map(|document| &document.entries);
+        entries.copied().collect::<Vec<_>>()
+    };
+    let mut taken: HashSet<Instant> = feeds
+        .iter()
+        .flat_map(entries)
+        .filter(|entry| !entry.guessed)
+        .map(|entry| entry.instant)
+        .collect();
+    let documents = feeds.iter_mut().flat_map(|feed| &mut feed.documents);
+    for document in documents {
+        let mut later: Option<Instant> = None;
+        // From the newest entry back, because each guess must be earlier than the entry after it.
+        for entry in document.entries.iter_mut().rev() {
+            while entry.guessed
+                && (later.is_some_and(|later| entry.instant >= later)
+                    || taken.contains(&entry.instant))
+            {
+                entry.instant = Instant::from_micros(entry.instant.micros() - 1);
+            }
+            taken.insert(entry.instant);
+            later = Some(entry.instant);
+        }
+    }
+}
+
+/// Gives a place to documents without any source: behind the one before, if that is complete, or else where
+/// the next one begins; but never before the remains of the one before.
+fn place_unknown(documents: &mut [FoundDocument]) {
+    let mut follows = Some(Position(0));
+    for document in documents.iter_mut() {
+        if document.first == UNKNOWN {
+            document.first = follows.unwrap_or(UNKNOWN);
+        }
+        // Only an archived file is known to be complete.
+        let whole = document.source == Source::Archive;
+        follows = whole.then(|| document.end());
+    }
+    let mut next = None;
+    for document in documents.iter_mut().rev() {
+        if document.first == UNKNOWN {
+            document.first = next.unwrap_or(UNKNOWN);
+        }
+        next = Some(document.first);
+    }
+    // The last documents may have no known neighbour; their place is behind everything that is left.
+    let mut end = Position(0);
+    for document in documents {
+        if document.first == UNKNOWN {
+            document.first = end;
+        }
+        end = document.end().max(end);
+    }
+}
+
+/// Stands for an unknown position until `place_unknown` replaces it.
+const UNKNOWN: Position = Position(u64::MAX);
+
+/// Cuts the open document at its holes: a document that lacks entries is never shown.
+fn split_open(documents: &mut Vec<FoundDocument>) {
+    while let Some(open) = documents.last_mut() {
+        let broken = |pair: &[FoundEntry]| match pair {
+            [one, next] => one.at.next() != next.at,
+            _ => false,
+        };
+        // If its first entries are missing, the open document stays behind without entries.
+        let starts_late = open
+            .entries
+            .first()
+            .is_some_and(|entry| entry.at > open.first);
+        let cut = if starts_late {
+            Some(0)
+        } else {
+            open.entries
+                .windows(2)
+                .position(broken)
+                .map(|index| index + 1)
+        };
+        let Some(cut) = cut else { return };
+        let rest = open.entries.split_off(cut);
+        let Some(begin) = rest.first() else { return };
+        let name = DocumentName {
+            number: open.name.number.next(),
+            epoch: begin.document.epoch,
+        };
+        let next = FoundDocument {
+            name,
+            linked: name,
+            first: begin.at,
+            before: None,
+            opened: begin.instant,
+            expected: None,
+            entries: rest.clone(),
+            ..open.clone()
+        };
+        documents.push(next);
+    }
+}
+
+fn name_of(url: &Url) -> Option<DocumentName> {
+    DocumentName::of_file(url.path_segments()?.next_back()?)
+}

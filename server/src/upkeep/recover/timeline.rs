@@ -1,0 +1,446 @@
+//! Commits the found entries again, in their original order.
+//!
+//! Shell over the old archive and log, which hold the bytes, and the new log. Each entry keeps its
+//! instant: entries of one commit that are still together make a commit again.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    feed::{CommitNumber, EntryId, Epoch, Position},
+    instant::Instant,
+    limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX},
+    plan::FeedHead,
+    reader::Document,
+};
+use url::Url;
+
+use super::found::{FoundDocument, FoundEntry, FoundFeed, Source};
+use crate::{
+    log::{Commits as _, LogError, Series as _, opening::quietly, sled_log::SledLog},
+    views::documents::{
+        archive::{Archive, Salvaged},
+        sidecar::Sidecar,
+    },
+};
+
+/// Archived documents kept in memory while their entries are committed; one more empties the memory.
+const LOADED_MAX: usize = 256;
+
+/// An event in the old log: a document was opened, or an entry appended to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Event {
+    instant: Instant,
+    kind: EventKind,
+    feed: usize,
+    document: usize,
+    /// Index of the entry in its document; 0 for other events.
+    entry: usize,
+}
+
+/// Kinds of events, in the order in which those of one instant are committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum EventKind {
+    /// A feed came into being, in the commit of this instant.
+    Creation,
+    /// An entry was appended. It opens its document, unless that was opened apart.
+    Entry,
+    /// A document was opened behind the entry of this instant; its own first one is not left.
+    Opening,
+}
+
+/// Commits all entries and openings of `feeds` to `new`.
+///
+/// # Errors
+///
+/// Returns an entry that cannot be read any more, or why the new log cannot be written.
+pub(super) fn replay(
+    feeds: &[FoundFeed],
+    old: Option<&SledLog>,
+    archive: &Archive,
+    new: &SledLog,
+) -> Result<(), LogError> {
+    let mut events = vec![];
+    for (feed, found) in feeds.iter().enumerate() {
+        events_of(feed, found, &mut events);
+    }
+    // Feeds shared commits, so their events are merged by instant.
+    events.sort_unstable();
+    let mut replay = Replay {
+        feeds,
+        bytes: Content {
+            old,
+            archive,
+            loaded: HashMap::new(),
+        },
+        new,
+        epoch: new.head().epoch,
+        heads: vec![None; feeds.len()],
+        opened: vec![0; feeds.len()],
+        group: Group::at(Instant::MIN),
+    };
+    for event in events {
+        replay.take(event)?;
+    }
+    for feed in 0..feeds.len() {
+        replay.finish(feed)?;
+    }
+    replay.commit()
+}
+
+fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
+    let mut newest = Instant::MIN;
+    let mut broken = false;
+    for (document, found_here) in found.documents.iter().enumerate() {
+        let mut happened = |instant, kind, entry| {
+            events.push(Event {
+                instant,
+                kind,
+                feed,
+                document,
+                entry,
+            });
+        };
+        let (first, opened) = (found_here.entries.first(), found_here.opened);
+        // The entry that opened the document, if it is left and its instant is no guess.
+        let begins = first.filter(|first| first.at == found_here.first && !first.guessed);
+        if document == 0 && begins.is_none_or(|begins| opened < begins.instant) {
+            happened(opened, EventKind::Creation, 0);
+        } else if document > 0 && (broken || begins.is_none()) {
+            // Never before the entries of the document that it closes.
+            happened(opened.max(newest), EventKind::Opening, 0);
+        }
+        for (index, entry) in found_here.entries.iter().enumerate() {
+            happened(entry.instant, EventKind::Entry, index);
+            newest = newest.max(entry.instant);
+        }
+        // A loss is recorded before the next document is opened, so that opening is an event of its own.
+        let next = found.documents.get(document + 1);
+        broken = next.is_some_and(|next| found_here.lacks_entries(next.first));
+    }
+}
+
+struct Replay<'a> {
+    feeds: &'a [FoundFeed],
+    bytes: Content<'a>,
+    new: &'a SledLog,
+    epoch: Epoch,
+    heads: Vec<Option<FeedHead>>,
+    /// Number of opened documents of each feed.
+    opened: Vec<usize>,
+    group: Group,
+}
+
+/// A commit in the making.
+struct Group {
+    instant: Instant,
+    /// Old commit of its entries; `None` while it has none.
+    was: Option<CommitNumber>,
+    changes: Vec<Change>,
+    entries: usize,
+    bytes: usize,
+}
+
+impl Group {
+    fn at(instant: Instant) -> Self {
+        Self {
+            instant,
+            was: None,
+            changes: vec![],
+            entries: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Returns the instant that the next entry gets here.
+    fn next(&self) -> Instant {
+        let entries = u64::try_from(self.entries).unwrap_or(u64::MAX);
+        self.instant.plus_micros(entries)
+    }
+
+    fn takes(&self, entry: &FoundEntry) -> bool {
+        // Entry i of a commit has its instant plus i microseconds, and the old commit bounds the new one.
+        self.next() == entry.instant
+            && self.was.is_none_or(|was| was == entry.commit)
+            && self.entries < BATCH_ENTRIES_MAX
+            && self.bytes < 2 * BODY_BYTES_MAX
+    }
+}
+
+impl Replay<'_> {
+    fn take(&mut self, event: Event) -> Result<(), LogError> {
+        let Some(feed) = self.feeds.get(event.feed) else {
+            return Ok(());
+        };
+        let Some(document) = feed.documents.get(event.document) else {
+            return Ok(());
+        };
+        let entry = match event.kind {
+            EventKind::Creation | EventKind::Opening => {
+                // A creation comes first in its commit: entries before it would shift its instant.
+                if self.group.instant != document.opened
+                    || event.kind == EventKind::Creation && self.group.entries > 0
+                {
+                    self.begin(document.opened.max(self.group.next()))?;
+                }
+                self.open_up_to(event.feed, event.document);
+                return Ok(());
+            }
+            EventKind::Entry => document.entries.get(event.entry),
+        };
+        let Some(entry) = entry else { return Ok(()) };
+        let Some((id, sent, fragment)) = self.bytes.of(feed, document, entry) else {
+            let (name, at) = (&feed.name, entry.at);
+            let what = format!("entry {at} of feed {name} cannot be read any more");
+            return Err(LogError::Damaged { what });
+        };
+        if !self.group.takes(entry) {
+            self.begin(entry.instant)?;
+        }
+        // Each step below starts from the head that the one before leaves.
+        self.group.was = Some(entry.commit);
+        self.open_up_to(event.feed, event.document);
+        self.rename(event.feed, entry.document.epoch);
+        self.skip_to(event.feed, entry.at);
+        self.group.bytes += fragment.len();
+        self.push(
+            event.feed,
+            Change::Entry {
+                feed: feed.key,
+                at: entry.at,
+                id,
+                sent,
+                digest: Digest::of(&fragment),
+                fragment,
+            },
+        );
+        self.group.entries += 1;
+        Ok(())
+    }
+
+    /// Commits the group, and begins another one.
+    fn begin(&mut self, instant: Instant) -> Result<(), LogError> {
+        self.commit()?;
+        self.group = Group::at(instant);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), LogError> {
+        let changes = std::mem::take(&mut self.group.changes);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        // The log takes only commits that are later than the last one.
+        let head = self.new.head();
+        self.new
+            .append(&Commit {
+                number: head.number.next(),
+                instant: self.group.instant.max(head.last.plus_micros(1)),
+                changes,
+            })
+            .map(drop)
+    }
+
+    fn push(&mut self, feed: usize, change: Change) {
+        let instant = self.group.next();
+        if let Change::Epoch { epoch } = &change {
+            self.epoch = *epoch;
+        }
+        if let Some(head) = self.heads.get_mut(feed) {
+            // The first settings of a feed create it.
+            if let (None, Change::Settings { settings, .. }) = (&head, &change) {
+                *head = Some(FeedHead::create(settings, instant, self.epoch));
+            }
+            if let Some(head) = head {
+                head.apply(&change, self.group.instant, instant, self.epoch);
+            }
+        }
+        self.group.changes.push(change);
+    }
+
+    fn head(&self, feed: usize) -> Option<&FeedHead> {
+        self.heads.get(feed)?.as_ref()
+    }
+
+    /// Opens a feed's documents up to one of them, and ends those before.
+    fn open_up_to(&mut self, feed: usize, document: usize) {
+        let Some(found) = self.feeds.get(feed) else {
+            return;
+        };
+        let opened = self.opened.get(feed).copied().unwrap_or(0);
+        for (index, next) in found.documents.iter().enumerate() {
+            if index < opened || index > document {
+                continue;
+            }
+            if let Some(before) = index.checked_sub(1).and_then(|at| found.documents.get(at)) {
+                // An epoch may have renamed the document before while it was open.
+                self.rename(feed, before.name.epoch);
+                self.end(feed, before, next);
+            }
+            self.settle(feed, found, next);
+            // The epoch names the document, so it comes before the opening.
+            if next.linked.epoch > self.epoch {
+                let epoch = next.linked.epoch;
+                self.push(feed, Change::Epoch { epoch });
+            }
+            self.push(
+                feed,
+                Change::Opened {
+                    feed: found.key,
+                    document: next.name.number,
+                    first: next.first,
+                    revision: next.revision,
+                },
+            );
+        }
+        if let Some(opened) = self.opened.get_mut(feed) {
+            *opened = (*opened).max(document + 1);
+        }
+    }
+
+    /// Records the loss of entries of a document, before the next one is opened.
+    fn end(&mut self, feed: usize, document: &FoundDocument, next: &FoundDocument) {
+        let Some(head) = self.head(feed) else { return };
+        if !document.lacks_entries(next.first) && !head.open.lost {
+            return;
+        }
+        // With the next document's own hash, its header comes out as it was.
+        let lost = Change::Lost {
+            feed: head.feed,
+            next: next.first,
+            history: next.before.unwrap_or(head.history),
+        };
+        self.push(feed, lost);
+    }
+
+    /// Records that the entries before `at` are lost, if they are not there.
+    fn skip_to(&mut self, feed: usize, at: Position) {
+        let Some(head) = self.head(feed).filter(|head| head.next < at) else {
+            return;
+        };
+        let lost = Change::Lost {
+            feed: head.feed,
+            next: at,
+            history: head.history,
+        };
+        self.push(feed, lost);
+    }
+
+    /// Gives the open document the name it got in a later epoch.
+    fn rename(&mut self, feed: usize, epoch: Epoch) {
+        let Some(head) = self.head(feed) else { return };
+        if head.open.opening.name.epoch >= epoch {
+            return;
+        }
+        let renamed = head.renamed();
+        // The new name takes its epoch from the log.
+        if self.epoch < epoch {
+            self.push(feed, Change::Epoch { epoch });
+        }
+        self.push(feed, renamed);
+    }
+
+    /// Records the settings that a document was opened with, and those before.
+    fn settle(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
+        let known = self.head(feed).map(|head| head.revision);
+        // Older revisions are recorded, too, so that every revision left can be read again.
+        for (revision, settings) in found.settings.range(..=document.revision) {
+            if known.is_none_or(|known| *revision > known) {
+                self.push(
+                    feed,
+                    Change::Settings {
+                        feed: found.key,
+                        revision: *revision,
+                        settings: settings.clone(),
+                    },
+                );
+            }
+        }
+    }
+
+    /// Records the settings after a feed's last entry.
+    fn finish(&mut self, feed: usize) -> Result<(), LogError> {
+        let Some(found) = self.feeds.get(feed) else {
+            return Ok(());
+        };
+        // Settings behind the last entry have no instant of their own, so they go into a later commit.
+        self.begin(self.new.head().last.plus_micros(1))?;
+        let Some(last) = found.documents.last() else {
+            return Ok(());
+        };
+        self.rename(feed, last.name.epoch);
+        let newest = found.settings.last_key_value();
+        let newest = newest.map_or(last.revision, |(revision, _)| *revision);
+        let last = FoundDocument {
+            revision: newest,
+            ..last.clone()
+        };
+        self.settle(feed, found, &last);
+        Ok(())
+    }
+}
+
+/// Reads the bytes of found entries, from the archive or the old log.
+struct Content<'a> {
+    old: Option<&'a SledLog>,
+    archive: &'a Archive,
+    loaded: HashMap<(String, String), (Document, Option<Sidecar<'static>>)>,
+}
+
+impl Content<'_> {
+    /// Returns an entry's id, the digest of its sent form, and its fragment.
+    fn of(
+        &mut self,
+        feed: &FoundFeed,
+        document: &FoundDocument,
+        entry: &FoundEntry,
+    ) -> Option<(EntryId, Digest, Bytes)> {
+        match document.source {
+            Source::Archive => self.archived(feed, document, entry),
+            Source::Log => {
+                let range = entry.at..entry.at.next();
+                // sled may panic over a damaged page.
+                let read = quietly(|| self.old?.entries(feed.key, range).ok());
+                let entry = read.flatten()?.pop()?;
+                Some((entry.id, entry.sent, entry.fragment))
+            }
+        }
+    }
+
+    fn archived(
+        &mut self,
+        feed: &FoundFeed,
+        found: &FoundDocument,
+        entry: &FoundEntry,
+    ) -> Option<(EntryId, Digest, Bytes)> {
+        let key = (feed.name.to_string(), found.name.to_string());
+        if !self.loaded.contains_key(&key) {
+            if self.loaded.len() >= LOADED_MAX {
+                // Entries come in the order of time, so documents loaded long ago are rarely needed again.
+                self.loaded.clear();
+            }
+            let Salvaged { bytes, sidecar, .. } = self.archive.salvage(&feed.name, found.name);
+            let (_, settings) = feed.settings.first_key_value()?;
+            let url = Url::parse(&settings.document_url(found.name)).ok()?;
+            let document = Document::read(bytes?, &url).ok()?;
+            self.loaded.insert(key.clone(), (document, sidecar));
+        }
+        let (document, sidecar) = self.loaded.get(&key)?;
+        let oldest = usize::try_from(entry.at.0 - found.first.0).ok()?;
+        // Documents list the newest entry first.
+        let index = document.len().checked_sub(oldest + 1)?;
+        let (id, fragment) = (document.entry(index)?.id, document.fragment(index)?);
+        let told = sidecar
+            .as_ref()
+            .and_then(|sidecar| sidecar.entries.get(oldest));
+        let sent = told.map(|told| told.sent).or_else(|| {
+            let logged = quietly(|| self.old?.entries(feed.key, entry.at..entry.at.next()).ok());
+            Some(logged.flatten()?.pop()?.sent)
+        });
+        // Without the digest of the sent form, a repeat is recognised by its completed fragment.
+        let sent = sent.unwrap_or_else(|| Digest::of(&fragment));
+        Some((EntryId::parse(id)?, sent, fragment))
+    }
+}

@@ -1,0 +1,215 @@
+//! The epoch that begins when a restored log is served.
+//!
+//! Pure over the log. A restored backup goes on from an earlier state, and entries published since may
+//! still be known elsewhere: in caches, at consumers, under the very URLs that are given out next. So every
+//! document that was open then gets a name that was never used. Its predecessor, whose bytes are final,
+//! links to the old name; a request for that one is redirected.
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::{Epoch, FeedName},
+    instant::Instant,
+    limits::BATCH_ENTRIES_MAX,
+};
+
+use crate::log::{EntryLog, LogError, LogHead};
+
+/// Why an epoch cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestorationError {
+    /// The clock is wrong. By a clock that is not, the epoch gets a number that no other one has.
+    #[error("the clock is not behind the last restoration, of {newest}; set it first")]
+    Clock {
+        /// Time of the last restoration, in whole seconds.
+        newest: Instant,
+    },
+    /// The log cannot be read or written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// Begins an epoch at `now`, durably. Returns it.
+///
+/// Nothing may have been served since the log was restored. If the beginning is interrupted, it must be
+/// repeated.
+///
+/// # Errors
+///
+/// See [`RestorationError`].
+pub fn begin_epoch(log: &dyn EntryLog, now: Instant) -> Result<Epoch, RestorationError> {
+    begin(log, now, BATCH_ENTRIES_MAX)
+}
+
+/// Begins an epoch in commits of so many feeds.
+fn begin(log: &dyn EntryLog, now: Instant, feeds_max: usize) -> Result<Epoch, RestorationError> {
+    let LogHead { epoch, .. } = log.head();
+    // The epoch is numbered by the clock, so that no other restoration of the same log has its number. Commits
+    // may be ahead of the clock; an epoch may not.
+    let begun = i64::from(epoch.0);
+    if !epoch.is_first() && now.second() <= begun {
+        let newest = Instant::from_micros(begun.saturating_mul(1_000_000));
+        return Err(RestorationError::Clock { newest });
+    }
+    let epoch = epoch.next(now);
+    // The epoch comes first: the names that follow contain it.
+    append(log, now, vec![Change::Epoch { epoch }])?;
+    let mut after: Option<FeedName> = None;
+    loop {
+        let feeds = log.feeds(after.as_ref(), feeds_max)?;
+        let Some((last, _)) = feeds.last() else {
+            return Ok(epoch);
+        };
+        after = Some(last.clone());
+        let renamed = feeds.iter().map(|(_, head)| head.renamed());
+        append(log, now, renamed.collect())?;
+    }
+}
+
+fn append(log: &dyn EntryLog, now: Instant, changes: Vec<Change>) -> Result<(), LogError> {
+    let head = log.head();
+    log.append(&Commit {
+        number: head.number.next(),
+        instant: now.max(head.last.plus_micros(1)),
+        changes,
+    })
+    .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use simplefeed_core::{
+        digest::Digest,
+        feed::{DocumentNumber, EntryId, FeedId, FeedKey, Position, Revision},
+        settings::{Choices, Defaults, Settings},
+    };
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::log::{
+        Commits as _, Series as _,
+        barrier::Barrier,
+        memory::MemoryLog,
+        opening::{open, open_with},
+    };
+
+    const FEEDS: u128 = 5;
+
+    /// A disk that fails after some syncs.
+    struct Failing(AtomicUsize);
+
+    impl Barrier for Failing {
+        fn sync(&self) -> io::Result<()> {
+            let one_less = |left: usize| left.checked_sub(1);
+            let left = self
+                .0
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
+            left.map(drop).map_err(|_none| io::Error::other("injected"))
+        }
+    }
+
+    fn second(second: i64) -> Instant {
+        Instant::from_micros(second * 1_000_000)
+    }
+
+    /// Creates five feeds, one of them with an entry.
+    fn fill(log: &dyn EntryLog) {
+        let mut changes = vec![];
+        for feed in 1..=FEEDS {
+            let settings = Settings {
+                name: FeedName::parse(&format!("feed{feed}")).unwrap(),
+                id: FeedId::of_uuid(Uuid::from_u128(feed)),
+                choices: Choices::default(),
+                defaults: Defaults::new("http://h"),
+                sup_id: None,
+                was_closed: false,
+            };
+            let (feed, revision) = (settings.id.key(), Revision::FIRST);
+            changes.push(Change::Settings {
+                feed,
+                revision,
+                settings,
+            });
+            changes.push(Change::Opened {
+                feed,
+                document: DocumentNumber::OLDEST,
+                first: Position(0),
+                revision,
+            });
+        }
+        changes.push(Change::Entry {
+            feed: FeedKey(Uuid::from_u128(3)),
+            at: Position(0),
+            id: EntryId::parse("urn:1").unwrap(),
+            sent: Digest::of(b"1"),
+            fragment: "<entry/>".into(),
+            digest: Digest::of(b"<entry/>"),
+        });
+        append(log, second(100), changes).unwrap();
+    }
+
+    /// Goal: an epoch has begun for every feed, or it is begun again, with a number of its own.
+    /// Method: the disk fails at each commit of the beginning.
+    #[test]
+    fn an_epoch_begins_for_every_feed_or_once_more() {
+        for commits in 0..=4 {
+            let folder = tempfile::tempdir().unwrap();
+            let opened = open(folder.path()).unwrap();
+            fill(&opened.log);
+            opened.close().unwrap();
+            let failing = Failing(AtomicUsize::new(commits));
+            let opened = open_with(folder.path(), |_| Ok(Box::new(failing))).unwrap();
+            let begun = begin(&opened.log, second(200), 2);
+            assert_eq!(begun.is_ok(), commits == 4, "{commits} commits");
+            drop(opened);
+
+            let opened = open(folder.path()).unwrap();
+            let epoch = match begun {
+                Ok(epoch) => epoch,
+                Err(_) => begin(&opened.log, second(201), 2).unwrap(),
+            };
+            assert_eq!(epoch, opened.log.head().epoch);
+            assert!(epoch >= Epoch(200));
+            let heads = opened.log.feeds(None, 9).unwrap();
+            assert_eq!(heads.len(), 5);
+            for (name, head) in heads {
+                let open = head.open.opening;
+                assert_eq!(open.name.epoch, epoch, "{name}");
+                assert_eq!(open.linked.epoch, Epoch::FIRST, "{name}");
+            }
+        }
+    }
+
+    /// An epoch is numbered by the clock, which must therefore be behind no other one.
+    #[test]
+    fn no_epoch_begins_by_a_clock_that_is_behind() {
+        let log = MemoryLog::default();
+        fill(&log);
+        let first = begin_epoch(&log, second(1_000)).unwrap();
+        for now in [999, 1_000] {
+            let begun = begin_epoch(&log, second(now));
+            assert!(
+                matches!(begun, Err(RestorationError::Clock { .. })),
+                "{now}"
+            );
+            assert_eq!(log.head().epoch, first);
+        }
+    }
+
+    /// A clock that was ahead once, for one commit, keeps no backup from being served.
+    #[test]
+    fn an_epoch_begins_although_commits_are_ahead_of_the_clock() {
+        let log = MemoryLog::default();
+        fill(&log);
+        let last = log.head().last;
+        assert!(second(99) < last);
+        let epoch = begin_epoch(&log, second(99)).unwrap();
+        assert_eq!((log.head().epoch, i64::from(epoch.0)), (epoch, 99));
+        assert!(log.head().last > last);
+    }
+}

@@ -1,0 +1,255 @@
+//! Checks everything stored against the commits.
+//!
+//! Shell over the log and the views, which it only reads. The commits are replayed into a model, and the log's own
+//! records must agree with each of its statements; then each view compares its files with the log. Damage becomes a
+//! fault in the report, and checking goes on behind it.
+
+use std::collections::HashMap;
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::{CommitNumber, Epoch, FeedKey},
+    history::ChainHash,
+    instant::Instant,
+    plan::FeedHead,
+};
+
+use crate::{
+    log::{EntryLog, LogError, settings_of},
+    views::{
+        Views,
+        error::ViewError,
+        reports::{Findings, Replayed},
+    },
+};
+
+/// Counts of the checked records, and the faults.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Commits whose chain hash was recomputed.
+    pub commits: u64,
+    /// Entries whose bytes entered the history hash.
+    pub entries: u64,
+    /// Faults, and the number of documents that were compared with their files.
+    pub findings: Findings,
+}
+
+/// Checks a log and its views.
+///
+/// # Errors
+///
+/// Returns an error only where checking cannot go on; faults are in the report.
+pub fn verify(log: &dyn EntryLog, views: &Views) -> Result<Report, ViewError> {
+    let mut checking = Checking {
+        log,
+        report: Report::default(),
+        feeds: HashMap::new(),
+        epoch: Epoch::FIRST,
+        next: CommitNumber(1),
+        chain: ChainHash::START,
+        last: Instant::MIN,
+        found: HashMap::new(),
+    };
+    let is_complete = checking.commits()?;
+    // Heads follow from all commits, so after a partial replay they cannot be compared.
+    if is_complete {
+        checking.heads()?;
+    }
+    checking.names()?;
+    let Checking {
+        mut report, feeds, ..
+    } = checking;
+    let replayed = Replayed {
+        feeds: feeds.into_keys().collect(),
+        is_complete,
+    };
+    for (view, _) in views.iter() {
+        view.verify(log, &replayed, &mut report.findings)?;
+    }
+    Ok(report)
+}
+
+struct Checking<'l> {
+    log: &'l dyn EntryLog,
+    report: Report,
+    feeds: HashMap<FeedKey, FeedHead>,
+    epoch: Epoch,
+    /// The commit to replay next, the chain hash before it, and the instant it must be later than.
+    next: CommitNumber,
+    chain: ChainHash,
+    last: Instant,
+    /// Heads as the log had them at some moment, which the replay has yet to come to.
+    found: HashMap<FeedKey, Option<FeedHead>>,
+}
+
+impl Checking<'_> {
+    /// Replays the commits there are by now. Returns whether all of them could be.
+    fn commits(&mut self) -> Result<bool, LogError> {
+        while self.next <= self.log.head().number {
+            let number = self.next;
+            // One at a time: a commit may be as large as a request.
+            let commit = self.report.findings.sound(self.log.commits(number, 1))?;
+            let Some(commit) = commit.and_then(|mut commits| commits.pop()) else {
+                self.report.findings.fault(format!(
+                    "commit {number}: it cannot be read; later ones are not checked"
+                ));
+                return Ok(false);
+            };
+            self.chain = self.chain.extend(&commit.encode());
+            if self
+                .report
+                .findings
+                .sound(self.log.chain(number))?
+                .flatten()
+                != Some(self.chain)
+            {
+                self.report
+                    .findings
+                    .fault(format!("commit {number}: its chain hash is wrong"));
+                // Behind a wrong hash, the hash of every later commit would be a fault, too.
+                return Ok(false);
+            }
+            if commit.instant <= self.last {
+                self.report.findings.fault(format!(
+                    "commit {number}: it is not later than the one before it"
+                ));
+            }
+            self.last = commit.last_instant();
+            self.commit(&commit)?;
+            self.arrive(&commit);
+            self.report.commits += 1;
+            self.next = number.next();
+        }
+        Ok(true)
+    }
+
+    fn commit(&mut self, commit: &Commit) -> Result<(), LogError> {
+        let mut entries = 0;
+        for change in &commit.changes {
+            if let Change::Epoch { epoch } = change {
+                self.epoch = *epoch;
+            }
+            let Some(key) = change.feed() else { continue };
+            if let Change::Settings { settings, .. } = change {
+                let create = || FeedHead::create(settings, commit.instant, self.epoch);
+                self.feeds.entry(key).or_insert_with(create);
+            }
+            let Some(head) = self.feeds.get_mut(&key) else {
+                let number = commit.number;
+                self.report.findings.fault(format!(
+                    "commit {number}: feed {} is changed before it is created",
+                    key.0
+                ));
+                continue;
+            };
+            // The head counts the entry in `apply`, so its position is read before.
+            let position = head.next;
+            head.apply(
+                change,
+                commit.instant,
+                commit.instant.plus_micros(entries),
+                self.epoch,
+            );
+            let opening = head.open.opening;
+            match change {
+                Change::Entry { at, id, .. } => {
+                    entries += 1;
+                    self.report.entries += 1;
+                    // Looked up by its id, so that the index of ids is checked, too.
+                    let found = self
+                        .report
+                        .findings
+                        .sound(self.log.find(key, id))?
+                        .flatten();
+                    if *at != position || found.map(|known| known.at) != Some(position) {
+                        self.report.findings.fault(format!(
+                            "feed {}: entry {position} ({id}) is not where it belongs",
+                            key.0
+                        ));
+                    }
+                }
+                Change::Opened { document, .. } => {
+                    let found = self
+                        .report
+                        .findings
+                        .sound(self.log.opening(key, *document))?
+                        .flatten();
+                    if found.is_none_or(|found| {
+                        found.first != opening.first || found.before != opening.before
+                    }) {
+                        self.report.findings.fault(format!(
+                            "feed {}: document {document} was not opened as recorded",
+                            key.0
+                        ));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the replay
+    /// must arrive at a head that is ahead of it.
+    fn heads(&mut self) -> Result<(), LogError> {
+        // Read between two replays, so it must lie between their counts.
+        let feeds = self.log.head().feeds;
+        let replayed = self.feeds.len();
+        let mut keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
+        // Twice, because a head may be asked for while it is being replaced.
+        for _ in 0..2 {
+            self.found.clear();
+            for key in keys {
+                let found = self.report.findings.sound(self.log.feed(key))?.flatten();
+                if found.as_ref() != self.feeds.get(&key) {
+                    self.found.insert(key, found);
+                }
+            }
+            // The log may have grown: the replay catches up with the heads just read.
+            if !self.commits()? {
+                return Ok(());
+            }
+            keys = self.found.keys().copied().collect();
+        }
+        for key in self.found.keys() {
+            self.report.findings.fault(format!(
+                "feed {}: its head does not follow from its commits",
+                key.0
+            ));
+        }
+        let known = replayed..=self.feeds.len();
+        if usize::try_from(feeds).is_ok_and(|feeds| !known.contains(&feeds)) {
+            self.report.findings.fault(format!(
+                "there are {replayed} feeds, and the log says {feeds}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Looks each feed up by its name.
+    fn names(&mut self) -> Result<(), LogError> {
+        let findings = &mut self.report.findings;
+        for (key, head) in &self.feeds {
+            let settings = findings.sound(settings_of(self.log, *key, head.revision))?;
+            let Some(settings) = settings else { continue };
+            let named = findings.sound(self.log.named(&settings.name))?.flatten();
+            if named.is_none_or(|named| named.feed != *key) {
+                findings.fault(format!(
+                    "feed {}: it is not found by its name",
+                    settings.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a head that the replay has come to.
+    fn arrive(&mut self, commit: &Commit) {
+        for feed in commit.changes.iter().filter_map(Change::feed) {
+            let found = self.found.get(&feed).and_then(Option::as_ref);
+            if found.is_some() && found == self.feeds.get(&feed) {
+                self.found.remove(&feed);
+            }
+        }
+    }
+}

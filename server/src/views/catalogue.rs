@@ -1,0 +1,247 @@
+//! Names of all feeds, and which of them are open to everybody.
+//!
+//! In memory: read from the log on first use, then kept current by commits. A catalogue therefore reads nothing
+//! of a feed that it does not show, and its timing reveals none.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    ops::Bound,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    feed::{FeedKey, FeedName},
+    limits::CATALOGUE_FEEDS_MAX,
+    settings::Settings,
+};
+
+use crate::{
+    access::FeedPattern,
+    log::{LogError, Series, settings_of},
+};
+
+/// The names of feeds, and whether they are open.
+#[derive(Debug, Default)]
+pub struct OpenFeeds {
+    known: Mutex<Known>,
+    /// Held while the log is read, so that one thread reads it.
+    reading: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+enum Known {
+    #[default]
+    Nothing,
+    /// The log is being read; these settings were committed meanwhile.
+    Reading(Vec<(FeedKey, Settings)>),
+    All(Feeds),
+}
+
+#[derive(Debug, Default)]
+struct Feeds {
+    open: BTreeSet<FeedName>,
+    closed: BTreeSet<FeedName>,
+    /// Keys of the open feeds, for `has`.
+    keys: HashSet<FeedKey>,
+}
+
+impl Feeds {
+    fn take(&mut self, feed: FeedKey, settings: &Settings) {
+        let name = &settings.name;
+        if settings.is_closed() {
+            self.keys.remove(&feed);
+            self.open.remove(name);
+            self.closed.insert(name.clone());
+        } else {
+            self.keys.insert(feed);
+            self.closed.remove(name);
+            self.open.insert(name.clone());
+        }
+    }
+}
+
+impl OpenFeeds {
+    /// Applies a commit that the log holds already.
+    pub fn committed(&self, commit: &Commit) {
+        let mut known = lock(&self.known);
+        for change in &commit.changes {
+            let Change::Settings { feed, settings, .. } = change else {
+                continue;
+            };
+            match &mut *known {
+                // The first reader finds this commit in the log.
+                Known::Nothing => {}
+                Known::Reading(meanwhile) => meanwhile.push((*feed, settings.clone())),
+                Known::All(feeds) => feeds.take(*feed, settings),
+            }
+        }
+    }
+
+    /// Returns the names of at most `max` feeds, from behind `after` on, in order: of open feeds, and of those closed
+    /// feeds whose names begin with one of `closed`, or match it.
+    ///
+    /// Feeds that are not returned cost nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn names(
+        &self,
+        log: &dyn Series,
+        after: Option<&FeedName>,
+        closed: &[FeedPattern],
+        max: usize,
+    ) -> Result<Vec<FeedName>, LogError> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
+        self.with(log, |feeds| {
+            let open = feeds.open.range::<str, _>((from, Bound::Unbounded));
+            // No name behind the first `max` of each set can be among the first `max` of all.
+            let mut names: BTreeSet<&FeedName> = open.take(max).collect();
+            for pattern in closed {
+                let beginning = pattern.beginning();
+                let from = match after {
+                    Some(after) if after.as_str() >= beginning => from,
+                    _ => Bound::Included(beginning),
+                };
+                let found = feeds.closed.range::<str, _>((from, Bound::Unbounded));
+                let found = found.take_while(|name| name.as_str().starts_with(beginning));
+                names.extend(found.filter(|name| pattern.matches(name)).take(max));
+            }
+            names.into_iter().take(max).cloned().collect()
+        })
+    }
+
+    /// Returns whether a feed is open.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub fn has(&self, log: &dyn Series, feed: FeedKey) -> Result<bool, LogError> {
+        self.with(log, |feeds| feeds.keys.contains(&feed))
+    }
+
+    fn with<T>(&self, log: &dyn Series, look: impl FnOnce(&Feeds) -> T) -> Result<T, LogError> {
+        if let Known::All(feeds) = &*lock(&self.known) {
+            return Ok(look(feeds));
+        }
+        let _reading = lock(&self.reading);
+        let mut known = lock(&self.known);
+        // Another thread may have read the log while this one waited.
+        if !matches!(*known, Known::All(_)) {
+            *known = Known::Reading(vec![]);
+            // Unlocked while the log is read: the writer takes this lock for each commit.
+            drop(known);
+            let read = read(log);
+            known = lock(&self.known);
+            // Taken before an error returns, so the next caller begins again.
+            let meanwhile = std::mem::take(&mut *known);
+            let mut feeds = read?;
+            if let Known::Reading(changes) = meanwhile {
+                for (feed, settings) in changes {
+                    feeds.take(feed, &settings);
+                }
+            }
+            *known = Known::All(feeds);
+        }
+        match &*known {
+            Known::All(feeds) => Ok(look(feeds)),
+            Known::Nothing | Known::Reading(_) => unreachable!("it was read just now"),
+        }
+    }
+}
+
+fn read(log: &dyn Series) -> Result<Feeds, LogError> {
+    let mut feeds = Feeds::default();
+    let mut after: Option<FeedName> = None;
+    loop {
+        let found = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
+        let Some((last, _)) = found.last() else {
+            return Ok(feeds);
+        };
+        after = Some(last.clone());
+        for (_, head) in &found {
+            feeds.take(head.feed, &settings_of(log, head.feed, head.revision)?);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic under the lock leaves the guarded value whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+
+    use simplefeed_core::{
+        feed::{CommitNumber, DocumentNumber, FeedId, Position, Revision},
+        instant::Instant,
+        settings::{Choices, Defaults},
+    };
+
+    use super::*;
+    use crate::log::{Commits as _, memory::MemoryLog};
+
+    fn feed() -> FeedKey {
+        FeedId::parse("urn:f").unwrap().key()
+    }
+
+    /// A commit that makes a feed, or opens it.
+    fn commit(number: u64, closed: bool) -> Commit {
+        let settings = Settings {
+            name: FeedName::parse("f").unwrap(),
+            id: FeedId::parse("urn:f").unwrap(),
+            choices: Choices {
+                closed: Some(closed),
+                ..Choices::default()
+            },
+            defaults: Defaults::new("http://h/"),
+            sup_id: None,
+            was_closed: false,
+        };
+        let mut changes = vec![Change::Settings {
+            feed: feed(),
+            revision: Revision(number.try_into().unwrap()),
+            settings,
+        }];
+        if number == 1 {
+            changes.push(Change::Opened {
+                feed: feed(),
+                document: DocumentNumber::OLDEST,
+                first: Position(0),
+                revision: Revision(1),
+            });
+        }
+        Commit {
+            number: CommitNumber(number),
+            instant: Instant::from_micros(i64::try_from(number).unwrap()),
+            changes,
+        }
+    }
+
+    fn names(open: &OpenFeeds, log: &MemoryLog) -> usize {
+        open.names(log, None, &[], 10).unwrap().len()
+    }
+
+    /// A closed feed is never listed, whether the log is read before, between or after the commits.
+    #[test]
+    fn what_is_open_follows_the_commits() {
+        for asked in 0..3 {
+            let (log, open) = (MemoryLog::default(), OpenFeeds::default());
+            for (number, closed) in [(1, true), (2, false)] {
+                if asked < number {
+                    assert_eq!(names(&open, &log), 0);
+                    assert!(!open.has(&log, feed()).unwrap());
+                }
+                let commit = commit(number, closed);
+                log.append(&commit).unwrap();
+                open.committed(&commit);
+            }
+            assert_eq!(names(&open, &log), 1);
+            let all = FeedPattern::parse("*").unwrap();
+            assert_eq!(open.names(&log, None, &[all], 10).unwrap().len(), 1);
+            assert!(open.has(&log, feed()).unwrap());
+        }
+    }
+}

@@ -1,0 +1,536 @@
+//! Archived documents as files, which any web server can serve for ever.
+//!
+//! Shell: files below `www`, and sidecars beside it. The order of the writes is the promise: twin, document and
+//! sidecar, each synced and renamed into place; then the manifest. Only a document in the manifest is called immutable.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use simplefeed_core::{
+    digest::Digest,
+    feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName},
+    limits::INDEX_BLOCK_DOCUMENTS,
+    settings::Settings,
+};
+
+use super::{
+    frozen::Frozen,
+    index,
+    manifest::{Archived, Manifests},
+    sidecar::Sidecar,
+};
+use crate::{
+    log::{Series, settings_of},
+    views::{
+        error::ViewError,
+        files::{Coded, FrozenFiles, Remade, TEMPORARY, create_folder, failed, gunzip, twin_of},
+        folders::Folders,
+    },
+};
+
+/// Name of the view: of its folder, and in metrics.
+pub const NAME: &str = "archive-files";
+/// Most files of a feed that share a sync: documents of a batch, or files of a move.
+const TOGETHER_MAX: usize = 32;
+/// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
+const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Remains of an archived document, for `recover`.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// Bytes of its file, or of its decoded twin.
+    pub bytes: Option<Bytes>,
+    /// Whether a digest proves the bytes, or a file and a twin that agree. Nothing contradicts unproven bytes.
+    pub proven: bool,
+    /// Its sidecar, unless that is missing or damaged.
+    pub sidecar: Option<Sidecar<'static>>,
+    /// Its record in the manifest, unless that is missing, damaged, or of another document.
+    pub record: Option<Archived>,
+}
+
+/// Returns the name by which the predecessor links to a document, if a restoration has renamed the document.
+fn linked_name(frozen: &Frozen) -> Option<DocumentName> {
+    let opening = &frozen.opening;
+    (opening.linked != opening.name).then_some(opening.linked)
+}
+
+/// Feeds with work to do, each with its newest closed document; `None` if only its files may have to move.
+pub(super) type Waiting = BTreeMap<FeedKey, Option<DocumentNumber>>;
+
+/// Folders and manifests of the archived documents. Clones share the progress and the lock.
+#[derive(Clone, Debug)]
+pub struct Archive {
+    folders: Folders,
+    views: PathBuf,
+    /// Work of commits that the view has applied.
+    pub(super) waiting: Arc<Mutex<Waiting>>,
+    /// Documents that the follower of the log has archived since the start.
+    made: Arc<AtomicU64>,
+    /// Manifests of all feeds, below `views`.
+    pub manifests: Manifests,
+}
+
+impl Archive {
+    /// Returns the archive in some folders.
+    pub fn new(folders: &Folders) -> Self {
+        let views = folders.of_view(NAME);
+        Self {
+            folders: folders.clone(),
+            manifests: Manifests::new(&views),
+            views,
+            waiting: Arc::default(),
+            made: Arc::default(),
+        }
+    }
+
+    fn folder(&self, feed: &FeedName) -> PathBuf {
+        // A move removes the folder in the closed tree last, so that folder decides.
+        let closed = folder_in(&self.folders.closed, feed);
+        if closed.is_dir() {
+            closed
+        } else {
+            folder_in(&self.folders.www, feed)
+        }
+    }
+
+    /// Whether the tree that a web server may serve has a folder of the feed.
+    pub fn shows(&self, feed: &FeedName) -> bool {
+        folder_in(&self.folders.www, feed).exists()
+    }
+
+    /// Moves the files of a feed to the tree where they belong: a closed feed may have been opened. The feed is in the
+    /// closed tree as long as it has a folder there, so a move that was broken off is begun again.
+    fn choose_tree(&self, feed: &FeedName, is_closed: bool) -> Result<(), ViewError> {
+        let closed = folder_in(&self.folders.closed, feed);
+        // The folder marks the feed as closed, even before its first document is archived.
+        if is_closed {
+            return create_folder(&closed).map_err(failed("create", &closed));
+        }
+        if !closed.is_dir() {
+            return Ok(());
+        }
+        let open = folder_in(&self.folders.www, feed);
+        create_folder(&open).map_err(failed("create", &open))?;
+        let mut paths = vec![];
+        for item in fs::read_dir(&closed).map_err(failed("read", &closed))? {
+            paths.push(item.map_err(failed("read", &closed))?.path());
+        }
+        for paths in paths.chunks(TOGETHER_MAX) {
+            // A copy and not a rename: the trees may be on two file systems.
+            let mut files = FrozenFiles::default();
+            for path in paths {
+                let name = path.file_name().unwrap_or_default();
+                // An interrupted write left this one; it is no frozen file.
+                if !name.to_string_lossy().ends_with(TEMPORARY) {
+                    files.copy(path, &open.join(name))?;
+                }
+            }
+            files.put_in_place()?;
+        }
+        // One rename removes the folder at once. No feed can have this name.
+        let gone = closed.with_file_name(format!("{feed}{TEMPORARY}!"));
+        // A removal that was cut off may have left this folder.
+        let _leftover = fs::remove_dir_all(&gone);
+        fs::rename(&closed, &gone).map_err(failed("remove", &closed))?;
+        fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
+    }
+
+    /// Returns the bytes of an archived document, plain or compressed.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if the bytes differ from the record.
+    pub fn read(
+        &self,
+        feed: &FeedName,
+        archived: &Archived,
+        gzip: bool,
+    ) -> Result<Bytes, ViewError> {
+        let (suffix, coded) = if gzip {
+            (".gz", archived.gzip)
+        } else {
+            ("", archived.identity)
+        };
+        let name = format!("{}{suffix}", archived.name);
+        let mut path = self.folder(feed).join(&name);
+        let mut read = fs::read(&path);
+        if read.is_err() {
+            // The feed may have been opened, and its folder moved, since the path was made.
+            path = self.folder(feed).join(&name);
+            read = fs::read(&path);
+        }
+        let bytes = read.map_err(failed("read", &path))?;
+        // Each read checks the digest, so a damaged file is never served.
+        if Coded::of(&bytes) == coded {
+            return Ok(bytes.into());
+        }
+        Err(ViewError::Damaged { path })
+    }
+
+    /// Returns whether the sidecar of a document is missing, or differs from the one that the log gives.
+    pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
+        let path = self.sidecar_path(feed, frozen.opening.name);
+        fs::read(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
+    }
+
+    fn sidecar_path(&self, feed: &FeedName, document: DocumentName) -> PathBuf {
+        let name = document.to_string().replace(".atom", ".json");
+        self.folders.sidecars.join(feed.as_str()).join(name)
+    }
+
+    /// Returns the feeds with a folder in either tree or among the sidecars.
+    pub fn feeds(&self) -> BTreeSet<FeedName> {
+        let trees = [&self.folders.www, &self.folders.closed].map(|tree| tree.join("feeds"));
+        let [open, closed] = trees;
+        [open, closed, self.folders.sidecars.clone()]
+            .iter()
+            .flat_map(names_in)
+            .filter_map(|name| FeedName::parse(&name))
+            .collect()
+    }
+
+    /// Returns the names of a feed's documents that have a file, a sidecar or a record.
+    pub fn documents(&self, feed: &FeedName) -> BTreeSet<DocumentName> {
+        let files = names_in(self.folder(feed));
+        let sidecars = names_in(self.folders.sidecars.join(feed.as_str()));
+        let stems = files.iter().chain(&sidecars).filter_map(|name| {
+            let name = name.strip_suffix(".gz").unwrap_or(name);
+            name.strip_suffix(".atom").or(name.strip_suffix(".json"))
+        });
+        let recorded = (1..=self.manifests.count(feed).unwrap_or(0))
+            .filter_map(DocumentNumber::new)
+            .filter_map(|number| self.manifests.get(feed, number).ok().flatten())
+            .map(|record| record.name);
+        // A renamed document has a file under its older name, too. Its record has the newer one.
+        let is_second_name = |name: &DocumentName| {
+            let record = self.manifests.get(feed, name.number).ok().flatten();
+            record.is_some_and(|record| name.epoch < record.name.epoch)
+        };
+        stems
+            .filter_map(DocumentName::of_stem)
+            .filter(|name| !is_second_name(name))
+            .chain(recorded)
+            .collect()
+    }
+
+    /// Returns the names of a feed's closed index blocks that have a file.
+    pub fn blocks(&self, feed: &FeedName) -> BTreeSet<String> {
+        let files = names_in(self.folder(feed)).into_iter();
+        files
+            .filter(|name| index::block_of_name(name).is_some())
+            .collect()
+    }
+
+    /// Returns the bytes of a closed index block, if it is there.
+    pub fn block(&self, feed: &FeedName, name: &str) -> Option<Vec<u8>> {
+        fs::read(self.folder(feed).join(name)).ok()
+    }
+
+    /// Returns the remains of a document, as far as they can be read.
+    pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
+        let path = self.folder(feed).join(document.to_string());
+        let file = fs::read(&path).ok();
+        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin)).ok();
+        let sidecar = fs::read(self.sidecar_path(feed, document));
+        let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
+        let record = self.manifests.get(feed, document.number).ok().flatten();
+        let record = record.filter(|record| record.name == document && !record.is_lost());
+        let expected = [
+            sidecar.as_ref().map(|sidecar| sidecar.sha256),
+            record.map(|record| record.identity.digest),
+        ];
+        // Without any digest, a file and a twin that agree prove each other.
+        let nothing_tells = expected == [None, None];
+        let agree = nothing_tells && file.is_some() && file == twin;
+        let found: Vec<Bytes> = [file, twin]
+            .into_iter()
+            .flatten()
+            .map(Bytes::from)
+            .collect();
+        let sound = found
+            .iter()
+            .find(|bytes| agree || expected.contains(&Some(Digest::of(bytes))))
+            .cloned();
+        let proven = sound.is_some();
+        // Bytes that contradict a digest are not returned at all.
+        let unproven = found.into_iter().next().filter(|_| nothing_tells);
+        Salvaged {
+            bytes: sound.or(unproven),
+            proven,
+            sidecar,
+            record,
+        }
+    }
+
+    /// Archives all documents of a feed up to `newest`, in the tree where the feed's files belong now; without `newest`
+    /// the files are only moved there, if need be. Documents in the manifest are left alone. Returns the number of
+    /// documents that it archived.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn archive(
+        &self,
+        log: &dyn Series,
+        feed: FeedKey,
+        newest: Option<DocumentNumber>,
+    ) -> Result<u64, ViewError> {
+        let Some(head) = log.feed(feed)? else {
+            return Ok(0);
+        };
+        let settings = settings_of(log, feed, head.revision)?;
+        let name = &settings.name;
+        let (mut made, mut together) = (0, vec![]);
+        // The lock ends here, because `make` and `write_together` take it themselves.
+        {
+            let _writing = self.folders.writing();
+            self.choose_tree(name, settings.is_closed())?;
+        }
+        let last = newest.map_or(0, DocumentNumber::get);
+        // The manifest has no holes, so its length names the last archived document.
+        for number in self.manifests.count(name)? + 1..=last {
+            let Some(number) = DocumentNumber::new(number) else {
+                continue;
+            };
+            let frozen = Frozen::render(log, feed, number)?;
+            // A document that completes an index block needs the records before its own.
+            let alone = frozen.is_none() || number.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS);
+            let bytes: usize = together
+                .iter()
+                .map(|frozen: &Frozen| frozen.bytes.len())
+                .sum();
+            if alone || together.len() == TOGETHER_MAX || bytes > TOGETHER_BYTES_MAX {
+                made += self.write_together(name, &mut together)?;
+            }
+            match frozen {
+                Some(frozen) if !alone => together.push(frozen),
+                _ => made += u64::from(self.make(log, feed, name, number, None)?.is_some()),
+            }
+        }
+        made += self.write_together(name, &mut together)?;
+        Ok(made)
+    }
+
+    fn write_together(
+        &self,
+        feed: &FeedName,
+        documents: &mut Vec<Frozen>,
+    ) -> Result<u64, ViewError> {
+        let documents = std::mem::take(documents);
+        if !documents.is_empty() {
+            let _writing = self.folders.writing();
+            self.write(feed, &documents)?;
+        }
+        Ok(u64::try_from(documents.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Makes the files of document `number`, unless the document is open or lost. Takes the compressed twin from the
+    /// archive `like`, where that twin fits. Returns the document's name, and whether the files were there already.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn make(
+        &self,
+        log: &dyn Series,
+        feed: FeedKey,
+        name: &FeedName,
+        number: DocumentNumber,
+        like: Option<&Self>,
+    ) -> Result<Option<(DocumentName, Remade)>, ViewError> {
+        let _writing = self.folders.writing();
+        if let Some(head) = log.feed(feed)? {
+            let settings = settings_of(log, feed, head.revision)?;
+            self.choose_tree(name, settings.is_closed())?;
+        }
+        if let Some(frozen) = Frozen::render(log, feed, number)? {
+            if let Some(like) = like {
+                self.adopt_twin(like, name, &frozen)?;
+            }
+            let document = frozen.opening.name;
+            let remade = self.write(name, &[frozen])?;
+            return Ok(Some((document, remade)));
+        }
+        // A closed document that cannot be rendered has lost entries. Its record keeps the manifest without holes.
+        let opening = log.opening(feed, number)?;
+        if let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) {
+            let lost = Archived::lost(&opening, &successor);
+            let settings = settings_of(log, feed, opening.revision)?;
+            create_folder(&self.folder(name)).map_err(failed("create", &self.folder(name)))?;
+            let mut files = FrozenFiles::default();
+            // A lost document completes an index block, too.
+            self.close_index_block(&mut files, name, &settings, &lost)?;
+            files.put_in_place()?;
+            self.manifests.record(name, &lost)?;
+        }
+        Ok(None)
+    }
+
+    /// Forgets the records from the open document on: they belong to another log.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn forget_open(
+        &self,
+        log: &dyn Series,
+        feed: FeedKey,
+        name: &FeedName,
+    ) -> Result<(), ViewError> {
+        let _writing = self.folders.writing();
+        if let Some(head) = log.feed(feed)? {
+            self.manifests.forget(name, head.open.opening.name.number)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the compressed twin of a document from another archive, because another compressor would give other
+    /// bytes. A twin with other content is not copied.
+    fn adopt_twin(&self, from: &Self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
+        let name = frozen.opening.name.to_string();
+        let twin = fs::read(twin_of(&from.folder(feed).join(&name)));
+        let decodes = |twin: &Vec<u8>| gunzip(twin).is_ok_and(|bytes| bytes == *frozen.bytes);
+        let Some(twin) = twin.ok().filter(decodes) else {
+            return Ok(());
+        };
+        let folder = self.folder(feed);
+        create_folder(&folder).map_err(failed("create", &folder))?;
+        let path = twin_of(&folder.join(name));
+        let mut files = FrozenFiles::default();
+        files.write(&path, &twin, frozen.successor.opened)?;
+        files.put_in_place()
+    }
+
+    /// Writes archived documents of a feed and records them. Returns the worst outcome among their files.
+    fn write(&self, feed: &FeedName, documents: &[Frozen]) -> Result<Remade, ViewError> {
+        let folder = self.folder(feed);
+        let sidecars = self.folders.sidecars.join(feed.as_str());
+        for folder in [&folder, &sidecars] {
+            create_folder(folder).map_err(failed("create", folder))?;
+        }
+        let mut files = FrozenFiles::default();
+        let (mut records, mut worst) = (vec![], Remade::Identical);
+        for frozen in documents {
+            let mtime = frozen.successor.opened;
+            let path = folder.join(frozen.opening.name.to_string());
+            // Readers may have the recorded twin, so only that one is kept. Without a record, any right one is.
+            let recorded = self.manifests.get(feed, frozen.opening.name.number);
+            let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
+            let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
+            let document = files.write(&path, &frozen.bytes, mtime)?;
+            if let Some(linked) = linked_name(frozen) {
+                // The predecessor links to this name for ever, and a web server without us cannot redirect.
+                let path = folder.join(linked.to_string());
+                let (_, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
+                worst = worst
+                    .max(twin)
+                    .max(files.write(&path, &frozen.bytes, mtime)?);
+            }
+            let sidecar = self.sidecar_path(feed, frozen.opening.name);
+            let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
+            let archived = frozen.archived_as(Coded::of(&gzip));
+            // Before the record, because the growing index links to the block as soon as the record is there.
+            let block = self.close_index_block(&mut files, feed, &frozen.settings, &archived)?;
+            records.push(archived);
+            worst = [twin, document, sidecar, block]
+                .into_iter()
+                .fold(worst, Remade::max);
+        }
+        // Files first, records last: a record promises durable files.
+        files.put_in_place()?;
+        for archived in &records {
+            self.manifests.record(feed, archived)?;
+        }
+        Ok(worst)
+    }
+
+    /// Writes the index block that a document completes, if it completes one.
+    fn close_index_block(
+        &self,
+        files: &mut FrozenFiles,
+        feed: &FeedName,
+        settings: &Settings,
+        last: &Archived,
+    ) -> Result<Remade, ViewError> {
+        let block = index::block_closed_by(&self.manifests, feed, &settings.id, last)?;
+        let Some(block) = block else {
+            return Ok(Remade::Identical);
+        };
+        let path = self.folder(feed).join(&block.name);
+        let (_, twin) = files.write_twin(&path, &block.bytes, block.closed, None)?;
+        Ok(twin.max(files.write(&path, &block.bytes, block.closed)?))
+    }
+
+    /// Returns whether a renamed document is missing under the name that its predecessor links to, or is wrong there.
+    pub fn second_name_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
+        let Some(linked) = linked_name(frozen) else {
+            return false;
+        };
+        let path = self.folder(feed).join(linked.to_string());
+        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin));
+        let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
+        !(is_right(fs::read(&path)) && is_right(twin))
+    }
+
+    /// Returns whether a closed index block or its twin is missing, or differs from `block`.
+    pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> bool {
+        let path = self.folder(feed).join(&block.name);
+        let right = |bytes: Vec<u8>| *bytes == *block.bytes;
+        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin));
+        !(fs::read(path).is_ok_and(right) && twin.is_ok_and(right))
+    }
+
+    /// Returns whether the cursor on the disk has reached `commit`.
+    pub fn is_up_to(&self, commit: CommitNumber) -> bool {
+        self.cursor() >= commit
+    }
+
+    /// Returns the number of documents that the follower of the log has archived since the start.
+    pub(super) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_made(&self, documents: u64) {
+        self.made.fetch_add(documents, Ordering::Relaxed);
+    }
+
+    pub(super) fn cursor(&self) -> CommitNumber {
+        // A cursor that cannot be read counts as 0: the follower finds the files that are there.
+        let text = fs::read_to_string(self.views.join("cursor")).unwrap_or_default();
+        CommitNumber(text.trim().parse().unwrap_or(0))
+    }
+
+    /// Writes the cursor: everything up to that commit is done. Losing it costs time, nothing else.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub fn save_cursor(&self, cursor: CommitNumber) -> Result<(), ViewError> {
+        fs::create_dir_all(&self.views).map_err(failed("create", &self.views))?;
+        let path = self.views.join("cursor");
+        let temporary = self.views.join("cursor.new");
+        // A rename, so a kill leaves the old cursor or the new one. Neither is synced.
+        fs::write(&temporary, format!("{cursor}\n"))
+            .and_then(|()| fs::rename(&temporary, &path))
+            .map_err(failed("write", &path))
+    }
+}
+
+fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
+    tree.join("feeds").join(feed.as_str())
+}
+
+/// Returns the names of the files in a folder, if there is one.
+fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
+    let items = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = items.map(|item| item.file_name().to_string_lossy().into_owned());
+    names.collect()
+}

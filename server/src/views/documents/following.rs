@@ -1,0 +1,261 @@
+//! The view of archived documents: what a commit closes becomes files.
+//!
+//! Shell over [`Archive`].
+
+use std::{sync::PoisonError, time::Duration};
+
+use simplefeed_core::{
+    commit::{ChangeOutline, Outline},
+    feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
+    limits::CATALOGUE_FEEDS_MAX,
+};
+use tracing::{error, info};
+
+use super::{
+    archive::{Archive, NAME, Waiting},
+    checking, exporting,
+};
+use crate::{
+    log::{EntryLog, LogError, Series, settings_of},
+    views::{
+        Applied, View,
+        error::ViewError,
+        folders::Folders,
+        reports::{Findings, Rebuilt, Replayed},
+        scrub::{self, Scrub},
+        tree::{ExportError, Tree},
+    },
+};
+
+/// Pause of an up-to-date follower. Documents that are closed meanwhile share a sync.
+const PACE: Duration = Duration::from_millis(50);
+/// Feeds with work to do at which it is carried out.
+const WAITING_MAX: usize = 1_000;
+
+impl View for Archive {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        // A cursor beyond the log belongs to another log. From 0 on, the follower finds the files that are there.
+        let cursor = self.cursor();
+        let is_of_log = cursor <= log.head().number;
+        Ok(if is_of_log { cursor } else { CommitNumber(0) })
+    }
+
+    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+        let wanted = closed_by(commit, log)?;
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // The newest closed document of a feed is enough: `archive` makes all before it.
+        for (feed, document) in wanted {
+            let newest = waiting.entry(feed).or_insert(document);
+            *newest = document.max(*newest);
+        }
+        Ok(if waiting.len() < WAITING_MAX {
+            Applied::More
+        } else {
+            Applied::Full
+        })
+    }
+
+    fn carry_out(&self, log: &dyn Series) -> Result<(), ViewError> {
+        loop {
+            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = waiting
+                .first_key_value()
+                .map(|(feed, newest)| (*feed, *newest));
+            drop(waiting);
+            let Some((feed, newest)) = next else {
+                return Ok(());
+            };
+            match self.archive(log, feed, newest) {
+                // One feed's damage must not hold up the others. The feed's next closed document tries again.
+                Err(
+                    error @ (ViewError::Log(LogError::Damaged { .. })
+                    | ViewError::DamagedRecord { .. }),
+                ) => {
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    error!(error, "a document cannot be archived");
+                }
+                Ok(0) => {}
+                Ok(made) => {
+                    self.count_made(made);
+                    let document = newest.map(DocumentNumber::get);
+                    let name = name_of(log, feed)?;
+                    info!(feed = %name, document, "archived");
+                }
+                Err(error) => return Err(error),
+            }
+            // Only now: an error keeps the work for the next try.
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.remove(&feed);
+        }
+    }
+
+    fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {
+        self.save_cursor(commit)
+    }
+
+    fn pace(&self) -> Duration {
+        PACE
+    }
+
+    fn made(&self) -> u64 {
+        Archive::made(self)
+    }
+
+    fn verify(
+        &self,
+        log: &dyn EntryLog,
+        replayed: &Replayed,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        for feed in &replayed.feeds {
+            checking::check_feed(log, self, *feed, findings)?;
+        }
+        Ok(())
+    }
+
+    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        every_feed(log, |name, feed, closed| {
+            // Records of documents that are not closed are of another log.
+            self.forget_open(log, feed, name)?;
+            for number in closed {
+                if let Some((document, remade)) = self.make(log, feed, name, number, None)? {
+                    rebuilt.add(remade, || format!("{name}/{document}"));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn scrub(&self, log: &dyn Series, scrub: &Scrub<'_>) {
+        let mut after: Option<FeedName> = None;
+        loop {
+            let names: Vec<FeedName> = match log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX) {
+                Ok(feeds) => feeds.into_iter().map(|(name, _)| name).collect(),
+                // This round ends here, and the next one tries again.
+                Err(error) => return scrub::report(&error.into()),
+            };
+            let Some(last) = names.last().cloned() else {
+                return;
+            };
+            if !names.iter().all(|name| self.scrub_feed(name, scrub)) {
+                return;
+            }
+            after = Some(last);
+            if !scrub.goes_on() {
+                return;
+            }
+        }
+    }
+
+    fn export(&self, log: &std::sync::Arc<dyn Series>, tree: &mut Tree) -> Result<(), ExportError> {
+        exporting::export(log, self, tree)
+    }
+
+    fn copy(&self, log: &dyn EntryLog, to: &Folders) -> Result<u64, ViewError> {
+        let copy = Self::new(to);
+        let mut documents = 0;
+        every_feed(log, |name, feed, closed| {
+            for number in closed {
+                let made = copy.make(log, feed, name, number, Some(self))?;
+                documents += u64::from(made.is_some());
+            }
+            Ok(())
+        })?;
+        // Without the cursor, the first server of the copy would look at each document once more.
+        if let Err(error) = copy.save_cursor(log.head().number) {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            error!(error, "the archive's cursor cannot be saved");
+        }
+        Ok(documents)
+    }
+}
+
+/// Returns the feeds whose documents a commit closes, or whose files it may move.
+fn closed_by(commit: &Outline, log: &dyn Series) -> Result<Waiting, LogError> {
+    let mut wanted = Waiting::new();
+    for change in &commit.changes {
+        let (feed, document) = match *change {
+            // A feed's first document has no predecessor to close.
+            ChangeOutline::Opened { feed, document, .. } => match document.previous() {
+                Some(closed) => (feed, Some(closed)),
+                None => continue,
+            },
+            ChangeOutline::Settings { feed, revision } => {
+                let settings = log.settings(feed, revision)?;
+                // Only a feed that made this choice can have its files in the wrong tree.
+                match settings.and_then(|settings| settings.choices.closed) {
+                    Some(_) => (feed, None),
+                    None => continue,
+                }
+            }
+            _ => continue,
+        };
+        let newest = wanted.entry(feed).or_insert(document);
+        *newest = document.max(*newest);
+    }
+    Ok(wanted)
+}
+
+/// Calls `each` with every feed of a log, and the numbers of its closed documents.
+fn every_feed(
+    log: &dyn EntryLog,
+    mut each: impl FnMut(
+        &FeedName,
+        FeedKey,
+        &mut dyn Iterator<Item = DocumentNumber>,
+    ) -> Result<(), ViewError>,
+) -> Result<(), ViewError> {
+    let mut after: Option<FeedName> = None;
+    loop {
+        // In steps, because a server may have a million feeds.
+        let feeds = log.feeds(after.as_ref(), CATALOGUE_FEEDS_MAX)?;
+        let Some((last, _)) = feeds.last() else {
+            return Ok(());
+        };
+        after = Some(last.clone());
+        for (name, head) in &feeds {
+            let closed = 1..head.open.opening.name.number.get();
+            each(name, head.feed, &mut closed.filter_map(DocumentNumber::new))?;
+        }
+    }
+}
+
+/// Returns the name of a feed, for operators; the key of one that the log does not have.
+fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
+    match log.feed(feed)? {
+        Some(head) => Ok(settings_of(log, feed, head.revision)?.name.to_string()),
+        None => Ok(feed.0.to_string()),
+    }
+}
+
+impl Archive {
+    /// Compares one feed's files with their digests. Returns whether to go on.
+    fn scrub_feed(&self, feed: &FeedName, scrub: &Scrub<'_>) -> bool {
+        let archived = self.manifests.count(feed).unwrap_or_else(|error| {
+            // A damaged manifest hides its documents; `rebuild` makes it anew.
+            scrub::report(&error);
+            0
+        });
+        for number in (1..=archived).filter_map(DocumentNumber::new) {
+            if !scrub.goes_on() {
+                return false;
+            }
+            let looked = self.manifests.get(feed, number).and_then(|archived| {
+                // A lost document has a record, but no file.
+                if let Some(archived) = archived.filter(|archived| !archived.is_lost()) {
+                    self.read(feed, &archived, false)?;
+                    self.read(feed, &archived, true)?;
+                }
+                Ok(())
+            });
+            if let Err(error) = looked {
+                scrub::report(&error);
+            }
+        }
+        true
+    }
+}

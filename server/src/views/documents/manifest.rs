@@ -1,0 +1,364 @@
+//! The manifest: a record of each archived document that is a durable file, with the digests of its bytes.
+//!
+//! Shell: one file per feed, a record of fixed size per archived document, in order. A document is *archived* for
+//! readers once it is in the manifest; before, it is served from the log and not called immutable.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use simplefeed_core::{
+    digest::Digest,
+    feed::{DocumentName, DocumentNumber, Epoch, FeedName, Position},
+    instant::Instant,
+    plan::Opening,
+};
+
+use crate::views::{error::ViewError, files::Coded};
+
+const RECORD_BYTES: usize = 160;
+const RECORD_LENGTH: u64 = 160;
+
+/// Facts about an archived document, as recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Archived {
+    /// Number of the document, and the epoch in its name.
+    pub name: DocumentName,
+    /// The epoch its successor was opened in, hence the epoch of an index block it closes.
+    pub closed_in: Epoch,
+    /// Position of its oldest entry.
+    pub first: Position,
+    /// Number of its entries, lost ones included.
+    pub entries: u64,
+    /// Instant of the commit that opened it.
+    pub opened: Instant,
+    /// Instant of its newest entry: its feed-level `updated`.
+    pub updated: Instant,
+    /// Instant of the commit that closed it: its bytes are final since then.
+    pub closed: Instant,
+    /// The document without a coding: length and digest.
+    pub identity: Coded,
+    /// Its gzip twin: length and digest.
+    pub gzip: Coded,
+}
+
+impl Archived {
+    /// Returns the record of a document whose entries were lost, in whole or in part.
+    pub fn lost(opening: &Opening, successor: &Opening) -> Self {
+        // Length 0 marks the loss, because no document has it.
+        let nothing = Coded {
+            bytes: 0,
+            digest: Digest([0; 32]),
+        };
+        Self {
+            name: opening.name,
+            closed_in: successor.linked.epoch,
+            first: opening.first,
+            entries: successor.first.0 - opening.first.0,
+            opened: opening.opened,
+            updated: opening.opened,
+            closed: successor.opened,
+            identity: nothing,
+            gzip: nothing,
+        }
+    }
+
+    /// Whether the document has no file, because its entries were lost.
+    pub fn is_lost(&self) -> bool {
+        self.identity.bytes == 0
+    }
+
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut out = Vec::with_capacity(RECORD_BYTES);
+        out.extend_from_slice(&self.name.number.get().to_be_bytes());
+        out.extend_from_slice(&self.name.epoch.0.to_be_bytes());
+        out.extend_from_slice(&self.closed_in.0.to_be_bytes());
+        out.extend_from_slice(&self.first.0.to_be_bytes());
+        out.extend_from_slice(&self.entries.to_be_bytes());
+        for instant in [self.opened, self.updated, self.closed] {
+            out.extend_from_slice(&instant.micros().to_be_bytes());
+        }
+        for coded in [self.identity, self.gzip] {
+            out.extend_from_slice(&coded.bytes.to_be_bytes());
+            out.extend_from_slice(&coded.digest.0);
+        }
+        // The last bytes before the checksum are unused, and zero.
+        out.resize(RECORD_BYTES - 4, 0);
+        let checksum = crc32fast::hash(&out);
+        out.extend_from_slice(&checksum.to_be_bytes());
+        out.try_into().expect("a record has its size")
+    }
+
+    fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
+        let mut rest: &[u8] = record;
+        let mut long = || {
+            let (chunk, after) = rest.split_first_chunk::<8>()?;
+            rest = after;
+            Some(u64::from_be_bytes(*chunk))
+        };
+        let number = DocumentNumber::new(long()?)?;
+        // Two epochs in one word: the upper half is the name's, the lower one the successor's.
+        let epochs = long()?;
+        let low = u32::try_from(epochs & u64::from(u32::MAX)).ok()?;
+        let high = u32::try_from(epochs >> 32).ok()?;
+        let (first, entries) = (Position(long()?), long()?);
+        let mut instant = || {
+            Some(Instant::from_micros(i64::from_be_bytes(
+                long()?.to_be_bytes(),
+            )))
+        };
+        let (opened, updated, closed) = (instant()?, instant()?, instant()?);
+        let mut coded = || {
+            let (bytes, after) = rest.split_first_chunk::<8>()?;
+            let (digest, after) = after.split_first_chunk::<32>()?;
+            rest = after;
+            Some(Coded {
+                bytes: u64::from_be_bytes(*bytes),
+                digest: Digest(*digest),
+            })
+        };
+        let archived = Self {
+            name: DocumentName {
+                number,
+                epoch: Epoch(high),
+            },
+            closed_in: Epoch(low),
+            first,
+            entries,
+            opened,
+            updated,
+            closed,
+            identity: coded()?,
+            gzip: coded()?,
+        };
+        // Encoded again, the record must be the same: that checks its checksum, too.
+        (archived.encode() == *record).then_some(archived)
+    }
+}
+
+/// Manifests of all feeds, each a file in one folder.
+#[derive(Clone, Debug)]
+pub struct Manifests {
+    folder: PathBuf,
+}
+
+impl Manifests {
+    /// Returns the manifests in `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.into(),
+        }
+    }
+
+    fn path(&self, feed: &FeedName) -> PathBuf {
+        self.folder.join(format!("{feed}.manifest"))
+    }
+
+    fn io(
+        &self,
+        action: &'static str,
+        feed: &FeedName,
+    ) -> impl FnOnce(io::Error) -> ViewError + use<> {
+        let path = self.path(feed);
+        move |source| ViewError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    fn existing(&self, feed: &FeedName) -> Result<Option<File>, ViewError> {
+        match File::open(self.path(feed)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.io("open", feed)(error)),
+        }
+    }
+
+    /// Returns the number of a feed's documents that have a record.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn count(&self, feed: &FeedName) -> Result<u64, ViewError> {
+        let Some(file) = self.existing(feed)? else {
+            return Ok(0);
+        };
+        let length = file.metadata().map_err(self.io("measure", feed))?.len();
+        let count = length / RECORD_LENGTH;
+        let Some(last) = DocumentNumber::new(count) else {
+            return Ok(0);
+        };
+        // A power cut may leave a last record of zeros, which the next write replaces.
+        match self.get(feed, last) {
+            Err(ViewError::DamagedRecord { .. }) => Ok(count - 1),
+            found => found.map(|_| count),
+        }
+    }
+
+    /// Returns the facts of an archived document, or `None` if it is not archived yet.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn get(
+        &self,
+        feed: &FeedName,
+        document: DocumentNumber,
+    ) -> Result<Option<Archived>, ViewError> {
+        Ok(self.range(feed, document, 1)?.pop())
+    }
+
+    /// Returns the facts of at most `max` archived documents from `first` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn range(
+        &self,
+        feed: &FeedName,
+        first: DocumentNumber,
+        max: u64,
+    ) -> Result<Vec<Archived>, ViewError> {
+        let Some(mut file) = self.existing(feed)? else {
+            return Ok(vec![]);
+        };
+        let start = (first.get() - 1).checked_mul(RECORD_LENGTH);
+        // No file is so long, and no system seeks so far.
+        let Some(start) = start.filter(|start| i64::try_from(*start).is_ok()) else {
+            return Ok(vec![]);
+        };
+        let mut bytes = vec![];
+        file.seek(SeekFrom::Start(start))
+            .and_then(|_| file.take(max * RECORD_LENGTH).read_to_end(&mut bytes))
+            .map_err(self.io("read", feed))?;
+        // A last record that a power cut has shortened is not there yet.
+        let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
+        (first.get()..)
+            .zip(records)
+            .map(|(document, record)| {
+                // A record has its number, so one in the wrong place counts as damaged.
+                let archived =
+                    Archived::decode(record).filter(|found| found.name.number.get() == document);
+                archived.ok_or_else(|| ViewError::DamagedRecord {
+                    path: self.path(feed),
+                    document,
+                })
+            })
+            .collect()
+    }
+
+    /// Records that a document is archived, durably. Its predecessors must be recorded already.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn record(&self, feed: &FeedName, archived: &Archived) -> Result<(), ViewError> {
+        fs::create_dir_all(&self.folder).map_err(self.io("create", feed))?;
+        let path = self.path(feed);
+        let created = !path.exists();
+        let file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(&path);
+        let file = file.map_err(self.io("write", feed))?;
+        // At its own place and not at the end, so a torn record is replaced.
+        let offset = (archived.name.number.get() - 1) * RECORD_LENGTH;
+        file.write_all_at(&archived.encode(), offset)
+            .and_then(|()| file.sync_data())
+            .map_err(self.io("write", feed))?;
+        // The name of a new file must be durable as well.
+        if created {
+            crate::log::barrier::sync_folder(&self.folder).map_err(self.io("sync", feed))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the records of a feed's documents from `first` on.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn forget(&self, feed: &FeedName, first: DocumentNumber) -> Result<(), ViewError> {
+        if self.existing(feed)?.is_none() {
+            return Ok(());
+        }
+        let file = OpenOptions::new()
+            .write(true)
+            .open(self.path(feed))
+            .map_err(self.io("write", feed))?;
+        let length = file.metadata().map_err(self.io("measure", feed))?.len();
+        let kept = length.min((first.get() - 1) * RECORD_LENGTH);
+        file.set_len(kept).map_err(self.io("shorten", feed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn archived(number: u64) -> Archived {
+        Archived {
+            name: DocumentName {
+                number: DocumentNumber::new(number).unwrap(),
+                epoch: Epoch(1),
+            },
+            closed_in: Epoch(2),
+            first: Position(number * 100),
+            entries: 100,
+            opened: Instant::from_micros(-5),
+            updated: Instant::from_micros(6),
+            closed: Instant::from_micros(7),
+            identity: Coded::of(b"identity"),
+            gzip: Coded::of(b"gzip"),
+        }
+    }
+
+    #[test]
+    fn records_are_read_back_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::new(folder.path());
+        let feed = FeedName::parse("a").unwrap();
+        assert_eq!(manifests.count(&feed).unwrap(), 0);
+        for number in 1..=3 {
+            manifests.record(&feed, &archived(number)).unwrap();
+        }
+        assert_eq!(manifests.count(&feed).unwrap(), 3);
+        let two = DocumentNumber::new(2).unwrap();
+        assert_eq!(
+            manifests.range(&feed, two, 9).unwrap(),
+            [archived(2), archived(3)]
+        );
+        assert_eq!(
+            manifests
+                .get(&feed, DocumentNumber::new(4).unwrap())
+                .unwrap(),
+            None
+        );
+        manifests.forget(&feed, two).unwrap();
+        assert_eq!(manifests.count(&feed).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_changed_record_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::new(folder.path());
+        let feed = FeedName::parse("a").unwrap();
+        manifests.record(&feed, &archived(1)).unwrap();
+        let path = manifests.path(&feed);
+        let mut bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            assert!(
+                manifests.get(&feed, DocumentNumber::OLDEST).is_err(),
+                "byte {at}"
+            );
+            bytes[at] ^= 1;
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! Documents for readers: the resource behind a URL now, and the source of its bytes.
+//!
+//! Shell over the log and the archive, with caches. No snapshot is ever removed for being stale: a counter of the
+//! feed's commits (striped, so that it needs no list of feeds) decides whether a snapshot is current.
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use flate2::Compression;
+use quick_cache::{Weighter, sync::Cache};
+use simplefeed_core::{
+    commit::Commit,
+    document::{entry_document, feed_document},
+    feed::{DocumentName, FeedKey, FeedName, Numbered, Position},
+    header::{ENTRY_TYPE, FEED_TYPE, Form, header},
+    plan::FeedHead,
+    settings::Settings,
+};
+use tracing::warn;
+
+use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manifest::Archived};
+use crate::{
+    head_tag::HeadTag,
+    log::{Series, settings_of},
+    resource::{Coding, Content, Generation, Resource, Source, Tag, Validity},
+    views::{
+        error::ViewError,
+        files::{Coded, gzip, twin},
+    },
+};
+
+/// Counters of commits, shared by the feeds whose keys hash alike.
+const STRIPES: usize = 4_096;
+/// Feeds whose snapshots are kept in memory.
+const SNAPSHOTS_MAX: usize = 20_000;
+/// Archived documents whose facts are kept in memory.
+const ARCHIVED_MAX: usize = 100_000;
+/// Bytes of bodies kept in memory.
+const BODIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Resource that a path below a feed names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `recent.atom`: the open document, at the feed's entry point.
+    Recent,
+    /// `{n}.atom`: a document at its permanent URL, open or archived.
+    Document(DocumentName),
+    /// `entries/{position}.atom`: one entry as an Atom Entry Document.
+    Entry(Numbered),
+    /// `index.json`: the growing block of the archive index.
+    Index,
+    /// `index-{k}.json`: a closed block of the archive index.
+    IndexBlock(Numbered),
+}
+
+/// State of a feed after some commit.
+#[derive(Debug)]
+pub struct Snapshot {
+    generation: Generation,
+    /// End of the feed: its next position, history hash and open document.
+    pub head: FeedHead,
+    /// Newest settings of the feed; the open document may have older ones.
+    pub settings: Settings,
+    open_settings: Settings,
+    /// Entity tags of `recent.atom` and of the permanent URL, without coding.
+    tags: (String, String),
+}
+
+/// Weight of a body in memory. Its key is its entity tag, which is unique to its bytes.
+#[derive(Clone)]
+struct BodyWeight;
+
+impl Weighter<String, Bytes> for BodyWeight {
+    fn weight(&self, tag: &String, bytes: &Bytes) -> u64 {
+        u64::try_from(tag.len() + bytes.len()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Documents of all feeds, with the caches in front of log and archive.
+pub struct Documents {
+    log: Arc<dyn Series>,
+    archive: Archive,
+    stripes: Arc<[AtomicU64]>,
+    snapshots: Cache<FeedName, Arc<Snapshot>>,
+    archived: Cache<(FeedName, DocumentName), Archived>,
+    bodies: Cache<String, Bytes, BodyWeight>,
+    /// Bytes of files that are being sent.
+    in_flight: InFlight,
+}
+
+impl std::fmt::Debug for Documents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Documents").finish_non_exhaustive()
+    }
+}
+
+impl Documents {
+    /// Returns the documents of a log and its archive.
+    pub fn new(log: Arc<dyn Series>, archive: Archive) -> Self {
+        Self {
+            log,
+            archive,
+            stripes: std::iter::repeat_with(AtomicU64::default)
+                .take(STRIPES)
+                .collect(),
+            snapshots: Cache::new(SNAPSHOTS_MAX),
+            archived: Cache::new(ARCHIVED_MAX),
+            bodies: Cache::with_weighter(1_000, BODIES_BYTES_MAX, BodyWeight),
+            in_flight: InFlight::default(),
+        }
+    }
+
+    /// Returns the feeds that the documents are made from.
+    pub fn log(&self) -> &Arc<dyn Series> {
+        &self.log
+    }
+
+    /// Makes a commit visible to readers. The log calls this before the writer answers any request.
+    pub fn committed(&self, commit: &Commit) {
+        for change in &commit.changes {
+            if let Some(counter) = change
+                .feed()
+                .and_then(|feed| self.stripes.get(stripe_of(feed)))
+            {
+                // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
+                counter.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Returns the current snapshot of a feed, or `None` if no feed has that name.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn snapshot(&self, feed: &FeedName) -> Result<Option<Arc<Snapshot>>, ViewError> {
+        if let Some(snapshot) = self.current(feed) {
+            return Ok(Some(snapshot));
+        }
+        let Some(head) = self.log.named(feed)? else {
+            return Ok(None);
+        };
+        // The counter first: the state read after it may be newer than the counter, never older.
+        let generation = Generation::of(&self.stripes, stripe_of(head.feed));
+        let Some(head) = self.log.feed(head.feed)? else {
+            return Ok(None);
+        };
+        let settings = settings_of(&*self.log, head.feed, head.revision)?;
+        let open_settings = settings_of(&*self.log, head.feed, head.open.opening.revision)?;
+        let tag = HeadTag::new(head.clone());
+        let tags = (tag.recent(), tag.permanent());
+        let snapshot = Arc::new(Snapshot {
+            generation,
+            head,
+            settings,
+            open_settings,
+            tags,
+        });
+        self.snapshots.insert(feed.clone(), Arc::clone(&snapshot));
+        Ok(Some(snapshot))
+    }
+
+    /// Returns the resource of an address if memory alone has it.
+    pub fn at_once(self: &Arc<Self>, feed: &FeedName, address: &Address) -> Option<Resource> {
+        let form = match address {
+            Address::Recent => Form::Recent,
+            Address::Document(name) => {
+                if let Some(archived) = self.archived.get(&(feed.clone(), *name)) {
+                    return Some(self.file(feed, archived));
+                }
+                Form::Open
+            }
+            Address::Entry(_) | Address::Index | Address::IndexBlock(_) => return None,
+        };
+        let state = self.current(feed)?;
+        let open = Address::Document(state.head.open.opening.name);
+        (form == Form::Recent || *address == open).then(|| self.growing(&state, form))
+    }
+
+    /// Returns a feed's snapshot from memory, if it is current.
+    pub fn current(&self, feed: &FeedName) -> Option<Arc<Snapshot>> {
+        let snapshot = self.snapshots.get(feed)?;
+        snapshot.generation.is_current().then_some(snapshot)
+    }
+
+    /// Returns the resource of an address now, or `None` if it names nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn resource(
+        self: &Arc<Self>,
+        feed: &FeedName,
+        address: &Address,
+    ) -> Result<Option<Resource>, ViewError> {
+        if let Some(resource) = self.at_once(feed, address) {
+            return Ok(Some(resource));
+        }
+        let Some(state) = self.snapshot(feed)? else {
+            return Ok(None);
+        };
+        match address {
+            Address::Recent => Ok(Some(self.growing(&state, Form::Recent))),
+            Address::Document(name) => self.document(feed, &state, *name),
+            Address::Entry(numbered) => self.entry(feed, &state, *numbered),
+            Address::Index => {
+                let archived = self.archive.manifests.count(feed)?;
+                let id = &state.settings.id;
+                // The growing block changes only with this number, so it can stand in the key.
+                let key = format!("index {feed} {archived}");
+                let bytes = match self.bodies.get(&key) {
+                    Some(bytes) => bytes,
+                    None => index::growing_block(&self.archive.manifests, feed, id, archived)?,
+                };
+                self.bodies.insert(key, bytes.clone());
+                Ok(Some(Resource::of_bytes(
+                    "application/json",
+                    None,
+                    Validity::Once,
+                    bytes,
+                )))
+            }
+            Address::IndexBlock(numbered) => {
+                let id = &state.settings.id;
+                let block =
+                    index::closed_block(&self.archive.manifests, feed, id, numbered.number)?;
+                // The epoch is part of the name, and a block has only one name.
+                let block =
+                    block.filter(|block| index::block_of_name(&block.name) == Some(*numbered));
+                Ok(block.map(|block| {
+                    let closed = Some(block.closed);
+                    let validity = Validity::Forever;
+                    Resource::of_bytes("application/json", closed, validity, block.bytes)
+                }))
+            }
+        }
+    }
+
+    fn document(
+        self: &Arc<Self>,
+        feed: &FeedName,
+        state: &Arc<Snapshot>,
+        name: DocumentName,
+    ) -> Result<Option<Resource>, ViewError> {
+        if name == state.head.open.opening.name {
+            return Ok(Some(self.growing(state, Form::Open)));
+        }
+        // The document is not opened yet, or its open one has another epoch.
+        if name.number >= state.head.open.opening.name.number {
+            return Ok(None);
+        }
+        if let Some(archived) = self.archive.manifests.get(feed, name.number)? {
+            // Another epoch's name leads to a redirect instead, and a lost document to nothing.
+            if archived.name != name || archived.is_lost() {
+                return Ok(None);
+            }
+            self.archived.insert((feed.clone(), name), archived);
+            return Ok(Some(self.file(feed, archived)));
+        }
+        // Closed, but not yet a durable file: its bytes are final, but not called immutable.
+        let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
+        let frozen = frozen.filter(|frozen| frozen.opening.name == name);
+        Ok(frozen.map(|frozen| {
+            let closed = Some(frozen.successor.opened);
+            Resource::of_bytes(FEED_TYPE, closed, Validity::Once, frozen.bytes)
+        }))
+    }
+
+    /// Returns the newest name of a document that an epoch has renamed.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn renamed(
+        &self,
+        feed: &FeedName,
+        name: DocumentName,
+    ) -> Result<Option<DocumentName>, ViewError> {
+        let Some(state) = self.snapshot(feed)? else {
+            return Ok(None);
+        };
+        let opening = self.log.opening(state.head.feed, name.number)?;
+        // The predecessor links to the first of these names. Each one before the newest leads to it.
+        let opening = opening
+            .filter(|opening| (opening.linked.epoch..opening.name.epoch).contains(&name.epoch));
+        Ok(opening.map(|opening| opening.name))
+    }
+
+    fn entry(
+        &self,
+        feed: &FeedName,
+        state: &Snapshot,
+        numbered: Numbered,
+    ) -> Result<Option<Resource>, ViewError> {
+        let at = Position(numbered.number);
+        if at >= state.head.next {
+            return Ok(None);
+        }
+        let entry = self.log.entries(state.head.feed, at..at.next())?.pop();
+        // An entry's URL has the epoch of its document, so one position never names two contents.
+        let Some(entry) = entry.filter(|entry| entry.document.epoch == numbered.epoch) else {
+            return Ok(None);
+        };
+        // An entry is frozen with its document, and has the date of the cut then.
+        let archived = self.archive.manifests.get(feed, entry.document.number)?;
+        let bytes = entry_document(&entry.fragment);
+        let modified = archived.map_or(entry.instant, |archived| archived.closed);
+        let validity = match archived {
+            Some(_) => Validity::Forever,
+            None => Validity::Once,
+        };
+        Ok(Some(Resource::of_bytes(
+            ENTRY_TYPE,
+            Some(modified),
+            validity,
+            bytes,
+        )))
+    }
+
+    /// Returns the bytes of an archived document: those of its file, or, if that is gone or damaged, those that the log
+    /// gives, as long as they have the recorded digest.
+    fn file_bytes(
+        &self,
+        feed: &FeedName,
+        archived: &Archived,
+        coding: Coding,
+    ) -> Result<Bytes, ViewError> {
+        let error = match self.archive.read(feed, archived, coding == Coding::Gzip) {
+            Ok(bytes) => return Ok(bytes),
+            Err(error) => error,
+        };
+        warn!(%feed, document = %archived.name, %error, "served from the log; `rebuild` repairs the file");
+        let head = self.log.named(feed)?;
+        let frozen = match head {
+            Some(head) => Frozen::render(&*self.log, head.feed, archived.name.number)?,
+            None => None,
+        };
+        let bytes = frozen.map(|frozen| match coding {
+            Coding::Identity => (frozen.bytes, archived.identity),
+            Coding::Gzip => {
+                let twin = twin(&frozen.bytes, Some(archived.gzip));
+                (twin.into(), archived.gzip)
+            }
+        });
+        match bytes {
+            Some((bytes, expected)) if Coded::of(&bytes) == expected => Ok(bytes),
+            // Other bytes under an immutable URL would be worse than an error.
+            _ => Err(error),
+        }
+    }
+
+    fn render(&self, state: &Snapshot, form: Form) -> Result<Bytes, ViewError> {
+        let opening = &state.head.open.opening;
+        let entries = self
+            .log
+            .entries(state.head.feed, opening.first..state.head.next)?;
+        // The settings of the opening, because a header never changes while its document grows.
+        let header = header(opening, &state.open_settings, form, state.head.updated);
+        let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
+        Ok(feed_document(&header, &fragments))
+    }
+
+    fn file(self: &Arc<Self>, feed: &FeedName, archived: Archived) -> Resource {
+        let tag = Tag::Digests {
+            identity: archived.identity.digest,
+            gzip: archived.gzip.digest,
+        };
+        let source = ArchivedBytes {
+            documents: Arc::clone(self),
+            feed: feed.clone(),
+            archived,
+        };
+        let closed = Some(archived.closed);
+        Resource::new(FEED_TYPE, closed, Validity::Forever, tag, Arc::new(source))
+    }
+
+    fn growing(self: &Arc<Self>, state: &Arc<Snapshot>, form: Form) -> Resource {
+        let tag = match form {
+            Form::Recent => state.tags.0.clone(),
+            Form::Open | Form::Archived { .. } => state.tags.1.clone(),
+        };
+        let opening = state.head.open.opening;
+        let renamed = opening.name.epoch.began();
+        // An empty feed's document may be opened anew with another header, and an epoch changes any.
+        let modified = opening.opened.max(renamed).max(state.head.updated);
+        let tag = Tag::Shared(tag);
+        let source = GrowingBytes {
+            documents: Arc::clone(self),
+            tag: tag.clone(),
+            state: Arc::clone(state),
+            form,
+        };
+        let validity = Validity::Generation(state.generation.clone());
+        Resource::new(FEED_TYPE, Some(modified), validity, tag, Arc::new(source))
+    }
+}
+
+fn stripe_of(feed: FeedKey) -> usize {
+    let mut hasher = DefaultHasher::new();
+    feed.hash(&mut hasher);
+    let stripes = u64::try_from(STRIPES).expect("stripes are few");
+    usize::try_from(hasher.finish() % stripes).expect("stripes are few")
+}
+
+/// Source of an archived document's bytes: its files.
+#[derive(Debug)]
+struct ArchivedBytes {
+    documents: Arc<Documents>,
+    feed: FeedName,
+    archived: Archived,
+}
+
+impl Source for ArchivedBytes {
+    fn at_once(&self, _: Coding) -> Option<Content> {
+        None
+    }
+
+    fn read(&self, coding: Coding) -> Result<Content, ViewError> {
+        let Self {
+            documents,
+            feed,
+            archived,
+        } = self;
+        let coded = match coding {
+            Coding::Identity => archived.identity,
+            Coding::Gzip => archived.gzip,
+        };
+        // Slow readers of one document share one copy of its bytes.
+        let bytes = documents.in_flight.get(coded.digest, || {
+            documents.file_bytes(feed, archived, coding)
+        })?;
+        Ok(Content {
+            bytes,
+            digest: Some(coded.digest),
+        })
+    }
+}
+
+/// Source of an open document's bytes: the log, and the bodies kept in memory.
+#[derive(Debug)]
+struct GrowingBytes {
+    documents: Arc<Documents>,
+    tag: Tag,
+    state: Arc<Snapshot>,
+    form: Form,
+}
+
+impl Source for GrowingBytes {
+    fn at_once(&self, coding: Coding) -> Option<Content> {
+        let bytes = self.documents.bodies.get(&self.tag.in_coding(coding))?;
+        Some(Content {
+            bytes,
+            digest: None,
+        })
+    }
+
+    fn read(&self, coding: Coding) -> Result<Content, ViewError> {
+        if let Some(content) = self.at_once(coding) {
+            return Ok(content);
+        }
+        let bytes = match coding {
+            Coding::Identity => self.documents.render(&self.state, self.form)?,
+            Coding::Gzip => {
+                let identity = self.read(Coding::Identity)?;
+                // The fast level, because these bytes change soon.
+                gzip(&identity.bytes, Compression::fast()).into()
+            }
+        };
+        let tag = self.tag.in_coding(coding);
+        self.documents.bodies.insert(tag, bytes.clone());
+        Ok(Content {
+            bytes,
+            digest: None,
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! Files that are never to change, put on the disk several at a time.
+//!
+//! Shell: files. Each is written to a temporary name; then all are synced, renamed into place in the order in which
+//! they were written, and their names synced. So a file that is there is whole.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, FileTimes, OpenOptions},
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
+use simplefeed_core::{digest::Digest, instant::Instant};
+
+use super::error::ViewError;
+use crate::log::barrier::{sync_files, sync_folder};
+
+/// Facts about one coded form of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coded {
+    /// Length in bytes; 0 if the document is lost.
+    pub bytes: u64,
+    /// SHA-256 of the coded bytes.
+    pub digest: Digest,
+}
+
+impl Coded {
+    /// Returns the facts of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        let length = u64::try_from(bytes.len()).expect("a file in memory has a 64-bit length");
+        Self {
+            bytes: length,
+            digest: Digest::of(bytes),
+        }
+    }
+}
+
+/// Outcome of making files again; of several files, the worst one counts, which is the last of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remade {
+    /// The file was there, the same byte for byte.
+    Identical,
+    /// There was no file, and now there is.
+    New,
+    /// The file had other bytes, and has the right ones now.
+    Different,
+}
+
+/// Ending of a file's name until the file is whole.
+pub(super) const TEMPORARY: &str = ".new";
+
+/// Files on their way into place.
+#[derive(Debug, Default)]
+pub(super) struct FrozenFiles {
+    /// Temporary path of each file, and its final path.
+    written: Vec<(PathBuf, PathBuf)>,
+    /// Files to sync before a name may lead to their bytes.
+    unsynced: Vec<File>,
+    /// Opened before anything is written: the kernel reports a failed write only to handles that were open by then.
+    folders: BTreeMap<PathBuf, File>,
+}
+
+impl FrozenFiles {
+    /// Writes a file, with the instant its bytes became final as its time of modification. A right file is left alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub(super) fn write(
+        &mut self,
+        path: &Path,
+        bytes: &[u8],
+        mtime: Instant,
+    ) -> Result<Remade, ViewError> {
+        let folder = path.parent().unwrap_or(path);
+        if !self.folders.contains_key(folder) {
+            let opened = File::open(folder).map_err(failed("open", folder))?;
+            self.folders.insert(folder.into(), opened);
+        }
+        let before = match fs::read(path) {
+            Ok(found) if found == bytes => Remade::Identical,
+            Ok(_) => Remade::Different,
+            Err(_) => Remade::New,
+        };
+        if before == Remade::Identical {
+            // A right file may have been written, but not synced, before a crash.
+            let file = File::open(path).map_err(failed("open", path))?;
+            self.unsynced.push(file);
+            return Ok(before);
+        }
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(TEMPORARY);
+        let temporary = PathBuf::from(temporary);
+        let write = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&temporary)?;
+            file.write_all(bytes)?;
+            // A web server that serves the folder sends this time as `Last-Modified`.
+            file.set_times(FileTimes::new().set_modified(system_time(mtime)))?;
+            Ok(file)
+        };
+        let file = write().map_err(failed("write", path))?;
+        self.unsynced.push(file);
+        self.written.push((temporary, path.into()));
+        Ok(before)
+    }
+
+    /// Copies a file, with its time of modification.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be read or written.
+    pub(super) fn copy(&mut self, from: &Path, to: &Path) -> Result<Remade, ViewError> {
+        let modified = fs::metadata(from).and_then(|file| file.modified());
+        let modified = modified.map_err(failed("read", from))?;
+        let since = modified.duration_since(SystemTime::UNIX_EPOCH);
+        let micros = i64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
+        let bytes = fs::read(from).map_err(failed("read", from))?;
+        self.write(to, &bytes, Instant::from_micros(micros))
+    }
+
+    /// Writes the compressed twin of the file at `path`, unless there is one that decodes to the same bytes: readers
+    /// may have it, and another version of the compressor may give other bytes. Returns the twin's bytes, too.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub(super) fn write_twin(
+        &mut self,
+        path: &Path,
+        bytes: &[u8],
+        mtime: Instant,
+        recorded: Option<Coded>,
+    ) -> Result<(Vec<u8>, Remade), ViewError> {
+        let path = twin_of(path);
+        if let Ok(twin) = fs::read(&path)
+            && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
+            && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
+        {
+            let remade = self.write(&path, &twin, mtime)?;
+            return Ok((twin, remade));
+        }
+        let twin = twin(bytes, recorded);
+        let remade = self.write(&path, &twin, mtime)?;
+        Ok((twin, remade))
+    }
+
+    /// Puts the files in place. They are durable on return.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first sync or rename that failed.
+    pub(super) fn put_in_place(self) -> Result<(), ViewError> {
+        let folders: Vec<&File> = self.folders.values().collect();
+        // The message of a failed sync names one folder of several.
+        let first = self.folders.keys().next().cloned().unwrap_or_default();
+        // The bytes before the names, so no name ever leads to half a file.
+        sync_files(&self.unsynced, &folders).map_err(failed("sync files in", &first))?;
+        for (temporary, path) in &self.written {
+            fs::rename(temporary, path).map_err(failed("write", path))?;
+        }
+        for (path, folder) in &self.folders {
+            folder.sync_all().map_err(failed("sync", path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of the compressed twin of a file.
+pub(super) fn twin_of(path: &Path) -> PathBuf {
+    let mut twin = path.as_os_str().to_owned();
+    twin.push(".gz");
+    twin.into()
+}
+
+/// Creates a folder and those around it, durably.
+pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder.parent().unwrap_or(folder);
+    // The outermost first, so each new name is in a durable folder.
+    create_folder(parent)?;
+    match fs::create_dir(folder) {
+        // A folder that somebody made meanwhile may lack its sync.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_folder(parent),
+    }
+}
+
+fn system_time(instant: Instant) -> SystemTime {
+    // Instants before 1970 become 1970.
+    let micros = u64::try_from(instant.micros()).unwrap_or(0);
+    SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
+}
+
+/// The level at which zlib-rs makes our documents smallest. At 8 it takes up to three times as long for nothing;
+/// at 9, its "best", Atom is as large or up to 8 % larger, and SUP documents are 3 % larger.
+pub const SMALLEST: Compression = Compression::new(7);
+
+/// Returns the compressed twin of an archived document, with the recorded bytes if a level we have used gives them.
+pub fn twin(bytes: &[u8], recorded: Option<Coded>) -> Vec<u8> {
+    let made = gzip(bytes, SMALLEST);
+    match recorded {
+        Some(recorded) if recorded != Coded::of(&made) => {
+            // Older versions compressed at this level.
+            let before = gzip(bytes, Compression::best());
+            if Coded::of(&before) == recorded {
+                before
+            } else {
+                made
+            }
+        }
+        _ => made,
+    }
+}
+
+/// Compresses bytes with gzip, in memory.
+pub fn gzip(bytes: &[u8], level: Compression) -> Vec<u8> {
+    // A guess at the size: Atom shrinks to a third or less.
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), level);
+    encoder
+        .write_all(bytes)
+        .and_then(|()| encoder.finish())
+        .expect("writing to memory does not fail")
+}
+
+/// Decompresses one of our own files.
+///
+/// # Errors
+///
+/// Returns the fault in its bytes.
+pub fn gunzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut decoder = GzDecoder::new(bytes);
+    let mut decoded = vec![];
+    decoder.read_to_end(&mut decoded)?;
+    // The decoder ignores bytes behind the end, which a right file does not have.
+    if decoder.into_inner().is_empty() {
+        return Ok(decoded);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        "there is something behind the end",
+    ))
+}
+
+pub(super) fn failed(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> ViewError + use<> {
+    let path = path.to_path_buf();
+    move |source| ViewError::Io {
+        action,
+        path,
+        source,
+    }
+}

@@ -1,0 +1,168 @@
+//! The follower: the one loop that runs any view.
+//!
+//! Shell: a thread for each view. It waits for commits, lets the view apply them, has the work that follows carried out
+//! and notes its cursor. A view that fails is tried again for ever, and holds up no other.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use simplefeed_core::feed::CommitNumber;
+use tracing::error;
+
+use super::{Applied, View, error::ViewError};
+use crate::{log::EntryLog, stop::Stop};
+
+/// Most commits that one round applies.
+const COMMITS_TOGETHER: usize = 1_000;
+/// Commits between two notes of the cursor.
+const NOTED_COMMITS: u64 = 1_024;
+/// Lag in commits beyond which a server that stops does not wait for the view. The next start reads the rest.
+const LAG_AT_STOP_MAX: u64 = 100_000;
+/// Pause after a round that failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Last commit whose work a follower has carried out, as far as this process knows.
+#[derive(Debug, Default)]
+pub struct Progress(AtomicU64);
+
+impl Progress {
+    /// Returns the last commit whose work is carried out.
+    pub fn reached(&self) -> CommitNumber {
+        CommitNumber(self.0.load(Ordering::Relaxed))
+    }
+
+    fn reach(&self, commit: CommitNumber) {
+        self.0.store(commit.0, Ordering::Relaxed);
+    }
+}
+
+/// Runs a view until the log's announcements end and the work of every commit is carried out.
+pub fn follow(view: &dyn View, log: &dyn EntryLog, progress: &Progress, stop: &Stop) {
+    let begun = loop {
+        match view.begin(log) {
+            Ok(begun) => break begun,
+            Err(error) => {
+                report(view, &error, "begin");
+                if stop.is_requested_within(RETRY) {
+                    return;
+                }
+            }
+        }
+    };
+    progress.reach(begun);
+    let follower = Follower {
+        view,
+        log,
+        progress,
+        stop,
+        applied: begun,
+        carried_out: begun,
+        noted: begun,
+        is_full: false,
+    };
+    follower.run();
+}
+
+struct Follower<'f> {
+    view: &'f dyn View,
+    log: &'f dyn EntryLog,
+    progress: &'f Progress,
+    stop: &'f Stop,
+    /// Last commit that the view has applied.
+    applied: CommitNumber,
+    /// Last commit whose work is carried out: `applied`, unless work failed since.
+    carried_out: CommitNumber,
+    noted: CommitNumber,
+    is_full: bool,
+}
+
+impl Follower<'_> {
+    fn run(mut self) {
+        loop {
+            let applied = self.apply();
+            if let Err(error) = &applied {
+                report(self.view, error, "apply a commit");
+            }
+            // After an error as well: the work that waits may need nothing of the log.
+            let carried_out = self.carry_out();
+            let has_ended = matches!(applied, Ok(false));
+            if has_ended || self.carried_out.0 >= self.noted.0 + NOTED_COMMITS {
+                self.note();
+            }
+            if has_ended {
+                return;
+            }
+            if applied.is_err() || !carried_out {
+                // A server that stops does not wait for a failing disk. The next start goes on from the cursor.
+                if self.stop.is_requested_within(RETRY) {
+                    self.note();
+                    return;
+                }
+            } else if self.log.head().number == self.applied {
+                // A requested stop cuts the pause short.
+                self.stop.is_requested_within(self.view.pace());
+            }
+        }
+    }
+
+    /// Applies the next commits, and waits for the first one. Returns whether more may come.
+    fn apply(&mut self) -> Result<bool, ViewError> {
+        let next = self.applied.next();
+        if self.carried_out < self.applied {
+            // Work that failed is tried again, even if no commit comes.
+            let has_come = next <= self.log.head().number;
+            if self.is_full || !has_come {
+                return Ok(!self.stop.is_requested());
+            }
+        }
+        if !self.log.announcements().comes(next, self.log) {
+            return Ok(false);
+        }
+        let announced = self.log.announcements();
+        for outline in announced.outlines(next, COMMITS_TOGETHER, self.log)? {
+            let applied = self.view.apply(&outline, self.log)?;
+            self.applied = outline.number;
+            self.is_full = applied == Applied::Full;
+            if self.is_full {
+                break;
+            }
+        }
+        let lag = self.log.head().number.0.saturating_sub(self.applied.0);
+        Ok(!(lag > LAG_AT_STOP_MAX && self.stop.is_requested()))
+    }
+
+    /// Carries out the work that waits. Returns whether none is left.
+    fn carry_out(&mut self) -> bool {
+        match self.view.carry_out(self.log) {
+            Ok(()) => {
+                self.carried_out = self.applied;
+                self.is_full = false;
+                self.progress.reach(self.carried_out);
+                true
+            }
+            Err(error) => {
+                report(self.view, &error, "write its files");
+                false
+            }
+        }
+    }
+
+    /// Notes the cursor. A failure is only logged, because the cursor saves nothing but time.
+    fn note(&mut self) {
+        if let Err(error) = self.view.note(self.carried_out) {
+            report(self.view, &error, "note its cursor");
+        }
+        self.noted = self.carried_out;
+    }
+}
+
+fn report(view: &dyn View, error: &ViewError, action: &'static str) {
+    let error: &(dyn std::error::Error + 'static) = error;
+    error!(
+        error,
+        view = view.name(),
+        "a view cannot {action}; it tries again"
+    );
+}

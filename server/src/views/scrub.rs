@@ -1,0 +1,45 @@
+//! The scrubber: a slow comparison of all files with their digests.
+//!
+//! Shell: a thread. The server never serves a damaged file, because it checks the digest first. A web server that reads
+//! the folder by itself does, so damage is logged early.
+
+use std::time::Duration;
+
+use tracing::error;
+
+use super::{Views, error::ViewError};
+use crate::{log::Series, stop::Stop};
+
+/// Pause between two files, and between as many feeds as are listed together.
+const PACE: Duration = Duration::from_millis(100);
+/// Pause after a round over all of them.
+const REST: Duration = Duration::from_hours(1);
+
+/// Round of the scrubber over one view.
+#[derive(Debug)]
+pub struct Scrub<'s>(&'s Stop);
+
+impl Scrub<'_> {
+    /// Pauses before the next file. Returns whether to go on: not if the server stops.
+    pub fn goes_on(&self) -> bool {
+        !self.0.is_requested_within(PACE)
+    }
+}
+
+/// Logs a fault that a view has found.
+pub fn report(error: &ViewError) {
+    let error: &(dyn std::error::Error + 'static) = error;
+    error!(error, "the archive is damaged");
+}
+
+/// Compares the files of all views with their digests, again and again, until the server stops.
+pub fn scrub(views: &Views, log: &dyn Series, stop: &Stop) {
+    loop {
+        for (view, _) in views.iter() {
+            view.scrub(log, &Scrub(stop));
+        }
+        if stop.is_requested_within(REST) {
+            return;
+        }
+    }
+}

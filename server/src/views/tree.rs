@@ -1,0 +1,124 @@
+//! A tree of static files, which an export writes and any web server can serve.
+//!
+//! Shell: writes a folder. Links between documents are relative, so the tree works wherever it is put.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::error::ViewError;
+use crate::log::LogError;
+
+/// Why an export failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// A document cannot be read.
+    #[error("a document cannot be read")]
+    View(#[from] ViewError),
+    /// The log cannot be read.
+    #[error("a document cannot be read")]
+    Log(#[from] LogError),
+    /// A file cannot be written.
+    #[error("cannot write {path}")]
+    Write {
+        /// File that cannot be written.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+}
+
+/// A folder with static files.
+#[derive(Debug)]
+pub struct Tree {
+    to: PathBuf,
+    /// Whether every entry gets a file of its own, too.
+    pub with_entries: bool,
+    /// Number of files.
+    files: u64,
+    /// Paths of the final files, below the folder.
+    frozen: Vec<String>,
+    /// Files of the folder that is being written.
+    written: HashSet<String>,
+}
+
+impl Tree {
+    /// Returns the tree at `to`.
+    pub fn new(to: &Path, with_entries: bool) -> Self {
+        Self {
+            to: to.into(),
+            with_entries,
+            files: 0,
+            frozen: vec![],
+            written: HashSet::new(),
+        }
+    }
+
+    /// Returns the number of files.
+    pub fn files(&self) -> u64 {
+        self.files
+    }
+
+    /// Returns the paths of the final files.
+    pub fn frozen(&self) -> &[String] {
+        &self.frozen
+    }
+
+    /// Calls a file final: only these may be called immutable, because the bytes of all others may change.
+    pub fn freeze(&mut self, path: String) {
+        self.frozen.push(path);
+    }
+
+    /// Writes a file under a temporary name first: the tree may be served meanwhile. Unchanged files are left alone, so
+    /// that a web server's validators stay.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be written.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ExportError> {
+        let path = self.to.join(name);
+        self.files += 1;
+        self.written.insert(name.into());
+        if fs::read(&path).is_ok_and(|found| found == bytes) {
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or(&self.to);
+        // In the same folder, so that the rename replaces the file at once.
+        let temporary = self.to.join(format!("{name}.new"));
+        let written = fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&temporary, bytes))
+            .and_then(|()| fs::rename(&temporary, &path));
+        written.map_err(|source| ExportError::Write { path, source })
+    }
+
+    /// Removes the files of a folder that `is_ours` knows and that were not written since the last call: those of an
+    /// earlier export of another history would lead into it.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the folder cannot be read, or a file not be removed.
+    pub fn remove_others(
+        &mut self,
+        folder: &str,
+        is_ours: impl Fn(&str) -> bool,
+    ) -> Result<(), ExportError> {
+        let path = self.to.join(folder);
+        let failed = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| ExportError::Write { path, source }
+        };
+        for item in fs::read_dir(&path).map_err(failed(&path))? {
+            let path = item.map_err(failed(&path))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let plain = name.strip_suffix(".gz").unwrap_or(&name);
+            if is_ours(plain) && !self.written.contains(&format!("{folder}/{name}")) {
+                fs::remove_file(&path).map_err(failed(&path))?;
+            }
+        }
+        self.written.clear();
+        Ok(())
+    }
+}
