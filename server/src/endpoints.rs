@@ -24,6 +24,8 @@ pub mod health;
 pub mod metrics;
 pub mod publishing;
 pub mod sup;
+#[cfg(test)]
+pub mod counts;
 
 /// Tables of all endpoints.
 pub const ALL: &[&[Endpoint<Site>]] = &[
@@ -31,6 +33,8 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     catalogue::ENDPOINTS,
     sup::ENDPOINTS,
     health::ENDPOINTS,
+    #[cfg(test)]
+    counts::ENDPOINTS,
 ];
 
 /// Parts of a server that its endpoints share.

@@ -20,6 +20,8 @@ pub mod scrub;
 pub mod catalogue;
 pub mod documents;
 pub mod sup;
+#[cfg(test)]
+pub mod counts;
 
 use error::ViewError;
 use folders::Folders;
@@ -136,6 +138,8 @@ impl Views {
         if let Some(longest) = sup_seconds {
             views.push(Arc::new(sup::Sup::new(folders, longest)));
         }
+        #[cfg(test)]
+        views.push(Arc::new(counts::Counts::new(folders)));
         let followed = |view| (view, Arc::default());
         Self(views.into_iter().map(followed).collect())
     }

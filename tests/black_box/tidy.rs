@@ -323,7 +323,7 @@ fn the_writer_and_the_views_do_not_name_each_other() {
 /// Views are found in one list, and each can go without the others noticing.
 #[test]
 fn views_name_no_other_view() {
-    let views = ["documents", "sup"];
+    let views = ["documents", "sup", "counts"];
     for view in views {
         let own = |file: &str| {
             file == format!("views/{view}.rs") || file.starts_with(&format!("views/{view}/"))
@@ -344,7 +344,11 @@ fn views_name_no_other_view() {
             .iter()
             .any(|name| file == format!("views/{name}.rs"))
     };
-    names_none("shared by views", shared, &["documents::", "sup::"]);
+    names_none(
+        "shared by views",
+        shared,
+        &["documents::", "sup::", "counts::"],
+    );
     // What upkeep does with views is the same for each of them.
     let upkeep = |file: &str| {
         let knows_none = ["verify", "rebuild", "export", "backup"];
@@ -370,6 +374,29 @@ fn the_pipeline_names_no_view() {
             "serve::",
         ],
     );
+}
+
+/// The throw-away view is in two files of its own, and in few lines of others.
+#[test]
+fn a_view_touches_its_own_files() {
+    let mut lines = 0;
+    let mut own = 0;
+    for (path, text) in sources() {
+        if !path.starts_with(workspace().join("server/src")) || path.ends_with("serve/tests.rs") {
+            continue;
+        }
+        if path.ends_with("views/counts.rs") || path.ends_with("endpoints/counts.rs") {
+            own += 1;
+            continue;
+        }
+        let named = text
+            .lines()
+            .filter(|line| line.contains("counts::") || line.contains("mod counts"));
+        // Each has an attribute of its own, because the view is for tests only.
+        lines += 2 * named.count();
+    }
+    assert_eq!(own, 2);
+    assert!((1..=10).contains(&lines), "{lines} lines of other files");
 }
 
 /// Every rule that code, a test or a page names stands in `docs/rules.md`, and every rule there is named somewhere.

@@ -1,5 +1,5 @@
 use std::{
-    io::{BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     ops::Range,
     path::Path,
@@ -25,7 +25,7 @@ use crate::{
         memory::{MemoryLog, MemoryStore},
         store::StoreError,
     },
-    upkeep::verify::verify,
+    upkeep::{rebuild::rebuild, verify::verify},
 };
 
 /// A server that runs until it is dropped.
@@ -144,6 +144,53 @@ fn a_server_runs_over_a_log_in_memory() {
     let report = verify(&*store.0, &views).unwrap();
     assert_eq!(report.findings.faults, [""; 0]);
     assert_eq!((report.entries, report.findings.documents), (5, 2));
+}
+
+/// Goal: a view is its own files and a line in each list: the follower runs it, upkeep looks after it, its endpoints
+/// are found, and one of them streams until the server stops.
+#[test]
+fn a_view_needs_its_files_and_a_line_in_each_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = MemoryStore::default();
+    let server = Running::start(folder.path(), store.clone());
+    for number in 0..3 {
+        server.publish("a", number);
+    }
+    server.publish("b", 0);
+    server.wait_for("/feeds/a/count.txt", |answer| answer.ends_with("\r\n\r\n3"));
+    server.wait_for("/feeds/b/count.txt", |answer| answer.ends_with("\r\n\r\n1"));
+    let mut counts = server.send("GET", "/feeds/a/counts", "").lines();
+    // The stream begins behind its head.
+    let head = counts.by_ref().map(Result::unwrap);
+    assert!(head.take_while(|line| !line.is_empty()).count() > 1);
+    server.publish("b", 1);
+    let newest = store.0.head().number.to_string();
+    assert!(counts.by_ref().any(|line| line.unwrap() == newest));
+    server.stop();
+    // The last chunk has come: nothing was cut off.
+    let rest: Vec<String> = counts.map(Result::unwrap).collect();
+    assert_eq!(rest, ["", "0", ""]);
+
+    let views = views_of(&folder);
+    let path = folder.path().join("views/counts/entries");
+    let right = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(verify(&*store.0, &views).unwrap().findings.faults, [""; 0]);
+    std::fs::write(&path, right.replace(" 3\n", " 4\n")).unwrap();
+    let report = verify(&*store.0, &views).unwrap();
+    assert_eq!(report.findings.faults, ["the entries are counted wrong"]);
+    let rebuilt = rebuild(&*store.0, &views).unwrap();
+    assert_eq!(rebuilt.different, ["counts/entries"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), right);
+
+    // The next server goes on from the file.
+    let again = MemoryStore::default();
+    for commit in store.0.commits(CommitNumber(1), 100).unwrap() {
+        again.0.append(&commit).unwrap();
+    }
+    let server = Running::start(folder.path(), again);
+    server.publish("a", 3);
+    server.wait_for("/feeds/a/count.txt", |answer| answer.ends_with("\r\n\r\n4"));
+    server.stop();
 }
 
 /// Log that another server writes: what the writer appends is announced here, too.

@@ -1,0 +1,79 @@
+//! Endpoints of the throw-away view: a count, and a stream of counts that lasts until the server stops.
+
+use std::{convert::identity, future::ready, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt as _, Either, StreamBody};
+use hyper::{Method, Response, body::Frame};
+
+use super::Site;
+use crate::{
+    http::{
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        problem::Problem,
+    },
+    resource::{Resource, Visibility},
+    views::counts::Counts,
+};
+
+/// Paths of the throw-away view.
+pub const ENDPOINTS: &[Endpoint<Site>] = &[
+    Endpoint {
+        path: "/feeds/{feed}/count.txt",
+        label: "count",
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(ready(count(site, &exchange))),
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/counts",
+        label: "count",
+        query: None,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(ready(Ok(counts(site, &exchange)))),
+        }],
+    },
+];
+
+fn counted(site: &Site, exchange: &Exchange<'_>) -> Option<(Arc<Counts>, u64)> {
+    let head = site.log.named(exchange.params.feed()).ok()??;
+    let view = site.views.get::<Counts>()?;
+    let entries = view.entries(head.feed);
+    Some((view, entries))
+}
+
+fn count(site: &Site, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
+    let (_, entries) = counted(site, exchange).ok_or_else(|| Problem::not_found("no such feed"))?;
+    let lasts = Duration::ZERO;
+    let resource = Resource::renewed("text/plain", entries.to_string().into(), lasts);
+    Ok(Outcome::Shown(Box::new(Shown {
+        policy: site.lifetimes.of(&resource, Visibility::Public),
+        resource,
+        visibility: Visibility::Public,
+        headers: vec![],
+        over: site.left_behind(),
+        depends_on_reader: false,
+    })))
+}
+
+/// Sends a line with each commit, and ends when the server stops.
+fn counts(site: &Site, exchange: &Exchange<'_>) -> Outcome {
+    let newest = site.log.announcements().newest();
+    let stopping = exchange.stopping.clone();
+    let lines = stream::unfold((newest, stopping), |(mut newest, mut stopping)| async {
+        let commit = tokio::select! {
+            changed = newest.changed() => changed.ok().map(|()| newest.borrow().0),
+            _ = stopping.wait_for(|stopping| identity(*stopping)) => None,
+        };
+        let line = Bytes::from(format!("{}\n", commit?));
+        Some((Ok::<_, io::Error>(Frame::data(line)), (newest, stopping)))
+    });
+    let body = StreamBody::new(lines).boxed_unsync();
+    Outcome::Answer(Response::new(Either::Right(body)))
+}

@@ -1,0 +1,178 @@
+//! A throw-away view, which shows that a view needs its own files and a line in each list: entries by feed.
+//!
+//! Shell: one file.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard},
+};
+
+use simplefeed_core::{
+    commit::{ChangeOutline, Outline},
+    feed::{CommitNumber, FeedKey},
+};
+use uuid::Uuid;
+
+use super::{
+    Applied, View,
+    error::ViewError,
+    files::{Remade, create_folder, failed},
+    folders::Folders,
+    reports::{Findings, Rebuilt, Replayed},
+    scrub::{self, Scrub},
+};
+use crate::log::{EntryLog, Series};
+
+/// Commits that one read of the log returns.
+const COMMITS_TOGETHER: usize = 10;
+
+/// Last commit, and the entries of each feed up to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    commit: CommitNumber,
+    entries: BTreeMap<FeedKey, u64>,
+}
+
+impl Counted {
+    fn apply(&mut self, commit: &Outline) {
+        for change in &commit.changes {
+            if let ChangeOutline::Entries { feed, count, .. } = *change {
+                *self.entries.entry(feed).or_default() += count;
+            }
+        }
+        self.commit = commit.number;
+    }
+
+    fn to_text(&self) -> String {
+        let feeds = self.entries.iter();
+        let lines = feeds.map(|(feed, count)| format!("{} {count}\n", feed.0));
+        format!("{}\n{}", self.commit, lines.collect::<String>())
+    }
+
+    fn of_text(text: &str) -> Option<Self> {
+        let (commit, feeds) = text.split_once('\n')?;
+        let entries = feeds.lines().map(|line| {
+            let (feed, count) = line.split_once(' ')?;
+            Some((FeedKey(Uuid::parse_str(feed).ok()?), count.parse().ok()?))
+        });
+        Some(Self {
+            commit: CommitNumber(commit.parse().ok()?),
+            entries: entries.collect::<Option<_>>()?,
+        })
+    }
+
+    fn of_log(log: &dyn EntryLog, last: CommitNumber) -> Result<Self, ViewError> {
+        let mut counted = Self::default();
+        while counted.commit < last {
+            for outline in log.outlines(counted.commit.next(), COMMITS_TOGETHER)? {
+                if outline.number <= last {
+                    counted.apply(&outline);
+                }
+            }
+        }
+        Ok(counted)
+    }
+}
+
+/// View of the number of entries in each feed.
+#[derive(Debug)]
+pub struct Counts {
+    folder: PathBuf,
+    counted: Mutex<Counted>,
+}
+
+impl Counts {
+    /// Returns the view in some folders.
+    pub fn new(folders: &Folders) -> Self {
+        Self {
+            folder: folders.of_view("counts"),
+            counted: Mutex::default(),
+        }
+    }
+
+    /// Returns the entries of a feed.
+    pub fn entries(&self, feed: FeedKey) -> u64 {
+        self.counted().entries.get(&feed).copied().unwrap_or(0)
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap()
+    }
+
+    fn stored(&self) -> Option<Counted> {
+        Counted::of_text(&fs::read_to_string(self.folder.join("entries")).ok()?)
+    }
+
+    fn write(&self, counted: &Counted) -> Result<Remade, ViewError> {
+        let before = match self.stored() {
+            Some(stored) if stored == *counted => return Ok(Remade::Identical),
+            Some(_) => Remade::Different,
+            None => Remade::New,
+        };
+        create_folder(&self.folder).map_err(failed("create", &self.folder))?;
+        let path = self.folder.join("entries");
+        fs::write(&path, counted.to_text()).map_err(failed("write", &path))?;
+        Ok(before)
+    }
+}
+
+impl View for Counts {
+    fn name(&self) -> &'static str {
+        "counts"
+    }
+
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        let stored = self
+            .stored()
+            .filter(|stored| stored.commit <= log.head().number);
+        *self.counted() = stored.unwrap_or_default();
+        Ok(self.counted().commit)
+    }
+
+    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+        self.counted().apply(commit);
+        Ok(Applied::More)
+    }
+
+    fn carry_out(&self, _: &dyn Series) -> Result<(), ViewError> {
+        let counted = self.counted().clone();
+        self.write(&counted).map(drop)
+    }
+
+    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn made(&self) -> u64 {
+        1
+    }
+
+    fn verify(
+        &self,
+        log: &dyn EntryLog,
+        _: &Replayed,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        if let Some(stored) = self.stored()
+            && Counted::of_log(log, stored.commit)? != stored
+        {
+            findings.fault("the entries are counted wrong".into());
+        }
+        Ok(())
+    }
+
+    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        let remade = self.write(&Counted::of_log(log, log.head().number)?)?;
+        rebuilt.add(remade, || "counts/entries".into());
+        Ok(())
+    }
+
+    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {
+        if self.stored().is_none() {
+            let path = self.folder.join("entries");
+            scrub::report(&ViewError::Damaged { path });
+        }
+    }
+}
