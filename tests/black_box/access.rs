@@ -19,7 +19,10 @@ use simplefeed_server::{
 };
 
 use crate::{
-    harness::{Server, check_folder, events, pause, program, run, simplefeed, text, wait_for},
+    harness::{
+        Server, check_folder, events, free_address, pause, program, run, simplefeed, text,
+        wait_for, workspace,
+    },
     http::{Request, Response},
     nginx::{Nginx, replace},
 };
@@ -153,6 +156,64 @@ fn is_list(endpoint: &Endpoint<Site>) -> bool {
         .methods
         .iter()
         .any(|verb| verb.needs == Needs::KnownCaller)
+}
+
+/// Goal: the table of endpoints is true: of `Allow`, of the labels of metrics, and of the protocol's page.
+#[test]
+fn the_table_of_endpoints_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let args = ["--metrics-listen", &address];
+    let server = Server::start(&folder.path().join("data"), &args);
+    let mut expected = std::collections::BTreeMap::new();
+    for (path, endpoint) in paths("a") {
+        let answer = server.send(&Request::new("DELETE", &path));
+        assert_eq!(answer.status, 405, "{path}: {}", answer.text());
+        assert_eq!(answer.header("allow"), endpoint.allow(), "{path}");
+        *expected.entry(endpoint.label).or_insert(0) += 1;
+    }
+    let metrics = Request::get("/metrics").send(&address).unwrap().text();
+    for (label, count) in expected {
+        let line =
+            format!("simplefeed_requests_total{{route=\"{label}\",status=\"405\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
+    let page = fs::read_to_string(workspace().join("docs/protocol.md")).unwrap();
+    let table = page.split("## URLs").nth(1).unwrap();
+    let table = table.split("\n## ").next().unwrap();
+    // The names of numbers differ: the page has one for all of them.
+    let plain = |text: &str| -> String {
+        let mut parts = text.split(['{', '}']);
+        let first = parts.next().unwrap_or_default().to_owned();
+        let rest = parts
+            .enumerate()
+            .map(|(number, part)| match (number % 2, part) {
+                (0, "feed") => "FEED",
+                (0, _) => "NUMBER",
+                _ => part,
+            });
+        rest.fold(first, |all, part| all + part)
+    };
+    let listed: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .flat_map(|row| {
+            let (urls, methods) = row.split_once(" | ").unwrap();
+            let method = methods.split(" | ").next().unwrap().to_owned();
+            let urls = format!("`{urls}");
+            let urls: Vec<String> = urls.split('`').skip(1).step_by(2).map(plain).collect();
+            urls.into_iter().map(move |url| format!("{method} {url}"))
+        })
+        .collect();
+    let mut known = 0;
+    for endpoint in ALL.iter().copied().flatten() {
+        for verb in endpoint.methods {
+            let row = format!("{} {}", verb.method, plain(endpoint.path));
+            assert!(listed.contains(&row), "{row} is not in {listed:?}");
+            known += 1;
+        }
+    }
+    assert_eq!(known, listed.len(), "the page lists more: {listed:?}");
 }
 
 /// Goal: nobody sees or does what no token of theirs is for.
