@@ -127,7 +127,7 @@ async fn catch_up(
     linear: bool,
     passed: &Passed,
 ) -> anyhow::Result<Cost> {
-    let mut transport = transport::ready_made(Timeouts::default())?;
+    let mut transport = transport::default_transport(Timeouts::default())?;
     if linear {
         transport = Arc::new(NoIndex(transport));
     }

@@ -25,10 +25,10 @@ use std::{
 use simplefeed_core::{
     digest::Digest,
     index::IndexBlock,
-    instant::Instant,
     limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT},
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
     sup::Announcement,
+    timestamp::Timestamp,
 };
 use tokio::time;
 use url::Url;
@@ -71,7 +71,7 @@ pub enum Since {
     /// With the next entry to come.
     Newest,
     /// With the first entry at or after an instant.
-    Time(Instant),
+    Time(Timestamp),
     /// After the entry with this id.
     Entry(String),
 }
@@ -122,11 +122,11 @@ pub enum OnGap {
 ///     if feed.ready() == 0 {
 ///         store(&batch).await?;
 ///         feed.accept(&batch[batch.len() - 1]).await?; // covers all before it
-///         println!("{:?} entries to go", feed.left());
+///         println!("{:?} entries to go", feed.remaining());
 ///         batch.clear();
 ///     }
 /// }
-/// if feed.sees_the_past() {
+/// if feed.is_stale() {
 ///     eprintln!("the server is away; there may be more");
 /// }
 /// # Ok(()) }
@@ -342,16 +342,16 @@ impl Consumer {
 
     /// Returns the number of entries of this round behind those that are [`ready`](Self::ready). `None` where it is
     /// unknown: on the way back through the archive, and in foreign feeds.
-    pub fn left(&self) -> Option<u64> {
+    pub fn remaining(&self) -> Option<u64> {
         match self.replay.ask() {
             None => Some(0),
-            Some(_) => self.replay.left(),
+            Some(_) => self.replay.remaining(),
         }
     }
 
     /// Returns whether a cache answered the last look at the recent document with a stale copy, as may happen while
     /// the server is down. Newer entries may exist.
-    pub fn sees_the_past(&self) -> bool {
+    pub fn is_stale(&self) -> bool {
         self.freshness.is_past()
     }
 
@@ -456,7 +456,7 @@ impl Consumer {
                 self.failures = 0;
                 Ok(())
             }
-            Err(failure) => self.bear(ask, failure),
+            Err(failure) => self.on_failure(ask, failure),
         }
     }
 
@@ -481,7 +481,7 @@ impl Consumer {
             };
             // Reported once, when it begins, and not at every poll while the server is down.
             if freshness.is_past() && !self.freshness.is_past() {
-                self.observer.sees_the_past();
+                self.observer.is_stale();
             }
             self.freshness = freshness;
         }
@@ -509,10 +509,10 @@ impl Consumer {
 
     fn deliver(&mut self, run: Option<Run>) {
         let Some(run) = run else { return };
-        if let Some((ask, left)) = self.replay.ask().zip(self.replay.left()) {
+        if let Some((ask, left)) = self.replay.ask().zip(self.replay.remaining()) {
             self.ahead.look(&self.fetcher, &ask, &run.document, left);
         }
-        self.observer.behind(behind(&run, self.replay.left()));
+        self.observer.behind(behind(&run, self.replay.remaining()));
         // Shared: each delivery refers to the document's bytes and copies none.
         let run = Arc::new(run);
         for entry in &run.entries {
@@ -522,7 +522,7 @@ impl Consumer {
     }
 
     /// Handles a failure: goes another way, retries later, or gives up.
-    fn bear(&mut self, ask: &Ask, failure: Failure) -> Result<(), ConsumerError> {
+    fn on_failure(&mut self, ask: &Ask, failure: Failure) -> Result<(), ConsumerError> {
         let Failure { error, asked } = failure;
         let is_missing = matches!(error, ConsumerError::Fetch(FetchError::Missing { .. }));
         let tried_enough = self.failures + 1 >= self.attempts || asks_too_much(asked);
@@ -592,7 +592,7 @@ impl Consumer {
             Err(gap) => return self.meet_gap(gap).map(|()| false),
         };
         self.passed = None;
-        let past = self.sees_the_past();
+        let past = self.is_stale();
         // A stale copy proves nothing: newer entries may exist.
         if !past {
             self.observer.caught_up();
@@ -600,14 +600,14 @@ impl Consumer {
         let pause = jittered(self.poll_after());
         self.not_before = Some(time::Instant::now() + pause);
         // Behind entries without acceptance this place would skip them at the next start.
-        let place = place.filter(|_| self.ledger.is_settled());
+        let place = place.filter(|_| self.ledger.is_all_accepted());
         if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
             self.ledger.keep(&place)?;
             self.kept = Some(place);
             self.accepted = None;
         }
         // Health checks read this mark: a stale copy or an entry without acceptance must not set it.
-        if !past && self.ledger.is_settled() {
+        if !past && self.ledger.is_all_accepted() {
             self.ledger.caught_up();
         }
         Ok(true)
@@ -616,8 +616,8 @@ impl Consumer {
 
 /// Returns the instant from which entries of a new feed count as new. The minute allows for a server clock that
 /// is behind ours.
-fn a_minute_ago() -> Instant {
-    Instant::from_micros(crate::files::now().micros() - 60_000_000)
+fn a_minute_ago() -> Timestamp {
+    Timestamp::from_micros(crate::files::now().micros() - 60_000_000)
 }
 
 /// Returns whether a follower retries for ever. A server may be down for long; a document that stays broken or stale

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use simplefeed_core::{
     event::Event,
     feed::Position,
-    instant::Instant,
     replay::{Bookmark, Run, RunEntry},
+    timestamp::Timestamp,
     xml::XmlError,
 };
 use url::Url;
@@ -140,7 +140,7 @@ impl Delivery {
 
     /// Returns the instant of the newest commit in the entry's document, if the server publishes commit instants. It
     /// is an upper bound of the entry's own commit, independent of the publisher's date.
-    pub fn committed_by(&self) -> Option<Instant> {
+    pub fn committed_by(&self) -> Option<Timestamp> {
         match &self.origin {
             // The date of a document without positions is its publisher's, and no commit instant.
             Origin::Read(run, _) => run

@@ -177,7 +177,7 @@ impl FetchError {
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let url = "https://example.org/feeds/orders".parse()?;
-/// let fetcher = Fetcher::new(transport::ready_made(Timeouts::default())?, &url);
+/// let fetcher = Fetcher::new(transport::default_transport(Timeouts::default())?, &url);
 /// let known = Validators { etag: Some("\"abc\"".into()), last_modified: None };
 /// match fetcher.document(&url, &known, false).await? {
 ///     Fetched::NotModified { .. } => println!("nothing new"),
@@ -230,7 +230,7 @@ pub enum Fetched {
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let url = "https://example.org/feeds/orders".parse()?;
-/// let transport = transport::ready_made(Timeouts::default())?;
+/// let transport = transport::default_transport(Timeouts::default())?;
 /// let fetcher = Fetcher::new(transport, &url)
 ///     .allow_origin(&"https://archive.example.org".parse()?)
 ///     .redirects_max(2)

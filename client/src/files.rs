@@ -9,7 +9,7 @@ use std::{
     time::SystemTime,
 };
 
-use simplefeed_core::instant::Instant;
+use simplefeed_core::timestamp::Timestamp;
 
 /// Replaces a file as a whole: a temporary one beside it, synced, renamed over it, the folder synced.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -106,10 +106,10 @@ pub(crate) fn about(path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// Returns the time now.
-pub(crate) fn now() -> Instant {
+pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let micros = since.unwrap_or_default().as_micros();
-    Instant::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
 /// A disk that takes no more writes, as it is for a process that has ended.

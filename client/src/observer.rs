@@ -41,7 +41,7 @@ pub trait Observer: Send {
 
     /// The recent document came from a cache with a stale copy, as may happen while the server is down: newer entries
     /// may exist. Called once, when it begins.
-    fn sees_the_past(&mut self) {}
+    fn is_stale(&mut self) {}
 
     /// The consumer passes a gap ([`OnGap::GoOn`](crate::OnGap::GoOn)): the bookmarked entry, or a document on the
     /// way, has left the feed. Entries may be lost.

@@ -234,7 +234,7 @@ impl Publisher {
             url: parsed.clone(),
             source,
         };
-        let transport = transport::ready_made(Timeouts::default()).map_err(failed)?;
+        let transport = transport::default_transport(Timeouts::default()).map_err(failed)?;
         Ok(Self {
             url: parsed,
             transport,

@@ -163,7 +163,7 @@ impl Default for Timeouts {
 ///
 /// Returns why it cannot be set up on this machine.
 #[cfg(feature = "reqwest")]
-pub fn ready_made(timeouts: Timeouts) -> Result<Arc<dyn Transport>, TransportError> {
+pub fn default_transport(timeouts: Timeouts) -> Result<Arc<dyn Transport>, TransportError> {
     Ok(Arc::new(with_reqwest::ReqwestTransport::new(timeouts)?))
 }
 
@@ -173,7 +173,7 @@ pub fn ready_made(timeouts: Timeouts) -> Result<Arc<dyn Transport>, TransportErr
 ///
 /// Always.
 #[cfg(not(feature = "reqwest"))]
-pub fn ready_made(_: Timeouts) -> Result<Arc<dyn Transport>, TransportError> {
+pub fn default_transport(_: Timeouts) -> Result<Arc<dyn Transport>, TransportError> {
     let detail = "no transport was given, and the feature reqwest is off".into();
     Err(TransportError {
         detail,

@@ -14,10 +14,10 @@ use std::{
 };
 
 use simplefeed_core::{
-    instant::Instant,
     limits::{HEARD_TOGETHER_MAX, WATCHED_FEEDS_MAX, WATCHED_PER_ORIGIN_MAX, WATCHED_TOGETHER_MAX},
     replay::Bookmark,
     sup::SupDocument,
+    timestamp::Timestamp,
     watch::{FeedNumber, Heard, Looked, Next, SourceNumber, Tally, Watch},
 };
 use tokio::{
@@ -35,12 +35,12 @@ use crate::{
     transport::Transport,
 };
 
-mod book;
+mod journal;
 mod builder;
 
-use book::{Book, Note};
 use builder::Options;
 pub use builder::WatchBuilder;
+use journal::{Journal, Note};
 
 /// Capacity of the channel from looks to the caller, in events: bounds the entries read ahead.
 const AHEAD: usize = 256;
@@ -174,16 +174,16 @@ pub struct FeedWatcher {
     /// Entries in the channel: read, and not returned by `next` yet.
     ahead: Arc<AtomicUsize>,
     troubles: VecDeque<Watched>,
-    book: Option<Book>,
-    /// Notes in the book about feeds that are not watched now.
+    journal: Option<Journal>,
+    /// Notes in the journal about feeds that are not watched now.
     others: Vec<Note>,
-    /// Digest of the token and the allowed origins, as the book has it.
+    /// Digest of the token and the allowed origins, as the journal has it.
     asker: String,
     saved_at: time::Instant,
     /// Feeds with state to save.
     changed: HashSet<FeedNumber>,
-    /// Instant up to which the updates of each SUP document are known, as the book has it.
-    heard_until: HashMap<Url, Instant>,
+    /// Timestamp up to which the updates of each SUP document are known, as the journal has it.
+    heard_until: HashMap<Url, Timestamp>,
 }
 
 impl std::fmt::Debug for FeedWatcher {
@@ -196,7 +196,7 @@ impl std::fmt::Debug for FeedWatcher {
 
 #[derive(Debug)]
 struct Feed {
-    /// URL without name and password, as messages and the book show it.
+    /// URL without name and password, as messages and the journal show it.
     url: Arc<str>,
     /// Full URL, if it holds a name or a password.
     given: Option<String>,
@@ -277,8 +277,8 @@ impl FeedWatcher {
                     }
                 }
                 // A task that ended makes room for the next look or request.
-                Some(ended) = self.looks.join_next() => bear(ended),
-                Some(ended) = self.hearings.join_next() => bear(ended),
+                Some(ended) = self.looks.join_next() => resume_panic(ended),
+                Some(ended) = self.hearings.join_next() => resume_panic(ended),
                 () = time::sleep_until(wakes) => {
                     // Feeds without news never pass `accept`, so a timer saves their state.
                     if time::Instant::now() >= save_at {
@@ -348,10 +348,10 @@ impl FeedWatcher {
     fn begin_what_is_due(&mut self) -> Option<time::Instant> {
         // Ended tasks first: until they are joined, they count towards the limits below.
         while let Some(ended) = self.looks.try_join_next() {
-            bear(ended);
+            resume_panic(ended);
         }
         while let Some(ended) = self.hearings.try_join_next() {
-            bear(ended);
+            resume_panic(ended);
         }
         let now = self.began.elapsed();
         let mut due: Option<Duration> = None;
@@ -590,7 +590,7 @@ impl FeedWatcher {
         let mut notes: Vec<Note> = changed.collect();
         // Feeds that need a look come first: a crash in mid-write must not make them wait for an update.
         notes.sort_by_key(Note::is_told);
-        let heard_until: HashMap<Url, Instant> = self
+        let heard_until: HashMap<Url, Timestamp> = self
             .watch
             .heard_until()
             .map(|(url, updated)| (url.clone(), updated))
@@ -608,14 +608,14 @@ impl FeedWatcher {
         Ok(())
     }
 
-    /// Writes notes to the book, if there is a state folder.
+    /// Writes notes to the journal, if there is a state folder.
     fn note(&mut self, notes: &[Note]) -> Result<(), StateError> {
         // Taken out of `self` during the call, because the closure reads the rest.
-        let Some(mut book) = self.book.take() else {
+        let Some(mut journal) = self.journal.take() else {
             return Ok(());
         };
-        let noted = book.note(notes, || self.all_notes());
-        self.book = Some(book);
+        let noted = journal.note(notes, || self.all_notes());
+        self.journal = Some(journal);
         noted
     }
 
@@ -653,7 +653,7 @@ fn trouble(url: Arc<str>, error: ConsumerError) -> Watched {
 }
 
 /// Passes the panic of a task on: its feed would never be looked at again.
-fn bear(ended: Result<(), JoinError>) {
+fn resume_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
@@ -712,7 +712,7 @@ async fn read(
             Ok(Ok(None)) => {
                 let looked = Looked::Read {
                     news,
-                    stale: consumer.sees_the_past(),
+                    stale: consumer.is_stale(),
                     sup: consumer.announced(),
                 };
                 let place = consumer.place();

@@ -10,11 +10,11 @@ use simplefeed_core::{
     feed::{DocumentName, DocumentNumber, Epoch, FeedId, FeedName, Position, Revision},
     header::{Form, header},
     history::HistoryHash,
-    instant::Instant,
     plan::Opening,
     reader::Document,
     scanner::scan,
     settings::{Choices, Defaults, Settings},
+    timestamp::Timestamp,
 };
 
 fn main() {
@@ -39,7 +39,7 @@ fn fragments() -> Vec<Bytes> {
     let drafts = event::from_ndjson(events().as_bytes()).expect("the events are good");
     let complete = |draft: &simplefeed_core::entry::Draft| {
         let id = draft.id.clone().expect("the events have ids");
-        draft.complete(&id, Instant::default(), "Simplefeed")
+        draft.complete(&id, Timestamp::default(), "Simplefeed")
     };
     let fragments = drafts.iter().map(complete);
     fragments
@@ -67,11 +67,11 @@ fn head() -> String {
         first: Position(0),
         before: HistoryHash::start(&settings.id),
         revision: Revision::FIRST,
-        opened: Instant::default(),
+        opened: Timestamp::default(),
         after_loss: false,
         since: Position(0),
     };
-    header(&opening, &settings, Form::Open, Instant::default())
+    header(&opening, &settings, Form::Open, Timestamp::default())
 }
 
 #[divan::bench]

@@ -11,8 +11,8 @@ use crate::{
     digest::Digest,
     feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedKey, Position, Revision},
     history::HistoryHash,
-    instant::Instant,
     settings::Settings,
+    timestamp::Timestamp,
 };
 
 /// One accepted group of changes: all of it is in the log, or none.
@@ -20,9 +20,9 @@ use crate::{
 pub struct Commit {
     /// Number of the commit; there are no holes.
     pub number: CommitNumber,
-    /// Instant of the commit. Entry i of the commit has this instant plus i microseconds, and the next commit is
+    /// Timestamp of the commit. Entry i of the commit has this instant plus i microseconds, and the next commit is
     /// later than all of them.
-    pub instant: Instant,
+    pub instant: Timestamp,
     /// Changes of the commit, in the order in which they apply.
     pub changes: Vec<Change>,
 }
@@ -99,8 +99,8 @@ impl Change {
 pub struct Outline {
     /// Number of the commit; there are no holes.
     pub number: CommitNumber,
-    /// Instant of the commit, that of its first entry.
-    pub instant: Instant,
+    /// Timestamp of the commit, that of its first entry.
+    pub instant: Timestamp,
     /// Changes of the commit, in the order in which they apply.
     pub changes: Vec<ChangeOutline>,
 }
@@ -260,7 +260,7 @@ impl Commit {
     }
 
     /// Returns the instant of the commit's last entry: the next commit must be later.
-    pub fn last_instant(&self) -> Instant {
+    pub fn last_instant(&self) -> Timestamp {
         // A commit without entries still has an instant of its own.
         self.instant.plus_micros(self.entries().saturating_sub(1))
     }

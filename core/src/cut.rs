@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    instant::Instant,
     limits::{DOCUMENT_BYTES_DEFAULT, DOCUMENT_ENTRIES_DEFAULT},
+    timestamp::Timestamp,
 };
 
 /// The stretch of time one document may cover at most, in UTC, by commit instants.
@@ -26,7 +26,7 @@ pub enum Period {
 
 impl Period {
     /// Returns the number of the period that `instant` lies in; the same number for every instant if there is none.
-    fn number(self, instant: Instant) -> i64 {
+    fn number(self, instant: Timestamp) -> i64 {
         match self {
             Self::None => 0,
             Self::Hour => instant.second().div_euclid(3_600),
@@ -64,7 +64,7 @@ pub struct Fill {
     /// Total size of their fragments, in bytes.
     pub bytes: u64,
     /// The commit instant of the newest of them.
-    pub newest: Instant,
+    pub newest: Timestamp,
 }
 
 impl CutPolicy {
@@ -73,15 +73,15 @@ impl CutPolicy {
     /// # Examples
     ///
     /// ```
-    /// use simplefeed_core::{cut::{CutPolicy, Fill}, instant::Instant};
+    /// use simplefeed_core::{cut::{CutPolicy, Fill}, timestamp::Timestamp};
     ///
     /// let policy = CutPolicy { entries: 2, ..CutPolicy::default() };
-    /// let one = Fill { entries: 1, bytes: 300, newest: Instant::default() };
-    /// let two = Fill { entries: 2, bytes: 600, newest: Instant::default() };
-    /// assert!(!policy.cuts_before(one, 300, Instant::default()));
-    /// assert!(policy.cuts_before(two, 300, Instant::default()));
+    /// let one = Fill { entries: 1, bytes: 300, newest: Timestamp::default() };
+    /// let two = Fill { entries: 2, bytes: 600, newest: Timestamp::default() };
+    /// assert!(!policy.cuts_before(one, 300, Timestamp::default()));
+    /// assert!(policy.cuts_before(two, 300, Timestamp::default()));
     /// ```
-    pub fn cuts_before(&self, open: Fill, bytes: u64, instant: Instant) -> bool {
+    pub fn cuts_before(&self, open: Fill, bytes: u64, instant: Timestamp) -> bool {
         // Otherwise an entry beyond a bound would open empty documents for ever.
         if open.entries == 0 {
             return false;
@@ -102,13 +102,13 @@ mod tests {
         Fill {
             entries,
             bytes,
-            newest: Instant::from_micros(second * SECOND),
+            newest: Timestamp::from_micros(second * SECOND),
         }
     }
 
     #[track_caller]
     fn check(policy: CutPolicy, open: Fill, bytes: u64, second: i64, want: bool) {
-        let instant = Instant::from_micros(second * SECOND);
+        let instant = Timestamp::from_micros(second * SECOND);
         assert_eq!(policy.cuts_before(open, bytes, instant), want);
     }
 

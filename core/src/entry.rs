@@ -10,9 +10,9 @@ use bytes::Bytes;
 use crate::{
     digest::Digest,
     feed::{CommitNumber, DocumentName, EntryId, Position},
-    instant::Instant,
     limits::ENTRY_BYTES_MAX,
     refusal::Refusal,
+    timestamp::Timestamp,
     xml::{escape_attribute, escape_text, escaped_len},
 };
 
@@ -103,7 +103,12 @@ impl Draft {
     ///
     /// Returns [`TooLarge`](crate::refusal::RefusalKind::TooLarge) if the fragment is larger than
     /// [`ENTRY_BYTES_MAX`].
-    pub fn complete(&self, id: &EntryId, instant: Instant, author: &str) -> Result<Bytes, Refusal> {
+    pub fn complete(
+        &self,
+        id: &EntryId,
+        instant: Timestamp,
+        author: &str,
+    ) -> Result<Bytes, Refusal> {
         let (start, rest) = self.element.split_at(self.inside);
         // 256 bytes hold the usual completions.
         let mut fragment = String::with_capacity(self.element.len() + 256);
@@ -197,8 +202,8 @@ pub struct Entry {
     pub document: DocumentName,
     /// Commit that stored the entry.
     pub commit: CommitNumber,
-    /// Instant of the entry: the commit's, plus one microsecond for every entry before it.
-    pub instant: Instant,
+    /// Timestamp of the entry: the commit's, plus one microsecond for every entry before it.
+    pub instant: Timestamp,
     /// Digest of the entry in its sent form.
     pub sent: Digest,
     /// The bytes from `<entry` to `</entry>`, as they stand in every document.

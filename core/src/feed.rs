@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    instant::Instant,
     limits::{ENTRY_ID_BYTES_MAX, FEED_NAME_BYTES_MAX},
+    timestamp::Timestamp,
     xml::is_char,
 };
 
@@ -305,7 +305,7 @@ impl Epoch {
 
     /// Returns the epoch that begins at an instant, after this one.
     #[must_use]
-    pub fn next(self, instant: Instant) -> Self {
+    pub fn next(self, instant: Timestamp) -> Self {
         // A clock before 1970 or beyond 2106 does not fit; the next count still grows.
         let second = u32::try_from(instant.second()).unwrap_or(0);
         // Two restorations within one second still begin two epochs.
@@ -313,8 +313,8 @@ impl Epoch {
     }
 
     /// Returns the second in which the epoch began; for the first epoch, the second 1 of 1970.
-    pub fn began(self) -> Instant {
-        Instant::from_micros(i64::from(self.0) * 1_000_000)
+    pub fn began(self) -> Timestamp {
+        Timestamp::from_micros(i64::from(self.0) * 1_000_000)
     }
 
     /// Returns whether no restoration has taken place.

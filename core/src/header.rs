@@ -21,10 +21,10 @@
 use crate::{
     entry::{push_attribute, push_element},
     feed::{DocumentName, Epoch},
-    instant::Instant,
     plan::Opening,
     settings::Settings,
     sup::{SUP_REL, SUP_TYPE},
+    timestamp::Timestamp,
     xml::{ATOM, HISTORY, SIMPLEFEED},
 };
 
@@ -55,7 +55,7 @@ pub enum Form {
 ///
 /// `settings` are those of the opening's revision; `updated` is the instant of the document's
 /// newest entry, or of its feed's creation.
-pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Instant) -> String {
+pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Timestamp) -> String {
     let base = settings.base_url();
     let reference = |name: &str| {
         if settings.absolute_links() {
@@ -196,14 +196,14 @@ mod tests {
             first: Position(100),
             before: HistoryHash::start(&settings(false).id),
             revision: Revision::FIRST,
-            opened: Instant::default(),
+            opened: Timestamp::default(),
             after_loss: false,
             since: Position(0),
         }
     }
 
     fn head(form: Form, absolute: bool) -> String {
-        let updated = Instant::from_micros(1_700_000_000_000_000);
+        let updated = Timestamp::from_micros(1_700_000_000_000_000);
         header(&opening(), &settings(absolute), form, updated)
     }
 
@@ -246,7 +246,7 @@ mod tests {
             since: Position(107),
             ..opening()
         };
-        let open = header(&opening, &settings(false), Form::Open, Instant::default());
+        let open = header(&opening, &settings(false), Form::Open, Timestamp::default());
         assert!(open.contains("feeds/orders/3-1800000000.atom"));
         assert!(open.contains(r#" epoch="1800000000" since="107"/>"#));
         let url = "https://example.org/3-1800000000.atom".parse().unwrap();

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{digest::Digest, instant::Instant};
+use crate::{digest::Digest, timestamp::Timestamp};
 
 /// One block of a feed's archive index. Documents link to the growing block (`index`), which leads back to the closed
 /// ones.
@@ -41,7 +41,7 @@ pub struct IndexedDocument {
     pub first: u64,
     /// The number of its entries.
     pub entries: u64,
-    /// Instant at which the document was opened: RFC 3339.
+    /// Timestamp at which the document was opened: RFC 3339.
     pub opened: String,
     /// The commit instant of its newest entry: RFC 3339.
     pub updated: String,
@@ -69,8 +69,8 @@ impl IndexBlock {
 
 impl IndexedDocument {
     /// Returns whether the document's newest entry was committed before an instant.
-    pub(crate) fn is_before(&self, instant: Instant) -> bool {
+    pub(crate) fn is_before(&self, instant: Timestamp) -> bool {
         // An `updated` that is not a date proves nothing.
-        Instant::parse(&self.updated).is_some_and(|updated| updated < instant)
+        Timestamp::parse(&self.updated).is_some_and(|updated| updated < instant)
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! - [`limits`]: every bound, by name.
 //! - [`feed`]: the vocabulary: names, positions, numbers of documents and commits.
-//! - [`instant`], [`digest`], [`history`]: time, SHA-256, and the hashes that chain entries.
+//! - [`timestamp`], [`digest`], [`history`]: time, SHA-256, and the hashes that chain entries.
 //! - [`settings`], [`cut`]: settings that shape a feed's bytes, and the end of a document.
 //! - [`refusal`]: reasons for refusing a publication.
 //! - [`xml`]: strict XML, with byte ranges; [`scanner`]: posted Atom into drafts;
@@ -23,7 +23,7 @@
 
 pub mod limits;
 pub mod feed;
-pub mod instant;
+pub mod timestamp;
 pub mod digest;
 pub mod history;
 pub mod cut;

@@ -20,10 +20,10 @@ use crate::{
     entry::Draft,
     feed::{DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, Position, Revision},
     history::HistoryHash,
-    instant::Instant,
     limits::COMPLETED_BATCH_BYTES_MAX,
     refusal::{Conflict, Refusal},
     settings::{Choices, Defaults, Settings},
+    timestamp::Timestamp,
 };
 
 /// A feed's end in the log: all that the next publish and the header of the open document need.
@@ -40,7 +40,7 @@ pub struct FeedHead {
     /// The document that takes the next entry, unless that entry cuts it.
     pub open: OpenDocument,
     /// The instant of the newest entry; of the feed's creation, while it has none.
-    pub updated: Instant,
+    pub updated: Timestamp,
 }
 
 /// Recorded facts of a document, from which its header is made.
@@ -59,8 +59,8 @@ pub struct Opening {
     pub before: HistoryHash,
     /// Revision of the settings in the header.
     pub revision: Revision,
-    /// Instant of the commit that opened the document, hence closed its predecessor. A new name does not change it.
-    pub opened: Instant,
+    /// Timestamp of the commit that opened the document, hence closed its predecessor. A new name does not change it.
+    pub opened: Timestamp,
     /// Whether entries of the predecessor were lost, so that the server never shows that document.
     pub after_loss: bool,
     /// First position of the document that was open when this document's epoch began. Entries of earlier epochs in
@@ -87,7 +87,7 @@ impl OpenDocument {
         name: DocumentName,
         first: Position,
         history: HistoryHash,
-        instant: Instant,
+        instant: Timestamp,
     ) -> Self {
         let mut open = self.opening;
         if open.name.epoch != name.epoch {
@@ -135,7 +135,7 @@ impl FeedHead {
     }
 
     /// Returns the head of a feed that a commit at `instant` creates.
-    pub fn create(settings: &Settings, instant: Instant, epoch: Epoch) -> Self {
+    pub fn create(settings: &Settings, instant: Timestamp, epoch: Epoch) -> Self {
         let history = HistoryHash::start(&settings.id);
         let name = DocumentName {
             number: DocumentNumber::OLDEST,
@@ -180,8 +180,8 @@ impl FeedHead {
     pub fn apply(
         &mut self,
         change: &Change,
-        instant: Instant,
-        entry_instant: Instant,
+        instant: Timestamp,
+        entry_instant: Timestamp,
         epoch: Epoch,
     ) {
         match change {
@@ -238,19 +238,19 @@ pub struct Known {
     pub fragment: Digest,
 }
 
-/// Instant and epoch of a publish, and its place in the commit.
+/// Timestamp and epoch of a publish, and its place in the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct Stamp {
     /// The instant of the commit.
-    pub instant: Instant,
+    pub instant: Timestamp,
     /// Number of entries already in the commit.
     pub entries_before: u64,
     /// The epoch of the log.
     pub epoch: Epoch,
 }
 
-impl Moment {
-    fn of_entry(&self, index: u64) -> Instant {
+impl Stamp {
+    fn of_entry(&self, index: u64) -> Timestamp {
         self.instant.plus_micros(self.entries_before + index)
     }
 }
@@ -323,7 +323,7 @@ pub fn plan(
     drafts: &[Draft],
     known: &HashMap<EntryId, Known, impl std::hash::BuildHasher>,
     defaults: &Defaults,
-    moment: Moment,
+    stamp: Stamp,
 ) -> Result<Plan, Refusal> {
     let mut planning = Planning {
         plan: Plan {
@@ -331,7 +331,7 @@ pub fn plan(
             state: state.clone(),
             results: vec![],
         },
-        moment,
+        stamp,
         entries: 0,
     };
     // The check comes first, because building the entries is where short drafts grow.
@@ -401,7 +401,7 @@ pub fn plan_settings(
     state: &FeedState,
     choices: Choices,
     defaults: &Defaults,
-    moment: Moment,
+    stamp: Stamp,
 ) -> Result<Plan, Refusal> {
     let plan = Plan {
         changes: vec![],
@@ -410,23 +410,23 @@ pub fn plan_settings(
     };
     let mut planning = Planning {
         plan,
-        moment,
+        stamp,
         entries: 0,
     };
     let chosen = state.settings.with(choices)?;
-    let settled = chosen.as_ref().unwrap_or(&state.settings);
+    let newest = chosen.as_ref().unwrap_or(&state.settings);
     // One revision holds both the choices and the defaults.
-    let changed = settled.under(defaults).or_else(|| chosen.clone());
+    let changed = newest.under(defaults).or_else(|| chosen.clone());
     if let Some(settings) = changed {
-        planning.settle(settings);
+        planning.change_settings(settings);
     }
     Ok(planning.plan)
 }
 
 /// Decides the creation of a feed with `settings`.
-pub fn plan_creation(settings: Settings, moment: Moment) -> Plan {
+pub fn plan_creation(settings: Settings, stamp: Stamp) -> Plan {
     // The revision and the opening must match `FeedHead::create`, which does not apply these changes.
-    let head = FeedHead::create(&settings, moment.instant, moment.epoch);
+    let head = FeedHead::create(&settings, stamp.instant, stamp.epoch);
     let feed = head.feed;
     let changes = vec![
         Change::Settings {
@@ -460,20 +460,20 @@ fn id_of(draft: &Draft) -> &EntryId {
 
 struct Planning {
     plan: Plan,
-    moment: Moment,
+    stamp: Stamp,
     entries: u64,
 }
 
 impl Planning {
     fn propose(&mut self, defaults: &Defaults) {
         if let Some(settings) = self.plan.state.settings.under(defaults) {
-            self.settle(settings);
+            self.change_settings(settings);
         }
     }
 
     /// Records settings. A document without entries is opened anew, because its header has never been promised to a
     /// reader. Any other keeps its header, and the next entry opens another.
-    fn settle(&mut self, settings: Settings) {
+    fn change_settings(&mut self, settings: Settings) {
         let head = &self.plan.state.head;
         let (feed, revision) = (head.feed, head.revision.next());
         // The clone goes into the commit; the plan keeps the settings for the entries that follow.
@@ -502,18 +502,16 @@ impl Planning {
 
     fn record(&mut self, change: Change) {
         // A change without an entry has the instant that the next entry would have.
-        let entry_instant = self.moment.of_entry(self.entries);
-        self.plan.state.head.apply(
-            &change,
-            self.moment.instant,
-            entry_instant,
-            self.moment.epoch,
-        );
+        let entry_instant = self.stamp.of_entry(self.entries);
+        self.plan
+            .state
+            .head
+            .apply(&change, self.stamp.instant, entry_instant, self.stamp.epoch);
         self.plan.changes.push(change);
     }
 
     fn append(&mut self, draft: &Draft, id: &EntryId) -> Result<Known, Refusal> {
-        let instant = self.moment.of_entry(self.entries);
+        let instant = self.stamp.of_entry(self.entries);
         // The entry is completed before the cut: its final size decides whether it fits.
         let fragment = draft.complete(id, instant, self.plan.state.settings.author())?;
         let head = &self.plan.state.head;
@@ -560,8 +558,8 @@ impl Planning {
         if draft.sent == earlier.sent || draft.sent == earlier.fragment {
             return Ok(true);
         }
-        // Without an `updated` of its own, a draft gets this moment, and cannot match here.
-        let instant = self.moment.of_entry(self.entries);
+        // Without an `updated` of its own, a draft gets this stamp, and cannot match here.
+        let instant = self.stamp.of_entry(self.entries);
         let fragment = draft.complete(id, instant, self.plan.state.settings.author())?;
         let digest = Digest::of(&fragment);
         Ok(digest == earlier.fragment || digest == earlier.sent)

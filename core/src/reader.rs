@@ -21,9 +21,9 @@ use crate::{
     digest::Digest,
     feed::{Epoch, Position},
     history::HistoryHash,
-    instant::Instant,
     limits::{DEPTH_MAX, DOCUMENT_LINKS_MAX, INHERITED_BYTES_MAX, LINK_BYTES_MAX},
     sup::{SUP_DRAFT_REL, SUP_REL, SupAddress},
+    timestamp::Timestamp,
     xml::{ATOM, HISTORY, SIMPLEFEED, attribute_value, is_prefix, line_of, resolve_reference},
 };
 
@@ -76,7 +76,7 @@ pub struct Document {
     /// The feed's `atom:id`.
     pub feed: String,
     /// The feed-level `updated`, if it is a date.
-    pub updated: Option<Instant>,
+    pub updated: Option<Timestamp>,
     /// The feed-level links, at most [`DOCUMENT_LINKS_MAX`].
     pub links: Vec<Link>,
     /// The position of the oldest entry and the history hash before it; `None` in a plain feed.
@@ -124,7 +124,7 @@ impl Link {
 struct Slice {
     id: String,
     /// Read in plain feeds only; a document with positions parses it on demand.
-    updated: Option<Instant>,
+    updated: Option<Timestamp>,
     range: Range<usize>,
 }
 
@@ -233,7 +233,7 @@ impl Document {
     }
 
     /// Returns the `updated` of an entry, counted from the top, where the newest is.
-    pub fn updated_of(&self, index: usize) -> Option<Instant> {
+    pub fn updated_of(&self, index: usize) -> Option<Timestamp> {
         let slice = self.entries.get(index)?;
         // Plain documents need every date to find their order, so the reader keeps them; others parse it on demand.
         if self.history.is_none() {
@@ -241,7 +241,7 @@ impl Document {
         }
         let text = self.body.get(slice.range.clone())?;
         let event = crate::event::Event::from_entry(std::str::from_utf8(text).ok()?).ok()?;
-        Instant::parse(&event.updated?)
+        Timestamp::parse(&event.updated?)
     }
 
     /// Adds a link from a header field (RFC 8288). The document's own links precede it.
@@ -310,7 +310,7 @@ impl Document {
 #[derive(Debug, Default)]
 struct Head {
     feed: Option<String>,
-    updated: Option<Instant>,
+    updated: Option<Timestamp>,
     links: Vec<Link>,
     history: Option<(Position, HistoryHash)>,
     epoch: Epoch,
@@ -450,7 +450,7 @@ impl<'a> Reading<'a> {
             return Ok(());
         }
         if Self::is(tag, own, feed, ATOM, b"updated") && !empty {
-            self.head.updated = Instant::parse(&self.content()?);
+            self.head.updated = Timestamp::parse(&self.content()?);
             return Ok(());
         }
         if Self::is(tag, own, feed, ATOM, b"link") {
@@ -526,7 +526,7 @@ impl<'a> Reading<'a> {
                     if Self::is(&tag, &inner, feed, ATOM, b"updated") {
                         updated = self
                             .simple_content()?
-                            .and_then(|text| Instant::parse(&text));
+                            .and_then(|text| Timestamp::parse(&text));
                     } else {
                         // Depth 3: a child of an entry.
                         self.skip(3)?;

@@ -14,8 +14,8 @@ use url::Url;
 use crate::{
     digest::Digest,
     feed::FeedKey,
-    instant::Instant,
     limits::{LINK_BYTES_MAX, SUP_ID_BYTES_MAX},
+    timestamp::Timestamp,
 };
 
 mod document;
@@ -214,7 +214,7 @@ impl From<Option<SupAddress>> for Announcement {
 fn second_text(second: i64) -> String {
     // A second out of range gives the nearest instant that has a text.
     let micros = second.saturating_mul(1_000_000);
-    let text = Instant::from_micros(micros).to_string();
+    let text = Timestamp::from_micros(micros).to_string();
     let whole = text.split_once('.').map_or(&*text, |(whole, _)| whole);
     format!("{whole}Z")
 }

@@ -12,16 +12,16 @@ use chrono::{DateTime, SecondsFormat, Utc};
 /// # Examples
 ///
 /// ```
-/// use simplefeed_core::instant::Instant;
+/// use simplefeed_core::timestamp::Timestamp;
 ///
-/// let instant = Instant::from_micros(1_700_000_000_000_001);
+/// let instant = Timestamp::from_micros(1_700_000_000_000_001);
 /// assert_eq!(instant.to_string(), "2023-11-14T22:13:20.000001Z");
-/// assert_eq!(Instant::parse("2023-11-14T23:13:20.000001+01:00"), Some(instant));
+/// assert_eq!(Timestamp::parse("2023-11-14T23:13:20.000001+01:00"), Some(instant));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instant(i64);
+pub struct Timestamp(i64);
 
-impl Instant {
+impl Timestamp {
     /// The latest instant that has an RFC 3339 form: the last microsecond of the year 9999.
     pub const MAX: Self = Self(253_402_300_799_999_999);
 
@@ -44,7 +44,7 @@ impl Instant {
         self.0.div_euclid(1_000_000)
     }
 
-    /// Returns the instant `micros` microseconds later, at most [`Instant::MAX`].
+    /// Returns the instant `micros` microseconds later, at most [`Timestamp::MAX`].
     #[must_use]
     pub fn plus_micros(self, micros: u64) -> Self {
         let micros = i64::try_from(micros).unwrap_or(i64::MAX);
@@ -72,7 +72,7 @@ impl Instant {
     }
 }
 
-impl fmt::Display for Instant {
+impl fmt::Display for Timestamp {
     /// Writes RFC 3339 in UTC, always with six digits of fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let utc = DateTime::<Utc>::from(*self);
@@ -80,16 +80,16 @@ impl fmt::Display for Instant {
     }
 }
 
-impl From<DateTime<Utc>> for Instant {
+impl From<DateTime<Utc>> for Timestamp {
     fn from(instant: DateTime<Utc>) -> Self {
         Self::from_micros(instant.timestamp_micros())
     }
 }
 
-impl From<Instant> for DateTime<Utc> {
-    fn from(instant: Instant) -> Self {
+impl From<Timestamp> for DateTime<Utc> {
+    fn from(instant: Timestamp) -> Self {
         DateTime::from_timestamp_micros(instant.0)
-            .expect("an Instant lies within the years chrono can represent")
+            .expect("an Timestamp lies within the years chrono can represent")
     }
 }
 
@@ -99,7 +99,11 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, want: Option<i64>) {
-        assert_eq!(Instant::parse(text).map(Instant::micros), want, "{text}");
+        assert_eq!(
+            Timestamp::parse(text).map(Timestamp::micros),
+            want,
+            "{text}"
+        );
     }
 
     /// Rules of RFC 4287, 3.3 and A-2.
@@ -123,11 +127,11 @@ mod tests {
     #[test]
     fn text_keeps_microseconds_and_sorts_like_time() {
         assert_eq!(
-            Instant::from_micros(0).to_string(),
+            Timestamp::from_micros(0).to_string(),
             "1970-01-01T00:00:00.000000Z"
         );
-        assert_eq!(Instant::MAX.to_string(), "9999-12-31T23:59:59.999999Z");
-        assert_eq!(Instant::MIN.to_string(), "0001-01-01T00:00:00.000000Z");
-        assert_eq!(Instant::MAX.plus_micros(5), Instant::MAX);
+        assert_eq!(Timestamp::MAX.to_string(), "9999-12-31T23:59:59.999999Z");
+        assert_eq!(Timestamp::MIN.to_string(), "0001-01-01T00:00:00.000000Z");
+        assert_eq!(Timestamp::MAX.plus_micros(5), Timestamp::MAX);
     }
 }

@@ -30,9 +30,9 @@ use std::{
 use url::Url;
 
 use crate::{
-    instant::Instant,
     limits::{WATCH_SECONDS_MAX, WATCH_SECONDS_MIN},
     sup::{Announcement, SupAddress, SupDocument},
+    timestamp::Timestamp,
 };
 
 mod feeds;
@@ -258,7 +258,7 @@ impl Watch {
 
     /// Sets the end of a SUP document's known updates from an earlier process, as [`heard_until`](Self::heard_until)
     /// returned it. Call this before adding the document's feeds, of which there must be one.
-    pub fn heard_before(&mut self, document: &Url, updated: Instant) {
+    pub fn heard_before(&mut self, document: &Url, updated: Timestamp) {
         let number = self.source_at(document, Duration::ZERO);
         let source = self.source_mut(number);
         source.updated = Some(updated);
@@ -267,7 +267,7 @@ impl Watch {
 
     /// Returns the end of each SUP document's known updates. Store it only after the [`told_by`](Self::told_by) of
     /// every feed.
-    pub fn heard_until(&self) -> impl Iterator<Item = (&Url, Instant)> {
+    pub fn heard_until(&self) -> impl Iterator<Item = (&Url, Timestamp)> {
         let sources = self.sources.values();
         sources.filter_map(|source| Some((&source.announced, source.updated?)))
     }

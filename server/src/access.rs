@@ -12,7 +12,7 @@
 use std::{fmt, time::SystemTime};
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use simplefeed_core::{digest::Digest, feed::FeedName, instant::Instant};
+use simplefeed_core::{digest::Digest, feed::FeedName, timestamp::Timestamp};
 use subtle::ConstantTimeEq as _;
 
 const DAY_SECONDS: i64 = 86_400;
@@ -119,7 +119,7 @@ impl Day {
     /// Returns the day that a date such as `2027-12-31` names.
     pub fn parse(text: &str) -> Option<Self> {
         let is_date = text.len() == 10;
-        let midnight = Instant::parse(&format!("{text}T00:00:00Z")).filter(|_| is_date)?;
+        let midnight = Timestamp::parse(&format!("{text}T00:00:00Z")).filter(|_| is_date)?;
         Some(Self(midnight.second().div_euclid(DAY_SECONDS)))
     }
 
@@ -137,7 +137,7 @@ impl Day {
 
 impl fmt::Display for Day {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let midnight = Instant::from_micros(self.0 * DAY_SECONDS * 1_000_000).to_string();
+        let midnight = Timestamp::from_micros(self.0 * DAY_SECONDS * 1_000_000).to_string();
         f.write_str(midnight.split('T').next().unwrap_or_default())
     }
 }

@@ -69,7 +69,7 @@ pub struct ServeArgs {
     pub tokens: Option<PathBuf>,
     /// Take publishing requests here and nowhere else: a loopback address, or a Unix socket at PATH
     #[arg(long, env = "SIMPLEFEED_PUBLISH_LISTEN", value_name = "ADDR|PATH")]
-    pub publish_listen: Option<Door>,
+    pub publish_listen: Option<ListenAddress>,
     /// Address at which to tell Prometheus about the server, at /metrics
     #[arg(long, env = "SIMPLEFEED_METRICS_LISTEN", value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
@@ -109,14 +109,14 @@ pub struct Limits {
 /// Place of a listener for publishing requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Door {
+pub enum ListenAddress {
     /// Address and port, where port 0 takes a free one.
     Address(SocketAddr),
     /// Unix socket, by its path in the file system.
     Socket(PathBuf),
 }
 
-impl FromStr for Door {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -129,7 +129,7 @@ impl FromStr for Door {
     }
 }
 
-impl TryFrom<String> for Door {
+impl TryFrom<String> for ListenAddress {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -137,7 +137,7 @@ impl TryFrom<String> for Door {
     }
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "http://{address}"),
@@ -184,7 +184,7 @@ struct ConfigFile {
     recent_max_age: Option<u32>,
     sup_periods: Option<Vec<u32>>,
     tokens: Option<PathBuf>,
-    publish_listen: Option<Door>,
+    publish_listen: Option<ListenAddress>,
     metrics_listen: Option<SocketAddr>,
     connections: Option<u32>,
     idle_timeout: Option<u32>,
@@ -217,7 +217,7 @@ pub struct Config {
     /// File of tokens, which SIGHUP reads again.
     pub tokens: Option<PathBuf>,
     /// Listener for publishing requests; absent if the main listener takes them.
-    pub publish_listen: Option<Door>,
+    pub publish_listen: Option<ListenAddress>,
     /// Address of the listener for metrics; absent if there is none.
     pub metrics_listen: Option<SocketAddr>,
     /// Bounds on the connections of each listener.
@@ -327,8 +327,8 @@ impl Config {
         if let Err(refusal) = check_bytes(self.document_bytes) {
             problems.push(refusal.detail);
         }
-        let apart: BTreeSet<u32> = self.sup_periods.iter().copied().collect();
-        if apart.len() < self.sup_periods.len() {
+        let distinct: BTreeSet<u32> = self.sup_periods.iter().copied().collect();
+        if distinct.len() < self.sup_periods.len() {
             problems.push("sup_periods has a period twice".into());
         }
         let possible = 1..=SUP_PERIOD_SECONDS_MAX;
@@ -366,8 +366,8 @@ impl Config {
         let confined = match &self.publish_listen {
             // A public URL beyond loopback means a proxy, and then anybody can reach a listener on loopback.
             None => local && public,
-            Some(Door::Address(address)) => address.ip().is_loopback(),
-            Some(Door::Socket(_)) => true,
+            Some(ListenAddress::Address(address)) => address.ip().is_loopback(),
+            Some(ListenAddress::Socket(_)) => true,
         };
         // A value that could not be read may be the one that confines publishing.
         let is_door_known = ["tokens", "publish_listen", "public_url"]
@@ -407,7 +407,7 @@ impl Config {
             ));
         }
         let publish = match self.publish_listen {
-            Some(Door::Address(address)) => Some(address),
+            Some(ListenAddress::Address(address)) => Some(address),
             _ => None,
         };
         let listeners = [
@@ -481,9 +481,9 @@ impl Config {
             Period::Day => "day",
         };
         let limits = self.limits;
-        let door = |door: &Door| match door {
-            Door::Address(address) => text(address.to_string()),
-            Door::Socket(socket) => path(socket),
+        let door = |door: &ListenAddress| match door {
+            ListenAddress::Address(address) => text(address.to_string()),
+            ListenAddress::Socket(socket) => path(socket),
         };
         let all = [
             ("data", Some(path(&self.data))),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
-use simplefeed_core::{instant::Instant, settings::Settings, sup::SUP_HEADER};
+use simplefeed_core::{settings::Settings, sup::SUP_HEADER, timestamp::Timestamp};
 
 use crate::{
     http::{answers::header_value, endpoint::Endpoint, reply::Lifetimes},
@@ -61,7 +61,7 @@ pub struct Site {
     /// SUP documents; `None` if the server offers none.
     pub updates: Option<Arc<sup::Updates>>,
     /// Clock of the machine.
-    pub clock: fn() -> Instant,
+    pub clock: fn() -> Timestamp,
 }
 
 impl Site {

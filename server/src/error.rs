@@ -3,7 +3,7 @@
 //! Pure.
 
 use crate::{
-    config::{ConfigError, Door},
+    config::{ConfigError, ListenAddress},
     log::store::StoreError,
     upkeep::restoration::RestorationError,
 };
@@ -16,7 +16,7 @@ pub enum ServeError {
     #[error("cannot listen on {door}")]
     Listen {
         /// Listener that could not be bound.
-        door: Door,
+        door: ListenAddress,
         /// Error of the operating system.
         source: std::io::Error,
     },

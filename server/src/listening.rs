@@ -24,7 +24,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     access::Access,
-    config::{Config, ConfigError, Door, Limits},
+    config::{Config, ConfigError, Limits, ListenAddress},
     endpoints::{Site, metrics::Scrapes},
     error::ServeError,
     exit,
@@ -49,7 +49,7 @@ pub struct Listening {
     runtime: Runtime,
     listener: TcpListener,
     address: SocketAddr,
-    publishing: Option<(Listener, Door)>,
+    publishing: Option<(Listener, ListenAddress)>,
     metrics: Option<(TcpListener, SocketAddr)>,
     hangup: Signal,
 }
@@ -119,7 +119,7 @@ impl Listening {
     }
 
     /// Returns the listener for publishing requests, if it is a separate one.
-    pub fn publishing(&self) -> Option<&Door> {
+    pub fn publishing(&self) -> Option<&ListenAddress> {
         self.publishing.as_ref().map(|(_, door)| door)
     }
 
@@ -231,7 +231,7 @@ impl Gates {
 
 fn bind_address(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
     let failed = |source| ServeError::Listen {
-        door: Door::Address(address),
+        door: ListenAddress::Address(address),
         source,
     };
     std::net::TcpListener::bind(address)
@@ -246,13 +246,13 @@ fn taken(listener: std::net::TcpListener) -> std::io::Result<(TcpListener, Socke
     Ok((TcpListener::from_std(listener)?, address))
 }
 
-fn bind_door(door: &Door) -> Result<(Listener, Door), ServeError> {
+fn bind_door(door: &ListenAddress) -> Result<(Listener, ListenAddress), ServeError> {
     match door {
-        Door::Address(address) => {
+        ListenAddress::Address(address) => {
             let (listener, address) = bind_address(*address)?;
-            Ok((Listener::Tcp(listener), Door::Address(address)))
+            Ok((Listener::Tcp(listener), ListenAddress::Address(address)))
         }
-        Door::Socket(path) => {
+        ListenAddress::Socket(path) => {
             let failed = |source| ServeError::Listen {
                 door: door.clone(),
                 source,

@@ -14,9 +14,9 @@ use simplefeed_core::{
         Revision,
     },
     history::ChainHash,
-    instant::Instant,
     plan::{FeedHead, Known, Opening},
     settings::Settings,
+    timestamp::Timestamp,
 };
 
 pub mod announcements;
@@ -24,7 +24,7 @@ pub mod store;
 pub mod memory;
 pub mod barrier;
 pub mod witness;
-mod nudge;
+mod watchdog;
 mod ids;
 mod record;
 mod writing;
@@ -44,7 +44,7 @@ pub struct LogHead {
     /// The last commit; 0 if there is none.
     pub number: CommitNumber,
     /// The instant of the last commit's last entry. The next commit is later.
-    pub last: Instant,
+    pub last: Timestamp,
     /// The chain hash after the last commit.
     pub chain: ChainHash,
     /// Current epoch; the first one unless the log was ever restored.
@@ -57,7 +57,7 @@ impl LogHead {
     /// The end of an empty log.
     pub const START: Self = Self {
         number: CommitNumber(0),
-        last: Instant::MIN,
+        last: Timestamp::MIN,
         chain: ChainHash::START,
         epoch: Epoch::FIRST,
         feeds: 0,

@@ -24,12 +24,12 @@ use simplefeed_core::{
     commit::{Change, Commit},
     entry::Draft,
     feed::{EntryId, FeedId, FeedName},
-    instant::Instant,
     limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX},
-    plan::{self, FeedHead, FeedState, Known, Moment, Outcome, Plan},
+    plan::{self, FeedHead, FeedState, Known, Outcome, Plan, Stamp},
     refusal::Refusal,
     settings::{Choices, Defaults, Settings},
     sup::SupId,
+    timestamp::Timestamp,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{debug, error, info};
@@ -208,7 +208,7 @@ impl Publisher {
 pub fn start(
     log: Arc<dyn EntryLog>,
     defaults: Defaults,
-    clock: impl Fn() -> Instant + Send + 'static,
+    clock: impl Fn() -> Timestamp + Send + 'static,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
 ) -> (Publisher, JoinHandle<()>) {
@@ -241,7 +241,7 @@ pub fn start(
 struct Writer {
     log: Arc<dyn EntryLog>,
     defaults: Defaults,
-    clock: Box<dyn Fn() -> Instant + Send>,
+    clock: Box<dyn Fn() -> Timestamp + Send>,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
     requests: Receiver<Request>,
@@ -338,7 +338,7 @@ impl Writer {
         let committed = self.commit(head, instant, changes);
         // A restart may find the commit that failed, so its second stays unpublished.
         if committed.is_ok() || self.log.is_open() {
-            self.watermark.settled();
+            self.watermark.release();
         }
         if committed.is_ok() {
             if is_stored {
@@ -361,7 +361,7 @@ impl Writer {
     }
 
     /// Returns the number of the log's last commit, or the reason why nothing was committed.
-    fn commit(&mut self, head: LogHead, instant: Instant, changes: Vec<Change>) -> Committed {
+    fn commit(&mut self, head: LogHead, instant: Timestamp, changes: Vec<Change>) -> Committed {
         if !self.log.is_open() {
             // Even an answer without changes may rest on the commit that failed, which may be gone after a
             // restart.
@@ -446,7 +446,7 @@ struct Group<'w> {
     log: &'w dyn EntryLog,
     defaults: &'w Defaults,
     kept: &'w Cache<FeedName, FeedState>,
-    moment: Moment,
+    stamp: Stamp,
     feeds: u64,
     /// Feeds as the group leaves them so far, by name, with the ids it adds.
     states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
@@ -462,13 +462,13 @@ impl<'w> Group<'w> {
         defaults: &'w Defaults,
         kept: &'w Cache<FeedName, FeedState>,
         head: LogHead,
-        instant: Instant,
+        instant: Timestamp,
     ) -> Self {
         Self {
             log,
             defaults,
             kept,
-            moment: Moment {
+            stamp: Stamp {
                 instant,
                 entries_before: 0,
                 epoch: head.epoch,
@@ -483,7 +483,7 @@ impl<'w> Group<'w> {
 
     fn has_room_for(&self, request: &Request) -> bool {
         let (entries, bytes) = size(request, &self.defaults.author);
-        let entries_before = usize::try_from(self.moment.entries_before).unwrap_or(usize::MAX);
+        let entries_before = usize::try_from(self.stamp.entries_before).unwrap_or(usize::MAX);
         // Without this exception, a request larger than a group would wait for ever.
         self.answers.is_empty()
             || (self.answers.len() < GROUP_REQUESTS_MAX
@@ -540,7 +540,7 @@ impl<'w> Group<'w> {
         // Ids come first, because duplicates and conflicts are looked up by id.
         plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
         let known = self.known(&feed, &state, &drafts)?;
-        let plan = plan::plan(&state, &drafts, &known, self.defaults, self.moment)?;
+        let plan = plan::plan(&state, &drafts, &known, self.defaults, self.stamp)?;
         let existed = creation.is_empty();
         // A duplicate skips the conditions: its first attempt, whose answer was lost, changed the head itself.
         if !plan.changes.is_empty() {
@@ -591,7 +591,7 @@ impl<'w> Group<'w> {
                         .into());
                 }
                 (
-                    plan::plan_settings(&state, choices, self.defaults, self.moment)?,
+                    plan::plan_settings(&state, choices, self.defaults, self.stamp)?,
                     false,
                 )
             }
@@ -660,7 +660,7 @@ impl<'w> Group<'w> {
             sup_id: Some(SupId::of_bits(Uuid::new_v4().as_u128())),
             was_closed: false,
         };
-        Ok(plan::plan_creation(settings, self.moment))
+        Ok(plan::plan_creation(settings, self.stamp))
     }
 
     /// Returns the entries that have the ids of the drafts, from this group or the log.
@@ -705,7 +705,7 @@ impl<'w> Group<'w> {
                     fragment,
                     ..
                 } => {
-                    self.moment.entries_before += 1;
+                    self.stamp.entries_before += 1;
                     self.bytes += fragment.len();
                     if let Some(outcome) = outcomes.next() {
                         let known = Known {

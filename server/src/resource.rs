@@ -10,13 +10,13 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant as Moment},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use data_encoding::BASE64URL_NOPAD;
 use flate2::Compression;
-use simplefeed_core::{digest::Digest, instant::Instant};
+use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
 use crate::views::{
     error::ViewError,
@@ -62,7 +62,7 @@ pub enum Validity {
     /// For ever: its bytes are final, and durable.
     Forever,
     /// Until a moment, at which other bytes take their place.
-    Until(Moment),
+    Until(Instant),
     /// As long as a generation lasts.
     Generation(Generation),
     /// For one request.
@@ -162,8 +162,8 @@ pub trait Source: fmt::Debug + Send + Sync {
 pub struct Resource {
     /// Media type, as in `Content-Type`.
     pub media_type: &'static str,
-    /// Instant of its last change, if that can serve as a validator.
-    pub modified: Option<Instant>,
+    /// Timestamp of its last change, if that can serve as a validator.
+    pub modified: Option<Timestamp>,
     validity: Validity,
     tag: Tag,
     source: Arc<dyn Source>,
@@ -173,7 +173,7 @@ impl Resource {
     /// Returns a resource whose bytes come from `source`.
     pub fn new(
         media_type: &'static str,
-        modified: Option<Instant>,
+        modified: Option<Timestamp>,
         validity: Validity,
         tag: Tag,
         source: Arc<dyn Source>,
@@ -190,7 +190,7 @@ impl Resource {
     /// Returns a resource whose bytes are in memory.
     pub fn of_bytes(
         media_type: &'static str,
-        modified: Option<Instant>,
+        modified: Option<Timestamp>,
         validity: Validity,
         bytes: Bytes,
     ) -> Self {
@@ -200,7 +200,7 @@ impl Resource {
     }
 
     /// Returns a resource in memory that is final and durable since `closed`, with its compressed form.
-    pub fn frozen(media_type: &'static str, closed: Instant, bytes: Bytes, twin: Bytes) -> Self {
+    pub fn frozen(media_type: &'static str, closed: Timestamp, bytes: Bytes, twin: Bytes) -> Self {
         let validity = Validity::Forever;
         Self::in_memory(
             media_type,
@@ -214,14 +214,14 @@ impl Resource {
 
     /// Returns a resource in memory that another one replaces after `lasts`.
     pub fn renewed(media_type: &'static str, bytes: Bytes, lasts: Duration) -> Self {
-        let validity = Validity::Until(Moment::now() + lasts);
+        let validity = Validity::Until(Instant::now() + lasts);
         // The best level, because the result is sent more than once.
         Self::in_memory(media_type, None, validity, bytes, None, SMALLEST)
     }
 
     fn in_memory(
         media_type: &'static str,
-        modified: Option<Instant>,
+        modified: Option<Timestamp>,
         validity: Validity,
         bytes: Bytes,
         twin: Option<Bytes>,
@@ -249,7 +249,7 @@ impl Resource {
     pub fn is_current(&self) -> bool {
         match &self.validity {
             Validity::Forever => true,
-            Validity::Until(moment) => Moment::now() < *moment,
+            Validity::Until(moment) => Instant::now() < *moment,
             Validity::Generation(generation) => generation.is_current(),
             Validity::Once => false,
         }

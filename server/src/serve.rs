@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use simplefeed_core::instant::Instant;
+use simplefeed_core::timestamp::Timestamp;
 use tracing::{info, warn};
 use url::Url;
 
@@ -67,12 +67,12 @@ impl fmt::Debug for Server {
 }
 
 /// Returns the time on the machine's clock.
-pub fn now() -> Instant {
+pub fn now() -> Timestamp {
     // A clock before 1970 counts as 1970: commits are in order all the same.
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    Instant::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
 impl Server {
@@ -277,8 +277,8 @@ fn begin_epoch_if_restored(
     watermark: &Watermark,
 ) -> Result<(), ServeError> {
     if store.is_restored() {
-        let epoch = begin_epoch(log, watermark.stamp(now(), Instant::MIN))?;
-        watermark.settled();
+        let epoch = begin_epoch(log, watermark.stamp(now(), Timestamp::MIN))?;
+        watermark.release();
         // The mark goes last: after a crash before this line, the next start begins the epoch again.
         store.epoch_has_begun().map_err(ServeError::Close)?;
         info!(%epoch, "the log was restored: an epoch begins");

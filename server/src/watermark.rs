@@ -10,10 +10,10 @@ use std::{
     os::unix::fs::FileExt as _,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant as Moment},
+    time::{Duration, Instant},
 };
 
-use simplefeed_core::instant::Instant;
+use simplefeed_core::timestamp::Timestamp;
 use tracing::warn;
 
 /// Least time between two steps ahead of the clock, a second each. So the clock catches up, however often a
@@ -31,9 +31,9 @@ struct Marks {
     /// The last finished second; in memory only.
     left: i64,
     /// The instant of the commit that readers do not see yet.
-    stamped: Option<Instant>,
+    stamped: Option<Timestamp>,
     /// When time ahead of the clock was published last.
-    moved_on: Option<Moment>,
+    moved_on: Option<Instant>,
     file: Option<File>,
 }
 
@@ -80,7 +80,7 @@ impl Watermark {
 
     /// Finishes the second of the newest commit. Call it at the start: the server before may have published that
     /// second as `Last-Modified`, and [`leave`](Self::leave) stores nothing.
-    pub fn begin_after(&self, newest: Instant) {
+    pub fn begin_after(&self, newest: Timestamp) {
         let mut marks = self.marks();
         marks.left = marks.left.max(newest.second());
     }
@@ -88,7 +88,7 @@ impl Watermark {
     /// Finishes seconds, and returns the last finished one: no later commit gets an instant in it or before. It is
     /// at most the second of the `newest` commit, so a clock that jumps ahead moves nothing. Nothing is stored, so
     /// reading leaves no trace on the disk.
-    pub fn leave(&self, clock: Instant, newest: Instant) -> i64 {
+    pub fn leave(&self, clock: Timestamp, newest: Timestamp) -> i64 {
         let mut marks = self.marks();
         let over = newest.second().min(clock.second() - 1);
         // A commit on its way may still appear in its second.
@@ -100,20 +100,20 @@ impl Watermark {
     }
 
     /// Returns the instant of the next commit: the time on the clock, but later than the last commit and
-    /// than every second published or finished. It is pending until it is [`settled`](Self::settled).
-    pub fn stamp(&self, clock: Instant, last: Instant) -> Instant {
+    /// than every second published or finished. It is pending until it is [`released`](Self::release).
+    pub fn stamp(&self, clock: Timestamp, last: Timestamp) -> Timestamp {
         let mut marks = self.marks();
         let before = marks.published.max(marks.left);
         let after = before.saturating_add(1).saturating_mul(1_000_000);
         let instant = clock
             .max(last.plus_micros(1))
-            .max(Instant::from_micros(after));
+            .max(Timestamp::from_micros(after));
         marks.stamped = Some(instant);
         instant
     }
 
     /// Notes that readers see the stamped commit, or never will.
-    pub fn settled(&self) {
+    pub fn release(&self) {
         self.marks().stamped = None;
     }
 
@@ -122,7 +122,7 @@ impl Watermark {
     ///
     /// That is the second before the one on the clock, so that no commit is stamped with a time to come.
     /// With a clock behind the log, it is the second before the newest commit's, and now and then that one.
-    pub fn publish(&self, clock: Instant, newest: Instant) -> i64 {
+    pub fn publish(&self, clock: Timestamp, newest: Timestamp) -> i64 {
         let mut marks = self.marks();
         let wanted = if newest.second() <= clock.second() {
             clock.second() - 1
@@ -139,7 +139,7 @@ impl Watermark {
         if possible > marks.published && marks.save(possible) {
             marks.published = possible;
             if possible > clock.second() {
-                marks.moved_on = Some(Moment::now());
+                marks.moved_on = Some(Instant::now());
             }
         }
         marks.published
@@ -183,8 +183,8 @@ fn published_in(record: [u8; 16]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    fn at(millis: i64) -> Instant {
-        Instant::from_micros(millis * 1_000)
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_micros(millis * 1_000)
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
             at(10_999),
             "no commit is delayed"
         );
-        mark.settled();
+        mark.release();
         assert_eq!(mark.publish(at(11_000), at(10_999)), 10);
     }
 
@@ -206,7 +206,7 @@ mod tests {
         let mark = Watermark::in_memory();
         mark.stamp(at(10_900), at(0));
         assert_eq!(mark.publish(at(12_000), at(5_000)), 9);
-        mark.settled();
+        mark.release();
         assert_eq!(mark.publish(at(12_000), at(10_900)), 11);
     }
 
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(mark.publish(at(100_000), at(90_000)), 99);
         let late = mark.stamp(at(50_000), at(90_000));
         assert_eq!(late, at(100_000));
-        mark.settled();
+        mark.release();
         assert_eq!(mark.publish(at(50_000), late), 100);
         assert!(mark.stamp(at(50_000), late) >= at(101_000));
     }
@@ -229,14 +229,14 @@ mod tests {
         let mark = Watermark::in_memory();
         mark.stamp(at(10_900), at(0));
         assert_eq!(mark.leave(at(12_000), at(10_100)), 9, "one is on its way");
-        mark.settled();
+        mark.release();
         assert_eq!(
             mark.leave(at(99_000), at(10_900)),
             10,
             "the clock was ahead"
         );
         assert_eq!(mark.stamp(at(5_000), at(10_900)), at(11_000));
-        mark.settled();
+        mark.release();
         assert_eq!(mark.leave(at(5_000), at(11_000)), 10);
         let restarted = Watermark::in_memory();
         restarted.begin_after(at(12_000));
@@ -252,7 +252,7 @@ mod tests {
         for _ in 0..1_000 {
             mark.publish(clock, last);
             last = mark.stamp(clock, last);
-            mark.settled();
+            mark.release();
         }
         assert!(last < at(93_000), "{last}");
     }

@@ -183,7 +183,7 @@ fn the_document_is_clean_while_entries_arrive() {
             format!("public, max-age={age}")
         );
         let instant = |name: &str| {
-            simplefeed_core::instant::Instant::parse(json[name].as_str().unwrap()).unwrap()
+            simplefeed_core::timestamp::Timestamp::parse(json[name].as_str().unwrap()).unwrap()
         };
         let window = instant("updated_time").second() - instant("since_time").second();
         assert!(window >= period + 10, "{window}");

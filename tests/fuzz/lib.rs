@@ -1,7 +1,7 @@
 //! What is asserted of whatever the gate lets through.
 
 use simplefeed_core::{
-    document::feed_document, entry::Draft, event::Event, feed::EntryId, instant::Instant,
+    document::feed_document, entry::Draft, event::Event, feed::EntryId, timestamp::Timestamp,
     reader::Document,
 };
 
@@ -11,7 +11,7 @@ pub fn assert_readable(drafts: &[Draft]) {
     for (number, draft) in drafts.iter().enumerate() {
         let given = EntryId::parse(&format!("urn:given:{number}")).expect("that is an id");
         let id = draft.id.clone().unwrap_or(given);
-        let Ok(fragment) = draft.complete(&id, Instant::default(), "Author") else {
+        let Ok(fragment) = draft.complete(&id, Timestamp::default(), "Author") else {
             continue;
         };
         let head = "<feed xmlns=\"http://www.w3.org/2005/Atom\"><id>urn:f</id>\n";

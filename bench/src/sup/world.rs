@@ -15,10 +15,10 @@ use simplefeed_core::{
         CommitNumber, DocumentNumber, Epoch, FeedId, FeedKey, FeedName, Numbered, Position,
         Revision,
     },
-    instant::Instant,
     limits::{HEARD_TOGETHER_MAX, WATCHED_TOGETHER_MAX},
     settings::{Choices, Defaults, Settings},
     sup::{Announcement, Heading, SupAddress, SupDocument, SupId},
+    timestamp::Timestamp,
     watch::{FeedNumber, Heard, Looked, Next, Pace, SourceNumber, Tally, Watch},
 };
 use simplefeed_server::{
@@ -72,7 +72,7 @@ pub(crate) struct Publisher {
     log: MemoryLog,
     view: SupWindows,
     watermark: Watermark,
-    last: Instant,
+    last: Timestamp,
     commits: u64,
     /// How far the clock is off, in seconds.
     pub(crate) clock_off: i64,
@@ -113,7 +113,7 @@ impl Publisher {
         let log = MemoryLog::default();
         log.append(&Commit {
             number: CommitNumber(1),
-            instant: Instant::from_micros(0),
+            instant: Timestamp::from_micros(0),
             changes,
         })?;
         let count = usize::try_from(feeds)?;
@@ -121,7 +121,7 @@ impl Publisher {
             log,
             view: SupWindows::new(Beginning::default(), Beginning::default(), 3_600),
             watermark: Watermark::in_memory(),
-            last: Instant::MIN,
+            last: Timestamp::MIN,
             commits: 0,
             clock_off: 0,
             windows: HashMap::new(),
@@ -131,9 +131,9 @@ impl Publisher {
         })
     }
 
-    fn clock(&self, now: Duration) -> Instant {
+    fn clock(&self, now: Duration) -> Timestamp {
         let micros = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-        Instant::from_micros((BEGINS + self.clock_off) * 1_000_000 + micros)
+        Timestamp::from_micros((BEGINS + self.clock_off) * 1_000_000 + micros)
     }
 
     /// Updates feeds with one commit.
@@ -162,7 +162,7 @@ impl Publisher {
         };
         self.take(&outline)?;
         self.outlines.push(outline);
-        self.watermark.settled();
+        self.watermark.release();
         Ok(())
     }
 
@@ -188,7 +188,7 @@ impl Publisher {
         self.watermark = Watermark::in_memory();
         self.windows.clear();
         self.commits = 0;
-        self.last = Instant::MIN;
+        self.last = Timestamp::MIN;
         for outline in &outlines {
             self.take(outline)?;
             (self.commits, self.last) = (outline.number.0, outline.instant);
@@ -328,7 +328,7 @@ enum Pending {
 #[derive(Default)]
 struct Book {
     feeds: HashMap<FeedNumber, (SupAddress, Option<Box<str>>)>,
-    heard_until: Vec<(Url, Instant)>,
+    heard_until: Vec<(Url, Timestamp)>,
     saved_at: Duration,
 }
 

@@ -269,7 +269,7 @@ impl Observer for Warnings {
         self.warn(format!("{}; trying again", say::chain(error)));
     }
 
-    fn sees_the_past(&mut self) {
+    fn is_stale(&mut self) {
         self.warn(PAST.into());
     }
 

@@ -5,7 +5,7 @@
 use std::time::SystemTime;
 
 use simplefeed_client::Since;
-use simplefeed_core::{feed::is_absolute_iri, instant::Instant};
+use simplefeed_core::{feed::is_absolute_iri, timestamp::Timestamp};
 
 use crate::duration;
 
@@ -15,26 +15,26 @@ pub(crate) fn parse(text: &str) -> Result<Since, String> {
     parse_at(text, now())
 }
 
-pub(crate) fn now() -> Instant {
+pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    Instant::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-fn parse_at(text: &str, now: Instant) -> Result<Since, String> {
+fn parse_at(text: &str, now: Timestamp) -> Result<Since, String> {
     match text {
         "oldest" => return Ok(Since::Oldest),
         "newest" => return Ok(Since::Newest),
         _ => {}
     }
-    let date = || Instant::parse(&format!("{text}T00:00:00Z"));
-    if let Some(instant) = Instant::parse(text).or_else(date) {
+    let date = || Timestamp::parse(&format!("{text}T00:00:00Z"));
+    if let Some(instant) = Timestamp::parse(text).or_else(date) {
         return Ok(Since::Time(instant));
     }
     if let Some(age) = duration::read(text) {
         let micros = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
-        return Ok(Since::Time(Instant::from_micros(
+        return Ok(Since::Time(Timestamp::from_micros(
             now.micros().saturating_sub(micros),
         )));
     }
@@ -54,12 +54,12 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, want: Option<&Since>) {
-        let now = Instant::parse("2026-11-20T12:00:00Z").unwrap();
+        let now = Timestamp::parse("2026-11-20T12:00:00Z").unwrap();
         assert_eq!(parse_at(text, now).ok().as_ref(), want, "{text}");
     }
 
     fn time(text: &str) -> Since {
-        Since::Time(Instant::parse(text).unwrap())
+        Since::Time(Timestamp::parse(text).unwrap())
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl SourceArgs {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Usage(format!("{url} begins with neither http nor https")).into());
         }
-        let transport = transport::ready_made(self.timeouts());
+        let transport = transport::default_transport(self.timeouts());
         let transport = transport.context("there is no way to the network")?;
         let mut fetcher = Fetcher::new(transport, url)
             .document_bytes_max(self.document_bytes)

@@ -25,8 +25,8 @@ use simplefeed_client::{
 use simplefeed_core::{
     feed::Position,
     index::IndexedDocument,
-    instant::Instant,
     replay::{Validators, WalkError},
+    timestamp::Timestamp,
 };
 use url::Url;
 
@@ -216,7 +216,7 @@ async fn count(
     bookmark: &Bookmark,
 ) -> anyhow::Result<()> {
     let ready = u64::try_from(consumer.ready())?;
-    if let (Some(left), Some(position)) = (consumer.left(), first.position()) {
+    if let (Some(left), Some(position)) = (consumer.remaining(), first.position()) {
         status.entries = 1 + ready + left;
         let url: Url = args.url.parse()?;
         // A bookmark without a position has no place in the index.
@@ -282,11 +282,11 @@ fn end_of(listed: &IndexedDocument) -> u64 {
 /// Returns the age of an entry by its date, in seconds.
 fn age_of(delivery: &Delivery) -> u64 {
     let updated = delivery.event().ok().and_then(|event| event.updated);
-    let updated = updated.and_then(|updated| Instant::parse(&updated));
+    let updated = updated.and_then(|updated| Timestamp::parse(&updated));
     updated.map_or(0, seconds_since)
 }
 
-fn seconds_since(instant: Instant) -> u64 {
+fn seconds_since(instant: Timestamp) -> u64 {
     // A clock that is behind the server's gives 0.
     let age = since::now().micros().saturating_sub(instant.micros());
     u64::try_from(age / 1_000_000).unwrap_or(0)
@@ -297,10 +297,10 @@ fn last_success(folder: &Path) -> Option<SystemTime> {
     fs::metadata(folder.join("succeeded")).ok()?.modified().ok()
 }
 
-fn instant_of(time: SystemTime) -> Instant {
+fn instant_of(time: SystemTime) -> Timestamp {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     let micros = since.unwrap_or(Duration::ZERO).as_micros();
-    Instant::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
 fn print(status: &Status, json: bool) -> anyhow::Result<()> {

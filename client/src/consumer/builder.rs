@@ -258,7 +258,9 @@ impl Builder {
         };
         let transport = match self.transport {
             Some(transport) => transport,
-            None => transport::ready_made(self.timeouts).map_err(ConsumerError::Transport)?,
+            None => {
+                transport::default_transport(self.timeouts).map_err(ConsumerError::Transport)?
+            }
         };
         let mut fetcher = Fetcher::new(transport, &url)
             .document_bytes_max(self.document_bytes_max)

@@ -119,7 +119,7 @@ impl Ledger {
     }
 
     /// Whether everything that was read is accepted.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_all_accepted(&self) -> bool {
         let accepted = self.lock();
         accepted.done == accepted.delivered
     }
@@ -162,8 +162,8 @@ impl Ledger {
     }
 
     /// Saves the latest accepted place.
-    fn settle(&self) -> Result<(), ConsumerError> {
-        self.lock().settle()
+    fn save_accepted(&self) -> Result<(), ConsumerError> {
+        self.lock().save_accepted()
     }
 
     fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
@@ -180,7 +180,11 @@ impl Ledger {
         // A save for each entry would wait for the disk each time.
         let is_due =
             accepted.done == accepted.delivered || accepted.kept_at.elapsed() >= ACCEPT_EVERY;
-        if is_due { accepted.settle() } else { Ok(()) }
+        if is_due {
+            accepted.save_accepted()
+        } else {
+            Ok(())
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Accepted> {
@@ -190,7 +194,7 @@ impl Ledger {
 }
 
 impl Accepted {
-    fn settle(&mut self) -> Result<(), ConsumerError> {
+    fn save_accepted(&mut self) -> Result<(), ConsumerError> {
         // Set before the save: a store that fails is not asked again at once.
         self.kept_at = time::Instant::now();
         if let Some(delivery) = self.unkept.clone() {
@@ -225,7 +229,7 @@ fn not_kept(source: io::Error) -> ConsumerError {
 impl Drop for Accepted {
     fn drop(&mut self) {
         // `drop` has no way to return an error. An unsaved place is delivered again.
-        let _kept = self.settle().is_ok();
+        let _kept = self.save_accepted().is_ok();
     }
 }
 
@@ -241,7 +245,7 @@ impl Consumer {
             let mut consumer = consumer?;
             // Before the wait for the server, which may be long.
             if consumer.ready() == 0
-                && let Err(error) = consumer.ledger.settle()
+                && let Err(error) = consumer.ledger.save_accepted()
             {
                 return Some((Err(error), None));
             }

@@ -597,7 +597,7 @@ async fn a_copy_past_its_time_is_noticed() {
         web.serve(FEED, page);
         let mut feed = builder(&web).build().unwrap();
         assert_eq!(all(&mut feed).await, ["1"]);
-        assert_eq!(feed.sees_the_past(), past, "{fields:?}");
+        assert_eq!(feed.is_stale(), past, "{fields:?}");
     }
 }
 

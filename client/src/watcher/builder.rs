@@ -10,9 +10,9 @@ use std::{
 
 use simplefeed_core::{
     digest::Digest,
-    instant::Instant,
     limits::{WATCH_SECONDS_DEFAULT, WATCHED_FEEDS_MAX},
     replay::Bookmark,
+    timestamp::Timestamp,
     watch::{Pace, Watch},
 };
 use tokio::{sync::mpsc, task::JoinSet, time};
@@ -20,7 +20,7 @@ use url::{Origin, Url};
 
 use super::{
     AHEAD, Feed, FeedWatcher, WatchError,
-    book::{Book, Known, Notes},
+    journal::{Journal, Known, Notes},
 };
 use crate::{
     consumer::{Consumer, ConsumerError, OnGap, Since},
@@ -206,10 +206,10 @@ impl WatchBuilder {
         // Watchers that start together must not look together.
         let seed = u64::from(std::process::id());
         let mut watch = Watch::new(pace, seed);
-        let (book, mut notes) = match state {
+        let (journal, mut notes) = match state {
             Some(state) => {
-                let (book, notes) = Book::open(state)?;
-                (Some(book), notes)
+                let (journal, notes) = Journal::open(state)?;
+                (Some(journal), notes)
             }
             None => (None, Notes::default()),
         };
@@ -243,7 +243,7 @@ impl WatchBuilder {
             tell,
             ahead: Arc::default(),
             troubles: VecDeque::new(),
-            book,
+            journal,
             others,
             asker,
             saved_at: time::Instant::now(),
@@ -257,7 +257,7 @@ impl WatchBuilder {
 }
 
 /// Adds the feeds to the watch with their remembered state, and before them the progress through SUP documents.
-fn add_all(watch: &mut Watch, given: Given, heard: &HashMap<Url, Instant>) -> Vec<Feed> {
+fn add_all(watch: &mut Watch, given: Given, heard: &HashMap<Url, Timestamp>) -> Vec<Feed> {
     // SUP documents first: a feed whose document was never heard is due at once.
     for (_, known) in &given {
         if let Some(told) = known.told()
@@ -325,7 +325,7 @@ impl Options {
     ) -> Result<Arc<dyn Transport>, ConsumerError> {
         match brought {
             Some(transport) => Ok(transport),
-            None => transport::ready_made(self.timeouts).map_err(ConsumerError::Transport),
+            None => transport::default_transport(self.timeouts).map_err(ConsumerError::Transport),
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use simplefeed_core::{instant::Instant, replay::Bookmark, sup::SupAddress};
+use simplefeed_core::{replay::Bookmark, sup::SupAddress, timestamp::Timestamp};
 use url::{Origin, Url};
 
 use crate::{
@@ -23,7 +23,7 @@ const FILE: &str = "watched.ndjson";
 /// Bytes beyond twice its current lines that a file may have before it is replaced.
 const SMALL_BYTES: u64 = 1024 * 1024;
 
-/// State of one feed or one SUP document: a line of the book.
+/// State of one feed or one SUP document: a line of the journal.
 #[expect(clippy::large_enum_variant, reason = "nearly all are of feeds")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -40,7 +40,7 @@ pub(super) enum Note {
     },
     Heard {
         sup_document: Url,
-        /// Instant up to which all updates are known, RFC 3339.
+        /// Timestamp up to which all updates are known, RFC 3339.
         updated: String,
     },
     /// Digest of the token and the allowed origins. With others, SUP documents may list other feeds.
@@ -68,7 +68,7 @@ impl Note {
         matches!(self, Self::Feed { sup: Some(_), .. })
     }
 
-    pub(super) fn heard(document: &Url, updated: Instant) -> Self {
+    pub(super) fn heard(document: &Url, updated: Timestamp) -> Self {
         Self::Heard {
             sup_document: document.clone(),
             updated: updated.to_string(),
@@ -76,7 +76,7 @@ impl Note {
     }
 }
 
-/// State of a feed, as the book has it.
+/// State of a feed, as the journal has it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) place: Option<Bookmark>,
@@ -85,7 +85,7 @@ pub(super) struct Known {
     /// Full URL, if it holds a name or a password.
     pub(super) given: Option<String>,
     pub(super) origin: Option<Origin>,
-    /// Length of its line in the book, in bytes.
+    /// Length of its line in the journal, in bytes.
     bytes: usize,
 }
 
@@ -100,14 +100,14 @@ impl Known {
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) feeds: HashMap<String, Known>,
-    pub(super) heard: HashMap<Url, Instant>,
+    pub(super) heard: HashMap<Url, Timestamp>,
     asker: Option<String>,
 }
 
 /// Open file of notes, and its length.
 #[derive(Debug)]
-pub(super) struct Book {
-    /// Holds the folder's lock for the lifetime of the book.
+pub(super) struct Journal {
+    /// Holds the folder's lock for the lifetime of the journal.
     folder: StateFolder,
     path: PathBuf,
     bytes: u64,
@@ -117,8 +117,8 @@ pub(super) struct Book {
     is_torn: bool,
 }
 
-impl Book {
-    /// Opens the book in a folder, and reads it.
+impl Journal {
+    /// Opens the journal in a folder, and reads it.
     pub(super) fn open(folder: StateFolder) -> Result<(Self, Notes), StateError> {
         let path = folder.path().join(FILE);
         let text = match fs::read(&path) {
@@ -151,14 +151,14 @@ impl Book {
             notes.add(note, line.len());
         }
         let said: usize = notes.feeds.values().map(|known| known.bytes).sum();
-        let book = Self {
+        let journal = Self {
             bytes: length(lines),
             too_many: too_many(u64::try_from(said).unwrap_or(u64::MAX)),
             is_torn: false,
             folder,
             path,
         };
-        Ok((book, notes))
+        Ok((journal, notes))
     }
 
     /// Writes notes, durably. `all` returns the complete state, for a file with many outdated lines.
@@ -221,7 +221,7 @@ impl Notes {
         notes
     }
 
-    /// Forgets feeds. Returns the notes to write to the book.
+    /// Forgets feeds. Returns the notes to write to the journal.
     pub(super) fn forget(&mut self, urls: &HashSet<String>) -> Vec<Note> {
         let known = urls.iter().filter(|url| self.feeds.remove(*url).is_some());
         known.map(|url| Note::feed(url, None, None)).collect()
@@ -263,7 +263,7 @@ impl Notes {
                 updated,
             } => {
                 // Without a readable date, the source counts as never heard.
-                if let Some(updated) = Instant::parse(&updated) {
+                if let Some(updated) = Timestamp::parse(&updated) {
                     self.heard.insert(sup_document, updated);
                 }
             }

@@ -26,35 +26,37 @@ fn note(feed: &str, entry: &str) -> Note {
     Note::feed(feed, Some(&place(entry)), Some((sup.unwrap(), Some("v1"))))
 }
 
-fn open(folder: &std::path::Path) -> Result<(Book, book::Notes), StateError> {
-    Book::open(StateFolder::open(folder)?)
+fn open(folder: &std::path::Path) -> Result<(Journal, journal::Notes), StateError> {
+    Journal::open(StateFolder::open(folder)?)
 }
 
 #[test]
 fn what_was_noted_last_is_remembered() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut book, notes) = open(folder.path()).unwrap();
+    let (mut journal, notes) = open(folder.path()).unwrap();
     assert!(notes.feeds.is_empty());
     let none = Vec::new;
-    book.note(&[note("a", "urn:1"), note("b", "urn:1")], none)
+    journal
+        .note(&[note("a", "urn:1"), note("b", "urn:1")], none)
         .unwrap();
-    let updated = Instant::from_micros(7_000_000);
+    let updated = Timestamp::from_micros(7_000_000);
     let document: Url = "https://e/sup.json".parse().unwrap();
-    book.note(&[note("a", "urn:2"), Note::heard(&document, updated)], none)
+    journal
+        .note(&[note("a", "urn:2"), Note::heard(&document, updated)], none)
         .unwrap();
     assert!(matches!(
         open(folder.path()),
         Err(StateError::Locked { .. })
     ));
-    drop(book);
+    drop(journal);
 
     // What a crash has cut short is as if it had not been written.
     let path = folder.path().join("watched.ndjson");
     let mut text = fs::read_to_string(&path).unwrap();
     text += "{\"feed\":\"b\",\"bookm";
     fs::write(&path, &text).unwrap();
-    let (mut book, notes) = open(folder.path()).unwrap();
-    let entry = |notes: &book::Notes, feed: &str| {
+    let (mut journal, notes) = open(folder.path()).unwrap();
+    let entry = |notes: &journal::Notes, feed: &str| {
         let known = &notes.feeds[feed];
         assert_eq!(known.update.as_deref(), Some("v1"));
         assert_eq!(&*known.sup.as_ref().unwrap().id, "abc");
@@ -65,8 +67,8 @@ fn what_was_noted_last_is_remembered() {
         ("urn:2".into(), "urn:1".into())
     );
     assert_eq!(notes.heard[&document], updated);
-    book.note(&[note("b", "urn:3")], none).unwrap();
-    drop(book);
+    journal.note(&[note("b", "urn:3")], none).unwrap();
+    drop(journal);
     let (_, notes) = open(folder.path()).unwrap();
     assert_eq!(entry(&notes, "b"), "urn:3");
 
@@ -80,17 +82,17 @@ fn what_was_noted_last_is_remembered() {
     assert!(told.contains("line 3"), "{told}");
 }
 
-/// Goal: a book that is written in for years stays small.
+/// Goal: a journal that is written in for years stays small.
 #[test]
-fn a_book_that_has_grown_is_replaced() {
+fn a_journal_that_has_grown_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut book, _) = open(folder.path()).unwrap();
+    let (mut journal, _) = open(folder.path()).unwrap();
     for n in 0..20_000 {
         let now = note("a", &format!("urn:{n}"));
         let all = [now.clone(), note("b", "urn:0")];
-        book.note(&[now], || all.to_vec()).unwrap();
+        journal.note(&[now], || all.to_vec()).unwrap();
     }
-    drop(book);
+    drop(journal);
     let length = fs::metadata(folder.path().join("watched.ndjson"))
         .unwrap()
         .len();

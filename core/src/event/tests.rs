@@ -1,5 +1,5 @@
 use super::*;
-use crate::{feed::EntryId, instant::Instant};
+use crate::{feed::EntryId, timestamp::Timestamp};
 
 fn fragment(event: &str) -> String {
     let drafts = from_json(event.as_bytes()).unwrap_or_else(|refusal| panic!("{event}: {refusal}"));
@@ -8,7 +8,7 @@ fn fragment(event: &str) -> String {
         .clone()
         .unwrap_or_else(|| EntryId::parse("urn:given").unwrap());
     let bytes = drafts[0]
-        .complete(&id, Instant::default(), "Simplefeed")
+        .complete(&id, Timestamp::default(), "Simplefeed")
         .unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }

@@ -12,7 +12,7 @@ struct Feed {
     state: FeedState,
     known: HashMap<EntryId, Known>,
     defaults: Defaults,
-    now: Instant,
+    now: Timestamp,
 }
 
 impl Feed {
@@ -26,8 +26,8 @@ impl Feed {
             sup_id: SupId::parse("4496672d"),
             was_closed: false,
         };
-        let now = Instant::parse("2026-01-01T00:30:00Z").unwrap();
-        let state = plan_creation(settings, moment(now)).state;
+        let now = Timestamp::parse("2026-01-01T00:30:00Z").unwrap();
+        let state = plan_creation(settings, stamp(now)).state;
         Self {
             state,
             known: HashMap::new(),
@@ -52,7 +52,7 @@ impl Feed {
             &drafts,
             &self.known,
             &self.defaults,
-            moment(self.now),
+            stamp(self.now),
         )
     }
 
@@ -103,8 +103,8 @@ impl Feed {
     }
 }
 
-fn moment(instant: Instant) -> Moment {
-    Moment {
+fn stamp(instant: Timestamp) -> Stamp {
+    Stamp {
         instant,
         entries_before: 0,
         epoch: Epoch::default(),
@@ -242,7 +242,7 @@ fn documents_are_cut_where_a_bound_is_reached() {
     });
     feed.publish(&events(0..1));
     assert_eq!(feed.cuts(&events(1..2)), [0; 0]);
-    feed.now = Instant::parse("2026-01-01T01:00:00Z").unwrap();
+    feed.now = Timestamp::parse("2026-01-01T01:00:00Z").unwrap();
     assert_eq!(feed.cuts(&events(1..3)), [1]);
 
     let mut feed = Feed::of_documents(100);
@@ -268,11 +268,11 @@ fn each_entry_has_its_instant() {
     let feed = Feed::of_documents(100);
     let mut drafts = from_ndjson(events(0..3).as_bytes()).unwrap();
     give_ids(&mut drafts, feed.state.head.feed, None, Uuid::now_v7);
-    let moment = Moment {
+    let stamp = Stamp {
         entries_before: 10,
-        ..moment(feed.now)
+        ..stamp(feed.now)
     };
-    let plan = plan(&feed.state, &drafts, &feed.known, &feed.defaults, moment).unwrap();
+    let plan = plan(&feed.state, &drafts, &feed.known, &feed.defaults, stamp).unwrap();
     assert_eq!(plan.state.head.updated, feed.now.plus_micros(12));
     assert_eq!(plan.state.head.next, Position(3));
 }
@@ -308,9 +308,8 @@ fn settings_take_effect_with_the_next_header() {
         ..Choices::default()
     };
     let mut feed = Feed::new(title("a"));
-    let set = |feed: &Feed, choices| {
-        plan_settings(&feed.state, choices, &feed.defaults, moment(feed.now))
-    };
+    let set =
+        |feed: &Feed, choices| plan_settings(&feed.state, choices, &feed.defaults, stamp(feed.now));
     assert!(set(&feed, title("a")).unwrap().changes.is_empty());
     let changes = set(&feed, title("b")).unwrap().changes;
     assert!(matches!(

@@ -3,7 +3,7 @@
 //! Pure. Simplefeed lists the newest first (SF-1); feeds of others may not, and only some documents show it.
 
 use super::Document;
-use crate::instant::Instant;
+use crate::timestamp::Timestamp;
 
 /// Prefix of the ids of ICT4H's entries.
 const ICT4H_ID: &str = "tag:atomfeed.ict4h.org:";
@@ -33,10 +33,11 @@ impl Document {
             return Some(Listing::OldestFirst);
         }
         // One entry without a date leaves the order open.
-        let dates: Option<Vec<Instant>> = self.entries.iter().map(|slice| slice.updated).collect();
+        let dates: Option<Vec<Timestamp>> =
+            self.entries.iter().map(|slice| slice.updated).collect();
         // Two dates always rise or fall, so they prove nothing.
         let dates = dates.filter(|dates| dates.len() >= 3)?;
-        let all = |follows: fn(&Instant, &Instant) -> bool| {
+        let all = |follows: fn(&Timestamp, &Timestamp) -> bool| {
             dates
                 .windows(2)
                 .all(|pair| matches!(pair, [a, b] if follows(a, b)))

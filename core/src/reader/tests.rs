@@ -60,7 +60,7 @@ fn the_head_is_read() {
     );
     assert!(document.archived);
     assert_eq!(document.history.unwrap().0, Position(7));
-    assert_eq!(document.updated, Instant::parse("2026-11-20T08:00:00Z"));
+    assert_eq!(document.updated, Timestamp::parse("2026-11-20T08:00:00Z"));
 }
 
 /// Goal: a body cut anywhere is never taken for a shorter document.

@@ -9,7 +9,7 @@ use super::{KnownEntries, PendingEntries};
 use crate::{
     feed::{Epoch, Position},
     history::HistoryHash,
-    instant::Instant,
+    timestamp::Timestamp,
 };
 
 /// A consumer's memory: the entry it accepted last, and all it needs to go on from there.
@@ -60,7 +60,7 @@ pub enum Start {
     /// After the newest entry at the first look.
     Newest,
     /// With the first entry at or after an instant.
-    Time(Instant),
+    Time(Timestamp),
     /// After the entry with this id.
     Entry(String),
     /// After a bookmarked entry.

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize, de::Error as _};
 
 use crate::{
     digest::Digest,
-    instant::Instant,
     limits::{KNOWN_BESIDES_MAX, KNOWN_WINDOW_MAX, SEEN_ENTRIES_MAX},
     reader::Document,
     replay::Start,
+    timestamp::Timestamp,
 };
 
 /// Bytes of one entry in a bookmark: of its id's digest and of its `updated`.
@@ -158,7 +158,7 @@ fn decode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, 
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    updated: Option<Instant>,
+    updated: Option<Timestamp>,
     /// Number of its last meeting.
     met: u64,
 }
@@ -217,7 +217,7 @@ impl Known {
         // The bookmark does not record whether entries were left out; a full one may lack some.
         known.is_partial = entries.len() >= bounds.kept;
         for (id, updated) in entries.0.iter() {
-            let updated = (*updated != NO_DATE).then(|| Instant::from_micros(*updated));
+            let updated = (*updated != NO_DATE).then(|| Timestamp::from_micros(*updated));
             // A bookmark lists the entries of a document beside those known before, so an id can stand twice: the
             // later date counts.
             known.remember(*id, updated);
@@ -347,7 +347,7 @@ impl Known {
         KnownEntries(Arc::new(kept))
     }
 
-    fn remember(&mut self, id: u64, updated: Option<Instant>) {
+    fn remember(&mut self, id: u64, updated: Option<Timestamp>) {
         let before = self.entries.get(&id).and_then(|entry| entry.updated);
         // An older copy of a document must not turn the date back.
         let updated = before.max(updated);
@@ -400,7 +400,7 @@ fn lacks(entries: &BTreeSet<u64>, document: &Document) -> bool {
 }
 
 /// Returns the hash of an entry's id, and its date.
-fn key(document: &Document, index: usize) -> Option<(u64, Option<Instant>)> {
+fn key(document: &Document, index: usize) -> Option<(u64, Option<Timestamp>)> {
     // Bookmarks store 8 bytes of the digest; `half` returns 16.
     let id = document.entry(index)?.id;
     let digest = Digest::of(id.as_bytes()).half();
@@ -408,8 +408,8 @@ fn key(document: &Document, index: usize) -> Option<(u64, Option<Instant>)> {
     Some((u64::from_be_bytes(*first), document.updated_of(index)))
 }
 
-fn record((id, updated): (u64, Option<Instant>)) -> (u64, i64) {
-    (id, updated.map_or(NO_DATE, Instant::micros))
+fn record((id, updated): (u64, Option<Timestamp>)) -> (u64, i64) {
+    (id, updated.map_or(NO_DATE, Timestamp::micros))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use url::Url;
 
 use super::{Bookmark, RunEntry};
-use crate::{feed::Position, history::HistoryHash, instant::Instant, reader::Document};
+use crate::{feed::Position, history::HistoryHash, reader::Document, timestamp::Timestamp};
 
 /// Returns the bookmark after one of a document's entries.
 pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Option<Bookmark> {
@@ -33,8 +33,8 @@ pub(super) fn count(entries: usize) -> u64 {
 
 /// Returns whether all entries of a document are dated before an instant. The document's own date is that of a
 /// commit, and entries may be dated later. It counts only where there is no entry.
-pub(super) fn is_before(document: &Document, instant: Instant) -> bool {
-    let before = |updated: Option<Instant>| updated.is_some_and(|updated| updated < instant);
+pub(super) fn is_before(document: &Document, instant: Timestamp) -> bool {
+    let before = |updated: Option<Timestamp>| updated.is_some_and(|updated| updated < instant);
     if document.is_empty() {
         return before(document.updated);
     }

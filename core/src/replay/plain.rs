@@ -21,9 +21,9 @@ use super::{
     walk::{is_closed, is_same_feed},
 };
 use crate::{
-    instant::Instant,
     limits::{KNOWN_WINDOW_MAX, WALK_URL_BYTES_MAX},
     reader::{Document, Listing},
+    timestamp::Timestamp,
 };
 
 /// How often a walk goes back again because documents were cut meanwhile, before it is a loop.
@@ -38,7 +38,7 @@ enum Direction {
     /// `prev-archive` leads to newer documents (Atom Hopper).
     Inverted {
         /// The feed-level `updated` of the document read before this one, which is the newer one.
-        behind: Option<Instant>,
+        behind: Option<Timestamp>,
     },
 }
 
@@ -115,7 +115,7 @@ pub(super) struct PlainWalk {
     documents_max: usize,
     handed_over: usize,
     /// Entries dated before this instant are passed over.
-    seeking: Option<Instant>,
+    seeking: Option<Timestamp>,
     begins_after: Option<Bookmark>,
     last: Option<Bookmark>,
 }
@@ -176,7 +176,7 @@ impl PlainWalk {
 
     /// Passes over entries dated before `time`.
     #[must_use]
-    pub(super) fn seek(self, time: Option<Instant>) -> Self {
+    pub(super) fn seek(self, time: Option<Timestamp>) -> Self {
         Self {
             seeking: self.seeking.or(time),
             ..self
@@ -184,7 +184,7 @@ impl PlainWalk {
     }
 
     /// Returns the instant that no entry at or after was handed over yet, if the walk looks for one.
-    pub(super) fn seeking(&self) -> Option<Instant> {
+    pub(super) fn seeking(&self) -> Option<Timestamp> {
         self.seeking.filter(|_| self.begins_after.is_none())
     }
 

@@ -9,7 +9,9 @@ use super::{
     known::{Bounds, Known},
     plain::PlainWalk,
 };
-use crate::{index::IndexBlock, instant::Instant, limits::WALK_DOCUMENTS_MAX, reader::Document};
+use crate::{
+    index::IndexBlock, limits::WALK_DOCUMENTS_MAX, reader::Document, timestamp::Timestamp,
+};
 
 /// A feed replayed, and then followed: all that a consumer decides, without network and time.
 ///
@@ -41,8 +43,8 @@ pub struct Replay {
     /// The URL given at first; the recent document's own URL once known.
     recent: Url,
     start: Start,
-    /// Instant to begin at; `None` once an entry dated at or after it was met.
-    seeking: Option<Instant>,
+    /// Timestamp to begin at; `None` once an entry dated at or after it was met.
+    seeking: Option<Timestamp>,
     /// Validators of the recent document, as long as no round has seen a newer entry.
     known: Validators,
     round: Round,
@@ -125,15 +127,15 @@ impl Replay {
     /// # Examples
     ///
     /// ```
-    /// use simplefeed_core::{instant::Instant, replay::{Replay, Start}};
+    /// use simplefeed_core::{timestamp::Timestamp, replay::{Replay, Start}};
     ///
     /// let url: url::Url = "https://example.org/feed".parse()?;
-    /// let since = Instant::from_micros(0);
+    /// let since = Timestamp::from_micros(0);
     /// assert!(Replay::new(url.clone(), Start::Newest).wait_for_feed(since));
     /// assert!(!Replay::new(url, Start::Entry("urn:17".into())).wait_for_feed(since));
     /// # Ok::<(), url::ParseError>(())
     /// ```
-    pub fn wait_for_feed(&mut self, since: Instant) -> bool {
+    pub fn wait_for_feed(&mut self, since: Timestamp) -> bool {
         // Entries published before the feed first answers are new to this consumer.
         if matches!(self.start, Start::Newest) {
             self.start = Start::Time(since);
@@ -224,9 +226,9 @@ impl Replay {
 
     /// Returns the number of entries left in this round; `None` unless documents have positions and the way leads
     /// forward.
-    pub fn left(&self) -> Option<u64> {
+    pub fn remaining(&self) -> Option<u64> {
         match &self.round {
-            Round::Walking(walk) => walk.left(),
+            Round::Walking(walk) => walk.remaining(),
             Round::Plain(_) | Round::Looking => None,
         }
     }

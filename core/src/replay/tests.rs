@@ -13,9 +13,9 @@ use crate::{
     feed::{Epoch, FeedId, FeedName},
     header::{Form, RECENT, header},
     index::{IndexBlock, IndexedDocument},
-    instant::Instant,
-    plan::{FeedState, Moment, Opening, give_ids, plan, plan_creation},
+    plan::{FeedState, Opening, Stamp, give_ids, plan, plan_creation},
     settings::{Choices, Defaults, Settings},
+    timestamp::Timestamp,
 };
 
 mod foreign;
@@ -30,7 +30,7 @@ struct Feed {
     state: FeedState,
     fragments: Vec<Vec<u8>>,
     openings: Vec<Opening>,
-    instant: Instant,
+    instant: Timestamp,
     epoch: Epoch,
     numbered: bool,
     /// Whether archived documents link forward, and say that they are archived.
@@ -51,8 +51,8 @@ impl Feed {
             sup_id: None,
             was_closed: false,
         };
-        let instant = Instant::from_micros(1_000_000);
-        let plan = plan_creation(settings, moment(instant, Epoch::FIRST));
+        let instant = Timestamp::from_micros(1_000_000);
+        let plan = plan_creation(settings, stamp(instant, Epoch::FIRST));
         let openings = vec![plan.state.head.open.opening];
         let (state, fragments) = (plan.state, vec![]);
         Self {
@@ -80,7 +80,7 @@ impl Feed {
                 &drafts,
                 &known,
                 &defaults,
-                moment(self.instant, self.epoch),
+                stamp(self.instant, self.epoch),
             )
             .unwrap();
             for change in &planned.changes {
@@ -160,7 +160,7 @@ impl Feed {
             (_, None) => Form::Open,
             (_, Some(next)) => Form::Archived { next: next.linked },
         };
-        let updated = Instant::from_micros(1_000_000 * (1 + i64::try_from(end).unwrap()));
+        let updated = Timestamp::from_micros(1_000_000 * (1 + i64::try_from(end).unwrap()));
         let head = header(opening, &self.state.settings, form, updated);
         let bytes = feed_document(&head, &self.fragments[first..end]);
         let text = String::from_utf8(bytes.to_vec()).unwrap();
@@ -184,8 +184,8 @@ impl Feed {
     }
 }
 
-fn moment(instant: Instant, epoch: Epoch) -> Moment {
-    Moment {
+fn stamp(instant: Timestamp, epoch: Epoch) -> Stamp {
+    Stamp {
         instant,
         entries_before: 0,
         epoch,
@@ -510,7 +510,7 @@ fn a_rolled_back_feed_is_no_gap() {
     let bookmark = bookmark_after(&feed, 7);
     let mut rolled_back = Feed::new(3);
     rolled_back.append(5);
-    rolled_back.instant = Instant::from_micros(9_000_000_000);
+    rolled_back.instant = Timestamp::from_micros(9_000_000_000);
     rolled_back.append(5);
     let (_, _, outcome) = walk(Start::Bookmark(bookmark), |ask| rolled_back.get(&ask.url));
     assert!(
@@ -598,7 +598,7 @@ fn a_walk_begins_at_a_time() {
     feed.append(8);
     // Entry n was committed at second n + 2, and says so.
     for second in 0..=12_i64 {
-        let start = Start::Time(Instant::from_micros(second * 1_000_000));
+        let start = Start::Time(Timestamp::from_micros(second * 1_000_000));
         let (seen, walked, outcome) = walk(start, |ask| feed.get(&ask.url));
         let first = usize::try_from(second.saturating_sub(2).clamp(0, 8)).unwrap();
         assert_eq!((seen, outcome), ((first..8).collect(), Ok(())), "{second}");
@@ -682,7 +682,7 @@ fn a_stale_copy_on_the_way_back_is_asked_for_again() {
 fn a_walk_goes_on_looking_for_its_time() {
     let mut feed = Feed::new(3);
     feed.append(3);
-    let time = Instant::from_micros(7_000_000);
+    let time = Timestamp::from_micros(7_000_000);
     let (seen, first, _) = walk(Start::Time(time), |ask| feed.get(&ask.url));
     assert_eq!((seen, first.seeking()), (vec![], Some(time)));
     feed.append(5);
@@ -728,7 +728,7 @@ fn the_index_only_tells_where_to_begin_looking() {
             let mut feed = Feed::new(size);
             feed.append(end);
             let times =
-                (0..=16).map(|second| Start::Time(Instant::from_micros(second * 1_000_000)));
+                (0..=16).map(|second| Start::Time(Timestamp::from_micros(second * 1_000_000)));
             for start in times.chain([Start::Oldest]) {
                 let (plain, ..) = walk(start.clone(), |ask| feed.get(&ask.url));
                 let name = |ask: &Ask| ask.url.as_str().strip_prefix(BASE).unwrap().to_owned();
@@ -804,7 +804,7 @@ fn the_end_has_the_history_that_was_promised() {
     feed.append(8);
     let mut other = Feed::new(3);
     other.append(4);
-    other.instant = Instant::from_micros(9_000_000_000);
+    other.instant = Timestamp::from_micros(9_000_000_000);
     other.append(4);
     // The recent document shows one history, everything else another.
     let (_, _, outcome) = walk(Start::Oldest, |ask| match ask.kind {

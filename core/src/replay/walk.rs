@@ -14,9 +14,9 @@ use crate::{
     feed::{Epoch, Position},
     history::HistoryHash,
     index::IndexBlock,
-    instant::Instant,
     limits::{WALK_DOCUMENTS_MAX, WALK_URL_BYTES_MAX},
     reader::Document,
+    timestamp::Timestamp,
 };
 
 mod feed;
@@ -94,8 +94,8 @@ pub struct Walk {
     last: Option<Bookmark>,
     /// The place right before the first entry handed over.
     begins_after: Option<Bookmark>,
-    /// Instant to begin at. Entries pass without being handed over until one is dated at or after it; then `None`.
-    seeking: Option<Instant>,
+    /// Timestamp to begin at. Entries pass without being handed over until one is dated at or after it; then `None`.
+    seeking: Option<Timestamp>,
     /// The document that the way back passed last: the oldest one known.
     walked_over: Option<Url>,
     /// Position at which the document behind (towards the newest) begins.
@@ -150,7 +150,7 @@ impl Walk {
 
     /// Passes entries without handing them over until one at or after `time` is met.
     #[must_use]
-    pub fn seek(self, time: Option<Instant>) -> Self {
+    pub fn seek(self, time: Option<Timestamp>) -> Self {
         Self {
             seeking: self.seeking.or(time),
             ..self
@@ -164,7 +164,7 @@ impl Walk {
     }
 
     /// Returns the instant of the start while no entry dated at or after it was met.
-    pub fn seeking(&self) -> Option<Instant> {
+    pub fn seeking(&self) -> Option<Timestamp> {
         self.seeking
     }
 
@@ -221,7 +221,7 @@ impl Walk {
 
     /// Returns the number of entries from the current place to the walk's end; `None` unless the walk goes forward
     /// and both positions are known.
-    pub fn left(&self) -> Option<u64> {
+    pub fn remaining(&self) -> Option<u64> {
         let State::Forward { .. } = self.state else {
             return None;
         };

@@ -8,9 +8,9 @@ use super::{Findings, JsonForm, Rewrite, Scan, essence, is_xml_type};
 use crate::{
     entry::Person,
     feed::{EntryId, has_scheme},
-    instant::Instant,
     limits::ENTRY_ID_BYTES_MAX,
     refusal::Refusal,
+    timestamp::Timestamp,
     xml::{ATOM, Tag, Token, XHTML},
 };
 
@@ -53,7 +53,7 @@ impl<'a> Scan<'a> {
     /// Reads a date construct: an RFC 3339 date-time (RFC 4287, 3.3).
     pub(super) fn date(&mut self, tag: &Tag<'a>) -> Result<(), Refusal> {
         let text = self.only_text(tag, "RFC 4287, 3.3")?;
-        if Instant::parse(&text).is_none() {
+        if Timestamp::parse(&text).is_none() {
             let detail = format!(
                 "{} {:?} is not an RFC 3339 date-time such as 2026-11-20T08:00:00Z, which ends in Z or an offset",
                 tag.local,

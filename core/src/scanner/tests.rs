@@ -1,10 +1,10 @@
 use super::*;
-use crate::{instant::Instant, refusal::RefusalKind};
+use crate::{refusal::RefusalKind, timestamp::Timestamp};
 
 const NS: &str = "xmlns='http://www.w3.org/2005/Atom'";
 
-fn instant() -> Instant {
-    Instant::parse("2026-11-20T08:00:00Z").unwrap()
+fn instant() -> Timestamp {
+    Timestamp::parse("2026-11-20T08:00:00Z").unwrap()
 }
 
 fn complete(draft: &Draft) -> String {

@@ -13,8 +13,8 @@ use url::Url;
 
 use super::{SupId, is_token, second_text, update_digits};
 use crate::{
-    instant::Instant,
     limits::{SUP_UPDATE_BYTES_MAX, SUP_UPDATES_MAX},
+    timestamp::Timestamp,
 };
 
 /// Members of a written document before its updates.
@@ -96,9 +96,9 @@ impl Heading<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SupDocument {
     /// End of the time that the document covers completely.
-    pub updated: Instant,
+    pub updated: Timestamp,
     /// Beginning of the time that the document covers.
-    pub since: Instant,
+    pub since: Timestamp,
     /// Length of the window without its overlap, in seconds; at least 1.
     pub period: u64,
     /// Other windows: their period in seconds, and their URL; relative to this one unless it is
@@ -131,7 +131,7 @@ impl SupDocument {
             serde_json::from_slice(body).map_err(|error| InvalidSup(error.to_string()))?;
         let instant = |name: &str, text: Option<String>| {
             let text = text.ok_or_else(|| InvalidSup(format!("there is no {name}")))?;
-            Instant::parse(&text).ok_or_else(|| InvalidSup(format!("{name} is no time")))
+            Timestamp::parse(&text).ok_or_else(|| InvalidSup(format!("{name} is no time")))
         };
         let updated = instant("updated_time", raw.updated_time.or(raw.update_time))?;
         let since = instant("since_time", raw.since_time)?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::is_token;
-use crate::instant::Instant;
+use crate::timestamp::Timestamp;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -122,11 +122,13 @@ fn facts(body: &[u8]) -> Result<Facts, Finding> {
 }
 
 /// Parses `YYYY-MM-DDTHH:MM:SS` with `Z` or an offset.
-fn time(name: &str, value: &Value) -> Result<Instant, Finding> {
+fn time(name: &str, value: &Value) -> Result<Timestamp, Finding> {
     let shape = || error(format!("{name} is not a time as 2009-01-06T01:16:45Z"));
     let text = value.as_str().ok_or_else(shape)?;
     let is_whole = !text.contains('.');
-    Instant::parse(text).filter(|_| is_whole).ok_or_else(shape)
+    Timestamp::parse(text)
+        .filter(|_| is_whole)
+        .ok_or_else(shape)
 }
 
 fn integer(value: &Value) -> Option<i64> {

@@ -9,7 +9,7 @@ use super::{
     feeds::{CACHED, LAG, Why},
     sources::Source,
 };
-use crate::{instant::Instant, limits::SUP_PERIOD_SECONDS_MAX, sup::SupDocument};
+use crate::{limits::SUP_PERIOD_SECONDS_MAX, sup::SupDocument, timestamp::Timestamp};
 
 /// Time to remember a pair beside the longest window, in microseconds.
 const SEEN_SLACK: i64 = 60_000_000;
@@ -162,8 +162,8 @@ impl Watch {
         let feed = self.feed(number);
         if let (Some(source), Some(update)) = (feed.source, &feed.update) {
             let pair = self.hashing.hash_one((&*feed.id, &**update));
-            // `Instant::MIN` lets the next document without this pair drop it.
-            self.source_mut(source).seen.insert(pair, Instant::MIN);
+            // `Timestamp::MIN` lets the next document without this pair drop it.
+            self.source_mut(source).seen.insert(pair, Timestamp::MIN);
         }
     }
 }

@@ -11,9 +11,9 @@ use super::{
     feeds::{CACHED, Why},
 };
 use crate::{
-    instant::Instant,
     limits::{BACK_OFF_SECONDS_MAX, PAUSE_SECONDS_MAX, SUP_PERIOD_SECONDS_MAX, SUP_WALK_MAX},
     sup::SupDocument,
+    timestamp::Timestamp,
 };
 
 /// Requests for an archived document before the walk tries another way.
@@ -42,17 +42,17 @@ pub(super) struct Source {
     is_asked: bool,
     asked_at: Duration,
     /// End of the known updates; `None` until the first document.
-    pub(super) updated: Option<Instant>,
+    pub(super) updated: Option<Timestamp>,
     /// Time at which `updated` moved last.
     moved_at: Duration,
     /// Time at which the watch last took pairs.
     pub(super) heard_at: Option<Duration>,
     /// End of the document heard last, even if it was an old copy.
-    glimpsed: Option<Instant>,
+    glimpsed: Option<Timestamp>,
     /// The feeds that documents listed, with the newest update of each, until no other document must be heard first.
     pub(super) told: HashMap<FeedNumber, Box<str>>,
     /// Known pairs, with the end of the last document that listed each.
-    pub(super) seen: HashMap<u64, Instant>,
+    pub(super) seen: HashMap<u64, Timestamp>,
     /// The pairs of the last window that belong to no watched feed, with the time at which each was first listed. A
     /// feed that joins later was read after that time.
     pub(super) others: HashMap<u64, Duration>,
@@ -67,8 +67,8 @@ enum Asking {
     /// A longer window, which must reach from the known updates to `since`; then everything up to `until` is known.
     Longer {
         url: Url,
-        since: Instant,
-        until: Instant,
+        since: Timestamp,
+        until: Timestamp,
     },
 }
 
@@ -78,11 +78,11 @@ struct Chase {
     /// URL of the next archived document, absolute.
     url: Url,
     /// End of the known updates once the walk ends.
-    until: Instant,
+    until: Timestamp,
     /// Beginning of the document before: the next one must end no earlier.
-    since: Instant,
+    since: Timestamp,
     /// Beginning of the newest document.
-    newest: Instant,
+    newest: Timestamp,
     walked: usize,
     /// Number of failed requests for this document.
     tries: u32,
@@ -329,7 +329,13 @@ impl Watch {
     }
 
     /// Starts to close a gap (rule SUP-C5).
-    fn gap(&mut self, number: SourceNumber, now: Duration, document: &SupDocument, last: Instant) {
+    fn gap(
+        &mut self,
+        number: SourceNumber,
+        now: Duration,
+        document: &SupDocument,
+        last: Timestamp,
+    ) {
         let until = document.updated;
         if document.is_archived && document.prev_archive.is_none() {
             // No document precedes this one, so there is nothing to miss.
@@ -434,8 +440,8 @@ impl Watch {
         &mut self,
         number: SourceNumber,
         now: Duration,
-        since: Instant,
-        until: Instant,
+        since: Timestamp,
+        until: Timestamp,
         longer: Option<Url>,
     ) {
         if let Some(url) = longer {
@@ -448,7 +454,7 @@ impl Watch {
     }
 
     /// Sets the end of the known updates to `until`.
-    fn know(&mut self, number: SourceNumber, now: Duration, until: Instant) {
+    fn know(&mut self, number: SourceNumber, now: Duration, until: Timestamp) {
         let source = self.source_mut(number);
         source.updated = Some(until);
         source.moved_at = now;
@@ -460,7 +466,7 @@ impl Watch {
 
     /// Handles a document that ends no later than the known updates. For a while it counts as an old copy from a
     /// cache. `revived` is set if the document has nevertheless moved since it was heard before.
-    fn stands_still(&mut self, number: SourceNumber, now: Duration, revived: Option<Instant>) {
+    fn stands_still(&mut self, number: SourceNumber, now: Duration, revived: Option<Timestamp>) {
         let source = self.source_mut(number);
         // The slower of publisher and watch sets the measure.
         if now < source.moved_at + 2 * source.period.max(self.pace.sup_interval) + STILL_SLACK {

@@ -15,8 +15,8 @@ use std::{
 use hyper::{Method, header::LINK};
 use simplefeed_core::{
     feed::{FeedKey, Numbered},
-    instant::Instant,
     sup::{Heading, SUP_TYPE, SupId},
+    timestamp::Timestamp,
 };
 use tokio::sync::Semaphore;
 
@@ -111,7 +111,7 @@ pub struct Updates {
     /// Offered periods, in seconds, the default one first.
     periods: Vec<u32>,
     public_url: String,
-    clock: fn() -> Instant,
+    clock: fn() -> Timestamp,
     /// Last public document of each period.
     rendered: Mutex<HashMap<u32, SupResource>>,
     /// One permit, held while a document is made for one reader.
@@ -132,7 +132,7 @@ impl Updates {
         watermark: Arc<Watermark>,
         periods: &[u32],
         public_url: &str,
-        clock: fn() -> Instant,
+        clock: fn() -> Timestamp,
     ) -> Self {
         Self {
             log,
@@ -256,7 +256,7 @@ impl Updates {
         let Some(record) = record.filter(|record| record.name == name) else {
             return Ok(None);
         };
-        let modified = Instant::from_micros(record.until * 1_000_000);
+        let modified = Timestamp::from_micros(record.until * 1_000_000);
         let before = match name.number.checked_sub(1) {
             Some(before) => self.view.files().record(visibility, before)?,
             None => None,

@@ -10,7 +10,7 @@ use hyper::{
     body::{Body as _, Incoming},
     header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, VARY},
 };
-use simplefeed_core::{feed::FeedName, instant::Instant, limits::FEED_NAME_BYTES_MAX};
+use simplefeed_core::{feed::FeedName, limits::FEED_NAME_BYTES_MAX, timestamp::Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tracing::{Level, debug, enabled, error};
 
@@ -50,7 +50,7 @@ pub struct Pipeline<S: 'static> {
     /// Room for the bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    clock: fn() -> Instant,
+    clock: fn() -> Timestamp,
 }
 
 impl<S> fmt::Debug for Pipeline<S> {
@@ -70,7 +70,7 @@ impl<S: Send + Sync> Pipeline<S> {
         prefix: &str,
         limits: Limits,
         metrics: Arc<Metrics>,
-        clock: fn() -> Instant,
+        clock: fn() -> Timestamp,
     ) -> Self {
         Self {
             site,

@@ -85,8 +85,8 @@ impl ReadyAnswers {
     /// Keeps an answer, unless the next one may have other headers.
     pub fn keep(&self, url: &str, coding: Coding, ready: Ready) {
         // Without its date the answer is not final: the date comes once its second is over.
-        let is_settled = ready.reply.is_settled() || ready.resource.modified.is_none();
-        if ready.resource.may_be_kept() && is_settled {
+        let is_stable = ready.reply.is_stable() || ready.resource.modified.is_none();
+        if ready.resource.may_be_kept() && is_stable {
             let url = url.into();
             self.0.insert(Key { coding, url }, Arc::new(ready));
         }

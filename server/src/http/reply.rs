@@ -7,7 +7,7 @@ use hyper::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
     LAST_MODIFIED, VARY,
 };
-use simplefeed_core::{digest::Digest, instant::Instant};
+use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
 use super::conditional::{Validators, Verdict, http_date, verdict};
 use crate::resource::{Coding, Resource, Visibility};
@@ -82,7 +82,7 @@ impl Reply {
         coding: Coding,
         policy: HeaderValue,
         more: Vec<(HeaderName, HeaderValue)>,
-        now: Instant,
+        now: Timestamp,
         over: i64,
     ) -> Self {
         let tag = EntityTag::strong(&resource.tag(coding));
@@ -121,7 +121,7 @@ impl Reply {
     }
 
     /// Whether a later answer has the same headers, as long as the resource is unchanged.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_stable(&self) -> bool {
         self.validators.modified.is_some()
     }
 }
@@ -132,9 +132,9 @@ impl Reply {
 /// clock alone does not decide: a commit stamped in that second may still be unwritten. A date later than `now`
 /// (the clock was set back) is left out.
 fn told_modification(
-    modified: Option<Instant>,
+    modified: Option<Timestamp>,
     frozen: bool,
-    now: Instant,
+    now: Timestamp,
     over: i64,
 ) -> Option<i64> {
     let second = modified?.second();
@@ -154,8 +154,8 @@ mod tests {
     use super::*;
 
     fn told(frozen: bool, now: i64, over: i64) -> Option<i64> {
-        let modified = Some(Instant::from_micros(5_300_000));
-        told_modification(modified, frozen, Instant::from_micros(now), over)
+        let modified = Some(Timestamp::from_micros(5_300_000));
+        told_modification(modified, frozen, Timestamp::from_micros(now), over)
     }
 
     #[test]
@@ -171,6 +171,6 @@ mod tests {
         assert_eq!(told(true, 4_999_999, 5), None);
         assert_eq!(told(true, 5_000_000, 4), Some(5));
         assert_eq!(told(false, 4_999_999, 5), None);
-        assert_eq!(told_modification(None, true, Instant::MAX, 5), None);
+        assert_eq!(told_modification(None, true, Timestamp::MAX, 5), None);
     }
 }

@@ -12,7 +12,7 @@ use hyper::{
     header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING},
 };
 use simplefeed_core::limits::BODY_BYTES_MAX;
-use tokio::{sync::Semaphore, time::Instant as Moment};
+use tokio::{sync::Semaphore, time::Instant};
 use tracing::debug;
 
 use super::problem::Problem;
@@ -149,10 +149,10 @@ pub(super) async fn read_body(
     let mut read = BytesMut::new();
     let mut room: Room = None;
     let mut paid = FREE_BYTES;
-    let deadline = Moment::now() + limits.body;
+    let deadline = Instant::now() + limits.body;
     loop {
         // Two bounds: a deadline for the whole body, and a limit for each pause.
-        let patience = deadline.min(Moment::now() + limits.stall);
+        let patience = deadline.min(Instant::now() + limits.stall);
         match tokio::time::timeout_at(patience, body.frame()).await {
             Err(_) => return Err(Problem::timeout()),
             Ok(None) => return Ok((read.freeze(), room)),

@@ -155,7 +155,7 @@ mod tests {
         commit::Change,
         digest::Digest,
         feed::{EntryId, Epoch, FeedKey, Position},
-        instant::Instant,
+        timestamp::Timestamp,
     };
     use uuid::Uuid;
 
@@ -177,7 +177,7 @@ mod tests {
         for number in 1..=20 {
             announcements.announce(&Commit {
                 number: CommitNumber(number),
-                instant: Instant::default(),
+                instant: Timestamp::default(),
                 changes: (0..10_000).map(entry).collect(),
             });
         }
@@ -192,7 +192,7 @@ mod tests {
     fn append(log: &MemoryLog, number: u64) {
         let commit = Commit {
             number: CommitNumber(number),
-            instant: Instant::from_micros(i64::try_from(number).unwrap()),
+            instant: Timestamp::from_micros(i64::try_from(number).unwrap()),
             changes: vec![Change::Epoch {
                 epoch: Epoch(u32::try_from(number).unwrap()),
             }],

@@ -16,8 +16,8 @@ use simplefeed_core::{
     digest::Digest,
     feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedId, FeedName, Position, Revision},
     history::HistoryHash,
-    instant::Instant,
     settings::{Choices, Defaults, Settings},
+    timestamp::Timestamp,
 };
 use uuid::Uuid;
 
@@ -127,7 +127,7 @@ pub(super) fn script() -> Vec<Commit> {
         .zip(changes)
         .map(|(number, changes)| Commit {
             number: CommitNumber(number),
-            instant: Instant::from_micros(1_000_000 * i64::try_from(number).unwrap()),
+            instant: Timestamp::from_micros(1_000_000 * i64::try_from(number).unwrap()),
             changes,
         })
         .collect()
@@ -233,8 +233,12 @@ fn no_value_is_larger_than_sled_syncs() {
             number: DocumentNumber::OLDEST,
             epoch: Epoch::FIRST,
         };
-        let mut record =
-            super::record::EntryRecord::new(Position(0), name, CommitNumber(1), Instant::default());
+        let mut record = super::record::EntryRecord::new(
+            Position(0),
+            name,
+            CommitNumber(1),
+            Timestamp::default(),
+        );
         record.push(0, &id, sent, &fragment);
         let body = record.encode();
         for (_, part) in super::record::parts(&body) {

@@ -412,7 +412,7 @@ fn merged(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
 mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
-    use simplefeed_core::instant::Instant;
+    use simplefeed_core::timestamp::Timestamp;
     use uuid::Uuid;
 
     use super::*;
@@ -446,7 +446,7 @@ mod tests {
         };
         Commit {
             number: CommitNumber(number),
-            instant: Instant::from_micros(0),
+            instant: Timestamp::from_micros(0),
             changes: ids.map(entry).collect(),
         }
     }

@@ -23,11 +23,11 @@ use super::{
     Commits as _, EntryLog, LogError, Room as _, Series as _,
     barrier::{Barrier, DiskBarrier, sync_folder, sync_tree},
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
-    nudge::Nudge,
     record::{STORAGE_VERSION, VERSION_KEY},
     sled_log::{Durability, SledLog},
     space::{folder_bytes, free_bytes},
     store::{Store, StoreError},
+    watchdog::Watchdog,
     witness::Testimony,
 };
 use crate::watermark::Watermark;
@@ -198,7 +198,7 @@ pub fn open_with(
     let durability = Durability {
         barrier,
         witness: Mutex::new(witness),
-        nudge: Nudge::new(flush).map_err(data.io("watch over", "sled"))?,
+        watchdog: Watchdog::new(flush).map_err(data.io("watch over", "sled"))?,
     };
     let log = SledLog::new(db, data.path("sled").join("db"), Some(durability))
         .map_err(|error| data.damaged(error.to_string()))?;
@@ -280,15 +280,15 @@ impl OpenedLog {
         let Some(Durability {
             barrier,
             witness,
-            nudge,
+            watchdog,
         }) = durability
         else {
             return Ok(());
         };
-        nudge
+        watchdog
             .during(|| db.flush())
             .map_err(|error| folder.damaged(error.to_string()))?;
-        drop((nudge, db));
+        drop((watchdog, db));
         folder.wait_for_release()?;
         // sled notes where its pages are only while it opens, and the next opening reads everything written
         // since. If that is much, it is read now, when no client waits for an answer.

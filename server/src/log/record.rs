@@ -27,8 +27,8 @@ use simplefeed_core::{
         Revision,
     },
     history::{ChainHash, HistoryHash},
-    instant::Instant,
     plan::{FeedHead, OpenDocument, Opening},
+    timestamp::Timestamp,
 };
 use uuid::Uuid;
 
@@ -179,7 +179,7 @@ impl Writer {
         self.number(u64::try_from(length).expect("a length fits into 64 bits"));
     }
 
-    pub(super) fn instant(&mut self, instant: Instant) {
+    pub(super) fn instant(&mut self, instant: Timestamp) {
         self.bytes(&instant.micros().to_be_bytes());
     }
 
@@ -231,8 +231,8 @@ impl<'a> Reader<'a> {
         usize::try_from(self.number()?).ok()
     }
 
-    pub(super) fn instant(&mut self) -> Option<Instant> {
-        Some(Instant::from_micros(i64::from_be_bytes(self.chunk()?)))
+    pub(super) fn instant(&mut self) -> Option<Timestamp> {
+        Some(Timestamp::from_micros(i64::from_be_bytes(self.chunk()?)))
     }
 
     pub(super) fn feed(&mut self) -> Option<FeedKey> {
@@ -352,7 +352,7 @@ pub(super) struct EntryRecord {
     pub(super) first: Position,
     document: DocumentName,
     commit: CommitNumber,
-    instant: Instant,
+    instant: Timestamp,
     count: u64,
     body: Writer,
 }
@@ -362,7 +362,7 @@ impl EntryRecord {
         first: Position,
         document: DocumentName,
         commit: CommitNumber,
-        instant: Instant,
+        instant: Timestamp,
     ) -> Self {
         Self {
             first,
@@ -458,8 +458,8 @@ pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entr
 /// A commit as stored; its settings and entries are records of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommitFacts {
-    pub(super) instant: Instant,
-    pub(super) last: Instant,
+    pub(super) instant: Timestamp,
+    pub(super) last: Timestamp,
     pub(super) chain: ChainHash,
     pub(super) epoch: Epoch,
     pub(super) feeds: u64,

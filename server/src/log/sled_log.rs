@@ -37,9 +37,9 @@ use super::{
     announcements::Announcements,
     barrier::Barrier,
     ids::IdIndex,
-    nudge::Nudge,
     record::{self, CommitFacts, STORAGE_VERSION, VERSION_KEY},
     space,
+    watchdog::Watchdog,
     witness::{Testimony, Witness},
     writing::{Shadow, Writing},
 };
@@ -70,7 +70,7 @@ pub struct SledLog {
 pub(super) struct Durability {
     pub(super) barrier: Box<dyn Barrier>,
     pub(super) witness: Mutex<Witness>,
-    pub(super) nudge: Nudge,
+    pub(super) watchdog: Watchdog,
 }
 
 impl fmt::Debug for SledLog {
@@ -307,7 +307,7 @@ impl SledLog {
         // sled keeps a batch whole or drops it, also across a crash.
         self.db.apply_batch(batch).map_err(storage)?;
         let flush = || self.db.flush();
-        durability.nudge.during(flush).map_err(storage)?;
+        durability.watchdog.during(flush).map_err(storage)?;
         // Before the witness: testimony of a commit that a power cut takes away would make the next opening
         // refuse a sound log.
         durability

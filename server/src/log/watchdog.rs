@@ -21,20 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Looks after flushes, which then return an error whatever sled does.
 #[derive(Debug)]
-pub(super) struct Nudge {
+pub(super) struct Watchdog {
     /// Counts beginnings and ends: odd while a flush is under way.
     turns: Arc<AtomicU64>,
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-impl Nudge {
+impl Watchdog {
     /// Starts the thread, which calls `flush` when a flush takes long.
     pub(super) fn new(flush: impl Fn() + Clone + Send + 'static) -> std::io::Result<Self> {
         let turns = Arc::new(AtomicU64::new(0));
         let (end, ended) = channel();
         let watched = Arc::clone(&turns);
         let thread = std::thread::Builder::new()
-            .name("nudge".into())
+            .name("watchdog".into())
             .spawn(move || watch(&flush, &watched, &ended))?;
         Ok(Self {
             turns,
@@ -51,7 +51,7 @@ impl Nudge {
     }
 }
 
-impl Drop for Nudge {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         // The database can only be closed once the thread has let go of it.
         if let Some((end, thread)) = self.thread.take() {
@@ -88,10 +88,12 @@ mod tests {
     #[test]
     fn a_flush_that_is_forgotten_is_followed_by_another() {
         let (send, woken) = channel();
-        let nudge = Nudge::new(move || send.send(()).unwrap()).unwrap();
-        nudge.during(|| woken.recv_timeout(PATIENCE * 20)).unwrap();
-        nudge.during(|| ());
-        drop(nudge);
+        let watchdog = Watchdog::new(move || send.send(()).unwrap()).unwrap();
+        watchdog
+            .during(|| woken.recv_timeout(PATIENCE * 20))
+            .unwrap();
+        watchdog.during(|| ());
+        drop(watchdog);
         assert!(woken.try_recv().is_err(), "what is quick is left alone");
     }
 }

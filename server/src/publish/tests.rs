@@ -180,7 +180,7 @@ fn a_group_is_answered_behind_its_barrier() {
         let (publisher, writer) = start(
             shared,
             Defaults::new("http://h"),
-            || Instant::from_micros(1),
+            || Timestamp::from_micros(1),
             Arc::new(Watermark::in_memory()),
             metrics,
         );

@@ -8,8 +8,8 @@
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::{Epoch, FeedName},
-    instant::Instant,
     limits::BATCH_ENTRIES_MAX,
+    timestamp::Timestamp,
 };
 
 use crate::log::{EntryLog, LogError, LogHead};
@@ -22,7 +22,7 @@ pub enum RestorationError {
     #[error("the clock is not behind the last restoration, of {newest}; set it first")]
     Clock {
         /// Time of the last restoration, in whole seconds.
-        newest: Instant,
+        newest: Timestamp,
     },
     /// The log cannot be read or written.
     #[error(transparent)]
@@ -37,18 +37,18 @@ pub enum RestorationError {
 /// # Errors
 ///
 /// See [`RestorationError`].
-pub fn begin_epoch(log: &dyn EntryLog, now: Instant) -> Result<Epoch, RestorationError> {
+pub fn begin_epoch(log: &dyn EntryLog, now: Timestamp) -> Result<Epoch, RestorationError> {
     begin(log, now, BATCH_ENTRIES_MAX)
 }
 
 /// Begins an epoch in commits of so many feeds.
-fn begin(log: &dyn EntryLog, now: Instant, feeds_max: usize) -> Result<Epoch, RestorationError> {
+fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, RestorationError> {
     let LogHead { epoch, .. } = log.head();
     // The epoch is numbered by the clock, so that no other restoration of the same log has its number. Commits
     // may be ahead of the clock; an epoch may not.
     let begun = i64::from(epoch.0);
     if !epoch.is_first() && now.second() <= begun {
-        let newest = Instant::from_micros(begun.saturating_mul(1_000_000));
+        let newest = Timestamp::from_micros(begun.saturating_mul(1_000_000));
         return Err(RestorationError::Clock { newest });
     }
     let epoch = epoch.next(now);
@@ -66,7 +66,7 @@ fn begin(log: &dyn EntryLog, now: Instant, feeds_max: usize) -> Result<Epoch, Re
     }
 }
 
-fn append(log: &dyn EntryLog, now: Instant, changes: Vec<Change>) -> Result<(), LogError> {
+fn append(log: &dyn EntryLog, now: Timestamp, changes: Vec<Change>) -> Result<(), LogError> {
     let head = log.head();
     log.append(&Commit {
         number: head.number.next(),
@@ -113,8 +113,8 @@ mod tests {
         }
     }
 
-    fn second(second: i64) -> Instant {
-        Instant::from_micros(second * 1_000_000)
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_micros(second * 1_000_000)
     }
 
     /// Creates five feeds, one of them with an entry.

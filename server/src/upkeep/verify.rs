@@ -10,8 +10,8 @@ use simplefeed_core::{
     commit::{Change, Commit},
     feed::{CommitNumber, Epoch, FeedKey},
     history::ChainHash,
-    instant::Instant,
     plan::FeedHead,
+    timestamp::Timestamp,
 };
 
 use crate::{
@@ -47,7 +47,7 @@ pub fn verify(log: &dyn EntryLog, views: &Views) -> Result<Report, ViewError> {
         epoch: Epoch::FIRST,
         next: CommitNumber(1),
         chain: ChainHash::START,
-        last: Instant::MIN,
+        last: Timestamp::MIN,
         found: HashMap::new(),
     };
     let is_complete = checking.commits()?;
@@ -77,7 +77,7 @@ struct Checking<'l> {
     /// The commit to replay next, the chain hash before it, and the instant it must be later than.
     next: CommitNumber,
     chain: ChainHash,
-    last: Instant,
+    last: Timestamp,
     /// Heads as the log had them at some moment, which the replay has yet to come to.
     found: HashMap<FeedKey, Option<FeedHead>>,
 }

@@ -176,8 +176,8 @@ mod tests {
 
     use simplefeed_core::{
         feed::{CommitNumber, DocumentNumber, FeedId, Position, Revision},
-        instant::Instant,
         settings::{Choices, Defaults},
+        timestamp::Timestamp,
     };
 
     use super::*;
@@ -215,7 +215,7 @@ mod tests {
         }
         Commit {
             number: CommitNumber(number),
-            instant: Instant::from_micros(i64::try_from(number).unwrap()),
+            instant: Timestamp::from_micros(i64::try_from(number).unwrap()),
             changes,
         }
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
-use simplefeed_core::{digest::Digest, instant::Instant};
+use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
 use super::error::ViewError;
 use crate::log::barrier::{sync_files, sync_folder};
@@ -72,7 +72,7 @@ impl FrozenFiles {
         &mut self,
         path: &Path,
         bytes: &[u8],
-        mtime: Instant,
+        mtime: Timestamp,
     ) -> Result<Remade, ViewError> {
         let folder = path.parent().unwrap_or(path);
         if !self.folders.contains_key(folder) {
@@ -121,7 +121,7 @@ impl FrozenFiles {
         let since = modified.duration_since(SystemTime::UNIX_EPOCH);
         let micros = i64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
         let bytes = fs::read(from).map_err(failed("read", from))?;
-        self.write(to, &bytes, Instant::from_micros(micros))
+        self.write(to, &bytes, Timestamp::from_micros(micros))
     }
 
     /// Writes the compressed twin of the file at `path`, unless there is one that decodes to the same bytes: readers
@@ -134,7 +134,7 @@ impl FrozenFiles {
         &mut self,
         path: &Path,
         bytes: &[u8],
-        mtime: Instant,
+        mtime: Timestamp,
         recorded: Option<Coded>,
     ) -> Result<(Vec<u8>, Remade), ViewError> {
         let path = twin_of(path);
@@ -193,7 +193,7 @@ pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn system_time(instant: Instant) -> SystemTime {
+fn system_time(instant: Timestamp) -> SystemTime {
     // Instants before 1970 become 1970.
     let micros = u64::try_from(instant.micros()).unwrap_or(0);
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use simplefeed_core::{
-    commit::Outline, feed::CommitNumber, instant::Instant, limits::SUP_OVERLAP_SECONDS,
+    commit::Outline, feed::CommitNumber, limits::SUP_OVERLAP_SECONDS, timestamp::Timestamp,
 };
 use tracing::info;
 
@@ -83,7 +83,7 @@ impl Sup {
         log: &dyn Commits,
         visibility: Visibility,
         period: u32,
-        published: impl FnOnce(Instant) -> i64,
+        published: impl FnOnce(Timestamp) -> i64,
     ) -> Option<Current> {
         // Held to the end, so no commit is applied in between.
         let mut state = self.state();

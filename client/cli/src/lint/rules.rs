@@ -10,9 +10,9 @@ use simplefeed_core::{
     digest::Digest,
     event::Event,
     history::HistoryHash,
-    instant::Instant,
     reader::{Document, Listing},
     scanner::{elements, holds_raw_json},
+    timestamp::Timestamp,
     xml::ATOM,
 };
 use url::Url;
@@ -88,7 +88,7 @@ pub(super) struct Rules {
 #[derive(Debug)]
 struct Seen {
     content: Digest,
-    updated: Option<Instant>,
+    updated: Option<Timestamp>,
     url: Url,
 }
 

@@ -215,7 +215,7 @@ impl Looker {
     }
 
     /// Owes nothing after a whole look.
-    fn settle(&mut self, feed: &PlainFeed) {
+    fn catch_up(&mut self, feed: &PlainFeed) {
         let kept = self.kept.iter_mut().map(|(_, given)| given);
         for given in kept.chain([&mut self.given]) {
             given.shown.clear();
@@ -310,7 +310,7 @@ fn a_plain_feed_is_handed_over_whatever_happens_to_it() {
                 given.is_none_or(|given| given < visible.get(number).unwrap_or(date).min(date))
             });
             assert!(owed.is_empty(), "seed {seed}: {owed:?} are lost");
-            looker.settle(&feed);
+            looker.catch_up(&feed);
             if feed.dice.chance(20) {
                 restarts += 1;
                 looker.restart();

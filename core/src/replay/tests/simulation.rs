@@ -258,7 +258,10 @@ impl Reader {
             0 => {
                 let first = world.dice.below(end + 3);
                 let second = i64::try_from(first + 2).unwrap();
-                (Start::Time(Instant::from_micros(second * 1_000_000)), first)
+                (
+                    Start::Time(Timestamp::from_micros(second * 1_000_000)),
+                    first,
+                )
             }
             1 if end > 0 => {
                 let last = world.dice.below(end);

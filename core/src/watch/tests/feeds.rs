@@ -312,7 +312,7 @@ fn the_newest_of_two_pairs_counts() {
 #[test]
 fn what_was_heard_before_the_beginning_counts() {
     let mut watch = Watch::new(pace(), 1);
-    let updated = Instant::parse("2026-01-01T00:01:40Z").unwrap();
+    let updated = Timestamp::parse("2026-01-01T00:01:40Z").unwrap();
     watch.heard_before(&address("a").document, updated);
     watch.add_feed(Some(address("a")), None);
     let feed = watch.add_feed(None, None);

@@ -16,10 +16,10 @@ use simplefeed_core::{
     },
     header::{Form, header},
     history::HistoryHash,
-    instant::Instant,
     plan::{FeedHead, Opening},
     reader::Document,
     settings::Settings,
+    timestamp::Timestamp,
 };
 use url::Url;
 
@@ -54,7 +54,7 @@ pub(super) struct FoundDocument {
     /// History hash before its first entry, if its own bytes or the log have it.
     pub(super) before: Option<HistoryHash>,
     pub(super) revision: Revision,
-    pub(super) opened: Instant,
+    pub(super) opened: Timestamp,
     /// Entries that are left, oldest first.
     pub(super) entries: Vec<FoundEntry>,
     pub(super) source: Source,
@@ -79,7 +79,7 @@ pub(super) enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FoundEntry {
     pub(super) at: Position,
-    pub(super) instant: Instant,
+    pub(super) instant: Timestamp,
     /// Commit that appended it; 0 if unknown.
     pub(super) commit: CommitNumber,
     /// The document that it was appended to.
@@ -309,7 +309,7 @@ impl Sources {
         let name = name.unwrap_or(DocumentName { number, epoch });
         // In each of these chains the sources stand by their authority; guesses come last.
         let opened = sidecar
-            .and_then(|sidecar| Instant::parse(&sidecar.opened))
+            .and_then(|sidecar| Timestamp::parse(&sidecar.opened))
             .or(opening.map(|opening| opening.opened))
             .or(record.map(|record| record.opened))
             .or(before.closed())
@@ -480,7 +480,7 @@ fn entries_of(
         .collect();
     // The sidecar comes second and overrides the log, because it belongs to these very bytes.
     for entry in sidecar.iter().flat_map(|sidecar| &sidecar.entries) {
-        if let Some(instant) = Instant::parse(&entry.instant) {
+        if let Some(instant) = Timestamp::parse(&entry.instant) {
             let at = Position(entry.position);
             let epoch = entry.epoch.unwrap_or(found.name.epoch);
             let known = FoundEntry {
@@ -502,7 +502,7 @@ fn entries_of(
         let age = i64::try_from(end - 1 - at).unwrap_or(0);
         FoundEntry {
             at: Position(at),
-            instant: Instant::from_micros(newest.micros() - age),
+            instant: Timestamp::from_micros(newest.micros() - age),
             commit: CommitNumber(0),
             document: found.name,
             guessed: at + 1 < end,
@@ -526,11 +526,11 @@ impl Neighbour<'_> {
     }
 
     /// Returns when it was closed.
-    fn closed(&self) -> Option<Instant> {
+    fn closed(&self) -> Option<Timestamp> {
         let file = self.0?;
         let sidecar = file.sidecar.as_ref();
         sidecar
-            .and_then(|sidecar| Instant::parse(&sidecar.closed))
+            .and_then(|sidecar| Timestamp::parse(&sidecar.closed))
             .or(file.record.map(|record| record.closed))
     }
 
@@ -571,7 +571,7 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
         let entries = feed.documents.iter().flat_map(|document| &document.entries);
         entries.copied().collect::<Vec<_>>()
     };
-    let mut taken: HashSet<Instant> = feeds
+    let mut taken: HashSet<Timestamp> = feeds
         .iter()
         .flat_map(entries)
         .filter(|entry| !entry.guessed)
@@ -579,14 +579,14 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
         .collect();
     let documents = feeds.iter_mut().flat_map(|feed| &mut feed.documents);
     for document in documents {
-        let mut later: Option<Instant> = None;
+        let mut later: Option<Timestamp> = None;
         // From the newest entry back, because each guess must be earlier than the entry after it.
         for entry in document.entries.iter_mut().rev() {
             while entry.guessed
                 && (later.is_some_and(|later| entry.instant >= later)
                     || taken.contains(&entry.instant))
             {
-                entry.instant = Instant::from_micros(entry.instant.micros() - 1);
+                entry.instant = Timestamp::from_micros(entry.instant.micros() - 1);
             }
             taken.insert(entry.instant);
             later = Some(entry.instant);

@@ -10,10 +10,10 @@ use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
     feed::{CommitNumber, EntryId, Epoch, Position},
-    instant::Instant,
     limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX},
     plan::FeedHead,
     reader::Document,
+    timestamp::Timestamp,
 };
 use url::Url;
 
@@ -32,7 +32,7 @@ const LOADED_MAX: usize = 256;
 /// An event in the old log: a document was opened, or an entry appended to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
-    instant: Instant,
+    instant: Timestamp,
     kind: EventKind,
     feed: usize,
     document: usize,
@@ -79,7 +79,7 @@ pub(super) fn replay(
         epoch: new.head().epoch,
         heads: vec![None; feeds.len()],
         opened: vec![0; feeds.len()],
-        group: Group::at(Instant::MIN),
+        group: Group::at(Timestamp::MIN),
     };
     for event in events {
         replay.take(event)?;
@@ -91,7 +91,7 @@ pub(super) fn replay(
 }
 
 fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
-    let mut newest = Instant::MIN;
+    let mut newest = Timestamp::MIN;
     let mut broken = false;
     for (document, found_here) in found.documents.iter().enumerate() {
         let mut happened = |instant, kind, entry| {
@@ -135,7 +135,7 @@ struct Replay<'a> {
 
 /// A commit in the making.
 struct Group {
-    instant: Instant,
+    instant: Timestamp,
     /// Old commit of its entries; `None` while it has none.
     was: Option<CommitNumber>,
     changes: Vec<Change>,
@@ -144,7 +144,7 @@ struct Group {
 }
 
 impl Group {
-    fn at(instant: Instant) -> Self {
+    fn at(instant: Timestamp) -> Self {
         Self {
             instant,
             was: None,
@@ -155,7 +155,7 @@ impl Group {
     }
 
     /// Returns the instant that the next entry gets here.
-    fn next(&self) -> Instant {
+    fn next(&self) -> Timestamp {
         let entries = u64::try_from(self.entries).unwrap_or(u64::MAX);
         self.instant.plus_micros(entries)
     }
@@ -221,7 +221,7 @@ impl Replay<'_> {
     }
 
     /// Commits the group, and begins another one.
-    fn begin(&mut self, instant: Instant) -> Result<(), LogError> {
+    fn begin(&mut self, instant: Timestamp) -> Result<(), LogError> {
         self.commit()?;
         self.group = Group::at(instant);
         Ok(())
@@ -279,7 +279,7 @@ impl Replay<'_> {
                 self.rename(feed, before.name.epoch);
                 self.end(feed, before, next);
             }
-            self.settle(feed, found, next);
+            self.record_settings(feed, found, next);
             // The epoch names the document, so it comes before the opening.
             if next.linked.epoch > self.epoch {
                 let epoch = next.linked.epoch;
@@ -343,7 +343,7 @@ impl Replay<'_> {
     }
 
     /// Records the settings that a document was opened with, and those before.
-    fn settle(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
+    fn record_settings(&mut self, feed: usize, found: &FoundFeed, document: &FoundDocument) {
         let known = self.head(feed).map(|head| head.revision);
         // Older revisions are recorded, too, so that every revision left can be read again.
         for (revision, settings) in found.settings.range(..=document.revision) {
@@ -377,7 +377,7 @@ impl Replay<'_> {
             revision: newest,
             ..last.clone()
         };
-        self.settle(feed, found, &last);
+        self.record_settings(feed, found, &last);
         Ok(())
     }
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use simplefeed_core::{
     feed::{DocumentNumber, FeedId, FeedName, Numbered},
     index::{IndexBlock, IndexedDocument},
-    instant::Instant,
     limits::INDEX_BLOCK_DOCUMENTS,
+    timestamp::Timestamp,
 };
 
 use super::manifest::{Archived, Manifests};
@@ -21,8 +21,8 @@ pub struct Block {
     pub name: String,
     /// Bytes of its JSON, without a coding.
     pub bytes: Bytes,
-    /// Instant at which the last document in it was closed.
-    pub closed: Instant,
+    /// Timestamp at which the last document in it was closed.
+    pub closed: Timestamp,
 }
 
 /// Returns closed block `block` (1 is the oldest), or `None` while it is not closed.

@@ -13,8 +13,8 @@ use std::{
 use simplefeed_core::{
     digest::Digest,
     feed::{DocumentName, DocumentNumber, Epoch, FeedName, Position},
-    instant::Instant,
     plan::Opening,
+    timestamp::Timestamp,
 };
 
 use crate::views::{error::ViewError, files::Coded};
@@ -33,12 +33,12 @@ pub struct Archived {
     pub first: Position,
     /// Number of its entries, lost ones included.
     pub entries: u64,
-    /// Instant of the commit that opened it.
-    pub opened: Instant,
-    /// Instant of its newest entry: its feed-level `updated`.
-    pub updated: Instant,
-    /// Instant of the commit that closed it: its bytes are final since then.
-    pub closed: Instant,
+    /// Timestamp of the commit that opened it.
+    pub opened: Timestamp,
+    /// Timestamp of its newest entry: its feed-level `updated`.
+    pub updated: Timestamp,
+    /// Timestamp of the commit that closed it: its bytes are final since then.
+    pub closed: Timestamp,
     /// The document without a coding: length and digest.
     pub identity: Coded,
     /// Its gzip twin: length and digest.
@@ -106,7 +106,7 @@ impl Archived {
         let high = u32::try_from(epochs >> 32).ok()?;
         let (first, entries) = (Position(long()?), long()?);
         let mut instant = || {
-            Some(Instant::from_micros(i64::from_be_bytes(
+            Some(Timestamp::from_micros(i64::from_be_bytes(
                 long()?.to_be_bytes(),
             )))
         };
@@ -310,9 +310,9 @@ mod tests {
             closed_in: Epoch(2),
             first: Position(number * 100),
             entries: 100,
-            opened: Instant::from_micros(-5),
-            updated: Instant::from_micros(6),
-            closed: Instant::from_micros(7),
+            opened: Timestamp::from_micros(-5),
+            updated: Timestamp::from_micros(6),
+            closed: Timestamp::from_micros(7),
             identity: Coded::of(b"identity"),
             gzip: Coded::of(b"gzip"),
         }

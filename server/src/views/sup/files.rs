@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 use simplefeed_core::{
     feed::{CommitNumber, Epoch, FeedKey, Numbered},
-    instant::Instant,
     sup::SupId,
+    timestamp::Timestamp,
 };
 use uuid::Uuid;
 
@@ -252,7 +252,7 @@ impl SupFiles {
         let folder = path.parent().unwrap_or(&path);
         create_folder(folder).map_err(failed("create", folder))?;
         let bytes = bytes_of(visibility, window);
-        let modified = Instant::from_micros(window.until * 1_000_000);
+        let modified = Timestamp::from_micros(window.until * 1_000_000);
         let mut files = FrozenFiles::default();
         let mut remade = Remade::Identical;
         // Updates of closed feeds are never sent as they are, so they need no twin.

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use simplefeed_core::{
     commit::{Change, ChangeOutline, Commit},
     feed::{DocumentNumber, FeedId, FeedName, Position, Revision},
-    instant::Instant,
     settings::{Choices, Defaults, Settings},
+    timestamp::Timestamp,
 };
 use uuid::Uuid;
 
@@ -50,14 +50,14 @@ fn log_of(feeds: u128) -> MemoryLog {
     let log = MemoryLog::default();
     let commit = Commit {
         number: CommitNumber(1),
-        instant: Instant::from_micros(0),
+        instant: Timestamp::from_micros(0),
         changes,
     };
     log.append(&commit).unwrap();
     log
 }
 
-fn outline(number: u64, instant: Instant, feeds: &[u128]) -> Outline {
+fn outline(number: u64, instant: Timestamp, feeds: &[u128]) -> Outline {
     let updated = |feed: &u128| ChangeOutline::Entries {
         feed: key(*feed),
         first: Position(0),
@@ -127,11 +127,11 @@ proptest! {
     fn every_document_tells_all_there_will_ever_be(steps in prop::collection::vec(step(), 1..150)) {
         let log = log_of(20);
         let (watermark, mut view) = (Watermark::in_memory(), view());
-        let (mut clock, mut last) = (1_800_000_000_000_000_i64, Instant::MIN);
+        let (mut clock, mut last) = (1_800_000_000_000_000_i64, Timestamp::MIN);
         let (mut outlines, mut published, mut windows) = (vec![], vec![], vec![]);
         let mut pending = vec![];
         for step in steps {
-            let now = Instant::from_micros(clock);
+            let now = Timestamp::from_micros(clock);
             match step {
                 Step::Clock(millis) => clock += millis * 1_000,
                 Step::Commit(feeds) => {
@@ -140,7 +140,7 @@ proptest! {
                     let outline = outline(number, last, &feeds);
                     let over = view.take(&outline, &log).unwrap();
                     outlines.push(outline);
-                    watermark.settled();
+                    watermark.release();
                     let over = over.into_iter().filter(|(visibility, _)| *visibility == Visibility::Public);
                     pending.extend(over.map(|(_, window)| window));
                 }
@@ -212,7 +212,7 @@ fn a_restart_answers_the_same_windows_as_before() {
     for number in 1..=9_000_u64 {
         let second = 1_800_000_000 + i64::try_from(number).unwrap() * 2;
         let feeds = [u128::from(number * number % 199), u128::from(number % 97)];
-        let outline = outline(number, Instant::from_micros(second * 1_000_000), &feeds);
+        let outline = outline(number, Timestamp::from_micros(second * 1_000_000), &feeds);
         for (visibility, window) in before.take(&outline, &log).unwrap() {
             before.archived(visibility, &window);
             windows.push((visibility, window));
@@ -273,7 +273,7 @@ fn what_is_idle_is_passed_over() {
         } else {
             micros
         };
-        outlines.push(outline(number, Instant::from_micros(micros), &[feed]));
+        outlines.push(outline(number, Timestamp::from_micros(micros), &[feed]));
     }
     let mut cut = None;
     for outline in &outlines {
@@ -287,7 +287,7 @@ fn what_is_idle_is_passed_over() {
     let cut = cut.unwrap();
     assert_eq!(before.idle_after(Visibility::Private), Some(1));
     assert_eq!(before.idle_after(Visibility::Public), None);
-    let apart = Beginning {
+    let private = Beginning {
         cut: Some((cut.name, cut.until)),
         commit: cut.commit,
         idle: Some(before.applied()),
@@ -296,7 +296,7 @@ fn what_is_idle_is_passed_over() {
         idle: Some(before.applied()),
         ..Beginning::default()
     };
-    let mut after = SupWindows::new(public, apart, 3_600);
+    let mut after = SupWindows::new(public, private, 3_600);
     assert_eq!(after.applied(), before.applied());
     let recalled = outlines
         .iter()
@@ -308,8 +308,8 @@ fn what_is_idle_is_passed_over() {
             .then_some(outline.number.0)
     });
     assert_eq!(recalled.collect::<Vec<_>>(), [2, 3]);
-    let later = outline(1_001, Instant::from_micros(1_900_000_000_000_000), &[9]);
-    let last = outline(1_002, Instant::from_micros(1_900_100_000_000_000), &[1]);
+    let later = outline(1_001, Timestamp::from_micros(1_900_000_000_000_000), &[9]);
+    let last = outline(1_002, Timestamp::from_micros(1_900_100_000_000_000), &[1]);
     let windows = |view: &mut SupWindows| {
         let mut over = view.take(&later, &log).unwrap();
         over.extend(view.take(&last, &log).unwrap());
@@ -333,7 +333,7 @@ fn the_order_of_pairs_is_a_promise() {
         (1_036, [4, 1]),
     ];
     for (number, (second, feeds)) in (1..).zip(commits) {
-        let instant = Instant::from_micros(second * 1_000_000);
+        let instant = Timestamp::from_micros(second * 1_000_000);
         view.take(&outline(number, instant, &feeds), &log).unwrap();
     }
     let told = view.current(Visibility::Public, 60, 1_036).updates;
@@ -366,7 +366,7 @@ fn a_window_of_many_feeds_ends_with_its_second() {
         let number = u64::try_from(feed).unwrap() + 1;
         let outline = outline(
             number,
-            Instant::from_micros(second * 1_000_000 + i64::try_from(feed).unwrap()),
+            Timestamp::from_micros(second * 1_000_000 + i64::try_from(feed).unwrap()),
             &[feed],
         );
         over.extend(view.take(&outline, &log).unwrap());
@@ -390,7 +390,7 @@ fn few_feeds_are_kept() {
     for number in 1..=200_000_u64 {
         let second = 1_800_000_000 + i64::try_from(number).unwrap() * 10;
         let feed = key(u128::from(number % 9));
-        let instant = Instant::from_micros(second * 1_000_000);
+        let instant = Timestamp::from_micros(second * 1_000_000);
         let outline = outline(number, instant, &[feed.0.as_u128()]);
         for (visibility, window) in view.take(&outline, &log).unwrap() {
             view.archived(visibility, &window);
