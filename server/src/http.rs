@@ -4,18 +4,12 @@
 //! HTTP/2 and TLS are the proxy's. This file adds the bounds that hyper lacks: the number of connections, their age,
 //! and the time that a peer may let an answer wait. The files beside this one decide the answers, and need no socket.
 
-use std::{
-    convert::Infallible,
-    io,
-    panic::AssertUnwindSafe,
-    pin::pin,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{convert::Infallible, io, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::RwLock;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -101,11 +95,11 @@ impl Rules {
 
     /// Replaces the rules for all requests from now on.
     pub fn replace(&self, access: Access) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+        *self.0.write() = Arc::new(access);
     }
 
     fn now(&self) -> Arc<Access> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read())
     }
 }
 

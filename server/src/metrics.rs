@@ -5,10 +5,11 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{
@@ -363,10 +364,7 @@ impl Metrics {
             "Requests that shared a commit",
             self.group.clone(),
         );
-        let looked = self
-            .looked
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let looked = self.looked.get_mut();
         to.register("commits", "Commits in the log", looked.commits.clone());
         to.register("feeds", "Feeds", looked.feeds.clone());
         looked.register_views(to);
@@ -455,7 +453,7 @@ impl Metrics {
     /// Returns all metrics as `OpenMetrics`. Measures the folder of the log.
     pub fn text(&self) -> String {
         // Held until the text is complete, so the values of one answer belong together.
-        let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked = self.looked.lock();
         let head = self.log.head();
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         looked.commits.set(whole(head.number.0));

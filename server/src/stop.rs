@@ -2,10 +2,9 @@
 //!
 //! Shell: a lock. A thread that pauses waits for the token, so nobody polls for the end.
 
-use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::{Condvar, Mutex};
 
 /// Token of a shutdown. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -20,11 +19,7 @@ struct State {
 impl Stop {
     /// Requests the shutdown; this wakes every thread that waits for it.
     pub fn request(&self) {
-        let mut is_requested = self
-            .0
-            .is_requested
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut is_requested = self.0.is_requested.lock();
         *is_requested = true;
         self.0.changed.notify_all();
     }
@@ -36,16 +31,12 @@ impl Stop {
 
     /// Waits for `time`, or for the request if it comes sooner. Returns whether the shutdown was requested.
     pub fn is_requested_within(&self, time: Duration) -> bool {
-        let is_requested = self
-            .0
-            .is_requested
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .0
+        let mut is_requested = self.0.is_requested.lock();
+        // Longer than any program runs: the wait takes a deadline, which must not overflow.
+        let time = time.min(Duration::from_hours(24 * 365));
+        self.0
             .changed
-            .wait_timeout_while(is_requested, time, |is_requested| !*is_requested);
-        let (is_requested, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            .wait_while_for(&mut is_requested, |is_requested| !*is_requested, time);
         *is_requested
     }
 }

@@ -9,10 +9,10 @@ use std::{
     io,
     os::unix::fs::FileExt as _,
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::timestamp::Timestamp;
 use tracing::warn;
 
@@ -147,7 +147,7 @@ impl Watermark {
 
     fn marks(&self) -> MutexGuard<'_, Marks> {
         // The marks are whole even if a thread panicked meanwhile.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

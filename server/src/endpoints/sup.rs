@@ -6,13 +6,10 @@
 //! A document ends with a second that is over: readers see every commit of it, the view has applied each of them,
 //! and no later commit will ever be of it (rule SUP-P5).
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use hyper::{Method, header::LINK};
+use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::{
     feed::{FeedKey, Numbered},
     sup::{Heading, SUP_TYPE, SupId},
@@ -174,12 +171,9 @@ impl Updates {
 
     /// Returns the public document of a period if a fresh one is in memory. Never waits.
     pub fn public_at_once(&self, period: u32) -> Option<SupResource> {
-        match self.rendered.try_lock() {
-            Ok(kept) => fresh(&kept, period),
-            Err(TryLockError::Poisoned(kept)) => fresh(&kept.into_inner(), period),
-            // Another thread makes the document, and this one serves connections.
-            Err(TryLockError::WouldBlock) => None,
-        }
+        // Otherwise another thread makes the document, and this one serves connections.
+        let kept = self.rendered.try_lock()?;
+        fresh(&kept, period)
     }
 
     /// Returns the document of a period about feeds that are or were closed, limited to those that `shows` allows;
@@ -284,7 +278,7 @@ impl Updates {
     }
 
     fn rendered(&self) -> MutexGuard<'_, HashMap<u32, SupResource>> {
-        self.rendered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rendered.lock()
     }
 }
 

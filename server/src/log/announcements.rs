@@ -3,12 +3,9 @@
 //! Shell: locks. Threads and tasks wait here for commits, from any number on and in order. What is kept in mind about
 //! a feed is invalidated here, before the publisher of the commit is answered.
 
-use std::{
-    collections::VecDeque,
-    fmt,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock},
-};
+use std::{collections::VecDeque, fmt};
 
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use simplefeed_core::{
     commit::{Commit, Outline},
     feed::CommitNumber,
@@ -63,19 +60,13 @@ impl Announcements {
     /// Calls `listener` with every commit from now on, as soon as readers see it and before [`Commits::append`]
     /// returns. A listener is quick and never appends.
     pub fn listen(&self, listener: impl Fn(&Commit) + Send + Sync + 'static) {
-        let mut listeners = self
-            .listeners
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.write();
         listeners.push(Box::new(listener));
     }
 
     /// Announces a commit that readers see from now on. The log calls this, in the order of its commits.
     pub(crate) fn announce(&self, commit: &Commit) {
-        let listeners = self
-            .listeners
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.listeners.read();
         for listener in &*listeners {
             listener(commit);
         }
@@ -107,12 +98,12 @@ impl Announcements {
 
     /// Waits until readers of `log` see commit `number`. Returns whether they do; if not, the announcements ended.
     pub fn comes(&self, number: CommitNumber, log: &dyn Commits) -> bool {
-        let recent = self.recent();
+        let mut recent = self.recent();
         // The head is read under the lock: a commit that becomes visible later is announced later.
-        let waited = self.grown.wait_while(recent, |recent| {
+        self.grown.wait_while(&mut recent, |recent| {
             number > log.head().number && !recent.has_ended
         });
-        drop(waited);
+        drop(recent);
         number <= log.head().number
     }
 
@@ -142,7 +133,7 @@ impl Announcements {
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recent.lock()
     }
 }
 
@@ -211,7 +202,7 @@ mod tests {
         let heard = Arc::new(Mutex::new(vec![]));
         let hears = Arc::clone(&heard);
         log.announcements()
-            .listen(move |commit| hears.lock().unwrap().push(commit.number.0));
+            .listen(move |commit| hears.lock().push(commit.number.0));
         let threads = [1, 1, 50].map(|from| {
             let log = Arc::clone(&log);
             thread::spawn(move || {
@@ -236,7 +227,7 @@ mod tests {
         let written = thread::spawn(move || {
             for number in 2..=COMMITS {
                 append(&writer, number);
-                assert_eq!(heard.lock().unwrap().last(), Some(&number));
+                assert_eq!(heard.lock().last(), Some(&number));
                 if number % 20 == 0 {
                     thread::park_timeout(Duration::from_millis(1));
                 }

@@ -11,10 +11,9 @@
 //! `fsync`, and in our process the system has none.
 
 #[cfg(target_os = "linux")]
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -80,7 +79,7 @@ impl Barrier for DiskBarrier {
 #[cfg(target_os = "linux")]
 fn have_sled_sync() -> io::Result<()> {
     static TAKEN: Mutex<bool> = Mutex::new(false);
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut taken = TAKEN.lock();
     // A filter stays until the process ends, and every system call passes all of them.
     if *taken {
         return Ok(());

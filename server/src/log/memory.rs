@@ -8,9 +8,10 @@ use std::{
     io,
     ops::Range,
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    sync::Arc,
 };
 
+use parking_lot::{RwLock, RwLockReadGuard};
 use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
@@ -145,7 +146,7 @@ impl State {
 
 impl MemoryLog {
     fn state(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read()
     }
 }
 
@@ -184,7 +185,7 @@ impl Store for MemoryStore {
 impl Commits for MemoryLog {
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
         // One lock for the whole commit, so that readers see all of it or nothing.
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         state.apply(commit);
         let chain = state.head().chain;
         drop(state);

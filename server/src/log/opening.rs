@@ -9,9 +9,10 @@ use std::{
     fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::CommitNumber,
@@ -304,7 +305,7 @@ impl OpenedLog {
             chain: head.chain,
             file_bytes,
         };
-        let mut witness = witness.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut witness = witness.into_inner();
         witness
             .write(&testimony)
             .and_then(|()| witness.sync())

@@ -13,13 +13,11 @@ use std::{
     fmt,
     ops::Range,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use simplefeed_core::{
     commit::{Change, ChangeOutline, Commit, Outline},
     digest::Digest,
@@ -138,7 +136,7 @@ impl SledLog {
     ///
     /// Returns why the folder cannot be used, or which part of the log cannot be read.
     pub(super) fn index_ids(&self, folder: &Path) -> Result<(), LogError> {
-        *write(&self.ids) = Some(self.indexed(folder)?);
+        *self.ids.write() = Some(self.indexed(folder)?);
         Ok(())
     }
 
@@ -175,10 +173,10 @@ impl SledLog {
     fn heal_ids(&self) -> Result<(), LogError> {
         let is_damaged = |ids: &Option<IdIndex>| ids.as_ref().is_some_and(IdIndex::is_damaged);
         // A read lock first: the usual case must not hold up lookups.
-        if !is_damaged(&read(&self.ids)) {
+        if !is_damaged(&self.ids.read()) {
             return Ok(());
         }
-        let mut place = write(&self.ids);
+        let mut place = self.ids.write();
         // Another thread may have rebuilt the index between the two locks.
         if let Some(ids) = place.as_mut().filter(|ids| ids.is_damaged()) {
             // A merge in progress would write into the folder that is opened again below.
@@ -229,13 +227,10 @@ impl SledLog {
     /// Returns the database, for closing, once the index of ids is written.
     pub(super) fn into_parts(self) -> (Db, Option<Durability>, LogHead) {
         let ids = self.ids.into_inner();
-        if let Some(ids) = ids.unwrap_or_else(PoisonError::into_inner) {
+        if let Some(ids) = ids {
             ids.close();
         }
-        let head = self
-            .head
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
+        let head = self.head.into_inner();
         (self.db, self.durability, head)
     }
 
@@ -273,7 +268,7 @@ impl SledLog {
         // sled first, the shadow second. In the other order, a commit that begins in between would be
         // visible before its barrier.
         let stored = self.stored_head(feed)?;
-        let shadow = read(&self.shadow);
+        let shadow = self.shadow.read();
         Ok(shadow.get(&feed).cloned().unwrap_or(stored))
     }
 
@@ -412,20 +407,20 @@ impl Commits for SledLog {
         let durability = durability.ok_or(LogError::Stopped)?;
         let (batch, head, before) = self.prepare(commit)?;
         // Before sled applies the batch and shows the new heads.
-        *write(&self.shadow) = before;
+        *self.shadow.write() = before;
         self.store(durability, batch, head).inspect_err(|_| {
             // The state of the disk is unknown now. Head and shadow stay, so readers see the log before
             // this commit.
             self.failed.store(true, Ordering::Release);
         })?;
         // Behind the barrier, so that no run covers a commit that a power cut can take away.
-        if let Some(ids) = &mut *write(&self.ids) {
+        if let Some(ids) = &mut *self.ids.write() {
             ids.add(commit, head.chain);
         }
         // The end stays locked until the shadow is gone: a reader of the new end sees the new heads, too.
-        let mut end = write(&self.head);
+        let mut end = self.head.write();
         *end = head;
-        write(&self.shadow).clear();
+        self.shadow.write().clear();
         drop(end);
         self.announcements.announce(commit);
         // No reason to fail: the commit is durable, and the next lookup tries the repair again.
@@ -440,7 +435,7 @@ impl Commits for SledLog {
     }
 
     fn head(&self) -> LogHead {
-        *read(&self.head)
+        *self.head.read()
     }
 
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
@@ -580,7 +575,7 @@ impl Series for SledLog {
 
 impl Ids for SledLog {
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        let look = || match &*read(&self.ids) {
+        let look = || match &*self.ids.read() {
             Some(ids) => ids.find(feed, id).map_err(LogError::io("read", "ids")),
             None => Err(LogError::Stopped),
         };
@@ -707,14 +702,6 @@ fn storage(error: sled::Error) -> LogError {
 // A poisoned lock means that a thread panicked between two plain assignments; the guarded values are whole
 // all the same.
 
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

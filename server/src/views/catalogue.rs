@@ -6,9 +6,9 @@
 use std::{
     collections::{BTreeSet, HashSet},
     ops::Bound,
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use parking_lot::Mutex;
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::{FeedKey, FeedName},
@@ -64,7 +64,7 @@ impl Feeds {
 impl OpenFeeds {
     /// Applies a commit that the log holds already.
     pub fn committed(&self, commit: &Commit) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         for change in &commit.changes {
             let Change::Settings { feed, settings, .. } = change else {
                 continue;
@@ -122,18 +122,18 @@ impl OpenFeeds {
     }
 
     fn with<T>(&self, log: &dyn Series, look: impl FnOnce(&Feeds) -> T) -> Result<T, LogError> {
-        if let Known::All(feeds) = &*lock(&self.known) {
+        if let Known::All(feeds) = &*self.known.lock() {
             return Ok(look(feeds));
         }
-        let _reading = lock(&self.reading);
-        let mut known = lock(&self.known);
+        let _reading = self.reading.lock();
+        let mut known = self.known.lock();
         // Another thread may have read the log while this one waited.
         if !matches!(*known, Known::All(_)) {
             *known = Known::Reading(vec![]);
             // Unlocked while the log is read: the writer takes this lock for each commit.
             drop(known);
             let read = read(log);
-            known = lock(&self.known);
+            known = self.known.lock();
             // Taken before an error returns, so the next caller begins again.
             let meanwhile = std::mem::take(&mut *known);
             let mut feeds = read?;
@@ -164,11 +164,6 @@ fn read(log: &dyn Series) -> Result<Feeds, LogError> {
             feeds.take(head.feed, &settings_of(log, head.feed, head.revision)?);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic under the lock leaves the guarded value whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Folders of a server. Clones share the lock.
 #[derive(Clone, Debug)]
@@ -40,6 +42,6 @@ impl Folders {
 
     /// Waits until nobody else writes files of views: `rebuild` may run beside the followers.
     pub fn writing(&self) -> MutexGuard<'_, ()> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writing.lock()
     }
 }

@@ -3,11 +3,9 @@
 //! Shell: the state that follows the log, and the files of archived windows. [`windows`] decides which updates a
 //! document has and when a window ends; [`files`] keeps closed windows.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::VecDeque;
 
+use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::{
     commit::Outline, feed::CommitNumber, limits::SUP_OVERLAP_SECONDS, timestamp::Timestamp,
 };
@@ -108,7 +106,7 @@ impl Sup {
     }
 
     fn state(&self) -> MutexGuard<'_, Option<State>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Notes up to which commit each series had no updates, so the next start skips these commits.

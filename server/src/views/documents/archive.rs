@@ -8,12 +8,13 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use simplefeed_core::{
     digest::Digest,
     feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName},

@@ -2,7 +2,7 @@
 //!
 //! Shell over [`Archive`].
 
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
@@ -46,7 +46,7 @@ impl View for Archive {
 
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
         let wanted = closed_by(commit, log)?;
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         // The newest closed document of a feed is enough: `archive` makes all before it.
         for (feed, document) in wanted {
             let newest = waiting.entry(feed).or_insert(document);
@@ -61,7 +61,7 @@ impl View for Archive {
 
     fn carry_out(&self, log: &dyn Series) -> Result<(), ViewError> {
         loop {
-            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let waiting = self.waiting.lock();
             let next = waiting
                 .first_key_value()
                 .map(|(feed, newest)| (*feed, *newest));
@@ -88,7 +88,7 @@ impl View for Archive {
                 Err(error) => return Err(error),
             }
             // Only now: an error keeps the work for the next try.
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.waiting.lock();
             waiting.remove(&feed);
         }
     }

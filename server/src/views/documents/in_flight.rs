@@ -5,10 +5,11 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use simplefeed_core::digest::Digest;
 
 /// The parts of the table, so that documents do not wait for each other.
@@ -60,7 +61,7 @@ impl InFlight {
             return read();
         };
         // A panic under the lock leaves the table whole.
-        let mut stripe = stripe.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stripe = stripe.lock();
         if let Some(bytes) = stripe.get(&digest).and_then(Weak::upgrade) {
             return Ok(Bytes::from_owner(Sent(bytes)));
         }
@@ -113,7 +114,7 @@ mod tests {
         let left: usize = in_flight
             .stripes
             .iter()
-            .map(|stripe| stripe.lock().unwrap().len())
+            .map(|stripe| stripe.lock().len())
             .sum();
         assert!(left <= STRIPES * SWEEP_AT, "{left}");
     }
