@@ -17,11 +17,13 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    io,
     pin::Pin,
     sync::Arc,
     time::Duration,
 };
 
+use serde::de::DeserializeOwned;
 use simplefeed_core::{
     digest::Digest,
     index::IndexBlock,
@@ -34,8 +36,9 @@ use tokio::time;
 use url::Url;
 
 use crate::{
+    blocking::Blocking,
     bookmark::BookmarkStore,
-    delivery::Delivery,
+    delivery::{Delivery, Typed},
     fetch::{FetchError, Fetched, Fetcher, Freshness},
     observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
@@ -320,6 +323,26 @@ impl Consumer {
                 return Ok(None);
             }
         }
+    }
+
+    /// Returns the next entry with its JSON content as a `T`; otherwise as [`next`](Self::next).
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next). Content that is no `T` is no error here, but one of the entry.
+    pub async fn next_typed<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<Option<Typed<T>>, ConsumerError> {
+        Ok(self.next().await?.map(Delivery::typed))
+    }
+
+    /// Returns the consumer for a program without a runtime: its calls block.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the system refuses a runtime, or that this thread belongs to one.
+    pub fn blocking(self) -> io::Result<Blocking> {
+        Blocking::new(self)
     }
 
     /// Keeps the place before the first entry, so that a consumer that ends during it begins there again.

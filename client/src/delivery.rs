@@ -60,6 +60,45 @@ enum Origin {
     Kept(Arc<Bookmark>),
 }
 
+/// A delivered entry, with its JSON content as a `T`.
+///
+/// An entry with other content is delivered, too: one bad entry must not stop a consumer, and only the caller knows
+/// what to do about it.
+///
+/// # Examples
+///
+/// ```no_run
+/// use simplefeed_client::{Consumer, Delivery, Typed};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Order {
+///     total: String,
+/// }
+///
+/// fn order_in(delivery: Delivery) -> Typed<Order> {
+///     delivery.typed()
+/// }
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut feed = Consumer::builder("https://example.org/feeds/orders").build()?;
+/// while let Some(order) = feed.next_typed().await? {
+///     let order: Typed<Order> = order;
+///     match &order.content {
+///         Ok(content) => println!("{} over {}", order.delivery.id(), content.total),
+///         Err(error) => eprintln!("{} is no order: {error}", order.delivery.id()),
+///     }
+///     feed.accept(&order.delivery).await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Typed<T> {
+    /// The entry as it was delivered.
+    pub delivery: Delivery,
+    /// Its content, or the reason why the content is no `T`.
+    pub content: Result<T, EntryError>,
+}
+
 /// Failure to read an entry in the form that the caller asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -199,6 +238,16 @@ impl Delivery {
         let content = self.event()?.content;
         let text = content.as_deref().map_or("", |content| content.get());
         Ok(serde_json::from_str(text)?)
+    }
+
+    /// Returns the entry with its JSON content as a `T`, or with the reason why it is none.
+    #[must_use]
+    pub fn typed<T: DeserializeOwned>(self) -> Typed<T> {
+        let content = self.json();
+        Typed {
+            delivery: self,
+            content,
+        }
     }
 
     /// Returns the entry in the form of `atom_syndication`, which is less than its bytes hold.

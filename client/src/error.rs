@@ -17,7 +17,7 @@ use crate::{fetch::FetchError, transport::TransportError};
 ///
 /// ```
 /// use simplefeed_client::ConsumerError;
-/// use simplefeed_core::replay::WalkError;
+/// use simplefeed_client::WalkError;
 ///
 /// fn what_to_do(error: &ConsumerError) -> &'static str {
 ///     match error {

@@ -14,6 +14,7 @@ use simplefeed_core::{
     replay::Validators,
     sup::{InvalidSup, SUP_DRAFT_REL, SUP_HEADER, SUP_REL, SUP_TYPE, SupAddress, SupDocument},
 };
+use tracing::{Instrument as _, debug_span};
 use url::{Origin, Url};
 
 use crate::transport::{Answer, Method, Request, Transport, TransportError};
@@ -173,7 +174,7 @@ impl FetchError {
 ///
 /// ```no_run
 /// use simplefeed_client::{fetch::{Fetched, Fetcher}, transport::{self, Timeouts}};
-/// use simplefeed_core::replay::Validators;
+/// use simplefeed_client::Validators;
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let url = "https://example.org/feeds/orders".parse()?;
@@ -506,7 +507,8 @@ impl Fetcher {
                 return Err(FetchError::Elsewhere { url });
             }
             let request = self.request(&url, &headers);
-            let answer = self.transport.send(request).await;
+            let span = debug_span!("request", %url);
+            let answer = self.transport.send(request).instrument(span).await;
             let answer = answer.map_err(|source| FetchError::Transport {
                 url: url.clone(),
                 source,

@@ -38,6 +38,10 @@
 //! `delivery.bookmark()` is a plain serde value: saved inside the caller's own transaction, the effect
 //! is exactly once.
 //!
+//! A consumer needs a tokio runtime with time and I/O enabled; outside of one its first request panics, as
+//! tokio does. A program without a runtime uses [`Consumer::blocking`]. The crate re-exports every type that its
+//! signatures name. Requests, looks and handlers run in [`tracing`](https://docs.rs/tracing) spans.
+//!
 //! Publishing gives every entry its id before the first attempt, so that a retry after a lost answer
 //! stores nothing twice:
 //!
@@ -55,6 +59,7 @@
 //! - [`consumer`]: [`Consumer`], its states and errors; the walk itself is
 //!   [`simplefeed_core::replay`].
 //! - [`delivery`]: the entries that it delivers.
+//! - [`blocking`]: the same for programs without a runtime.
 //! - [`bookmark`]: where bookmarks are kept.
 //! - [`worker`]: a consumer with a handler that may fail, [`Worker`]; [`policy`] decides about failures, and
 //!   [`state`] is its memory.
@@ -66,6 +71,7 @@
 
 pub mod consumer;
 pub mod delivery;
+pub mod blocking;
 pub mod bookmark;
 pub mod worker;
 pub mod policy;
@@ -79,14 +85,22 @@ mod error;
 mod files;
 mod patience;
 
+pub use blocking::Blocking;
 pub use bookmark::{BookmarkStore, FileBookmark};
+pub use bytes::Bytes;
 pub use consumer::{Consumer, ConsumerError, OnGap, Since};
-pub use delivery::{Delivery, EntryError};
+pub use delivery::{Delivery, EntryError, Typed};
 pub use observer::Observer;
 pub use policy::Policy;
 pub use publisher::{Publication, PublishError, Publisher};
-pub use simplefeed_core::{event::Event, replay::Bookmark};
+pub use simplefeed_core::{
+    event::Event,
+    feed::Position,
+    replay::{Bookmark, Validators, WalkError},
+    timestamp::Timestamp,
+};
 pub use state::StateFolder;
 pub use transport::Transport;
+pub use url::Url;
 pub use watcher::FeedWatcher;
 pub use worker::Worker;

@@ -13,6 +13,7 @@ use simplefeed_core::{
     event::Event, limits::CLIENT_DOCUMENT_BYTES_MAX, refusal::Refusal, syndication::to_atom,
     xml::ATOM,
 };
+use tracing::{Instrument as _, debug_span};
 use url::Url;
 use uuid::Uuid;
 
@@ -309,7 +310,9 @@ impl Publisher {
 
     /// Returns the target of a redirect, if it is at the same origin.
     async fn leads_to(&self, request: Request) -> Result<Option<Url>, TransportError> {
-        let answer = self.transport.send(self.authorized(request)).await?;
+        let span = debug_span!("publish", url = %self.url);
+        let answer = self.transport.send(self.authorized(request));
+        let answer = answer.instrument(span).await?;
         let location = answer
             .header("location")
             .filter(|_| answer.status / 100 == 3);
@@ -403,7 +406,9 @@ impl Publisher {
         let mut attempt = 0;
         loop {
             let last = attempt + 1 == ATTEMPTS;
-            let asked = match self.transport.send(request.clone()).await {
+            let span = debug_span!("publish", url = %self.url, attempt);
+            let sent = self.transport.send(request.clone()).instrument(span);
+            let asked = match sent.await {
                 Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(answer),
                 // A pause of more than a minute is left to the caller: then this answer is the error.
                 Ok(answer)

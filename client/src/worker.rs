@@ -26,6 +26,7 @@ use simplefeed_core::{
     replay::Bookmark,
 };
 use tokio::time;
+use tracing::{Instrument as _, info_span};
 
 pub use crate::bookmark::Attempt;
 use crate::{
@@ -93,9 +94,12 @@ pub struct Tally {
 ///         let order: serde_json::Value = delivery.json().ok()?;
 ///         Some(order["customer"].to_string())
 ///     });
-/// worker
-///     .run(async |delivery| Ok(ship(delivery.json()?).await?))
-///     .await?;
+/// let shipping = tokio::spawn(async move {
+///     worker
+///         .run(async |delivery| Ok(ship(delivery.json()?).await?))
+///         .await
+/// });
+/// shipping.await??;
 /// # Ok(()) }
 /// ```
 ///
@@ -108,7 +112,7 @@ pub struct Tally {
 ///     worker::{self, HandlerError, Tally, WorkerError},
 /// };
 ///
-/// async fn ship(delivery: &Delivery) -> Result<(), HandlerError> {
+/// async fn ship(delivery: Delivery) -> Result<(), HandlerError> {
 ///     println!("{}", delivery.id());
 ///     Ok(())
 /// }
@@ -238,10 +242,10 @@ impl Worker {
     /// # Errors
     ///
     /// See [`WorkerError`]. A failure of the handler is none.
-    pub async fn run(
-        &mut self,
-        handler: impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
-    ) -> Result<Tally, WorkerError> {
+    pub async fn run<F>(&mut self, handler: impl FnMut(Delivery) -> F) -> Result<Tally, WorkerError>
+    where
+        F: Future<Output = Result<(), HandlerError>>,
+    {
         self.run_until(pending(), handler).await
     }
 
@@ -250,11 +254,14 @@ impl Worker {
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    pub async fn run_until(
+    pub async fn run_until<F>(
         &mut self,
         stop: impl Future<Output = ()>,
-        mut handler: impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
-    ) -> Result<Tally, WorkerError> {
+        mut handler: impl FnMut(Delivery) -> F,
+    ) -> Result<Tally, WorkerError>
+    where
+        F: Future<Output = Result<(), HandlerError>>,
+    {
         let mut tally = Tally::default();
         let ended = self.handle_all(stop, &mut handler, &mut tally).await;
         // An error of the next entry must not forget that this one is handled.
@@ -265,12 +272,15 @@ impl Worker {
         ended.map(|()| tally)
     }
 
-    async fn handle_all(
+    async fn handle_all<F>(
         &mut self,
         stop: impl Future<Output = ()>,
-        handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+        handler: &mut impl FnMut(Delivery) -> F,
         tally: &mut Tally,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<(), WorkerError>
+    where
+        F: Future<Output = Result<(), HandlerError>>,
+    {
         let mut stop = pin!(stop.fuse());
         while let Some(next) = before(stop.as_mut(), self.next()).await {
             let Some(delivery) = next? else { break };
@@ -302,12 +312,15 @@ impl Worker {
     }
 
     /// Handles, skips or parks an entry, and notes that it is done with.
-    async fn process(
+    async fn process<F>(
         &mut self,
         delivery: &Delivery,
         stop: Pin<&mut impl FusedFuture<Output = ()>>,
-        handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
-    ) -> Result<Outcome, WorkerError> {
+        handler: &mut impl FnMut(Delivery) -> F,
+    ) -> Result<Outcome, WorkerError>
+    where
+        F: Future<Output = Result<(), HandlerError>>,
+    {
         let key = self.key_of(delivery);
         let key = key.as_deref();
         // Before `take` empties it.
@@ -348,14 +361,17 @@ impl Worker {
     }
 
     /// Tries an entry until it succeeds or the policy gives up on it.
-    async fn try_until(
+    async fn try_until<F>(
         &mut self,
         delivery: &Delivery,
         mut attempt: Attempt,
         key: Option<&str>,
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
-        handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
-    ) -> Result<Outcome, WorkerError> {
+        handler: &mut impl FnMut(Delivery) -> F,
+    ) -> Result<Outcome, WorkerError>
+    where
+        F: Future<Output = Result<(), HandlerError>>,
+    {
         let before_us = attempt.count;
         loop {
             // Only attempts of this process: after a restart the pauses begin short again.
@@ -475,14 +491,18 @@ async fn before<T>(
 }
 
 /// Runs the handler once. Returns the error text of a failure.
-async fn run(
-    handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
+async fn run<F>(
+    handler: &mut impl FnMut(Delivery) -> F,
     delivery: &Delivery,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), String>
+where
+    F: Future<Output = Result<(), HandlerError>>,
+{
+    let span = info_span!("handle", feed = delivery.feed(), entry = delivery.id());
     // A panic is a failure of this entry, and no reason to end the worker.
-    let handled = AssertUnwindSafe(async { handler(delivery).await }).catch_unwind();
-    match time::timeout(limit, handled).await {
+    let handled = AssertUnwindSafe(async { handler(delivery.clone()).await }).catch_unwind();
+    match time::timeout(limit, handled.instrument(span)).await {
         Ok(Ok(Ok(()))) => Ok(()),
         Ok(Ok(Err(error))) => Err(told(&*error)),
         Ok(Err(panic)) => Err(format!("it panicked: {}", said(&*panic))),
@@ -546,13 +566,16 @@ pub struct Retried {
 /// assert_eq!(retried, worker::Retried::default());
 /// # Ok(()) }
 /// ```
-pub async fn retry(
+pub async fn retry<F>(
     state: &StateFolder,
     wanted: impl Fn(&Parked) -> bool,
     attempt_time: Duration,
     observer: &mut dyn Observer,
-    mut handler: impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
-) -> Result<Retried, StateError> {
+    mut handler: impl FnMut(Delivery) -> F,
+) -> Result<Retried, StateError>
+where
+    F: Future<Output = Result<(), HandlerError>>,
+{
     let mut retried = Retried::default();
     let mut held: HashSet<String> = HashSet::new();
     for number in state.parked_numbers() {
@@ -581,13 +604,16 @@ pub async fn retry(
 }
 
 /// Tries a parked entry once. Returns whether the handler took it.
-async fn try_again(
+async fn try_again<F>(
     state: &StateFolder,
     parked: &mut Parked,
     attempt_time: Duration,
     observer: &mut dyn Observer,
-    handler: &mut impl AsyncFnMut(&Delivery) -> Result<(), HandlerError>,
-) -> Result<bool, StateError> {
+    handler: &mut impl FnMut(Delivery) -> F,
+) -> Result<bool, StateError>
+where
+    F: Future<Output = Result<(), HandlerError>>,
+{
     let delivery = parked.delivery();
     // On the disk before the handler runs, so that an attempt that kills the process counts.
     parked.attempts = parked.attempts.saturating_add(1);

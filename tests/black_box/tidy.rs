@@ -200,6 +200,22 @@ fn every_public_item_of_the_client_has_an_example() {
     assert!(items > 60, "only {items} public items");
 }
 
+/// The client stands alone: whoever embeds it needs no other crate of ours.
+#[test]
+fn examples_of_the_client_import_only_the_client() {
+    let mut examples = 0;
+    for (path, text) in sources() {
+        if path.starts_with(workspace().join("client/src")) {
+            let code = examples_in(&text);
+            examples += usize::from(!code.is_empty());
+            for word in ["simplefeed_core", "simplefeed_server"] {
+                assert!(!code.contains(word), "{} imports {word}", path.display());
+            }
+        }
+    }
+    assert!(examples > 10, "only {examples} files with examples");
+}
+
 /// The code in the documentation of a file.
 fn examples_in(text: &str) -> String {
     let mut inside = false;

@@ -241,7 +241,7 @@ async fn retry(
     let time = timeout.saturating_add(Duration::from_secs(10));
     let mut warnings = Warnings::default();
     let retried = worker::retry(&state, is_wanted, time, &mut warnings, async |entry| {
-        handler.handle(entry).await
+        handler.handle(&entry).await
     });
     let retried = retried.await?;
     say::note(&format!(

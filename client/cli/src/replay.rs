@@ -15,7 +15,7 @@ use simplefeed_client::{
     Consumer, ConsumerError, Delivery, FileBookmark, Observer, Since, Worker, worker::Attempt,
 };
 use simplefeed_core::replay::WalkError;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use crate::{
     batch::{Batches, is_of_entry},
@@ -187,10 +187,11 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
         // The sender is dropped, and sends nothing.
         let _told = stop.await.is_err();
     };
-    let mut pace = Pace::new(args.rate);
+    // One entry is handled at a time, so nobody ever waits for this lock.
+    let pace = Mutex::new(Pace::new(args.rate));
     let tally = worker.run_until(stop, async |delivery| {
-        pace.wait().await;
-        handler.handle(delivery).await
+        pace.lock().await.wait().await;
+        handler.handle(&delivery).await
     });
     tokio::pin!(tally);
     let mut told = Some(told);

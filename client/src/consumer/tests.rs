@@ -1,5 +1,4 @@
 use std::{
-    io,
     pin::pin,
     sync::{Mutex, OnceLock, PoisonError},
 };
