@@ -1,8 +1,8 @@
 //! What is asserted of whatever the gate lets through.
 
 use simplefeed_core::{
-    document::feed_document, entry::Draft, event::Event, feed::EntryId, timestamp::Timestamp,
-    reader::Document,
+    document::feed_document, entry::Draft, event::Event, feed::EntryId, reader::Document,
+    timestamp::Timestamp,
 };
 
 /// Asserts that accepted entries can stand in a document, be read back as they are, and be told as events.
