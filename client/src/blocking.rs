@@ -39,8 +39,13 @@ pub struct Blocking {
     runtime: Runtime,
 }
 
-impl Blocking {
-    pub(crate) fn new(consumer: Consumer) -> io::Result<Self> {
+impl Consumer {
+    /// Returns the consumer for a program without a runtime: its calls block.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the system refuses a runtime, or that this thread belongs to one.
+    pub fn blocking(self) -> io::Result<Blocking> {
         // tokio would panic at the first call: a thread of a runtime may not block.
         if Handle::try_current().is_ok() {
             return Err(io::Error::other(
@@ -48,9 +53,14 @@ impl Blocking {
             ));
         }
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { consumer, runtime })
+        Ok(Blocking {
+            consumer: self,
+            runtime,
+        })
     }
+}
 
+impl Blocking {
     /// Accepts an entry and all before it. The bookmark is durable when this returns.
     ///
     /// # Errors

@@ -17,7 +17,6 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    io,
     pin::Pin,
     sync::Arc,
     time::Duration,
@@ -36,7 +35,6 @@ use tokio::time;
 use url::Url;
 
 use crate::{
-    blocking::Blocking,
     bookmark::BookmarkStore,
     delivery::{Delivery, Typed},
     fetch::{FetchError, Fetched, Fetcher, Freshness},
@@ -334,15 +332,6 @@ impl Consumer {
         &mut self,
     ) -> Result<Option<Typed<T>>, ConsumerError> {
         Ok(self.next().await?.map(Delivery::typed))
-    }
-
-    /// Returns the consumer for a program without a runtime: its calls block.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the system refuses a runtime, or that this thread belongs to one.
-    pub fn blocking(self) -> io::Result<Blocking> {
-        Blocking::new(self)
     }
 
     /// Keeps the place before the first entry, so that a consumer that ends during it begins there again.

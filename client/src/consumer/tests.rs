@@ -1,4 +1,5 @@
 use std::{
+    io,
     pin::pin,
     sync::{Mutex, OnceLock, PoisonError},
 };
