@@ -113,7 +113,7 @@ async fn bookmarks(url: &str) -> anyhow::Result<Vec<(u32, Bookmark)>> {
         }
     }
     // What is kept at the end of a round also recognises the recent document.
-    bookmarks.insert(0, (0, kept.load()?.context("a bookmark was kept")?));
+    bookmarks.insert(0, (0, kept.found().context("a bookmark was kept")?));
     if bookmarks.len() == BEHIND.len() {
         return Ok(bookmarks);
     }
@@ -159,23 +159,20 @@ async fn catch_up(
 struct Kept(Arc<Mutex<Option<Bookmark>>>);
 
 impl BookmarkStore for Kept {
-    fn load(&mut self) -> io::Result<Option<Bookmark>> {
-        Ok(self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone())
+    async fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        Ok(self.found())
     }
 
-    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+    async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(bookmark.clone());
         Ok(())
     }
 }
 
 impl Kept {
-    fn load(&self) -> io::Result<Option<Bookmark>> {
-        BookmarkStore::load(&mut self.clone())
+    fn found(&self) -> Option<Bookmark> {
+        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        found.clone()
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -19,7 +20,10 @@ use crate::files;
 /// The version of the file's form.
 const VERSION: u32 = 1;
 
-/// Keeps one bookmark. Implement it to keep bookmarks elsewhere.
+/// Keeps one bookmark. Implement it to keep bookmarks elsewhere, in a database for instance.
+///
+/// A consumer calls one method at a time and waits for its end. A future that is dropped, because the consumer's own
+/// future was, must leave the old bookmark or the new one.
 ///
 /// # Examples
 ///
@@ -32,11 +36,11 @@ const VERSION: u32 = 1;
 /// struct InMemory(Option<Bookmark>);
 ///
 /// impl BookmarkStore for InMemory {
-///     fn load(&mut self) -> io::Result<Option<Bookmark>> {
+///     async fn load(&mut self) -> io::Result<Option<Bookmark>> {
 ///         Ok(self.0.clone())
 ///     }
 ///
-///     fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+///     async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
 ///         self.0 = Some(bookmark.clone());
 ///         Ok(())
 ///     }
@@ -46,34 +50,68 @@ const VERSION: u32 = 1;
 /// let orders = orders.bookmark(InMemory::default());
 /// ```
 pub trait BookmarkStore: Send {
-    /// Returns the bookmark, or `None` if there is none yet.
+    /// Returns the bookmark, or `None` if there is none yet. The consumer calls it once, before its first request.
     ///
     /// # Errors
     ///
     /// Returns why it cannot be read. A bookmark that cannot be read is never taken for none.
-    fn load(&mut self) -> io::Result<Option<Bookmark>>;
+    fn load(&mut self) -> impl Future<Output = io::Result<Option<Bookmark>>> + Send;
 
     /// Keeps a bookmark. It is durable when this returns.
     ///
     /// # Errors
     ///
     /// Returns why it cannot be written.
-    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()>;
+    fn save(&mut self, bookmark: &Bookmark) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Keeps the place before the first entry, which is about to be delivered. It is durable when this returns.
     ///
     /// # Errors
     ///
     /// As [`save`](Self::save).
-    fn begin(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+    fn begin(&mut self, bookmark: &Bookmark) -> impl Future<Output = io::Result<()>> + Send {
         self.save(bookmark)
     }
 
     /// Receives the news that the last look found nothing newer. It need not be kept.
-    fn caught_up(&mut self) {}
+    fn caught_up(&mut self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+}
+
+/// A [`BookmarkStore`] of any type, for the consumer's own use: `async` methods cannot be called through `dyn`.
+pub(crate) trait AnyStore: Send {
+    fn load(&mut self) -> Storing<'_, io::Result<Option<Bookmark>>>;
+    fn save<'a>(&'a mut self, bookmark: &'a Bookmark) -> Storing<'a, io::Result<()>>;
+    fn begin<'a>(&'a mut self, bookmark: &'a Bookmark) -> Storing<'a, io::Result<()>>;
+    fn caught_up(&mut self) -> Storing<'_, ()>;
+}
+
+/// A call of a store, under way.
+pub(crate) type Storing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl<S: BookmarkStore> AnyStore for S {
+    fn load(&mut self) -> Storing<'_, io::Result<Option<Bookmark>>> {
+        Box::pin(BookmarkStore::load(self))
+    }
+
+    fn save<'a>(&'a mut self, bookmark: &'a Bookmark) -> Storing<'a, io::Result<()>> {
+        Box::pin(BookmarkStore::save(self, bookmark))
+    }
+
+    fn begin<'a>(&'a mut self, bookmark: &'a Bookmark) -> Storing<'a, io::Result<()>> {
+        Box::pin(BookmarkStore::begin(self, bookmark))
+    }
+
+    fn caught_up(&mut self) -> Storing<'_, ()> {
+        Box::pin(BookmarkStore::caught_up(self))
+    }
 }
 
 /// A bookmark in a file, as JSON.
+///
+/// Each call waits for the disk on the thread that polls it; a save takes as long as two `fsync`. So a dropped future
+/// never leaves a write under way behind it.
 ///
 /// One process at a time goes on from a bookmark: [`load`](BookmarkStore::load) and
 /// [`save`](BookmarkStore::save) lock the file `.NAME.lock` beside it for the lifetime of the value. Clones
@@ -84,17 +122,19 @@ pub trait BookmarkStore: Send {
 /// ```
 /// use simplefeed_client::{Bookmark, BookmarkStore, FileBookmark};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("orders.bookmark");
 /// let mut file = FileBookmark::open(&path)?;
-/// assert_eq!(file.load()?, None);
+/// assert_eq!(file.load().await?, None);
 /// let bookmark = Bookmark { feed: "urn:f".into(), ..Bookmark::default() };
-/// file.save(&bookmark)?;
+/// file.save(&bookmark).await?;
 /// assert_eq!(FileBookmark::open(&path)?.peek()?, Some(bookmark));
 /// assert_eq!(file.attempt()?, None);
 /// assert!(file.clear()?);
-/// assert_eq!(file.load()?, None);
-/// # Ok::<(), std::io::Error>(())
+/// assert_eq!(file.load().await?, None);
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileBookmark {
@@ -230,6 +270,21 @@ impl FileBookmark {
         Ok(self.load_place()?.map(|place| place.bookmark))
     }
 
+    /// Returns the bookmark, and holds the lock from here on.
+    pub(crate) fn load_held(&self) -> io::Result<Option<Bookmark>> {
+        self.hold()?;
+        self.peek()
+    }
+
+    /// Keeps a bookmark, with no attempt behind it, and holds the lock from here on.
+    pub(crate) fn save_held(&self, bookmark: &Bookmark) -> io::Result<()> {
+        self.hold()?;
+        self.save_place(Place {
+            bookmark: bookmark.clone(),
+            attempt: None,
+        })
+    }
+
     fn read(&self) -> io::Result<Option<Place>> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
@@ -271,17 +326,12 @@ impl FileBookmark {
 }
 
 impl BookmarkStore for FileBookmark {
-    fn load(&mut self) -> io::Result<Option<Bookmark>> {
-        self.hold()?;
-        self.peek()
+    async fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        self.load_held()
     }
 
-    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
-        self.hold()?;
-        self.save_place(Place {
-            bookmark: bookmark.clone(),
-            attempt: None,
-        })
+    async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        self.save_held(bookmark)
     }
 }
 
@@ -297,12 +347,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bookmark");
         fs::write(&path, GOLDEN).unwrap();
-        let bookmark = FileBookmark::open(&path).unwrap().load().unwrap().unwrap();
+        let bookmark = FileBookmark::open(&path)
+            .unwrap()
+            .load_held()
+            .unwrap()
+            .unwrap();
         assert_eq!(bookmark.entry.as_deref(), Some("urn:example:7"));
         assert_eq!(bookmark.etag.as_deref(), Some("W/\"abc\""));
         fs::remove_file(&path).unwrap();
-        let mut file = FileBookmark::open(&path).unwrap();
-        file.save(&bookmark).unwrap();
+        let file = FileBookmark::open(&path).unwrap();
+        file.save_held(&bookmark).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), GOLDEN);
     }
 
@@ -312,17 +366,17 @@ mod tests {
     fn a_bookmark_is_replaced_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bookmark");
-        let mut file = FileBookmark::open(&path).unwrap();
+        let file = FileBookmark::open(&path).unwrap();
         let bookmark = |entry: &str| Bookmark {
             feed: "urn:f".into(),
             entry: Some(entry.into()),
             ..Bookmark::default()
         };
-        file.save(&bookmark("urn:1")).unwrap();
+        file.save_held(&bookmark("urn:1")).unwrap();
         fs::write(folder.path().join("bookmark.new"), "{\"vers").unwrap();
-        assert_eq!(file.load().unwrap(), Some(bookmark("urn:1")));
-        file.save(&bookmark("urn:2")).unwrap();
-        assert_eq!(file.load().unwrap(), Some(bookmark("urn:2")));
+        assert_eq!(file.load_held().unwrap(), Some(bookmark("urn:1")));
+        file.save_held(&bookmark("urn:2")).unwrap();
+        assert_eq!(file.load_held().unwrap(), Some(bookmark("urn:2")));
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
             2,
@@ -330,9 +384,9 @@ mod tests {
         );
         // Where the temporary file cannot be, nothing is touched.
         fs::create_dir(folder.path().join("bookmark.new")).unwrap();
-        let error = file.save(&bookmark("urn:3")).unwrap_err();
+        let error = file.save_held(&bookmark("urn:3")).unwrap_err();
         assert!(error.to_string().contains("bookmark: "), "{error}");
-        assert_eq!(file.load().unwrap(), Some(bookmark("urn:2")));
+        assert_eq!(file.load_held().unwrap(), Some(bookmark("urn:2")));
     }
 
     /// A file that is no bookmark is somebody else's.
@@ -351,14 +405,14 @@ mod tests {
     fn a_bookmark_has_one_user() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bookmark");
-        let mut first = FileBookmark::open(&path).unwrap();
-        assert_eq!(first.load().unwrap(), None);
+        let first = FileBookmark::open(&path).unwrap();
+        assert_eq!(first.load_held().unwrap(), None);
         let mut second = FileBookmark::open(&path).unwrap();
-        let busy = second.load().unwrap_err();
+        let busy = second.load_held().unwrap_err();
         assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy, "{busy}");
-        assert!(second.save(&Bookmark::default()).is_err() && second.clear().is_err());
+        assert!(second.save_held(&Bookmark::default()).is_err() && second.clear().is_err());
         assert_eq!(second.peek().unwrap(), None);
         drop(first);
-        assert_eq!(second.load().unwrap(), None);
+        assert_eq!(second.load_held().unwrap(), None);
     }
 }

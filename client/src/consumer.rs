@@ -35,7 +35,7 @@ use tokio::time;
 use url::Url;
 
 use crate::{
-    bookmark::BookmarkStore,
+    bookmark::AnyStore,
     delivery::{Delivery, Typed},
     fetch::{FetchError, Fetched, Fetcher, Freshness},
     observer::{Observer, behind},
@@ -104,7 +104,7 @@ pub enum OnGap {
 /// while let Some(order) = orders.next().await {
 ///     let order = order?;
 ///     println!("{}", order.id());
-///     order.accept()?;
+///     order.accept().await?;
 /// }
 /// # Ok(()) }
 /// ```
@@ -141,6 +141,7 @@ pub struct Consumer {
     queue: VecDeque<Delivery>,
     /// The bookmark as the store has it.
     kept: Option<Bookmark>,
+    beginning: Beginning,
     /// Time before which no request is sent: the end of a pause between looks, or after a failure.
     not_before: Option<time::Instant>,
     /// Request without an answer yet. It survives a dropped future of [`Consumer::next`].
@@ -167,6 +168,17 @@ pub struct Consumer {
     passed: Option<WalkError>,
     /// Last entry accepted since `kept`. Its bookmark is built on demand, because it can be as long as the document.
     accepted: Option<Delivery>,
+}
+
+/// Source of the place to begin at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beginning {
+    /// The caller. The store is opened, and its bookmark does not count.
+    Given,
+    /// The store, if it has a bookmark.
+    Stored,
+    /// The store was opened.
+    Settled,
 }
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
@@ -208,8 +220,8 @@ impl Consumer {
     fn new(
         fetcher: Fetcher,
         replay: Replay,
-        store: Option<Box<dyn BookmarkStore>>,
-        kept: Option<Bookmark>,
+        store: Option<Box<dyn AnyStore>>,
+        beginning: Beginning,
         follow: bool,
         observer: Box<dyn Observer>,
     ) -> Self {
@@ -220,7 +232,8 @@ impl Consumer {
             follow,
             observer,
             queue: VecDeque::new(),
-            kept,
+            kept: None,
+            beginning,
             not_before: None,
             on_the_way: None,
             ahead: Ahead::default(),
@@ -306,18 +319,19 @@ impl Consumer {
     /// See [`ConsumerError`]. After a transient error the call can be repeated: it waits until the next attempt is
     /// due. A consumer that follows waits out failures of the server by itself.
     pub async fn next(&mut self) -> Result<Option<Delivery>, ConsumerError> {
+        self.open().await?;
         loop {
             if !self.queue.is_empty() {
                 // Before the hand-over: after a crash in the first entry's handler, `Since::Newest` would begin
                 // behind that entry.
-                self.note_beginning()?;
+                self.note_beginning().await?;
                 return Ok(self.queue.pop_front());
             }
             if let Some(ask) = self.replay.ask() {
                 self.step(&ask).await?;
                 continue;
             }
-            if self.end_round()? && !self.follow {
+            if self.end_round().await? && !self.follow {
                 return Ok(None);
             }
         }
@@ -334,12 +348,27 @@ impl Consumer {
         Ok(self.next().await?.map(Delivery::typed))
     }
 
+    /// Goes on from the bookmark of the store, if there is one.
+    async fn open(&mut self) -> Result<(), ConsumerError> {
+        if self.beginning == Beginning::Settled {
+            return Ok(());
+        }
+        // An unreadable bookmark stops the consumer: to begin anew would repeat or skip entries.
+        let stored = self.ledger.load().await?;
+        if let Some(bookmark) = stored.filter(|_| self.beginning == Beginning::Stored) {
+            self.replay.start_at(Start::Bookmark(bookmark.clone()));
+            self.kept = Some(bookmark);
+        }
+        self.beginning = Beginning::Settled;
+        Ok(())
+    }
+
     /// Keeps the place before the first entry, so that a consumer that ends during it begins there again.
-    fn note_beginning(&mut self) -> Result<(), ConsumerError> {
+    async fn note_beginning(&mut self) -> Result<(), ConsumerError> {
         if self.kept.is_none()
             && self.accepted.is_none()
             && let Some(place) = self.replay.begins_after()
-            && self.ledger.begin(&place)?
+            && self.ledger.begin(&place).await?
         {
             self.kept = Some(place);
         }
@@ -373,12 +402,8 @@ impl Consumer {
     /// # Errors
     ///
     /// [`ConsumerError::Bookmark`].
-    #[expect(
-        clippy::unused_async,
-        reason = "so that stores that wait can come without changing callers"
-    )]
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        if self.ledger.accept_up_to(delivery)? {
+        if self.ledger.accept_up_to(delivery).await? {
             self.accepted = Some(delivery.clone());
         }
         Ok(())
@@ -415,17 +440,18 @@ impl Consumer {
     /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
     /// let feed = Consumer::builder("https://example.org/feeds/orders").since(Since::Newest);
     /// let place = feed.build()?.locate().await?;
-    /// FileBookmark::open("orders.bookmark")?.save(&place)?;
+    /// FileBookmark::open("orders.bookmark")?.save(&place).await?;
     /// # Ok(()) }
     /// ```
     pub async fn locate(mut self) -> Result<Bookmark, ConsumerError> {
+        self.open().await?;
         loop {
             if let Some(place) = self.replay.begins_after() {
                 return Ok(place);
             }
             match self.replay.ask() {
                 Some(ask) => self.step(&ask).await?,
-                None => drop(self.end_round()?),
+                None => drop(self.end_round().await?),
             }
         }
     }
@@ -597,7 +623,7 @@ impl Consumer {
     ///
     /// The place is kept, so that the next start goes on from here, but never past an entry that was delivered and
     /// not accepted.
-    fn end_round(&mut self) -> Result<bool, ConsumerError> {
+    async fn end_round(&mut self) -> Result<bool, ConsumerError> {
         self.ahead.clear();
         let place = match self.replay.next_round() {
             Ok(place) => place,
@@ -614,13 +640,13 @@ impl Consumer {
         // Behind entries without acceptance this place would skip them at the next start.
         let place = place.filter(|_| self.ledger.is_all_accepted());
         if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
-            self.ledger.keep(&place)?;
+            self.ledger.keep(&place).await?;
             self.kept = Some(place);
             self.accepted = None;
         }
         // Health checks read this mark: a stale copy or an entry without acceptance must not set it.
         if !past && self.ledger.is_all_accepted() {
-            self.ledger.caught_up();
+            self.ledger.caught_up().await;
         }
         Ok(true)
     }

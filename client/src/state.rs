@@ -80,15 +80,17 @@ pub enum StateError {
 /// ```
 /// use simplefeed_client::{BookmarkStore as _, StateFolder, state::StateError};
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("orders");
 /// let mut state = StateFolder::open(&path)?;
-/// assert_eq!(state.load()?, None);
+/// assert_eq!(state.load().await?, None);
 /// assert!(state.parked()?.is_empty());
 ///
 /// let second = StateFolder::open(&path);
 /// assert!(matches!(second, Err(StateError::Locked { .. })));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct StateFolder {
@@ -199,7 +201,7 @@ impl StateFolder {
 
     /// Remembers that everything up to `bookmark` is done with, and nothing is begun.
     pub(crate) fn keep(&self, bookmark: &Bookmark) -> Result<(), StateError> {
-        self.with(|shared| shared.bookmark.save(bookmark))
+        self.with(|shared| shared.bookmark.save_held(bookmark))
     }
 
     /// Returns how many entries are set aside.
@@ -306,29 +308,30 @@ impl Shared {
             return Ok(());
         };
         match last.place_if_given_up(&attempt) {
-            Some(place) => self.bookmark.save(place),
+            Some(place) => self.bookmark.save_held(place),
             None => Ok(()),
         }
     }
 }
 
+/// As [`FileBookmark`], on the thread that polls.
 impl BookmarkStore for StateFolder {
-    fn load(&mut self) -> io::Result<Option<Bookmark>> {
-        self.lock().bookmark.load()
+    async fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        self.lock().bookmark.load_held()
     }
 
-    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
-        self.lock().bookmark.save(bookmark)?;
+    async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        self.lock().bookmark.save_held(bookmark)?;
         // `note_success` takes the lock again, so it is not held here any more.
         self.note_success()
     }
 
-    fn begin(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+    async fn begin(&mut self, bookmark: &Bookmark) -> io::Result<()> {
         // Nothing is handled yet, so this marks no success.
-        self.lock().bookmark.save(bookmark)
+        self.lock().bookmark.save_held(bookmark)
     }
 
-    fn caught_up(&mut self) {
+    async fn caught_up(&mut self) {
         // A disk that fails is reported by the next write that matters.
         let _noted = self.note_success().is_ok();
     }

@@ -93,7 +93,10 @@ fn show(path: &Path) -> anyhow::Result<u8> {
 async fn set(args: SetArgs) -> anyhow::Result<u8> {
     let mut store = open(&args.file)?;
     // A file that is no bookmark belongs to something else.
-    store.load().context("the bookmark cannot be replaced")?;
+    store
+        .load()
+        .await
+        .context("the bookmark cannot be replaced")?;
     let since = match args.place.entry {
         Some(id) => Since::Entry(id),
         None if args.place.newest => Since::Newest,
@@ -102,7 +105,8 @@ async fn set(args: SetArgs) -> anyhow::Result<u8> {
     // Looked up in the feed: an entry that is not there would be a gap at the next start.
     let builder = args.source.consumer(&args.url)?.since(since);
     let place = builder.build()?.locate().await?;
-    store.save(&place).context("the bookmark cannot be kept")?;
+    let kept = store.save(&place).await;
+    kept.context("the bookmark cannot be kept")?;
     match &place.entry {
         Some(entry) => say::note(&format!(
             "The next entry is the one after {entry} of {}.",

@@ -12,9 +12,9 @@ use simplefeed_core::{
 };
 use url::Url;
 
-use super::{Consumer, ConsumerError, OnGap, Since};
+use super::{Beginning, Consumer, ConsumerError, OnGap, Since};
 use crate::{
-    bookmark::BookmarkStore,
+    bookmark::{AnyStore, BookmarkStore},
     fetch::Fetcher,
     observer::Observer,
     transport::{self, Timeouts, Transport},
@@ -53,7 +53,7 @@ impl Observer for Nobody {}
 /// ```
 pub struct Builder {
     url: String,
-    store: Option<Box<dyn BookmarkStore>>,
+    store: Option<Box<dyn AnyStore>>,
     resume: Option<Bookmark>,
     since: Since,
     follow: bool,
@@ -99,7 +99,7 @@ impl Builder {
         }
     }
 
-    /// Keeps the bookmark in `store`, and begins after the one found there.
+    /// Keeps the bookmark in `store`, and begins after the one found there. The first [`next`](Consumer::next) reads it.
     #[must_use]
     pub fn bookmark(self, store: impl BookmarkStore + 'static) -> Self {
         Self {
@@ -232,12 +232,13 @@ impl Builder {
         }
     }
 
-    /// Makes the consumer. Nothing is fetched yet.
+    /// Makes the consumer. Nothing is fetched yet, and the bookmark is not read: the first
+    /// [`next`](Consumer::next) does both.
     ///
     /// # Errors
     ///
-    /// If the URL is invalid, the bookmark cannot be read, or there is no transport.
-    pub fn build(mut self) -> Result<Consumer, ConsumerError> {
+    /// If the URL is invalid, or there is no transport.
+    pub fn build(self) -> Result<Consumer, ConsumerError> {
         let url = Url::parse(&self.url);
         let given = url.map_err(|source| ConsumerError::Url {
             url: crate::fetch::without_userinfo(&self.url),
@@ -248,14 +249,6 @@ impl Builder {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(ConsumerError::Scheme { url });
         }
-        // An unreadable bookmark stops the consumer: to begin anew would repeat or skip entries.
-        let kept = match &mut self.store {
-            Some(store) => store.load().map_err(|source| ConsumerError::Bookmark {
-                action: "read",
-                source,
-            })?,
-            None => None,
-        };
         let transport = match self.transport {
             Some(transport) => transport,
             None => {
@@ -276,10 +269,9 @@ impl Builder {
             fetcher = fetcher.password(given.username(), password);
         }
         // A store's bookmark counts only where the caller gave none.
-        let kept = kept.filter(|_| self.resume.is_none());
-        let start = match (self.resume.or_else(|| kept.clone()), self.since) {
-            (Some(bookmark), _) => Start::Bookmark(bookmark),
-            (None, since) => since.into(),
+        let (beginning, start) = match self.resume {
+            Some(bookmark) => (Beginning::Given, Start::Bookmark(bookmark)),
+            None => (Beginning::Stored, self.since.into()),
         };
         let replay = Replay::new(url, start)
             .documents_max(self.documents_max)
@@ -288,7 +280,7 @@ impl Builder {
             fetcher,
             replay,
             self.store,
-            kept,
+            beginning,
             self.follow,
             self.observer,
         );

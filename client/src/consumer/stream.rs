@@ -11,11 +11,12 @@ use std::{
 };
 
 use futures_core::Stream;
+use futures_util::FutureExt as _;
 use simplefeed_core::replay::Bookmark;
 use tokio::time;
 
 use super::{ACCEPT_EVERY, Consumer, ConsumerError};
-use crate::{bookmark::BookmarkStore, delivery::Delivery};
+use crate::{bookmark::AnyStore, delivery::Delivery};
 
 /// An entry of a [stream](Consumer::into_stream), not accepted yet.
 ///
@@ -29,7 +30,7 @@ use crate::{bookmark::BookmarkStore, delivery::Delivery};
 ///
 /// async fn ship(entry: Item) -> Result<(), ConsumerError> {
 ///     println!("{}", entry.id());
-///     entry.accept()
+///     entry.accept().await
 /// }
 ///
 /// # async fn run() -> Result<(), ConsumerError> {
@@ -46,13 +47,16 @@ pub struct Item {
 
 impl Item {
     /// Remembers that this entry need not be delivered again. The bookmark moves behind it once all entries before
-    /// it are accepted, too; it is kept once a second, and when nothing is left to accept.
+    /// it are accepted, too; it is kept once a second, and when nothing is left to accept. (So a program that ends in
+    /// between gets the entries of up to a second again.)
+    ///
+    /// Cancel safe: the entry is accepted at the first poll; the next save keeps a place that this one did not.
     ///
     /// # Errors
     ///
     /// [`ConsumerError::Bookmark`].
-    pub fn accept(&self) -> Result<(), ConsumerError> {
-        self.ledger.accept(&self.delivery)
+    pub async fn accept(&self) -> Result<(), ConsumerError> {
+        self.ledger.accept(&self.delivery).await
     }
 
     /// Returns the entry alone. Dropping it accepts nothing.
@@ -70,11 +74,19 @@ impl Deref for Item {
 }
 
 /// Accepted places and the store of the bookmark. A consumer shares it with the items of its stream.
+///
+/// The store is locked before the places, and over a whole save: so no older place is saved after a newer one.
 #[derive(Debug)]
-pub(super) struct Ledger(Mutex<Accepted>);
+pub(super) struct Ledger {
+    places: Mutex<Places>,
+    store: tokio::sync::Mutex<Store>,
+}
 
-struct Accepted {
-    store: Option<Box<dyn BookmarkStore>>,
+/// Store of the bookmark, if the consumer has one.
+struct Store(Option<Box<dyn AnyStore>>);
+
+#[derive(Debug)]
+struct Places {
     /// The number of the newest entry read.
     delivered: u64,
     /// All entries up to this number are accepted.
@@ -86,136 +98,154 @@ struct Accepted {
     kept_at: time::Instant,
 }
 
-impl std::fmt::Debug for Accepted {
+impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Accepted")
-            .field("delivered", &self.delivered)
-            .field("done", &self.done)
-            .finish_non_exhaustive()
+        f.debug_tuple("Store").finish_non_exhaustive()
     }
 }
 
 impl Ledger {
-    pub(super) fn new(store: Option<Box<dyn BookmarkStore>>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Accepted {
-            store,
-            delivered: 0,
-            done: 0,
-            ahead: BTreeMap::new(),
-            unkept: None,
-            kept_at: time::Instant::now(),
-        })))
+    pub(super) fn new(store: Option<Box<dyn AnyStore>>) -> Arc<Self> {
+        Arc::new(Self {
+            places: Mutex::new(Places {
+                delivered: 0,
+                done: 0,
+                ahead: BTreeMap::new(),
+                unkept: None,
+                kept_at: time::Instant::now(),
+            }),
+            store: tokio::sync::Mutex::new(Store(store)),
+        })
+    }
+
+    /// Returns the bookmark that the store has.
+    pub(super) async fn load(&self) -> Result<Option<Bookmark>, ConsumerError> {
+        let Store(Some(store)) = &mut *self.store.lock().await else {
+            return Ok(None);
+        };
+        let action = "read";
+        let loaded = store.load().await;
+        loaded.map_err(|source| ConsumerError::Bookmark { action, source })
     }
 
     /// Counts an entry that was read. Returns its number, from 1.
     pub(super) fn deliver(&self) -> u64 {
-        let mut accepted = self.lock();
-        accepted.delivered += 1;
-        accepted.delivered
+        let mut places = self.places();
+        places.delivered += 1;
+        places.delivered
     }
 
     pub(super) fn has_delivered(&self) -> bool {
-        self.lock().delivered > 0
+        self.places().delivered > 0
     }
 
     /// Whether everything that was read is accepted.
     pub(super) fn is_all_accepted(&self) -> bool {
-        let accepted = self.lock();
-        accepted.done == accepted.delivered
+        let places = self.places();
+        places.done == places.delivered
     }
 
     /// Accepts an entry and all before it, durably. Returns whether it was not accepted before.
-    pub(super) fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
-        let mut accepted = self.lock();
-        if delivery.number <= accepted.done {
+    pub(super) async fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
+        let mut store = self.store.lock().await;
+        if delivery.number <= self.places().done {
             return Ok(false);
         }
         // Saved before `done` moves: after a failure the entry counts as not accepted.
-        accepted.save_after(delivery)?;
-        accepted.done = delivery.number;
-        accepted.unkept = None;
+        store.save_after(delivery).await?;
+        let mut places = self.places();
+        places.done = delivery.number;
+        places.unkept = None;
         Ok(true)
     }
 
     /// Keeps the place before the first entry. Returns whether there is a store.
-    pub(super) fn begin(&self, place: &Bookmark) -> Result<bool, ConsumerError> {
-        let Some(store) = &mut self.lock().store else {
+    pub(super) async fn begin(&self, place: &Bookmark) -> Result<bool, ConsumerError> {
+        let Store(Some(store)) = &mut *self.store.lock().await else {
             return Ok(false);
         };
-        let kept = store.begin(place);
+        let kept = store.begin(place).await;
         kept.map(|()| true).map_err(not_kept)
     }
 
     /// Keeps a place behind everything that was read.
-    pub(super) fn keep(&self, place: &Bookmark) -> Result<(), ConsumerError> {
-        // Held during the write, so that no older place is saved after this one.
-        let mut accepted = self.lock();
-        accepted.save(place)?;
-        accepted.unkept = None;
+    pub(super) async fn keep(&self, place: &Bookmark) -> Result<(), ConsumerError> {
+        let mut store = self.store.lock().await;
+        store.save(place).await?;
+        self.places().unkept = None;
         Ok(())
     }
 
-    pub(super) fn caught_up(&self) {
-        if let Some(store) = &mut self.lock().store {
-            store.caught_up();
+    pub(super) async fn caught_up(&self) {
+        if let Store(Some(store)) = &mut *self.store.lock().await {
+            store.caught_up().await;
         }
     }
 
-    /// Saves the latest accepted place.
-    fn save_accepted(&self) -> Result<(), ConsumerError> {
-        self.lock().save_accepted()
+    /// Saves the latest accepted place, if the store does not have it.
+    async fn save_accepted(&self) -> Result<(), ConsumerError> {
+        let mut store = self.store.lock().await;
+        let unkept = {
+            let mut places = self.places();
+            // Set before the save: a store that fails is not asked again at once.
+            places.kept_at = time::Instant::now();
+            places.unkept.clone()
+        };
+        let Some(delivery) = unkept else {
+            return Ok(());
+        };
+        store.save_after(&delivery).await?;
+        let mut places = self.places();
+        // Another entry may have been accepted during the save; its place is not kept yet.
+        if matches!(&places.unkept, Some(unkept) if unkept.number == delivery.number) {
+            places.unkept = None;
+        }
+        Ok(())
     }
 
-    fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        let mut accepted = self.lock();
-        if delivery.number > accepted.done {
-            accepted.ahead.insert(delivery.number, delivery.clone());
-        }
-        // Only without holes: an entry that is still being handled stops the bookmark.
-        let next = |accepted: &mut Accepted| accepted.ahead.remove(&(accepted.done + 1));
-        while let Some(delivery) = next(&mut accepted) {
-            accepted.done += 1;
-            accepted.unkept = Some(delivery);
-        }
-        // A save for each entry would wait for the disk each time.
-        let is_due =
-            accepted.done == accepted.delivered || accepted.kept_at.elapsed() >= ACCEPT_EVERY;
-        if is_due {
-            accepted.save_accepted()
+    async fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
+        if self.places().accept(delivery) {
+            self.save_accepted().await
         } else {
             Ok(())
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Accepted> {
-        // A panic inside a store leaves the ledger whole. The next start reads the store's own state.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> MutexGuard<'_, Places> {
+        // No call of other code happens under this lock, so a panic leaves the places whole.
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Accepted {
-    fn save_accepted(&mut self) -> Result<(), ConsumerError> {
-        // Set before the save: a store that fails is not asked again at once.
-        self.kept_at = time::Instant::now();
-        if let Some(delivery) = self.unkept.clone() {
-            self.save_after(&delivery)?;
-            self.unkept = None;
+impl Places {
+    /// Accepts an entry. Returns whether a save is due.
+    fn accept(&mut self, delivery: &Delivery) -> bool {
+        if delivery.number > self.done {
+            self.ahead.insert(delivery.number, delivery.clone());
         }
-        Ok(())
+        // Only without holes: an entry that is still being handled stops the bookmark.
+        while let Some(delivery) = self.ahead.remove(&(self.done + 1)) {
+            self.done += 1;
+            self.unkept = Some(delivery);
+        }
+        // A save for each entry would wait for the disk each time.
+        self.done == self.delivered || self.kept_at.elapsed() >= ACCEPT_EVERY
     }
+}
 
-    fn save_after(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        if self.store.is_none() {
+impl Store {
+    async fn save_after(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
+        if self.0.is_none() {
             return Ok(());
         }
-        self.save(&delivery.bookmark())
+        self.save(&delivery.bookmark()).await
     }
 
-    fn save(&mut self, place: &Bookmark) -> Result<(), ConsumerError> {
-        let Some(store) = &mut self.store else {
+    async fn save(&mut self, place: &Bookmark) -> Result<(), ConsumerError> {
+        let Some(store) = &mut self.0 else {
             return Ok(());
         };
-        store.save(place).map_err(not_kept)
+        store.save(place).await.map_err(not_kept)
     }
 }
 
@@ -226,10 +256,11 @@ fn not_kept(source: io::Error) -> ConsumerError {
     }
 }
 
-impl Drop for Accepted {
+impl Drop for Ledger {
+    /// Saves the latest accepted place, if the store does so without waiting, as a file does. The place of another
+    /// store is lost, and its entries are delivered again.
     fn drop(&mut self) {
-        // `drop` has no way to return an error. An unsaved place is delivered again.
-        let _kept = self.save_accepted().is_ok();
+        let _kept = self.save_accepted().now_or_never();
     }
 }
 
@@ -245,7 +276,7 @@ impl Consumer {
             let mut consumer = consumer?;
             // Before the wait for the server, which may be long.
             if consumer.ready() == 0
-                && let Err(error) = consumer.ledger.save_accepted()
+                && let Err(error) = consumer.ledger.save_accepted().await
             {
                 return Some((Err(error), None));
             }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 
 use super::*;
+use crate::bookmark::BookmarkStore;
 use crate::transport::{Answer, Answering, Request, Transport};
 
 /// Answers by URL, and what was asked for when.
@@ -232,11 +233,11 @@ impl Kept {
 }
 
 impl BookmarkStore for Kept {
-    fn load(&mut self) -> io::Result<Option<Bookmark>> {
+    async fn load(&mut self) -> io::Result<Option<Bookmark>> {
         Ok(self.0.lock().unwrap().clone())
     }
 
-    fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+    async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
         *self.0.lock().unwrap() = Some(bookmark.clone());
         Ok(())
     }
@@ -496,13 +497,13 @@ async fn an_item_of_a_stream_is_accepted_by_its_handler() {
         .await;
     assert_eq!((items.len(), kept.entry()), (5, None));
     // Accepting out of order moves the place only behind an unbroken run of accepted items.
-    items[1].accept().unwrap();
-    items[2].accept().unwrap();
+    items[1].accept().await.unwrap();
+    items[2].accept().await.unwrap();
     assert_eq!(kept.entry(), None);
     time::sleep(Duration::from_secs(1)).await;
-    items[0].accept().unwrap();
+    items[0].accept().await.unwrap();
     assert_eq!(kept.entry().as_deref(), Some("urn:3"));
-    items[3].accept().unwrap();
+    items[3].accept().await.unwrap();
     assert_eq!(
         kept.entry().as_deref(),
         Some("urn:3"),
@@ -517,6 +518,78 @@ async fn an_item_of_a_stream_is_accepted_by_its_handler() {
         .collect()
         .await;
     assert_eq!(rest, ["urn:5"]);
+}
+
+/// A store that takes its time, as a database does.
+#[derive(Clone, Debug, Default)]
+struct Slow {
+    kept: Kept,
+    /// Positions in the order of their saves.
+    saved: Arc<Mutex<Vec<Option<u64>>>>,
+}
+
+impl BookmarkStore for Slow {
+    async fn load(&mut self) -> io::Result<Option<Bookmark>> {
+        time::sleep(Duration::from_millis(3)).await;
+        Ok(self.kept.0.lock().unwrap().clone())
+    }
+
+    async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
+        time::sleep(Duration::from_millis(3)).await;
+        let number = bookmark
+            .entry
+            .as_deref()
+            .and_then(|id| id.strip_prefix("urn:"));
+        let number = number.map(|number| number.parse().unwrap());
+        self.saved.lock().unwrap().push(number);
+        *self.kept.0.lock().unwrap() = Some(bookmark.clone());
+        Ok(())
+    }
+}
+
+/// Goal: a store that waits never gets an older place after a newer one, however many items are accepted at a time.
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_never_gets_an_older_place() {
+    let (web, slow) = (Arc::new(Web::default()), Slow::default());
+    chain(&web);
+    let feed = builder(&web).bookmark(slow.clone()).build().unwrap();
+    let done = feed
+        .into_stream()
+        .map(Result::unwrap)
+        .for_each_concurrent(None, async |item| {
+            // Each a second apart, and each longer than a save: so each is due while another is under way.
+            let number: u64 = item.id()[4..].parse().unwrap();
+            time::sleep(Duration::from_micros(1_000_000 + 1_000 * number)).await;
+            item.accept().await.unwrap();
+        });
+    done.await;
+    let saved = slow.saved.lock().unwrap().clone();
+    assert!(saved.is_sorted(), "{saved:?}");
+    assert_eq!(slow.kept.entry().as_deref(), Some("urn:5"));
+}
+
+/// Goal: futures that are dropped while the store waits cost nothing: no entry, and no acceptance that was awaited.
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_can_be_given_up() {
+    let (web, slow) = (Arc::new(Web::default()), Slow::default());
+    chain(&web);
+    let mut feed = builder(&web).bookmark(slow.clone()).build().unwrap();
+    let mut ids = vec![];
+    for tenth_of_a_millisecond in 0_u64.. {
+        let patience = Duration::from_micros(100 * (tenth_of_a_millisecond % 97));
+        let Ok(delivery) = time::timeout(patience, feed.next()).await else {
+            continue;
+        };
+        let Some(delivery) = delivery.unwrap() else {
+            break;
+        };
+        ids.push(delivery.id().to_owned());
+        let first = time::timeout(Duration::from_millis(1), feed.accept(&delivery)).await;
+        assert!(first.is_err(), "the save takes longer");
+        feed.accept(&delivery).await.unwrap();
+        assert_eq!(slow.kept.entry().as_deref(), Some(delivery.id()));
+    }
+    assert_eq!(ids, ["urn:1", "urn:2", "urn:3", "urn:4", "urn:5"]);
 }
 
 #[tokio::test(start_paused = true)]

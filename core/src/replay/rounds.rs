@@ -73,21 +73,11 @@ enum Round {
 impl Replay {
     /// Begins with a feed's URL: the short one, or that of any of its documents.
     pub fn new(url: Url, start: Start) -> Self {
-        let known = match &start {
-            // A date or a foreign tag may belong to another URL than the one given this time.
-            Start::Bookmark(bookmark) => Validators {
-                etag: bookmark.etag.clone().filter(|_| {
-                    bookmark.history.is_some() || bookmark.document == Some(url.clone())
-                }),
-                last_modified: None,
-            },
-            _ => Validators::default(),
-        };
         Self {
+            known: known_at(&start, &url),
             recent: url,
             start,
             seeking: None,
-            known,
             round: Round::Looking,
             newest: None,
             led_on: false,
@@ -97,6 +87,26 @@ impl Replay {
             lenient: false,
             revisions: false,
         }
+    }
+
+    /// Begins at another place instead. It has an effect before the first document only.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::replay::{Bookmark, Replay, Start};
+    ///
+    /// let url: url::Url = "https://example.org/feed".parse()?;
+    /// let (feed, etag) = ("urn:f".into(), Some("\"7\"".into()));
+    /// let place = Bookmark { feed, etag, document: Some(url.clone()), ..Bookmark::default() };
+    /// let mut replay = Replay::new(url, Start::Oldest);
+    /// replay.start_at(Start::Bookmark(place));
+    /// assert_eq!(replay.ask().unwrap().known.etag.as_deref(), Some("\"7\""));
+    /// # Ok::<(), url::ParseError>(())
+    /// ```
+    pub fn start_at(&mut self, start: Start) {
+        self.known = known_at(&start, &self.recent);
+        self.start = start;
     }
 
     /// Bounds the number of documents walked back over, or forward, in one round.
@@ -404,5 +414,18 @@ impl Replay {
         // In our feeds only the recent document has `via`, so there is no other one to go on to.
         let leads = document.link("via").is_none() && !self.led_on;
         current.filter(|_| leads).cloned()
+    }
+}
+
+/// Returns the validators that a replay from `start` may send with its first request to `url`.
+fn known_at(start: &Start, url: &Url) -> Validators {
+    let Start::Bookmark(bookmark) = start else {
+        return Validators::default();
+    };
+    // A date or a foreign tag may belong to another URL than the one given this time.
+    let is_of_url = bookmark.history.is_some() || bookmark.document.as_ref() == Some(url);
+    Validators {
+        etag: bookmark.etag.clone().filter(|_| is_of_url),
+        last_modified: None,
     }
 }
