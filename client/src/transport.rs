@@ -1,4 +1,4 @@
-//! The seam to HTTP: one request, one answer.
+//! The seam to HTTP: one request, one answer, whole or as it comes.
 //!
 //! Pure: the trait and its types. An embedder or a test can bring another transport; proxies, connection pools, TLS
 //! and content codings are its job. Redirects are not: the layer above decides where a token may go.
@@ -6,6 +6,8 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_core::Stream;
+use futures_util::stream;
 use simplefeed_core::limits::{CONNECT_SECONDS, READ_SECONDS, REQUEST_SECONDS};
 use url::Url;
 
@@ -79,6 +81,43 @@ pub struct TransportError {
 /// An answer to come.
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, TransportError>> + Send + 'a>>;
 
+/// An answer whose body is still on its way.
+pub struct StreamedAnswer {
+    /// Status code, be it of a redirect or an error.
+    pub status: u16,
+    /// Header fields; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body without its content coding.
+    pub body: Pieces,
+}
+
+/// Body in pieces, in the order of their arrival. A piece may be of any size, and end anywhere.
+pub type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, TransportError>> + Send>>;
+
+/// A streamed answer to come.
+pub type Streaming<'a> =
+    Pin<Box<dyn Future<Output = Result<StreamedAnswer, TransportError>> + Send + 'a>>;
+
+impl fmt::Debug for StreamedAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamedAnswer")
+            .field("status", &self.status)
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<Answer> for StreamedAnswer {
+    /// Returns the answer with its whole body as one piece.
+    fn from(answer: Answer) -> Self {
+        Self {
+            status: answer.status,
+            headers: answer.headers,
+            body: Box::pin(stream::iter([Ok(answer.body)])),
+        }
+    }
+}
+
 /// Sends requests.
 ///
 /// # Examples
@@ -124,6 +163,76 @@ pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, TransportErr
 pub trait Transport: fmt::Debug + Send + Sync {
     /// Sends one request and returns its answer, be it a redirect. Dropping the future gives it up.
     fn send(&self, request: Request) -> Answering<'_>;
+
+    /// Sends one request and returns its answer as soon as its head has come. Dropping the body gives up the rest.
+    ///
+    /// The default waits for the whole answer, as [`send`](Self::send) does. An answer without an end, such as a
+    /// stream of events, needs a transport with its own `stream`; the default transport has one.
+    ///
+    /// # Examples
+    ///
+    /// A transport that counts the bytes of the pieces as they pass:
+    ///
+    /// ```
+    /// use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+    /// use futures_util::TryStreamExt as _;
+    /// use simplefeed_client::{
+    ///     Transport,
+    ///     transport::{Answering, Pieces, Request, StreamedAnswer, Streaming},
+    /// };
+    ///
+    /// #[derive(Debug)]
+    /// struct Counting {
+    ///     inner: Arc<dyn Transport>,
+    ///     bytes: Arc<AtomicUsize>,
+    /// }
+    ///
+    /// impl Transport for Counting {
+    ///     fn send(&self, request: Request) -> Answering<'_> {
+    ///         self.inner.send(request)
+    ///     }
+    ///
+    ///     fn stream(&self, request: Request) -> Streaming<'_> {
+    ///         let bytes = Arc::clone(&self.bytes);
+    ///         Box::pin(async move {
+    ///             let answer: StreamedAnswer = self.inner.stream(request).await?;
+    ///             let count = move |piece: &simplefeed_client::Bytes| {
+    ///                 bytes.fetch_add(piece.len(), Ordering::Relaxed);
+    ///             };
+    ///             let body: Pieces = Box::pin(answer.body.inspect_ok(count));
+    ///             Ok(StreamedAnswer { body, ..answer })
+    ///         })
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// Reading one:
+    ///
+    /// ```no_run
+    /// use futures_util::TryStreamExt as _;
+    /// use simplefeed_client::{
+    ///     Bytes,
+    ///     transport::{Method, Request, Timeouts, default_transport},
+    /// };
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let request = Request {
+    ///     method: Method::Get,
+    ///     url: "https://example.org/feeds/orders".parse()?,
+    ///     headers: vec![("accept", "text/event-stream".into())],
+    ///     body: Bytes::new(),
+    ///     answer_bytes_max: usize::MAX,
+    /// };
+    /// let transport = default_transport(Timeouts::default())?;
+    /// let mut answer = transport.stream(request).await?;
+    /// while let Some(piece) = answer.body.try_next().await? {
+    ///     println!("{} bytes", piece.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    fn stream(&self, request: Request) -> Streaming<'_> {
+        Box::pin(async move { Ok(self.send(request).await?.into()) })
+    }
 }
 
 /// How long a request may take.
@@ -143,7 +252,7 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Until there are more bytes; 20 s by default.
     pub read: Duration,
-    /// Until the answer is complete; 2 minutes by default.
+    /// Until the answer is complete; 2 minutes by default. A [streamed](Transport::stream) answer has no such bound.
     pub total: Duration,
 }
 

@@ -4,12 +4,19 @@
 
 use std::{
     error::Error,
+    future,
     io::{self, Write as _},
+    time::Duration,
 };
 
+use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
+use futures_util::{TryStreamExt as _, stream};
 
-use super::{Answer, Answering, Method, Request, Timeouts, Transport, TransportError};
+use super::{
+    Answer, Answering, Method, Request, StreamedAnswer, Streaming, Timeouts, Transport,
+    TransportError,
+};
 
 /// The packed bytes that are unpacked at a time, before the bound is looked at: at most a thousand times as many.
 const PACKED_BYTES: usize = 1024;
@@ -38,6 +45,7 @@ const BODY_BYTES: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub struct ReqwestTransport {
     client: reqwest::Client,
+    total: Duration,
 }
 
 impl ReqwestTransport {
@@ -52,16 +60,21 @@ impl ReqwestTransport {
         let client = reqwest::Client::builder()
             .connect_timeout(timeouts.connect)
             .read_timeout(timeouts.read)
-            .timeout(timeouts.total)
             // The fetcher follows redirects itself, because a token may not go everywhere.
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("simplefeed/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(failed)?;
-        Ok(Self { client })
+        let total = timeouts.total;
+        Ok(Self { client, total })
     }
 
-    async fn exchange(&self, request: Request) -> Result<Answer, TransportError> {
+    /// Sends a request, and returns the head of its answer.
+    async fn begin(
+        &self,
+        request: Request,
+        limit: Option<Duration>,
+    ) -> Result<Incoming, TransportError> {
         let method = match request.method {
             Method::Get => reqwest::Method::GET,
             Method::Post => reqwest::Method::POST,
@@ -79,9 +92,12 @@ impl ReqwestTransport {
         if !request.body.is_empty() {
             outgoing = outgoing.body(request.body);
         }
-        let mut incoming = outgoing.send().await.map_err(failed)?;
-        let status = incoming.status().as_u16();
-        let headers = incoming.headers().iter().map(|(name, value)| {
+        if let Some(limit) = limit {
+            outgoing = outgoing.timeout(limit);
+        }
+        let response = outgoing.send().await.map_err(failed)?;
+        let status = response.status().as_u16();
+        let headers = response.headers().iter().map(|(name, value)| {
             (
                 name.as_str().into(),
                 String::from_utf8_lossy(value.as_bytes()).into_owned(),
@@ -92,33 +108,84 @@ impl ReqwestTransport {
             let value = value.trim().to_ascii_lowercase();
             name == "content-encoding" && matches!(value.as_str(), "gzip" | "x-gzip")
         };
-        let mut body = Body::new(request.answer_bytes_max, headers.iter().any(is_packed));
+        let body = Body::new(request.answer_bytes_max, headers.iter().any(is_packed));
         // Length and coding describe the packed body, not the unpacked one.
         let is_told = body.is_packed();
         headers.retain(|(name, _)| {
             !is_told || !matches!(name.as_str(), "content-encoding" | "content-length")
         });
-        while let Some(chunk) = incoming.chunk().await.map_err(failed)? {
-            body.add(&chunk)?;
-        }
-        Ok(Answer {
+        Ok(Incoming {
             status,
             headers,
-            body: body.end()?.into(),
+            response,
+            body,
+        })
+    }
+
+    async fn exchange(&self, request: Request) -> Result<Answer, TransportError> {
+        let mut incoming = self.begin(request, Some(self.total)).await?;
+        while let Some(chunk) = incoming.response.chunk().await.map_err(failed)? {
+            incoming.body.add(&chunk)?;
+        }
+        let mut body = incoming.body.end()?;
+        // A document keeps its body, and should not keep unused memory with it.
+        if body.len() < body.capacity() / 2 {
+            body.shrink_to_fit();
+        }
+        Ok(Answer {
+            status: incoming.status,
+            headers: incoming.headers,
+            body: body.into(),
+        })
+    }
+
+    async fn exchange_in_pieces(&self, request: Request) -> Result<StreamedAnswer, TransportError> {
+        let incoming = self.begin(request, None).await?;
+        let (status, headers) = (incoming.status, incoming.headers);
+        let rest = Some((incoming.response, incoming.body));
+        let body = Box::pin(stream::try_unfold(rest, async |rest| {
+            let Some((mut response, mut body)) = rest else {
+                return Ok(None);
+            };
+            Ok(match response.chunk().await.map_err(failed)? {
+                Some(chunk) => {
+                    body.add(&chunk)?;
+                    let piece = body.take()?;
+                    Some((piece, Some((response, body))))
+                }
+                None => Some((body.end()?.into(), None)),
+            })
+        }));
+        let body = body.try_filter(|piece: &Bytes| future::ready(!piece.is_empty()));
+        Ok(StreamedAnswer {
+            status,
+            headers,
+            body: Box::pin(body),
         })
     }
 }
 
-/// The body of an answer as it comes.
+/// An answer of which the head has come.
+struct Incoming {
+    status: u16,
+    headers: Vec<(String, String)>,
+    response: reqwest::Response,
+    body: Body,
+}
+
+/// The body of an answer, unpacked as it comes.
+struct Body {
+    bytes: Unpacked,
+    /// Bytes that were taken already.
+    taken: usize,
+    max: usize,
+}
+
 #[expect(clippy::large_enum_variant, reason = "one of it lives per answer")]
-enum Body {
-    Plain {
-        bytes: Vec<u8>,
-        max: usize,
-    },
-    Packed {
-        bytes: MultiGzDecoder<Vec<u8>>,
-        max: usize,
+enum Unpacked {
+    Plain(Vec<u8>),
+    Gzip {
+        decoder: MultiGzDecoder<Vec<u8>>,
         is_empty: bool,
     },
 }
@@ -127,60 +194,73 @@ impl Body {
     fn new(max: usize, is_packed: bool) -> Self {
         // Most bodies need one allocation, however large the bound is.
         let bytes = Vec::with_capacity(BODY_BYTES.min(max));
-        if is_packed {
+        let bytes = if is_packed {
             // Of several members, too (RFC 1952, 2.2): some servers pack a header and a body apart.
-            let bytes = MultiGzDecoder::new(bytes);
-            let is_empty = true;
-            return Self::Packed {
-                bytes,
-                max,
-                is_empty,
-            };
+            Unpacked::Gzip {
+                decoder: MultiGzDecoder::new(bytes),
+                is_empty: true,
+            }
+        } else {
+            Unpacked::Plain(bytes)
+        };
+        Self {
+            bytes,
+            taken: 0,
+            max,
         }
-        Self::Plain { bytes, max }
     }
 
     fn is_packed(&self) -> bool {
-        matches!(self, Self::Packed { .. })
+        matches!(self.bytes, Unpacked::Gzip { .. })
     }
 
     fn add(&mut self, chunk: &[u8]) -> Result<(), TransportError> {
-        match self {
-            Self::Plain { bytes, max } => {
-                check(bytes.len() + chunk.len(), *max)?;
+        let (taken, max) = (self.taken, self.max);
+        match &mut self.bytes {
+            Unpacked::Plain(bytes) => {
+                check(taken + bytes.len() + chunk.len(), max)?;
                 bytes.extend_from_slice(chunk);
             }
-            Self::Packed {
-                bytes,
-                max,
-                is_empty,
-            } => {
+            Unpacked::Gzip { decoder, is_empty } => {
                 for piece in chunk.chunks(PACKED_BYTES) {
                     *is_empty = false;
-                    bytes.write_all(piece).map_err(broken)?;
-                    check(bytes.get_ref().len(), *max)?;
+                    decoder.write_all(piece).map_err(broken)?;
+                    check(taken + decoder.get_ref().len(), max)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn end(self) -> Result<Vec<u8>, TransportError> {
-        let mut body = match self {
-            Self::Plain { bytes, .. } => bytes,
-            // A 304 has `Content-Encoding` and no body.
-            Self::Packed { is_empty: true, .. } => vec![],
-            Self::Packed { mut bytes, max, .. } => {
-                bytes.try_finish().map_err(broken)?;
-                check(bytes.get_ref().len(), max)?;
-                bytes.finish().map_err(broken)?
+    /// Takes the bytes that can be unpacked by now.
+    fn take(&mut self) -> Result<Bytes, TransportError> {
+        let bytes = match &mut self.bytes {
+            Unpacked::Plain(bytes) => bytes,
+            Unpacked::Gzip { decoder, .. } => {
+                // The decoder keeps up to 32 KiB back until then.
+                decoder.flush().map_err(broken)?;
+                decoder.get_mut()
             }
         };
-        // A document keeps its body, and should not keep unused memory with it.
-        if body.len() < body.capacity() / 2 {
-            body.shrink_to_fit();
-        }
-        Ok(body)
+        let bytes = std::mem::take(bytes);
+        self.taken += bytes.len();
+        check(self.taken, self.max)?;
+        Ok(bytes.into())
+    }
+
+    /// Returns the bytes that were not taken, if the body is complete.
+    fn end(self) -> Result<Vec<u8>, TransportError> {
+        let bytes = match self.bytes {
+            Unpacked::Plain(bytes) => bytes,
+            // A 304 has `Content-Encoding` and no body.
+            Unpacked::Gzip { is_empty: true, .. } => vec![],
+            Unpacked::Gzip { mut decoder, .. } => {
+                decoder.try_finish().map_err(broken)?;
+                check(self.taken + decoder.get_ref().len(), self.max)?;
+                decoder.finish().map_err(broken)?
+            }
+        };
+        Ok(bytes)
     }
 }
 
@@ -207,6 +287,10 @@ fn broken(error: io::Error) -> TransportError {
 impl Transport for ReqwestTransport {
     fn send(&self, request: Request) -> Answering<'_> {
         Box::pin(self.exchange(request))
+    }
+
+    fn stream(&self, request: Request) -> Streaming<'_> {
+        Box::pin(self.exchange_in_pieces(request))
     }
 }
 
@@ -284,7 +368,7 @@ mod tests {
             method: Method::Get,
             url: url.clone(),
             headers: vec![],
-            body: bytes::Bytes::new(),
+            body: Bytes::new(),
             answer_bytes_max,
         };
         let error = transport.send(request(3_999_999)).await.unwrap_err();
@@ -296,6 +380,71 @@ mod tests {
             transport.send(request(4_000_000)).await.unwrap().body.len(),
             4_000_000
         );
+    }
+
+    /// Goal: a streamed answer comes piece by piece, plain or packed; it has no bound in time, but one in bytes.
+    #[tokio::test]
+    async fn a_stream_comes_as_it_is_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url: url::Url = format!("http://{}/", listener.local_addr().unwrap())
+            .parse()
+            .unwrap();
+        let (went_on, go_on) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            for coding in ["identity", "gzip", "identity"] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _request = stream.read(&mut [0; 4_096]).unwrap();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nConnection: close\r\n\r\n"
+                );
+                stream.write_all(head.as_bytes()).unwrap();
+                let mut packed = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
+                for text in ["one", "two"] {
+                    // Only now: the reader has seen the head, or the piece before.
+                    go_on.recv().unwrap();
+                    if coding == "gzip" {
+                        packed.write_all(text.as_bytes()).unwrap();
+                        packed.flush().unwrap();
+                        stream.write_all(&std::mem::take(packed.get_mut())).unwrap();
+                    } else {
+                        stream.write_all(text.as_bytes()).unwrap();
+                    }
+                }
+                let rest = packed.finish().unwrap();
+                if coding == "gzip" {
+                    stream.write_all(&rest).unwrap();
+                }
+            }
+        });
+        // No time at all for a whole answer: a stream must not heed it.
+        let timeouts = Timeouts {
+            total: Duration::ZERO,
+            ..Timeouts::default()
+        };
+        let transport = ReqwestTransport::new(timeouts).unwrap();
+        let request = |answer_bytes_max| Request {
+            method: Method::Get,
+            url: url.clone(),
+            headers: vec![],
+            body: Bytes::new(),
+            answer_bytes_max,
+        };
+        for _ in ["plain", "packed"] {
+            let mut answer = transport.stream(request(6)).await.unwrap();
+            assert_eq!(answer.status, 200);
+            for text in ["one", "two"] {
+                went_on.send(()).unwrap();
+                let piece = answer.body.try_next().await.unwrap().unwrap();
+                assert_eq!(piece, text);
+            }
+            assert!(answer.body.try_next().await.unwrap().is_none());
+        }
+        let mut answer = transport.stream(request(5)).await.unwrap();
+        went_on.send(()).unwrap();
+        assert_eq!(answer.body.try_next().await.unwrap().unwrap(), "one");
+        went_on.send(()).unwrap();
+        let too_long = answer.body.try_next().await.unwrap_err();
+        assert!(too_long.detail.contains("5 bytes"), "{too_long}");
     }
 
     /// Some servers pack each part of an answer apart (RFC 1952, 2.2).
@@ -328,7 +477,7 @@ mod tests {
             method: Method::Get,
             url: url.parse().unwrap(),
             headers: vec![],
-            body: bytes::Bytes::new(),
+            body: Bytes::new(),
             answer_bytes_max: 100,
         };
         let answer = transport.send(request()).await.unwrap();
