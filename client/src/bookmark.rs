@@ -15,7 +15,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use simplefeed_core::{feed::Position, replay::Bookmark};
 
-use crate::files;
+use crate::{delivery::Delivery, files};
 
 /// The version of the file's form.
 const VERSION: u32 = 1;
@@ -154,13 +154,51 @@ struct Versioned {
     place: Place,
 }
 
-/// A bookmark, and the attempt at the entry behind it.
+/// A bookmark, and the attempts at the entries behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     #[serde(flatten)]
     pub(crate) bookmark: Bookmark,
+    /// The attempt at the first entry behind the bookmark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) attempt: Option<Attempt>,
+    pub(crate) attempt: Option<Begun>,
+    /// Those at the entries behind that one, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ahead: Vec<Begun>,
+}
+
+/// An entry that a worker has in hand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Begun {
+    #[serde(flatten)]
+    pub(crate) attempt: Attempt,
+    /// Whether it is done with, while one before it is not.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) finished: bool,
+    /// Whether it was running beside others when a process ended, so that it must run alone once.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) alone: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl Begun {
+    /// Returns whether the process ended during the attempt.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        !self.finished && self.attempt.count > 0 && self.attempt.error.is_none()
+    }
+
+    /// Returns whether the entry may be at fault for the end of a process.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.alone || self.is_cut_short()
+    }
+
+    pub(crate) fn is_of(&self, delivery: &Delivery) -> bool {
+        self.attempt.entry == delivery.id() && self.attempt.position == delivery.position()
+    }
 }
 
 /// Number of attempts at an entry. It is counted on the disk before the handler runs, so that an attempt that takes
@@ -188,6 +226,18 @@ pub struct Attempt {
     pub error: Option<String>,
 }
 
+impl Attempt {
+    /// Returns no attempt yet at an entry.
+    pub(crate) fn first(delivery: &Delivery) -> Self {
+        Self {
+            entry: delivery.id().into(),
+            position: delivery.position(),
+            count: 0,
+            error: None,
+        }
+    }
+}
+
 impl FileBookmark {
     /// Uses the file at `path`, which need not exist yet; its folder must.
     ///
@@ -208,13 +258,17 @@ impl FileBookmark {
         Ok(bookmark)
     }
 
-    /// Returns the attempt of a [`Worker`](crate::Worker) behind the bookmark, if the bookmark is one's.
+    /// Returns the attempt of a [`Worker`](crate::Worker) at the first entry behind the bookmark, if it began one.
     ///
     /// # Errors
     ///
     /// Returns why the file cannot be read.
     pub fn attempt(&self) -> io::Result<Option<Attempt>> {
-        Ok(self.load_place()?.and_then(|place| place.attempt))
+        let begun = self.load_place()?.and_then(|place| place.attempt);
+        // An entry that is in hand may still wait for a handler.
+        Ok(begun
+            .map(|begun| begun.attempt)
+            .filter(|attempt| attempt.count > 0))
     }
 
     /// Removes the file, durably. Returns whether there was one.
@@ -282,6 +336,7 @@ impl FileBookmark {
         self.save_place(Place {
             bookmark: bookmark.clone(),
             attempt: None,
+            ahead: vec![],
         })
     }
 

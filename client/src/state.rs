@@ -5,7 +5,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `lock` | held while the folder is used; names the process |
-//! | `bookmark` | the last finished entry, as [`FileBookmark`] has it, and the attempts at the one behind it |
+//! | `bookmark` | the last entry before which all are finished, as [`FileBookmark`] has it, and the attempts at those behind it |
 //! | `parked/` | entries set aside, one a file |
 //! | `record.ndjson` | entries skipped, parked, retried and dropped; at 16 MiB it replaces `record.old.ndjson` |
 //! | `succeeded` | empty; its time is when the consumer last finished an entry, or found nothing newer |
@@ -26,7 +26,7 @@ use simplefeed_core::{
 };
 
 use crate::{
-    bookmark::{Attempt, BookmarkStore, FileBookmark, Place},
+    bookmark::{Begun, BookmarkStore, FileBookmark, Place},
     delivery::Delivery,
     files,
 };
@@ -165,15 +165,21 @@ impl StateFolder {
         done.map_err(|source| self.failed(source))
     }
 
-    /// Returns the attempt at the entry behind the bookmark, if one was begun.
-    pub(crate) fn attempt(&self) -> Result<Option<Attempt>, StateError> {
-        self.with(|shared| shared.bookmark.attempt())
+    /// Returns the attempts at the entries behind the bookmark, in the order of the feed.
+    pub(crate) fn begun(&self) -> Result<Vec<Begun>, StateError> {
+        let place = self.with(|shared| shared.bookmark.load_place())?;
+        let begun = place.map(|place| place.attempt.into_iter().chain(place.ahead));
+        Ok(begun.into_iter().flatten().collect())
     }
 
-    /// Counts an attempt that begins, durably; everything up to `bookmark` is done with.
-    pub(crate) fn begin(&self, bookmark: Bookmark, attempt: Attempt) -> Result<(), StateError> {
-        let attempt = Some(attempt);
-        let place = Place { bookmark, attempt };
+    /// Remembers the attempts at the entries behind `bookmark`, durably; everything up to it is done with.
+    pub(crate) fn begin(&self, bookmark: Bookmark, begun: Vec<Begun>) -> Result<(), StateError> {
+        let mut begun = begun.into_iter();
+        let place = Place {
+            bookmark,
+            attempt: begun.next(),
+            ahead: begun.collect(),
+        };
         self.with(|shared| shared.bookmark.save_place(place))
     }
 
@@ -199,11 +205,6 @@ impl StateFolder {
         self.note_success().map_err(|source| self.failed(source))
     }
 
-    /// Remembers that everything up to `bookmark` is done with, and nothing is begun.
-    pub(crate) fn keep(&self, bookmark: &Bookmark) -> Result<(), StateError> {
-        self.with(|shared| shared.bookmark.save_held(bookmark))
-    }
-
     /// Returns how many entries are set aside.
     pub(crate) fn parked_count(&self) -> usize {
         self.lock().parking.len()
@@ -214,9 +215,14 @@ impl StateFolder {
         self.lock().parking.holds_key(key)
     }
 
+    /// Returns the entry that was parked last.
+    pub(crate) fn last_parked(&self) -> Result<Option<Parked>, StateError> {
+        self.with(|shared| shared.parking.last())
+    }
+
     /// Returns whether this entry was parked last.
     pub(crate) fn was_parked_last(&self, delivery: &Delivery) -> Result<bool, StateError> {
-        let last = self.with(|shared| shared.parking.last())?;
+        let last = self.last_parked()?;
         Ok(last.is_some_and(|last| last.is_of(delivery)))
     }
 
@@ -304,11 +310,24 @@ impl Shared {
     /// Finishes the work of a process that ended after it parked an entry and before the entry was noted as done:
     /// else the entry would come again after it was retried or dropped.
     fn settle(&mut self) -> io::Result<()> {
-        let (Some(attempt), Some(last)) = (self.bookmark.attempt()?, self.parking.last()?) else {
+        let (Some(mut place), Some(last)) = (self.bookmark.load_place()?, self.parking.last()?)
+        else {
             return Ok(());
         };
-        match last.place_if_given_up(&attempt) {
-            Some(place) => self.bookmark.save_held(place),
+        if place.ahead.is_empty() {
+            let behind = place
+                .attempt
+                .and_then(|begun| last.place_if_given_up(&begun.attempt).cloned());
+            return behind.map_or(Ok(()), |behind| self.bookmark.save_held(&behind));
+        }
+        // With entries ahead of it the place behind it is not known yet.
+        let mut begun = place.attempt.iter_mut().chain(&mut place.ahead);
+        let given_up = begun.find(|begun| last.place_if_given_up(&begun.attempt).is_some());
+        match given_up.filter(|begun| !begun.finished) {
+            Some(begun) => {
+                begun.finished = true;
+                self.bookmark.save_place(place)
+            }
             None => Ok(()),
         }
     }

@@ -4,28 +4,32 @@
 //! [`Policy`] decides about an entry that fails.
 //!
 //! For each entry, in this order: its attempt is counted on the disk; the handler runs; the outcome is on the disk
-//! before the next entry begins. So an entry is handled at least once, or stands in the record. An attempt that takes
-//! the process with it is counted, too.
+//! before the bookmark passes the entry. So an entry is handled at least once, or stands in the record. An attempt
+//! that takes the process with it is counted, too.
+//!
+//! Several handlers may run [at a time](Worker::concurrency), each for another key. After a crash the entries that
+//! were running are handled alone, one after the other: so the one at fault is found, and no other is given up for it.
 
 use std::{
     any::Any,
     collections::HashSet,
     error::Error,
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     time::Duration,
 };
 
 use futures_util::{
-    FutureExt as _,
-    future::{Either, FusedFuture, pending, select},
+    FutureExt as _, StreamExt as _,
+    future::{FusedFuture, pending},
+    stream::FuturesUnordered,
 };
 use simplefeed_core::{
     limits::{ATTEMPT_SECONDS_DEFAULT, ATTEMPTS_DEFAULT, PARKED_MAX},
     replay::Bookmark,
 };
-use tokio::time;
+use tokio::time::{self, Instant};
 use tracing::{Instrument as _, info_span};
 
 pub use crate::bookmark::Attempt;
@@ -39,6 +43,10 @@ use crate::{
         parked::{NewlyParked, Parked},
     },
 };
+
+mod window;
+
+use window::Window;
 
 /// Any error that a handler may return.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
@@ -78,7 +86,8 @@ pub struct Tally {
     pub parked: u64,
 }
 
-/// Hands a feed's entries to a handler, one after the other, and treats its failures by a [`Policy`].
+/// Hands a feed's entries to a handler, one after the other or [several at a time](Self::concurrency), and treats its
+/// failures by a [`Policy`].
 ///
 /// # Examples
 ///
@@ -145,26 +154,45 @@ pub struct Worker {
     attempt_time: Duration,
     parked_max: usize,
     key: Option<Key>,
-    /// The place after the last entry that is done with, unless the consumer has kept it.
+    concurrency: NonZeroUsize,
+    window: Window,
+    /// The entry that was parked last by a process before this one. It may have ended before it noted that.
+    parked_before: Option<Parked>,
+    /// The place before the window, unless the consumer has kept it.
     done: Option<Bookmark>,
-    /// Whether the folder has `done`, too.
-    done_is_kept: bool,
-    /// Attempt of a process before this one, until the first entry comes.
-    left: Option<Left>,
-    /// The entry that is not done with, and how often it was begun.
-    in_hand: Option<(Delivery, Attempt)>,
+    /// Whether the folder has the place and the window as they are.
+    is_noted: bool,
 }
 
-/// Attempt in the state folder when the worker was built.
-struct Left(Option<Attempt>);
-
 /// Outcome of one entry in this run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Handled,
     Skipped,
     Parked,
-    /// Undecided: the worker was asked to stop.
-    Stopped,
+}
+
+/// What a worker waited for.
+enum Happening {
+    /// A handler came to its end.
+    Ended(u64, Result<(), String>),
+    Read(Result<Option<Delivery>, WorkerError>),
+    /// A pause is over.
+    Due,
+    Stop,
+    /// There is nothing left to wait for.
+    Nothing,
+}
+
+/// What a run still does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Reads and handles entries.
+    Reading,
+    /// Handles the entries in hand: a consumer that does not follow is caught up.
+    CaughtUp,
+    /// Waits for the handlers that run: it was asked to stop, or failed.
+    Stopping,
 }
 
 impl std::fmt::Debug for Worker {
@@ -183,7 +211,7 @@ impl Worker {
     ///
     /// See [`WorkerError`].
     pub fn new(consumer: Builder, state: StateFolder) -> Result<Self, WorkerError> {
-        let left = Left(state.attempt()?);
+        let (begun, parked_before) = (state.begun()?, state.last_parked()?);
         Ok(Self {
             consumer: consumer.bookmark(state.clone()).build()?,
             state,
@@ -192,10 +220,11 @@ impl Worker {
             attempt_time: Duration::from_secs(ATTEMPT_SECONDS_DEFAULT),
             parked_max: PARKED_MAX,
             key: None,
+            concurrency: NonZeroUsize::MIN,
+            window: Window::new(begun),
+            parked_before,
             done: None,
-            done_is_kept: false,
-            left: Some(left),
-            in_hand: None,
+            is_noted: true,
         })
     }
 
@@ -227,12 +256,46 @@ impl Worker {
         Self { parked_max, ..self }
     }
 
-    /// Sets the function from an entry to its key, for [`Policy::ParkByKey`]. An entry without a key waits for no
-    /// other.
+    /// Sets the function from an entry to its key, for [`Policy::ParkByKey`] and for
+    /// [`concurrency`](Self::concurrency). An entry without a key waits for no other.
     #[must_use]
     pub fn key(self, key: impl Fn(&Delivery) -> Option<String> + Send + 'static) -> Self {
         Self {
             key: Some(Box::new(key)),
+            ..self
+        }
+    }
+
+    /// Sets how many handlers may run at a time; 1 by default. Entries with the same key are handled one after the
+    /// other, in order; without a key function they are handled in any order. The handlers share the task of
+    /// [`run`](Self::run): one that blocks its thread blocks all.
+    ///
+    /// At most four times as many entries are in hand. While the first of them is not finished, the bookmark does not
+    /// move; those behind it that are finished are noted in the state folder, and handled again only if the process
+    /// ends before the next write.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::num::NonZeroUsize;
+    /// use simplefeed_client::{Consumer, StateFolder, Worker};
+    ///
+    /// # async fn ship(order: serde_json::Value) -> Result<(), std::io::Error> { Ok(()) }
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = Consumer::builder("https://example.org/feeds/orders").follow(true);
+    /// let mut worker = Worker::new(orders, StateFolder::open("/var/lib/shipping/orders")?)?
+    ///     .concurrency(NonZeroUsize::new(16).unwrap())
+    ///     .key(|delivery| {
+    ///         let order: serde_json::Value = delivery.json().ok()?;
+    ///         Some(order["customer"].to_string())
+    ///     });
+    /// worker.run(async |delivery| Ok(ship(delivery.json()?).await?)).await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn concurrency(self, concurrency: NonZeroUsize) -> Self {
+        Self {
+            concurrency,
             ..self
         }
     }
@@ -249,7 +312,7 @@ impl Worker {
         self.run_until(pending(), handler).await
     }
 
-    /// As [`run`](Self::run), until `stop` is there: an entry that the handler has begun comes to its end.
+    /// As [`run`](Self::run), until `stop` is there: entries that the handler has begun come to their end.
     ///
     /// # Errors
     ///
@@ -265,9 +328,8 @@ impl Worker {
         let mut tally = Tally::default();
         let ended = self.handle_all(stop, &mut handler, &mut tally).await;
         // An error of the next entry must not forget that this one is handled.
-        if let Some(done) = self.done.as_ref().filter(|_| !self.done_is_kept) {
-            self.state.keep(done)?;
-            self.done_is_kept = true;
+        if !self.is_noted {
+            self.note()?;
         }
         ended.map(|()| tally)
     }
@@ -282,151 +344,283 @@ impl Worker {
         F: Future<Output = Result<(), HandlerError>>,
     {
         let mut stop = pin!(stop.fuse());
-        while let Some(next) = before(stop.as_mut(), self.next()).await {
-            let Some(delivery) = next? else { break };
-            let outcome = self.process(&delivery, stop.as_mut(), handler).await?;
-            match outcome {
-                Outcome::Handled => tally.handled += 1,
-                Outcome::Skipped => tally.skipped += 1,
-                Outcome::Parked => tally.parked += 1,
-                Outcome::Stopped => break,
+        let mut running = FuturesUnordered::new();
+        let mut ended = Ok(());
+        let mut stage = Stage::Reading;
+        // A run that stopped or was dropped left these entries unfinished, so they go first.
+        self.window.resume();
+        loop {
+            // Before anything begins: what is asked to stop begins nothing.
+            if stage != Stage::Stopping && stop.as_mut().now_or_never().is_some() {
+                stage = Stage::Stopping;
             }
+            let mut step = Ok(());
+            if stage != Stage::Stopping {
+                let mut begun = vec![];
+                step = self.start(running.len(), stage, tally, &mut begun).await;
+                for number in begun {
+                    let delivery = self.window.slot(number).map(|slot| &slot.delivery);
+                    running.extend(delivery.map(|delivery| {
+                        let run = run(handler, delivery, self.attempt_time);
+                        run.map(move |result| (number, result))
+                    }));
+                }
+            }
+            if step.is_ok() {
+                let happening = self.wait(stop.as_mut(), &mut running, stage).await;
+                step = match happening {
+                    Happening::Nothing => return ended,
+                    Happening::Due => Ok(()),
+                    Happening::Ended(number, result) => self.end(number, result, tally).await,
+                    Happening::Read(Ok(Some(delivery))) => self.admit(delivery, tally).await,
+                    Happening::Read(Err(error)) => Err(error),
+                    Happening::Read(Ok(None)) => {
+                        stage = Stage::CaughtUp;
+                        Ok(())
+                    }
+                    Happening::Stop => {
+                        stage = Stage::Stopping;
+                        Ok(())
+                    }
+                };
+            }
+            if let Err(error) = step {
+                // A handler that has begun comes to its end; the first error is the cause of the others.
+                stage = Stage::Stopping;
+                ended = ended.and(Err(error));
+            }
+        }
+    }
+
+    /// Waits for the next thing to happen.
+    async fn wait<R>(
+        &mut self,
+        stop: Pin<&mut impl FusedFuture<Output = ()>>,
+        running: &mut FuturesUnordered<R>,
+        stage: Stage,
+    ) -> Happening
+    where
+        R: Future<Output = (u64, Result<(), String>)>,
+    {
+        let goes_on = stage != Stage::Stopping;
+        // A pause that is over changes nothing while all handlers run.
+        let is_free = running.len() < self.window.handlers_max(self.concurrency);
+        let due = self.window.next_due().filter(|_| goes_on && is_free);
+        let reads = stage == Stage::Reading && self.window.has_room(self.concurrency);
+        if !reads && running.is_empty() && due.is_none() {
+            return Happening::Nothing;
+        }
+        tokio::select! {
+            biased;
+            () = stop, if goes_on => Happening::Stop,
+            Some((number, result)) = running.next() => Happening::Ended(number, result),
+            () = time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Happening::Due,
+            next = next_of(&mut self.consumer), if reads => Happening::Read(next),
+        }
+    }
+
+    /// Takes entries in hand that are ready, and counts the attempts that begin now on the disk. Adds the numbers of
+    /// their entries to `begun`, even if it fails later.
+    async fn start(
+        &mut self,
+        running: usize,
+        stage: Stage,
+        tally: &mut Tally,
+        begun: &mut Vec<u64>,
+    ) -> Result<(), WorkerError> {
+        while stage == Stage::Reading
+            && self.consumer.ready() > 0
+            && self.window.has_room(self.concurrency)
+            && let Some(delivery) = next_of(&mut self.consumer).await?
+        {
+            self.admit(delivery, tally).await?;
+        }
+        let mut decided = Ok(());
+        let handlers = self.window.handlers_max(self.concurrency);
+        while running + begun.len() < handlers
+            && let Some(number) = self.window.startable(Instant::now())
+        {
+            match self.decide(number, tally).await {
+                Ok(true) => {
+                    begun.push(number);
+                    self.window.begin(number);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    decided = Err(error);
+                    break;
+                }
+            }
+        }
+        if !begun.is_empty()
+            // On the disk before the handlers run, so that an attempt that kills the process counts.
+            && let Err(error) = self.note()
+        {
+            begun.clear();
+            return Err(error);
+        }
+        decided
+    }
+
+    /// Takes an entry in hand.
+    async fn admit(&mut self, delivery: Delivery, tally: &mut Tally) -> Result<(), WorkerError> {
+        let key = self.key_of(&delivery);
+        // A process before this one parked the entry, and ended before it noted that. A clone of the folder may have
+        // retried or dropped the entry since.
+        let parked = self.parked_before.take_if(|parked| parked.is_of(&delivery));
+        let is_parked = parked.is_some() && self.state.was_parked_last(&delivery)?;
+        let is_finished = self.window.admit(delivery, key);
+        if is_parked && !is_finished {
+            return self
+                .finish(self.window.last(), Outcome::Parked, tally)
+                .await;
+        }
+        if is_finished {
+            self.let_go(Outcome::Handled).await?;
         }
         Ok(())
     }
 
-    /// Returns the next entry. A consumer that follows waits for it through all transient errors.
-    async fn next(&mut self) -> Result<Option<Delivery>, WorkerError> {
-        // A run that stopped or was dropped left this entry unfinished, so it goes first.
-        if let Some((delivery, _)) = &self.in_hand {
-            return Ok(Some(delivery.clone()));
+    /// Decides about an entry whose turn it is. Returns whether its handler may begin now.
+    async fn decide(&mut self, number: u64, tally: &mut Tally) -> Result<bool, WorkerError> {
+        let Some(slot) = self.window.slot(number) else {
+            return Ok(false);
+        };
+        if slot.is_due() {
+            return Ok(true);
         }
-        loop {
-            match self.consumer.next().await {
-                Err(error) if self.consumer.follows() && error.is_transient() => {
-                    self.consumer.observer().retrying(&error);
-                }
-                next => return Ok(next?),
+        // Only before the first attempt: an entry that was begun is tried to its end.
+        if slot.attempt.count == 0
+            && self.policy == Policy::ParkByKey
+            && let Some(key) = &slot.key
+            && self.state.holds_key(key)
+        {
+            self.park(number, None)?;
+            self.finish(number, Outcome::Parked, tally).await?;
+            return Ok(false);
+        }
+        let decision = self
+            .policy
+            .after(slot.attempt.count, slot.attempts_here(), self.attempts);
+        match decision {
+            Decision::Try(Duration::ZERO) => Ok(true),
+            Decision::Try(pause) => {
+                slot.wait_until(Instant::now() + pause);
+                Ok(false)
+            }
+            Decision::Skip => {
+                let (delivery, attempt) = (slot.delivery.clone(), slot.attempt.clone());
+                // Without an error, the last attempt took its process with it.
+                let why = Some(attempt.error.as_deref().unwrap_or(CUT_SHORT));
+                self.state
+                    .record(What::Skipped, &delivery, attempt.count, why)?;
+                self.consumer.observer().skipped(&delivery);
+                self.finish(number, Outcome::Skipped, tally).await?;
+                Ok(false)
+            }
+            Decision::Park => {
+                let attempt = slot.attempt.clone();
+                self.park(number, Some(&attempt))?;
+                self.finish(number, Outcome::Parked, tally).await?;
+                Ok(false)
             }
         }
     }
 
-    /// Handles, skips or parks an entry, and notes that it is done with.
-    async fn process<F>(
+    /// Notes how an attempt ended.
+    async fn end(
         &mut self,
-        delivery: &Delivery,
-        stop: Pin<&mut impl FusedFuture<Output = ()>>,
-        handler: &mut impl FnMut(Delivery) -> F,
-    ) -> Result<Outcome, WorkerError>
-    where
-        F: Future<Output = Result<(), HandlerError>>,
-    {
-        let key = self.key_of(delivery);
-        let key = key.as_deref();
-        // Before `take` empties it.
-        let first = self.left.is_some();
-        let attempt = match self.in_hand.take() {
-            Some((_, attempt)) => attempt,
-            None => tried(delivery, self.left.take()),
+        number: u64,
+        result: Result<(), String>,
+        tally: &mut Tally,
+    ) -> Result<(), WorkerError> {
+        let Some(slot) = self.window.slot(number) else {
+            return Ok(());
         };
-        // An error or a dropped future must not lose the entry: the consumer does not return it again.
-        self.in_hand = Some((delivery.clone(), attempt.clone()));
-        // A process before this one parked the entry, and ended before the entry was noted as done.
-        let aside = first && self.state.was_parked_last(delivery)?;
-        let outcome = if aside {
-            Outcome::Parked
-        // Only before the first attempt: an entry that was begun is tried to its end.
-        } else if attempt.count == 0 && key.is_some_and(|key| self.state.holds_key(key)) {
-            self.park(delivery, key, None)?;
-            Outcome::Parked
-        } else {
-            self.try_until(delivery, attempt, key, stop, handler)
-                .await?
-        };
-        if !matches!(outcome, Outcome::Stopped) {
-            self.done_with(delivery, &outcome).await?;
-            self.in_hand = None;
+        let delivery = slot.delivery.clone();
+        match result {
+            Ok(()) => {
+                // Only the mark for health checks: `let_go` keeps the place.
+                self.state.handled()?;
+                self.consumer.observer().handled(&delivery);
+                self.finish(number, Outcome::Handled, tally).await
+            }
+            Err(error) => {
+                slot.fail(error);
+                self.is_noted = false;
+                let attempt = slot.attempt.clone();
+                self.consumer.observer().failed(&delivery, &attempt);
+                // At once, even if the worker was asked to stop: the last attempt decides.
+                self.decide(number, tally).await.map(drop)
+            }
         }
-        Ok(outcome)
+    }
+
+    /// Counts an entry that is done with, and lets go of it.
+    async fn finish(
+        &mut self,
+        number: u64,
+        outcome: Outcome,
+        tally: &mut Tally,
+    ) -> Result<(), WorkerError> {
+        match outcome {
+            Outcome::Handled => tally.handled += 1,
+            Outcome::Skipped => tally.skipped += 1,
+            Outcome::Parked => tally.parked += 1,
+        }
+        if let Some(slot) = self.window.slot(number) {
+            slot.finish();
+        }
+        self.let_go(outcome).await
+    }
+
+    /// Moves the place behind the entries that are done with. It is kept at once if no other is ready, or if a repeat
+    /// would show in the record; else together with the next attempt.
+    async fn let_go(&mut self, outcome: Outcome) -> Result<(), WorkerError> {
+        let last = self.window.pop_finished();
+        self.is_noted = false;
+        if let Some(last) = &last {
+            self.done = Some(last.bookmark());
+        }
+        let shows = outcome != Outcome::Handled;
+        let is_due = shows || self.consumer.ready() == 0;
+        match last {
+            // The consumer knows of no entries behind its bookmark, and would forget them.
+            Some(last) if is_due && self.window.is_clear() => {
+                self.consumer.accept(&last).await?;
+                self.done = None;
+                self.is_noted = true;
+                Ok(())
+            }
+            _ if shows => self.note(),
+            // A handled entry needs no write of its own while others are ready.
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps the place and the entries in hand, durably.
+    fn note(&mut self) -> Result<(), WorkerError> {
+        let done = self.done.clone();
+        let done = done.or_else(|| self.consumer.begins_after());
+        self.state
+            .begin(done.unwrap_or_default(), self.window.begun())?;
+        self.is_noted = true;
+        Ok(())
     }
 
     /// Returns the key by which entries wait for each other. An entry has none if the key function panics.
     fn key_of(&self, delivery: &Delivery) -> Option<String> {
-        let key = self
-            .key
-            .as_ref()
-            .filter(|_| self.policy == Policy::ParkByKey)?;
+        let counts = self.policy == Policy::ParkByKey || self.concurrency > NonZeroUsize::MIN;
+        let key = self.key.as_ref().filter(|_| counts)?;
         // A fault in the key function must not end the worker.
         catch_unwind(AssertUnwindSafe(|| key(delivery))).unwrap_or_default()
     }
 
-    /// Tries an entry until it succeeds or the policy gives up on it.
-    async fn try_until<F>(
-        &mut self,
-        delivery: &Delivery,
-        mut attempt: Attempt,
-        key: Option<&str>,
-        mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
-        handler: &mut impl FnMut(Delivery) -> F,
-    ) -> Result<Outcome, WorkerError>
-    where
-        F: Future<Output = Result<(), HandlerError>>,
-    {
-        let before_us = attempt.count;
-        loop {
-            // Only attempts of this process: after a restart the pauses begin short again.
-            let here = attempt.count.saturating_sub(before_us);
-            match self.policy.after(attempt.count, here, self.attempts) {
-                Decision::Try(pause) => {
-                    // `stop` interrupts the pause, but never a handler that has begun.
-                    if before(stop.as_mut(), time::sleep(pause)).await.is_none() {
-                        return Ok(Outcome::Stopped);
-                    }
-                    attempt.count = attempt.count.saturating_add(1);
-                    let done = self.done.clone();
-                    let done = done.or_else(|| self.consumer.begins_after());
-                    // If the process ends now, an older error must not stand as the cause.
-                    attempt.error = None;
-                    self.in_hand = Some((delivery.clone(), attempt.clone()));
-                    // On the disk before the handler runs, so that an attempt that kills the process counts.
-                    self.state
-                        .begin(done.unwrap_or_default(), attempt.clone())?;
-                    self.done_is_kept = true;
-                    match run(handler, delivery, self.attempt_time).await {
-                        Ok(()) => {
-                            // Only the mark for health checks: `done_with` keeps the place.
-                            self.state.handled()?;
-                            self.consumer.observer().handled(delivery);
-                            return Ok(Outcome::Handled);
-                        }
-                        Err(error) => attempt.error = Some(error),
-                    }
-                    self.in_hand = Some((delivery.clone(), attempt.clone()));
-                    self.consumer.observer().failed(delivery, &attempt);
-                }
-                Decision::Skip => {
-                    // Without an error, the last attempt took its process with it.
-                    let why = Some(attempt.error.as_deref().unwrap_or(CUT_SHORT));
-                    self.state
-                        .record(What::Skipped, delivery, attempt.count, why)?;
-                    self.consumer.observer().skipped(delivery);
-                    return Ok(Outcome::Skipped);
-                }
-                Decision::Park => {
-                    self.park(delivery, key, Some(&attempt))?;
-                    return Ok(Outcome::Parked);
-                }
-            }
-        }
-    }
-
     /// Sets an entry aside: because it failed, or because one with the same key did.
-    fn park(
-        &mut self,
-        delivery: &Delivery,
-        key: Option<&str>,
-        failed: Option<&Attempt>,
-    ) -> Result<(), WorkerError> {
+    fn park(&mut self, number: u64, failed: Option<&Attempt>) -> Result<(), WorkerError> {
+        let Some(slot) = self.window.slot(number) else {
+            return Ok(());
+        };
         let max = self.parked_max;
         // A handler that fails for every entry would fill the disk with parked ones.
         if self.state.parked_count() >= max {
@@ -434,80 +628,60 @@ impl Worker {
         }
         let error = failed.map(|attempt| attempt.error.as_deref().unwrap_or(CUT_SHORT));
         self.state.park(&NewlyParked {
-            delivery,
-            key,
+            delivery: &slot.delivery,
+            key: slot.key.as_deref(),
             waits: failed.is_none(),
             attempts: failed.map_or(0, |attempt| attempt.count),
             error,
         })?;
-        self.consumer.observer().parked(delivery, failed.is_none());
+        // Only the last one parked may lack its note.
+        self.parked_before = None;
+        let observer = self.consumer.observer();
+        observer.parked(&slot.delivery, failed.is_none());
         Ok(())
     }
+}
 
-    /// Notes that an entry is done with: at once if no other is ready, or if a repeat would show in the record; else
-    /// together with the attempt at the next one.
-    async fn done_with(
-        &mut self,
-        delivery: &Delivery,
-        outcome: &Outcome,
-    ) -> Result<(), WorkerError> {
-        // A handled entry needs no write of its own while others are ready: the next attempt saves its place.
-        if self.consumer.ready() == 0 || !matches!(outcome, Outcome::Handled) {
-            self.consumer.accept(delivery).await?;
-            self.done = None;
-        } else {
-            self.done = Some(delivery.bookmark());
-            self.done_is_kept = false;
+/// Returns the next entry. A consumer that follows waits for it through all transient errors.
+async fn next_of(consumer: &mut Consumer) -> Result<Option<Delivery>, WorkerError> {
+    loop {
+        match consumer.next().await {
+            Err(error) if consumer.follows() && error.is_transient() => {
+                consumer.observer().retrying(&error);
+            }
+            next => return Ok(next?),
         }
-        Ok(())
     }
 }
 
-/// Returns the attempt that a process before this one left at this entry, or else a new one.
-fn tried(delivery: &Delivery, left: Option<Left>) -> Attempt {
-    let left = left.and_then(|Left(attempt)| attempt);
-    let same = |left: &Attempt| left.entry == delivery.id() && left.position == delivery.position();
-    left.filter(same).unwrap_or_else(|| Attempt {
-        entry: delivery.id().into(),
-        position: delivery.position(),
-        count: 0,
-        error: None,
-    })
-}
-
-/// Waits for `work`. Returns `None` once `stop` is ready.
-async fn before<T>(
-    stop: Pin<&mut impl FusedFuture<Output = ()>>,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    // `stop` has fired: a fused future that is polled again stays pending for ever.
-    if stop.is_terminated() {
-        return None;
-    }
-    match select(stop, pin!(work)).await {
-        Either::Left(_) => None,
-        Either::Right((done, _)) => Some(done),
-    }
-}
-
-/// Runs the handler once. Returns the error text of a failure.
-async fn run<F>(
-    handler: &mut impl FnMut(Delivery) -> F,
+/// Begins the handler, and waits for its end. Returns the error text of a failure.
+fn run<H, F>(
+    handler: &mut H,
     delivery: &Delivery,
     limit: Duration,
-) -> Result<(), String>
+) -> impl Future<Output = Result<(), String>> + use<H, F>
 where
+    H: FnMut(Delivery) -> F,
     F: Future<Output = Result<(), HandlerError>>,
 {
     let span = info_span!("handle", feed = delivery.feed(), entry = delivery.id());
+    let delivery = delivery.clone();
     // A panic is a failure of this entry, and no reason to end the worker.
-    let handled = AssertUnwindSafe(async { handler(delivery.clone()).await }).catch_unwind();
-    match time::timeout(limit, handled.instrument(span)).await {
-        Ok(Ok(Ok(()))) => Ok(()),
-        Ok(Ok(Err(error))) => Err(told(&*error)),
-        Ok(Err(panic)) => Err(format!("it panicked: {}", said(&*panic))),
-        Err(_) => Err(format!("it took longer than {limit:?}")),
-    }
+    let begun = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| handler(delivery))));
+    let handled = async move {
+        let handled = AssertUnwindSafe(begun.map_err(|panic| panicked(&*panic))?).catch_unwind();
+        match time::timeout(limit, handled).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(told(&*error)),
+            Ok(Err(panic)) => Err(panicked(&*panic)),
+            Err(_) => Err(format!("it took longer than {limit:?}")),
+        }
+    };
+    handled.instrument(span)
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    format!("it panicked: {}", said(panic))
 }
 
 /// Returns the text of an error and of its causes.

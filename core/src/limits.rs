@@ -138,6 +138,10 @@ pub const SUCCESS_SECONDS: u64 = 5;
 /// How often an entry is tried before a worker gives up on it. Configurable.
 pub const ATTEMPTS_DEFAULT: u32 = 4;
 
+/// Entries that a worker has in hand for each handler that may run: so many may be finished behind one that takes
+/// long.
+pub const ENTRIES_PER_HANDLER: usize = 4;
+
 /// How long a handler may take for one entry, in seconds. Configurable.
 pub const ATTEMPT_SECONDS_DEFAULT: u64 = 300;
 

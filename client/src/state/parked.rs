@@ -80,7 +80,7 @@ impl Parked {
     }
 
     /// Returns whether this is the parked form of an entry.
-    pub(super) fn is_of(&self, delivery: &Delivery) -> bool {
+    pub(crate) fn is_of(&self, delivery: &Delivery) -> bool {
         self.entry.as_bytes() == &delivery.raw()[..] && self.place.position == delivery.position()
     }
 }

@@ -17,6 +17,8 @@ use crate::{
     files::end,
 };
 
+mod several;
+
 /// How a handler fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -57,6 +59,18 @@ struct Found {
     parked: Vec<(u32, bool, u32)>,
     /// What became of which, after how many attempts.
     record: Vec<(String, u32, u32)>,
+}
+
+/// Waits for `work`. Returns `None` once `stop` is ready.
+async fn before<T>(
+    stop: Pin<&mut impl FusedFuture<Output = ()>>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = stop => None,
+        done = work => Some(done),
+    }
 }
 
 fn number(delivery: &Delivery) -> u32 {
@@ -566,7 +580,7 @@ async fn a_stop_waits_for_the_handler() {
     let stop = time::sleep(Duration::from_millis(500));
     let tally = worker.run_until(stop, async |delivery| scene.handle(&delivery).await);
     assert_eq!(tally.await.unwrap().handled, 1);
-    assert_eq!(worker.state.attempt().unwrap().unwrap().count, 1);
+    assert_eq!(worker.state.begun().unwrap()[0].attempt.count, 1);
     drop(worker);
     assert_eq!(scene.run(Policy::Block).await.begun, [1, 2, 2, 3, 4, 5]);
 }

@@ -1,0 +1,262 @@
+//! Entries that a worker has in hand, in the order of the feed.
+//!
+//! Pure, but for the monotonic clock of its pauses.
+//!
+//! ```text
+//! entry     7        8         9         10       11
+//! key       a        b         a         b        c
+//!           running  finished  waits     running  may start
+//!                              for 7
+//! ```
+//!
+//! The bookmark is before the first entry that is not finished. The entries behind it are noted in the state folder,
+//! so that after a crash none that is finished is handled again, and no attempt goes uncounted.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    num::NonZeroUsize,
+};
+
+use simplefeed_core::limits::ENTRIES_PER_HANDLER;
+use tokio::time::Instant;
+
+use super::CUT_SHORT;
+use crate::{
+    bookmark::{Attempt, Begun},
+    delivery::Delivery,
+};
+
+/// Entries in hand, oldest first.
+#[derive(Debug)]
+pub(super) struct Window {
+    slots: VecDeque<Slot>,
+    /// Number of the first slot.
+    first: u64,
+    left: Left,
+}
+
+/// One entry in hand.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) delivery: Delivery,
+    pub(super) key: Option<String>,
+    pub(super) attempt: Attempt,
+    /// Attempts when this run began: pauses begin short again.
+    before: u32,
+    phase: Phase,
+    /// Whether a process before this one ended during an attempt at it.
+    is_suspect: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Begins once no entry before it has its key, and the pause is over.
+    Waiting(Option<Instant>),
+    Running,
+    Finished,
+}
+
+/// Entries that a process before this one had in hand.
+#[derive(Debug, Default)]
+struct Left {
+    begun: VecDeque<Begun>,
+    /// Entries that are still to be compared with them.
+    unread: usize,
+}
+
+impl Left {
+    /// Returns what was begun at this entry.
+    fn take(&mut self, delivery: &Delivery) -> Option<Begun> {
+        let found = self.begun.iter().position(|begun| begun.is_of(delivery));
+        let found = found.and_then(|index| self.begun.remove(index));
+        self.unread = self.unread.saturating_sub(1);
+        // An entry that a foreign feed has no more does not come again.
+        if self.unread == 0 {
+            self.begun.clear();
+        }
+        found
+    }
+
+    fn has_suspect(&self) -> bool {
+        self.begun.iter().any(Begun::is_suspect)
+    }
+}
+
+impl Slot {
+    /// Returns the attempts of this run.
+    pub(super) fn attempts_here(&self) -> u32 {
+        self.attempt.count.saturating_sub(self.before)
+    }
+
+    /// Returns whether the pause before the next attempt was decided on.
+    pub(super) fn is_due(&self) -> bool {
+        matches!(self.phase, Phase::Waiting(Some(_)))
+    }
+
+    /// Makes the entry wait until an instant.
+    pub(super) fn wait_until(&mut self, due: Instant) {
+        self.phase = Phase::Waiting(Some(due));
+    }
+
+    pub(super) fn fail(&mut self, error: String) {
+        self.attempt.error = Some(error);
+        self.is_suspect = false;
+        self.phase = Phase::Waiting(None);
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.is_suspect = false;
+        self.phase = Phase::Finished;
+    }
+}
+
+impl Window {
+    /// Returns a window without entries, behind a process that had these in hand.
+    pub(super) fn new(begun: Vec<Begun>) -> Self {
+        let mut begun = VecDeque::from(begun);
+        // Of several that were running, each may be the one that ended the process: the attempt proves nothing, and
+        // each of them runs alone next.
+        let suspects = begun.iter().filter(|begun| begun.is_cut_short()).count();
+        if suspects > 1 {
+            for begun in begun.iter_mut().filter(|begun| begun.is_cut_short()) {
+                let attempt = &mut begun.attempt;
+                attempt.count = attempt.count.saturating_sub(1);
+                // So that it does not look cut short again, should another one end the process.
+                attempt.error = (attempt.count > 0).then(|| CUT_SHORT.into());
+                begun.alone = true;
+            }
+        }
+        let unread = begun.len();
+        Self {
+            slots: VecDeque::new(),
+            first: 0,
+            left: Left { begun, unread },
+        }
+    }
+
+    /// Prepares for another run: attempts that were dropped with the last one are over.
+    pub(super) fn resume(&mut self) {
+        for slot in &mut self.slots {
+            if slot.phase != Phase::Finished {
+                slot.phase = Phase::Waiting(None);
+                slot.before = slot.attempt.count;
+            }
+        }
+    }
+
+    /// Returns whether a process after this one has to know of no entry behind the bookmark.
+    pub(super) fn is_clear(&self) -> bool {
+        self.slots.is_empty() && self.left.begun.is_empty()
+    }
+
+    /// Returns how many handlers may run: one, while an entry may be at fault for the end of a process.
+    pub(super) fn handlers_max(&self, concurrency: NonZeroUsize) -> usize {
+        let suspect = self.left.has_suspect() || self.slots.iter().any(|slot| slot.is_suspect);
+        if suspect { 1 } else { concurrency.get() }
+    }
+
+    /// Returns whether another entry may be taken in hand.
+    pub(super) fn has_room(&self, concurrency: NonZeroUsize) -> bool {
+        let max = match self.handlers_max(concurrency) {
+            // In order, and one at a time: nothing overtakes.
+            1 => 1,
+            handlers => handlers.saturating_mul(ENTRIES_PER_HANDLER),
+        };
+        self.slots.len() < max
+    }
+
+    /// Takes an entry in hand. Returns whether it is finished already.
+    pub(super) fn admit(&mut self, delivery: Delivery, key: Option<String>) -> bool {
+        let begun = self.left.take(&delivery);
+        let is_suspect = begun.as_ref().is_some_and(Begun::is_suspect);
+        let is_finished = begun.as_ref().is_some_and(|begun| begun.finished);
+        let attempt = begun.map_or_else(|| Attempt::first(&delivery), |begun| begun.attempt);
+        self.slots.push_back(Slot {
+            before: attempt.count,
+            delivery,
+            key,
+            attempt,
+            phase: if is_finished {
+                Phase::Finished
+            } else {
+                Phase::Waiting(None)
+            },
+            is_suspect,
+        });
+        is_finished
+    }
+
+    /// Returns the number of the entry that was taken in hand last.
+    pub(super) fn last(&self) -> u64 {
+        let slots = u64::try_from(self.slots.len()).unwrap_or(u64::MAX);
+        (self.first + slots).saturating_sub(1)
+    }
+
+    /// Returns the first entry that may begin: none before it has its key, and its pause is over.
+    pub(super) fn startable(&self, now: Instant) -> Option<u64> {
+        let waiting = self.waiting();
+        let mut startable = waiting.filter(|(_, due)| due.is_none_or(|due| due <= now));
+        startable.next().map(|(number, _)| number)
+    }
+
+    /// Returns when the first pause is over.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.waiting().filter_map(|(_, due)| due).min()
+    }
+
+    /// Returns the numbers and pauses of entries that wait for nothing else.
+    fn waiting(&self) -> impl Iterator<Item = (u64, Option<Instant>)> {
+        let mut keys = HashSet::new();
+        let slots = (self.first..).zip(&self.slots);
+        slots.filter_map(move |(number, slot)| {
+            if slot.phase == Phase::Finished {
+                return None;
+            }
+            // The first of its key only, whatever it waits for.
+            let is_first = slot.key.as_ref().is_none_or(|key| keys.insert(key));
+            match slot.phase {
+                Phase::Waiting(due) if is_first => Some((number, due)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Returns an entry in hand by its number.
+    pub(super) fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.slots.get_mut(index)
+    }
+
+    /// Begins an attempt at an entry.
+    pub(super) fn begin(&mut self, number: u64) {
+        if let Some(slot) = self.slot(number) {
+            slot.attempt.count = slot.attempt.count.saturating_add(1);
+            // If the process ends now, an older error must not stand as the cause.
+            slot.attempt.error = None;
+            slot.phase = Phase::Running;
+        }
+    }
+
+    /// Lets go of the finished entries before all others. Returns the last of them.
+    pub(super) fn pop_finished(&mut self) -> Option<Delivery> {
+        let mut last = None;
+        while let Some(slot) = self
+            .slots
+            .pop_front_if(|slot| slot.phase == Phase::Finished)
+        {
+            self.first += 1;
+            last = Some(slot.delivery);
+        }
+        last
+    }
+
+    /// Returns what a process after this one has to know of the entries behind the bookmark.
+    pub(super) fn begun(&self) -> Vec<Begun> {
+        let slots = self.slots.iter().map(|slot| Begun {
+            attempt: slot.attempt.clone(),
+            finished: slot.phase == Phase::Finished,
+            alone: slot.is_suspect && slot.phase != Phase::Running,
+        });
+        slots.chain(self.left.begun.iter().cloned()).collect()
+    }
+}
