@@ -7,7 +7,7 @@ use std::{
     collections::BTreeSet,
     fmt, fs,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
@@ -394,10 +394,11 @@ impl Config {
                 problems.push(format!("{name}: {} is not a folder", path.display()));
             }
         }
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.into());
-        let data = absolute(&self.data);
+        let data = resolved(&self.data);
         // Elsewhere in the data folder, a web server could get at the log and at closed feeds.
-        if let Some(www) = self.www.as_deref().map(absolute)
+        if let Some(www) = self.www.as_deref().map(resolved)
+            // A missing setting is reported already, and every path begins with its empty text.
+            && !self.data.as_os_str().is_empty()
             && www.starts_with(&data)
             && !www.starts_with(data.join("www"))
         {
@@ -636,6 +637,26 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
+/// Returns a path without links and `..`, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let found = path.ancestors().find_map(|ancestor| {
+        let real = ancestor.canonicalize().ok()?;
+        Some((real, path.strip_prefix(ancestor).ok()?))
+    });
+    let Some((mut resolved, rest)) = found else {
+        return path;
+    };
+    // Nothing of the rest exists, so no link can lead elsewhere.
+    for part in rest.components() {
+        match part {
+            Component::ParentDir => drop(resolved.pop()),
+            part => resolved.push(part),
+        }
+    }
+    resolved
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -713,6 +734,38 @@ mod tests {
                 "public_url",
             ],
         );
+    }
+
+    /// Goal: only the folder for documents may be within the data folder, however its path is written.
+    #[test]
+    fn documents_do_not_lie_among_the_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let with = |www: &str| {
+            args(|args| {
+                args.data = Some(data.clone());
+                args.www = Some(folder.path().join(www));
+            })
+        };
+        for is_there in [false, true] {
+            for www in ["data/www", "data/www/sub", "data/../www", "www", "database"] {
+                Config::new(with(www)).unwrap();
+            }
+            for www in ["data", "data/sled", "data/www/../sled", "www/../data/sled"] {
+                let error = Config::new(with(www)).unwrap_err().to_string();
+                assert!(
+                    error.contains("is in the data folder"),
+                    "{is_there}, {www}: {error}"
+                );
+            }
+            fs::create_dir_all(data.join("www")).unwrap();
+        }
+        let without_data = |args: &mut ServeArgs| {
+            args.data = None;
+            args.www = Some("/srv/www".into());
+        };
+        let error = Config::new(args(without_data)).unwrap_err().to_string();
+        assert!(!error.contains("www"), "{error}");
     }
 
     #[test]

@@ -154,10 +154,9 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>) {
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
             let (answers, limits) = (service.answers.clone(), service.limits);
             let stopping = service.stopping.clone();
-            let told = stopping.clone();
-            let answer = move |request| {
-                let (answers, told) = (answers.clone(), told.clone());
-                async move { answers.answer(request, &told).await }
+            let answer = move |request, ending: watch::Receiver<bool>| {
+                let answers = answers.clone();
+                async move { answers.answer(request, &ending).await }
             };
             let panicked = service.answers.clone();
             let failed = move || panicked.failed();
@@ -203,15 +202,17 @@ async fn converse<S, A, F>(
     failed: impl Fn() -> Answer,
 ) where
     S: AsyncRead + AsyncWrite,
-    A: Fn(Request<Incoming>) -> F,
+    A: Fn(Request<Incoming>, watch::Receiver<bool>) -> F,
     F: Future<Output = Answer>,
 {
+    // Becomes true when the connection is to end, so that a stream can end with its last chunk.
+    let (ending, is_ending) = watch::channel(false);
     let mut stream = TimeoutStream::new(stream);
     // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
     let answering = service_fn(|request| {
         // A panic costs one answer, not the connection.
-        let answer = AssertUnwindSafe(answer(request)).catch_unwind();
+        let answer = AssertUnwindSafe(answer(request, is_ending.clone())).catch_unwind();
         async {
             Ok::<_, Infallible>(answer.await.unwrap_or_else(|_panic| {
                 error!("answering a request panicked");
@@ -239,6 +240,7 @@ async fn converse<S, A, F>(
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = ends => {
+            ending.send_replace(true);
             connection.as_mut().graceful_shutdown();
             // A peer that is slow to take its last answer does without it.
             match tokio::time::timeout(limits.body, connection).await {
@@ -274,7 +276,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use hyper::Response;
+    use bytes::Bytes;
+    use http_body_util::{Either, StreamBody, combinators::UnsyncBoxBody};
+    use hyper::{Response, body::Frame};
 
     use super::*;
 
@@ -290,7 +294,7 @@ mod tests {
     async fn answers_to<F: Future<Output = Answer>>(
         requests: &str,
         limits: Limits,
-        answer: impl Fn(Request<Incoming>) -> F,
+        answer: impl Fn(Request<Incoming>, watch::Receiver<bool>) -> F,
     ) -> String {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
@@ -315,7 +319,7 @@ mod tests {
     /// Goal: a request that makes us panic gets an answer, and so do those after it.
     #[tokio::test]
     async fn a_panic_is_one_500() {
-        let answer = |request: Request<Incoming>| async move {
+        let answer = |request: Request<Incoming>, _| async move {
             assert_eq!(request.uri().path(), "/fine", "this is expected here");
             Response::new(answers::whole("fine"))
         };
@@ -349,7 +353,7 @@ mod tests {
             (long, "4"),
         ];
         for (head, status) in heads {
-            let answer = |_| async { Response::new(answers::empty()) };
+            let answer = |_, _| async { Response::new(answers::empty()) };
             let answers = answers_to(&head, LIMITS, answer).await;
             assert!(
                 answers.starts_with(&format!("HTTP/1.1 {status}")),
@@ -373,7 +377,7 @@ mod tests {
             age: Duration::from_millis(20),
             ..LIMITS
         };
-        let answer = |_| async {
+        let answer = |_, _| async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             Response::new(answers::whole("late"))
         };
@@ -383,5 +387,28 @@ mod tests {
             answers.contains("connection: close") && answers.ends_with("late"),
             "{answers}"
         );
+    }
+
+    /// Goal: a stream on a connection that is old enough ends as a whole.
+    #[tokio::test]
+    async fn a_stream_on_an_old_connection_is_not_cut_off() {
+        let limits = Limits {
+            age: Duration::from_millis(20),
+            ..LIMITS
+        };
+        let answer = |_, mut ending: watch::Receiver<bool>| async move {
+            let end = async move {
+                let ended = ending.wait_for(|ending| *ending).await;
+                Ok(Frame::data(Bytes::from(format!(
+                    "ended: {}",
+                    ended.is_ok()
+                ))))
+            };
+            let body = StreamBody::new(futures_util::stream::once(end));
+            Response::new(Either::Right(UnsyncBoxBody::new(body)))
+        };
+        let answers = answers_to("GET / HTTP/1.1\r\nHost: h\r\n\r\n", limits, answer).await;
+        assert!(answers.contains("ended: true"), "{answers}");
+        assert!(answers.ends_with("\r\n0\r\n\r\n"), "{answers}");
     }
 }

@@ -153,7 +153,8 @@ pub trait Commits: Send + Sync {
     fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError>;
 
     /// Returns the outlines of at most `max` commits from number `from` on: the feeds that they changed,
-    /// without the entries.
+    /// without the entries. They are fewer if the commits have many changes, or if a later one is damaged; they are
+    /// none only beyond the head.
     ///
     /// # Errors
     ///

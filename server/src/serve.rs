@@ -116,7 +116,6 @@ impl Server {
             log,
             publisher: publisher.clone(),
             views,
-            folders,
             watermark,
             metrics: Arc::clone(&metrics),
         };
@@ -205,7 +204,6 @@ struct Shared {
     log: Arc<dyn EntryLog>,
     publisher: Publisher,
     views: Views,
-    folders: Folders,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
 }
@@ -216,15 +214,13 @@ fn pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site>
         log,
         publisher,
         views,
-        folders,
         watermark,
         metrics,
     } = shared;
     let url = public_url.as_str().trim_end_matches('/');
-    let archive = views.get::<Archive>().map_or_else(
-        || Archive::new(&folders),
-        |archive| Archive::clone(&archive),
-    );
+    let archive = views.get::<Archive>();
+    let archive = archive.expect("every list of views has the archive");
+    let archive = Archive::clone(&archive);
     let documents = Arc::new(Documents::new(Arc::<dyn EntryLog>::clone(&log), archive));
     let open = Arc::new(OpenFeeds::default());
     invalidate_with(&log, &documents, &open);

@@ -25,7 +25,7 @@ pub mod counts;
 
 use error::ViewError;
 use folders::Folders;
-use follower::Progress;
+use follower::{Grace, Progress};
 use reports::{Findings, Rebuilt, Replayed};
 use scrub::Scrub;
 use tree::{ExportError, Tree};
@@ -61,12 +61,13 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError>;
 
-    /// Carries out the work that waits. Work that fails keeps waiting.
+    /// Carries out the work that waits, as long as `grace` lasts. Returns whether none is left. Work that fails keeps
+    /// waiting, and holds up no other.
     ///
     /// # Errors
     ///
     /// See [`ViewError`]. The follower tries again, even if no commit comes.
-    fn carry_out(&self, log: &dyn Series) -> Result<(), ViewError>;
+    fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError>;
 
     /// Notes for the next start that all work up to `commit` is carried out. Losing the note costs time only.
     ///

@@ -146,7 +146,6 @@ impl Watermark {
     }
 
     fn marks(&self) -> MutexGuard<'_, Marks> {
-        // The marks are whole even if a thread panicked meanwhile.
         self.0.lock()
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     path: "/feeds",
     label: "catalogue",
-    query: Some("after"),
+    has_query: true,
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,

@@ -22,7 +22,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/count.txt",
         label: "count",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -32,7 +32,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/counts",
         label: "count",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,

@@ -30,7 +30,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}",
         label: "feed",
-        query: None,
+        has_query: false,
         methods: &[
             Verb {
                 method: Method::GET,
@@ -52,7 +52,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/recent.atom",
         label: DOCUMENT,
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -62,7 +62,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/{document}.atom",
         label: DOCUMENT,
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -75,7 +75,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/entries/{position}.atom",
         label: "entry",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -88,7 +88,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/index.json",
         label: "index",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -98,7 +98,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/index-{block}.json",
         label: "index",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,

@@ -23,7 +23,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/healthz",
         label: "health",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Nothing,
@@ -36,7 +36,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/readyz",
         label: "health",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Nothing,

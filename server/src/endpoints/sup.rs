@@ -8,6 +8,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use hyper::{Method, header::LINK};
 use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::{
@@ -28,7 +29,7 @@ use crate::{
         reply::Lifetimes,
     },
     log::{EntryLog, LogError, Series, settings_of},
-    resource::{Resource, Visibility},
+    resource::{Resource, Validity, Visibility},
     views::{
         error::ViewError,
         sup::{
@@ -44,7 +45,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup.json",
         label: "sup",
-        query: Some("seconds"),
+        has_query: true,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -54,7 +55,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup/{window}.json",
         label: "sup",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -64,7 +65,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup-closed.json",
         label: "sup",
-        query: Some("seconds"),
+        has_query: true,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
@@ -74,7 +75,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup-closed/{window}.json",
         label: "sup",
-        query: None,
+        has_query: false,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
@@ -112,7 +113,7 @@ pub struct Updates {
     /// Last public document of each period.
     rendered: Mutex<HashMap<u32, SupResource>>,
     /// One permit, held while a document is made for one reader.
-    turn: Semaphore,
+    turn: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Updates {
@@ -139,7 +140,7 @@ impl Updates {
             public_url: public_url.into(),
             clock,
             rendered: Mutex::default(),
-            turn: Semaphore::new(1),
+            turn: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -225,7 +226,10 @@ impl Updates {
             prev_archive: previous.as_deref(),
         };
         let document = heading.document(updates).into();
-        let resource = Resource::renewed(SUP_TYPE, document, lasts(period));
+        let resource = match visibility {
+            Visibility::Public => Resource::renewed(SUP_TYPE, document, lasts(period)),
+            Visibility::Private => for_one_reader(document),
+        };
         SupResource { resource, previous }
     }
 
@@ -271,7 +275,7 @@ impl Updates {
                     }
                 }
                 window.updates = made;
-                Resource::renewed(SUP_TYPE, window.document(|_| true).into(), FRESH_MIN)
+                for_one_reader(window.document(|_| true).into())
             }
         };
         Ok(Some(SupResource { resource, previous }))
@@ -339,13 +343,15 @@ async fn document_for(
     let sight = exchange.access.sight(exchange.headers);
     // Documents for token holders are made one at a time. One for a stranger is cheap and does not queue.
     let turn = if visibility == Visibility::Private && !sight.is_none() {
-        Some(updates.turn.acquire().await)
+        Some(Arc::clone(&updates.turn).acquire_owned().await)
     } else {
         None
     };
     let (updates, documents) = (Arc::clone(updates), Arc::clone(&site.documents));
     let open = Arc::clone(&site.open);
-    let document = off_thread(move || {
+    off_thread(move || {
+        // Held by the work and not by the request: the work goes on when its reader is gone.
+        let _turn = turn;
         let log = &**documents.log();
         let shows = |feed| {
             // Open feeds are known in memory. The log is read only for a reader with rights over closed ones.
@@ -357,9 +363,7 @@ async fn document_for(
             (Visibility::Private, None) => Ok(updates.private(period, &shows)?),
         }
     })
-    .await;
-    drop(turn);
-    document
+    .await
 }
 
 /// Whether the sender of a request may see a feed's updates.
@@ -386,6 +390,11 @@ fn period_of(query: &str, periods: &[u32]) -> Result<u32, Problem> {
             all.join(", ")
         ))
     })
+}
+
+/// Returns a document that is made for each request.
+fn for_one_reader(document: Bytes) -> Resource {
+    Resource::of_bytes(SUP_TYPE, None, Validity::Once, document)
 }
 
 /// Returns the last document of a period, as long as it is fresh.

@@ -37,8 +37,8 @@ pub struct Endpoint<S: 'static> {
     pub path: &'static str,
     /// Label of its requests in the metrics.
     pub label: &'static str,
-    /// Name of the parameter in the query, if there is one: answers to different queries are different answers.
-    pub query: Option<&'static str>,
+    /// Whether answers depend on the query. At the other endpoints it is ignored.
+    pub has_query: bool,
     /// Methods that it answers. HEAD is answered as GET.
     pub methods: &'static [Verb<S>],
 }

@@ -213,8 +213,8 @@ impl<S: Send + Sync> Pipeline<S> {
         match (verb.handle)(&self.site, exchange).await? {
             Outcome::Answer(answer) => Ok(answer),
             Outcome::Shown(shown) => {
-                let url = match (endpoint.query, uri.path_and_query()) {
-                    (Some(_), Some(url)) => url.as_str(),
+                let url = match (endpoint.has_query, uri.path_and_query()) {
+                    (true, Some(url)) => url.as_str(),
                     _ => uri.path(),
                 };
                 self.send(url, endpoint.label, &headers, *shown).await
@@ -280,7 +280,7 @@ impl<S: Send + Sync> Pipeline<S> {
         let uri = request.uri();
         let url = match (uri.query(), uri.path_and_query()) {
             // Only some endpoints have a query. At the others, no query may fill the memory with copies.
-            (Some(_), Some(url)) if self.find(uri.path())?.0.query.is_some() => url.as_str(),
+            (Some(_), Some(url)) if self.find(uri.path())?.0.has_query => url.as_str(),
             _ => uri.path(),
         };
         let headers = request.headers();

@@ -14,9 +14,10 @@ use tokio::sync::watch;
 
 use super::{Commits, LogError};
 
-/// Most outlines kept in memory for followers that are nearly up to date, and most changes in them.
+/// Most outlines kept in memory for followers that are nearly up to date.
 const RECENT_OUTLINES_MAX: usize = 1_024;
-const RECENT_CHANGES_MAX: usize = 65_536;
+/// Changes in outlines beyond which no other outline is kept in memory, or read at a time.
+pub(super) const OUTLINE_CHANGES_MAX: usize = 65_536;
 
 /// Function that is called with each commit.
 type Listener = Box<dyn Fn(&Commit) + Send + Sync>;
@@ -27,7 +28,8 @@ pub struct Announcements {
     listeners: RwLock<Vec<Listener>>,
     recent: Mutex<Recent>,
     grown: Condvar,
-    newest: watch::Sender<CommitNumber>,
+    /// `None` once no more commits come.
+    newest: RwLock<Option<watch::Sender<CommitNumber>>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,12 +43,7 @@ struct Recent {
 
 impl Default for Announcements {
     fn default() -> Self {
-        Self {
-            listeners: RwLock::default(),
-            recent: Mutex::default(),
-            grown: Condvar::new(),
-            newest: watch::Sender::new(CommitNumber(0)),
-        }
+        Self::behind(CommitNumber(0))
     }
 }
 
@@ -57,6 +54,16 @@ impl fmt::Debug for Announcements {
 }
 
 impl Announcements {
+    /// Returns the announcements of a log that has commits up to `newest`.
+    pub fn behind(newest: CommitNumber) -> Self {
+        Self {
+            listeners: RwLock::default(),
+            recent: Mutex::default(),
+            grown: Condvar::new(),
+            newest: RwLock::new(Some(watch::Sender::new(newest))),
+        }
+    }
+
     /// Calls `listener` with every commit from now on, as soon as readers see it and before [`Commits::append`]
     /// returns. A listener is quick and never appends.
     pub fn listen(&self, listener: impl Fn(&Commit) + Send + Sync + 'static) {
@@ -75,25 +82,33 @@ impl Announcements {
         let mut recent = self.recent();
         recent.changes += outline.changes.len();
         recent.outlines.push_back(outline);
-        while (recent.outlines.len() > RECENT_OUTLINES_MAX || recent.changes > RECENT_CHANGES_MAX)
+        while (recent.outlines.len() > RECENT_OUTLINES_MAX || recent.changes > OUTLINE_CHANGES_MAX)
             && let Some(oldest) = recent.outlines.pop_front()
         {
             recent.changes -= oldest.changes.len();
         }
         drop(recent);
         self.grown.notify_all();
-        self.newest.send_replace(commit.number);
+        if let Some(newest) = &*self.newest.read() {
+            newest.send_replace(commit.number);
+        }
     }
 
-    /// Ends the announcements: followers that have seen every commit wait no longer.
+    /// Ends the announcements: threads and tasks that have seen every commit wait no longer.
     pub fn end(&self) {
         self.recent().has_ended = true;
         self.grown.notify_all();
+        drop(self.newest.write().take());
     }
 
-    /// Returns the number of the commit announced last, for tasks; 0 if there was none since the log was opened.
+    /// Returns the number of the newest commit that readers see, for tasks. The receiver closes with the announcements.
     pub fn newest(&self) -> watch::Receiver<CommitNumber> {
-        self.newest.subscribe()
+        let newest = self.newest.read();
+        // A sender that is dropped at once closes its receiver.
+        newest.as_ref().map_or_else(
+            || watch::Sender::new(CommitNumber(0)).subscribe(),
+            watch::Sender::subscribe,
+        )
     }
 
     /// Waits until readers of `log` see commit `number`. Returns whether they do; if not, the announcements ended.
@@ -219,6 +234,8 @@ mod tests {
             })
         });
         let mut newest = log.announcements().newest();
+        // Nobody waits for a commit that is there.
+        assert_eq!(*newest.borrow(), CommitNumber(1));
         let task = tokio::spawn(async move {
             let last = newest.wait_for(|number| number.0 >= COMMITS).await;
             last.unwrap().0
@@ -235,6 +252,8 @@ mod tests {
             writer.announcements().end();
         });
         assert_eq!(task.await.unwrap(), COMMITS);
+        let mut ended = log.announcements().newest();
+        assert!(ended.wait_for(|number| number.0 > COMMITS).await.is_err());
         written.join().unwrap();
         for thread in threads {
             let (from, seen) = thread.join().unwrap();

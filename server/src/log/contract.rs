@@ -334,6 +334,25 @@ fn a_failed_barrier_is_final() {
     assert_eq!(log.commits(CommitNumber(1), 9).unwrap().len(), 1);
 }
 
+/// Goal: a commit that is lost is damage, and never the end of the log; what comes before it can be read.
+#[test]
+fn a_lost_commit_is_no_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).unwrap();
+    for commit in script() {
+        opened.log.append(&commit).unwrap();
+    }
+    let log = &opened.log;
+    log.lose(CommitNumber(4));
+    let damaged = |error| matches!(error, LogError::Damaged { .. });
+    assert_eq!(log.outlines(CommitNumber(2), 10).unwrap().len(), 2);
+    assert!(damaged(log.outlines(CommitNumber(4), 10).unwrap_err()));
+    assert!(damaged(log.commits(CommitNumber(2), 10).unwrap_err()));
+    assert!(damaged(log.chain(CommitNumber(4)).unwrap_err()));
+    let behind = log.head().number.next();
+    assert_eq!(log.outlines(behind, 10).unwrap(), []);
+}
+
 /// Goal: rot in the index of ids costs time, and no id, also while the log is in use.
 #[test]
 fn a_damaged_index_of_ids_is_made_again() {

@@ -17,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use simplefeed_core::{
     commit::{Change, ChangeOutline, Commit, Outline},
     digest::Digest,
@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 use super::{
     Commits, Ids, LogError, LogHead, Room, Series,
-    announcements::Announcements,
+    announcements::{Announcements, OUTLINE_CHANGES_MAX},
     barrier::Barrier,
     ids::IdIndex,
     record::{self, CommitFacts, STORAGE_VERSION, VERSION_KEY},
@@ -102,7 +102,7 @@ impl SledLog {
             ids: RwLock::default(),
             head: RwLock::new(head),
             shadow: RwLock::default(),
-            announcements: Announcements::default(),
+            announcements: Announcements::behind(head.number),
         })
     }
 
@@ -152,8 +152,9 @@ impl SledLog {
         // One commit at a time: a commit may be as large as a request.
         while ids.covered() < self.head().number {
             let number = ids.covered().next();
-            let missing = || LogError::damaged(format!("commit {number} is missing"));
-            let facts = self.facts(number)?.ok_or_else(missing)?;
+            let Some(facts) = self.facts(number)? else {
+                break;
+            };
             let mut entries = vec![];
             for change in &facts.changes {
                 if let ChangeOutline::Entries { feed, first, count } = *change {
@@ -318,7 +319,9 @@ impl SledLog {
             file_bytes,
         };
         // Not synced here: the next barrier or `settle` does that, and an older testimony is still true.
-        lock(&durability.witness)
+        durability
+            .witness
+            .lock()
             .write(&testimony)
             .map_err(LogError::io("write", &self.file))
     }
@@ -329,9 +332,9 @@ impl SledLog {
             return Ok(None);
         }
         let key = record::commit_key(number);
-        let Some(body) = self.parts("commit", &key)? else {
-            return Ok(None);
-        };
+        let body = self.parts("commit", &key)?;
+        // A commit up to the head is there. Its absence taken for the end of the log would end every replay early.
+        let body = body.ok_or_else(|| LogError::damaged(format!("commit {number} is missing")))?;
         CommitFacts::decode(&body)
             .map(Some)
             .ok_or_else(|| record::damaged("commit", &key))
@@ -452,13 +455,23 @@ impl Commits for SledLog {
     }
 
     fn outlines(&self, from: CommitNumber, max: usize) -> Result<Vec<Outline>, LogError> {
-        let mut outlines = vec![];
+        let mut outlines: Vec<Outline> = vec![];
+        let mut changes = 0;
         let mut number = from.max(CommitNumber(1));
-        while outlines.len() < max
-            && let Some(facts) = self.facts(number)?
-        {
-            outlines.push(facts.outline(number));
-            number = number.next();
+        // A commit may have as many changes as a batch has entries, so commits alone are no bound.
+        while outlines.len() < max && changes < OUTLINE_CHANGES_MAX {
+            match self.facts(number) {
+                Ok(Some(facts)) => {
+                    let outline = facts.outline(number);
+                    changes += outline.changes.len();
+                    outlines.push(outline);
+                    number = number.next();
+                }
+                // What comes before damage is sound: the next call meets the damage first.
+                Err(_) if !outlines.is_empty() => break,
+                Ok(None) => break,
+                Err(error) => return Err(error),
+            }
         }
         Ok(outlines)
     }
@@ -626,7 +639,9 @@ impl Room for SledLog {
 
     fn settle(&self) -> Result<(), LogError> {
         match &self.durability {
-            Some(durability) => lock(&durability.witness)
+            Some(durability) => durability
+                .witness
+                .lock()
                 .sync()
                 .map_err(LogError::io("sync", &self.file)),
             None => Ok(()),
@@ -702,6 +717,13 @@ fn storage(error: sled::Error) -> LogError {
 // A poisoned lock means that a thread panicked between two plain assignments; the guarded values are whole
 // all the same.
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
+#[cfg(test)]
+impl SledLog {
+    /// Loses the record of a commit, as rot does.
+    pub(super) fn lose(&self, number: CommitNumber) {
+        let parts = self.db.scan_prefix(record::commit_key(number)).keys();
+        for part in parts.map(Result::unwrap) {
+            self.db.remove(part).unwrap();
+        }
+    }
 }

@@ -17,6 +17,8 @@ pub trait Store: Send {
     fn log(&self) -> Arc<dyn EntryLog>;
 
     /// Opens the watermark. It lives where the log lives: whoever appends next must stamp later commits than it allows.
+    /// A log that other processes write needs one that they share; else a second counts as over while they still
+    /// append in it.
     ///
     /// # Errors
     ///

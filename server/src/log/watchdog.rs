@@ -30,12 +30,19 @@ pub(super) struct Watchdog {
 impl Watchdog {
     /// Starts the thread, which calls `flush` when a flush takes long.
     pub(super) fn new(flush: impl Fn() + Clone + Send + 'static) -> std::io::Result<Self> {
+        Self::with_patience(PATIENCE, flush)
+    }
+
+    fn with_patience(
+        patience: Duration,
+        flush: impl Fn() + Clone + Send + 'static,
+    ) -> std::io::Result<Self> {
         let turns = Arc::new(AtomicU64::new(0));
         let (end, ended) = channel();
         let watched = Arc::clone(&turns);
         let thread = std::thread::Builder::new()
             .name("watchdog".into())
-            .spawn(move || watch(&flush, &watched, &ended))?;
+            .spawn(move || watch(patience, &flush, &watched, &ended))?;
         Ok(Self {
             turns,
             thread: Some((end, thread)),
@@ -61,9 +68,14 @@ impl Drop for Watchdog {
     }
 }
 
-fn watch(flush: &(impl Fn() + Clone + Send + 'static), turns: &AtomicU64, ended: &Receiver<()>) {
+fn watch(
+    patience: Duration,
+    flush: &(impl Fn() + Clone + Send + 'static),
+    turns: &AtomicU64,
+    ended: &Receiver<()>,
+) {
     let (mut before, mut seconds) = (0, 0_u64);
-    while ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
         let now = turns.load(Ordering::Acquire);
         // The same odd turn as a second ago: it is still the same flush.
         let stuck = now == before && !now.is_multiple_of(2);
@@ -84,16 +96,26 @@ fn watch(flush: &(impl Fn() + Clone + Send + 'static), turns: &AtomicU64, ended:
 mod tests {
     use super::*;
 
+    const SHORT: Duration = Duration::from_millis(20);
+
     /// Goal: a flush that waits for somebody to flush comes to its end.
     #[test]
     fn a_flush_that_is_forgotten_is_followed_by_another() {
         let (send, woken) = channel();
-        let watchdog = Watchdog::new(move || send.send(()).unwrap()).unwrap();
+        let watchdog = Watchdog::with_patience(SHORT, move || send.send(()).unwrap()).unwrap();
         watchdog
             .during(|| woken.recv_timeout(PATIENCE * 20))
             .unwrap();
+    }
+
+    /// Goal: time without a flush is not taken for a long flush.
+    #[test]
+    fn a_flush_that_is_over_is_left_alone() {
+        let (send, woken) = channel();
+        let watchdog = Watchdog::with_patience(SHORT, move || send.send(()).unwrap()).unwrap();
         watchdog.during(|| ());
+        std::thread::park_timeout(SHORT * 10);
         drop(watchdog);
-        assert!(woken.try_recv().is_err(), "what is quick is left alone");
+        assert!(woken.try_recv().is_err());
     }
 }

@@ -197,6 +197,8 @@ fn a_view_needs_its_files_and_a_line_in_each_list() {
 struct Followed {
     log: Arc<MemoryLog>,
     announcements: Arc<Announcements>,
+    /// Name of a feed whose settings cannot be read.
+    damaged: Option<FeedName>,
 }
 
 impl Followed {
@@ -208,6 +210,7 @@ impl Followed {
         Self {
             log: Arc::clone(log),
             announcements,
+            damaged: None,
         }
     }
 }
@@ -248,7 +251,13 @@ impl Series for Followed {
     }
 
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
-        self.log.settings(feed, revision)
+        let settings = self.log.settings(feed, revision)?;
+        match settings {
+            Some(settings) if self.damaged.as_ref() == Some(&settings.name) => {
+                Err(LogError::damaged("settings"))
+            }
+            settings => Ok(settings),
+        }
     }
 
     fn opening(&self, feed: FeedKey, number: DocumentNumber) -> Result<Option<Opening>, LogError> {
@@ -302,7 +311,45 @@ impl Store for FollowedStore {
     }
 }
 
-/// Goal: what a server answers follows from commits, whoever has appended them.
+/// Goal: neither a damaged record of one feed nor a folder that it cannot use holds up the other feeds.
+#[test]
+fn one_feed_holds_up_no_other() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let store = MemoryStore::default();
+    let mut followed = Followed::new(&store.0);
+    followed.damaged = FeedName::parse("damaged");
+    // Where the folder of a feed's documents would be.
+    let feeds = folders[1].path().join("www/feeds");
+    std::fs::create_dir_all(&feeds).unwrap();
+    std::fs::write(feeds.join("blocked"), "").unwrap();
+    let writer = Running::start(folders[0].path(), store.clone());
+    let follower = Running::start(folders[1].path(), FollowedStore(Arc::new(followed)));
+    let closed = "{\"document_entries\":1,\"closed\":true}";
+    assert_eq!(writer.ask("PUT", "/feeds/damaged", closed).0, 201);
+    // Feeds have random keys, so some of the sound ones come behind the others.
+    let sound = ["a", "b", "c", "d", "e", "f"];
+    for feed in ["blocked"].iter().chain(&sound) {
+        let settings = "{\"document_entries\":1}";
+        assert_eq!(
+            writer.ask("PUT", &format!("/feeds/{feed}"), settings).0,
+            201
+        );
+        writer.publish(feed, 1);
+        writer.publish(feed, 2);
+    }
+    for feed in sound {
+        follower.wait_for(&format!("/feeds/{feed}/1.atom"), |answer| {
+            answer.contains("immutable")
+        });
+    }
+    let updates = follower.wait_for("/sup.json", |answer| answer.contains("\"updates\":[["));
+    assert!(updates.contains("200 OK"), "{updates}");
+    follower.stop();
+    writer.stop();
+}
+
+/// Goal: what a server answers follows from commits, whoever has appended them. (Which seconds are over is the
+/// writer's knowledge: a store that several processes share has to share the watermark, too.)
 #[test]
 fn a_server_follows_a_log_that_another_one_writes() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

@@ -20,6 +20,7 @@ use super::{
     error::ViewError,
     files::{Remade, create_folder, failed},
     folders::Folders,
+    follower::Grace,
     reports::{Findings, Rebuilt, Replayed},
     scrub::{self, Scrub},
 };
@@ -136,9 +137,9 @@ impl View for Counts {
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, _: &dyn Series) -> Result<(), ViewError> {
+    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
         let counted = self.counted().clone();
-        self.write(&counted).map(drop)
+        self.write(&counted).map(|_| true)
     }
 
     fn note(&self, _: CommitNumber) -> Result<(), ViewError> {

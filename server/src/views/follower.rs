@@ -4,8 +4,10 @@
 //! and notes its cursor. A view that fails is tried again for ever, and holds up no other.
 
 use std::{
+    cell::OnceCell,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use simplefeed_core::feed::CommitNumber;
@@ -18,8 +20,8 @@ use crate::{log::EntryLog, stop::Stop};
 const COMMITS_TOGETHER: usize = 1_000;
 /// Commits between two notes of the cursor.
 const NOTED_COMMITS: u64 = 1_024;
-/// Lag in commits beyond which a server that stops does not wait for the view. The next start reads the rest.
-const LAG_AT_STOP_MAX: u64 = 100_000;
+/// Time that a server which stops leaves to a view for the work that waits. The next start does the rest.
+const GRACE: Duration = Duration::from_mins(1);
 /// Pause after a round that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -38,8 +40,51 @@ impl Progress {
     }
 }
 
-/// Runs a view until the log's announcements end and the work of every commit is carried out.
+/// Time that a view has for its work: until the server stops, and a minute more.
+#[derive(Debug)]
+pub struct Grace<'s> {
+    stop: &'s Stop,
+    time: Duration,
+    /// When the stop was noticed.
+    since: OnceCell<Instant>,
+}
+
+impl<'s> Grace<'s> {
+    fn new(stop: &'s Stop, time: Duration) -> Self {
+        let since = OnceCell::new();
+        Self { stop, time, since }
+    }
+
+    /// Returns whether work may go on.
+    pub fn lasts(&self) -> bool {
+        !self.stop.is_requested() || self.since.get_or_init(Instant::now).elapsed() < self.time
+    }
+}
+
+/// Runs a view until the log's announcements end and the work of every commit is carried out. A view that panics
+/// begins again where its files end.
 pub fn follow(view: &dyn View, log: &dyn EntryLog, progress: &Progress, stop: &Stop) {
+    let grace = Grace::new(stop, GRACE);
+    // A panic leaves a view's memory in an unknown state, which `begin` makes anew.
+    while catch_unwind(AssertUnwindSafe(|| {
+        follow_within(view, log, progress, stop, &grace);
+    }))
+    .is_err()
+    {
+        error!(view = view.name(), "a view panicked; it begins again");
+        if stop.is_requested_within(RETRY) {
+            return;
+        }
+    }
+}
+
+fn follow_within(
+    view: &dyn View,
+    log: &dyn EntryLog,
+    progress: &Progress,
+    stop: &Stop,
+    grace: &Grace<'_>,
+) {
     let begun = loop {
         match view.begin(log) {
             Ok(begun) => break begun,
@@ -57,6 +102,7 @@ pub fn follow(view: &dyn View, log: &dyn EntryLog, progress: &Progress, stop: &S
         log,
         progress,
         stop,
+        grace,
         applied: begun,
         carried_out: begun,
         noted: begun,
@@ -70,6 +116,7 @@ struct Follower<'f> {
     log: &'f dyn EntryLog,
     progress: &'f Progress,
     stop: &'f Stop,
+    grace: &'f Grace<'f>,
     /// Last commit that the view has applied.
     applied: CommitNumber,
     /// Last commit whose work is carried out: `applied`, unless work failed since.
@@ -129,14 +176,14 @@ impl Follower<'_> {
                 break;
             }
         }
-        let lag = self.log.head().number.0.saturating_sub(self.applied.0);
-        Ok(!(lag > LAG_AT_STOP_MAX && self.stop.is_requested()))
+        Ok(self.grace.lasts())
     }
 
     /// Carries out the work that waits. Returns whether none is left.
     fn carry_out(&mut self) -> bool {
-        match self.view.carry_out(self.log) {
-            Ok(()) => {
+        match self.view.carry_out(self.log, self.grace) {
+            Ok(false) => false,
+            Ok(true) => {
                 self.carried_out = self.applied;
                 self.is_full = false;
                 self.progress.reach(self.carried_out);
@@ -166,3 +213,6 @@ fn report(view: &dyn View, error: &ViewError, action: &'static str) {
         "a view cannot {action}; it tries again"
     );
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ use crate::{
         error::ViewError,
         files::Remade,
         folders::Folders,
+        follower::Grace,
         reports::{Findings, Rebuilt, Replayed},
         scrub::{self, Scrub},
     },
@@ -173,15 +174,15 @@ impl View for Sup {
         })
     }
 
-    fn carry_out(&self, _: &dyn Series) -> Result<(), ViewError> {
-        loop {
+    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+        while grace.lasts() {
             // Cloned, so readers need not wait for the disk.
             let next = match &*self.state() {
                 Some(state) => state.over.front().cloned(),
                 None => None,
             };
             let Some((visibility, window)) = next else {
-                return Ok(());
+                return Ok(true);
             };
             let series = series_name(visibility);
             if self.files.write(visibility, &window)? == Remade::New {
@@ -194,6 +195,7 @@ impl View for Sup {
                 state.made += 1;
             }
         }
+        Ok(false)
     }
 
     fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {

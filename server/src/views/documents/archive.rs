@@ -34,6 +34,7 @@ use crate::{
         error::ViewError,
         files::{Coded, FrozenFiles, Remade, TEMPORARY, create_folder, failed, gunzip, twin_of},
         folders::Folders,
+        follower::Grace,
     },
 };
 
@@ -273,7 +274,7 @@ impl Archive {
 
     /// Archives all documents of a feed up to `newest`, in the tree where the feed's files belong now; without `newest`
     /// the files are only moved there, if need be. Documents in the manifest are left alone. Returns the number of
-    /// documents that it archived.
+    /// documents that it archived: not all of them, if `grace` is over.
     ///
     /// # Errors
     ///
@@ -283,6 +284,7 @@ impl Archive {
         log: &dyn Series,
         feed: FeedKey,
         newest: Option<DocumentNumber>,
+        grace: &Grace<'_>,
     ) -> Result<u64, ViewError> {
         let Some(head) = log.feed(feed)? else {
             return Ok(0);
@@ -310,6 +312,9 @@ impl Archive {
                 .sum();
             if alone || together.len() == TOGETHER_MAX || bytes > TOGETHER_BYTES_MAX {
                 made += self.write_together(name, &mut together)?;
+                if !grace.lasts() {
+                    return Ok(made);
+                }
             }
             match frozen {
                 Some(frozen) if !alone => together.push(frozen),

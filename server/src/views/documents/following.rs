@@ -2,7 +2,7 @@
 //!
 //! Shell over [`Archive`].
 
-use std::time::Duration;
+use std::{ops::Bound, time::Duration};
 
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
@@ -21,6 +21,7 @@ use crate::{
         Applied, View,
         error::ViewError,
         folders::Folders,
+        follower::Grace,
         reports::{Findings, Rebuilt, Replayed},
         scrub::{self, Scrub},
         tree::{ExportError, Tree},
@@ -59,17 +60,20 @@ impl View for Archive {
         })
     }
 
-    fn carry_out(&self, log: &dyn Series) -> Result<(), ViewError> {
-        loop {
+    fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+        let (mut from, mut failed) = (Bound::Unbounded, None);
+        while grace.lasts() {
             let waiting = self.waiting.lock();
-            let next = waiting
-                .first_key_value()
-                .map(|(feed, newest)| (*feed, *newest));
+            let next = waiting.range((from, Bound::Unbounded)).next();
+            let next = next.map(|(feed, newest)| (*feed, *newest));
             drop(waiting);
             let Some((feed, newest)) = next else {
-                return Ok(());
+                return failed.map_or(Ok(true), Err);
             };
-            match self.archive(log, feed, newest) {
+            from = Bound::Excluded(feed);
+            match self.archive(log, feed, newest, grace) {
+                // The rest is made after the next start.
+                Ok(_) if !grace.lasts() => break,
                 // One feed's damage must not hold up the others. The feed's next closed document tries again.
                 Err(
                     error @ (ViewError::Log(LogError::Damaged { .. })
@@ -85,12 +89,16 @@ impl View for Archive {
                     let name = name_of(log, feed)?;
                     info!(feed = %name, document, "archived");
                 }
-                Err(error) => return Err(error),
+                // The work waits for the next try, and that of the other feeds goes on.
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
             }
-            // Only now: an error keeps the work for the next try.
             let mut waiting = self.waiting.lock();
             waiting.remove(&feed);
         }
+        Ok(false)
     }
 
     fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {
@@ -185,11 +193,16 @@ fn closed_by(commit: &Outline, log: &dyn Series) -> Result<Waiting, LogError> {
                 None => continue,
             },
             ChangeOutline::Settings { feed, revision } => {
-                let settings = log.settings(feed, revision)?;
+                let settings = match log.settings(feed, revision) {
+                    Ok(settings) => settings,
+                    // One feed's damage must not hold up the others: `carry_out` reports it.
+                    Err(LogError::Damaged { .. }) => None,
+                    Err(error) => return Err(error),
+                };
                 // Only a feed that made this choice can have its files in the wrong tree.
-                match settings.and_then(|settings| settings.choices.closed) {
-                    Some(_) => (feed, None),
-                    None => continue,
+                match settings.map(|settings| settings.choices.closed) {
+                    Some(None) => continue,
+                    Some(Some(_)) | None => (feed, None),
                 }
             }
             _ => continue,

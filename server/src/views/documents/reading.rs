@@ -214,11 +214,9 @@ impl Documents {
                 let id = &state.settings.id;
                 // The growing block changes only with this number, so it can stand in the key.
                 let key = format!("index {feed} {archived}");
-                let bytes = match self.bodies.get(&key) {
-                    Some(bytes) => bytes,
-                    None => index::growing_block(&self.archive.manifests, feed, id, archived)?,
-                };
-                self.bodies.insert(key, bytes.clone());
+                let bytes = self.bodies.get_or_insert_with(&key, || {
+                    index::growing_block(&self.archive.manifests, feed, id, archived)
+                })?;
                 Ok(Some(Resource::of_bytes(
                     "application/json",
                     None,

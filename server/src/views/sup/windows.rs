@@ -1,6 +1,6 @@
 //! Updates of feeds: the view behind SUP documents.
 //!
-//! Pure. It keeps the last update of each feed, as far back as a document reaches, and cuts the updates into
+//! Pure, but for a line in the operator's log about damage. It keeps the last update of each feed, as far back as a document reaches, and cuts the updates into
 //! *windows* that are archived. A window ends with a second, so every document does: after the second in which
 //! it has [`SUP_ARCHIVE_FEEDS`] feeds, or before a commit that is [`SUP_ARCHIVE_SECONDS`] after its first update,
 //! whichever comes first. The next window begins at that second. Windows follow from commits alone, so the
@@ -17,6 +17,7 @@ use simplefeed_core::{
     limits::{SUP_ARCHIVE_FEEDS, SUP_ARCHIVE_SECONDS, SUP_OVERLAP_SECONDS},
     sup::{Heading, SUP, SUP_CLOSED, SupId, last_digit},
 };
+use tracing::error;
 
 use crate::{
     log::{LogError, Series, settings_of},
@@ -403,7 +404,15 @@ impl SupWindows {
         let Some(head) = log.feed(feed)? else {
             return Ok(None);
         };
-        let settings = settings_of(log, feed, head.revision)?;
+        let settings = match settings_of(log, feed, head.revision) {
+            Ok(settings) => settings,
+            // One feed's damage must not hold up the updates of the others.
+            Err(error @ LogError::Damaged { .. }) => {
+                error!(%error, "the updates of a feed are left out");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
         let visibility = if settings.is_or_was_closed() {
             Visibility::Private
         } else {
