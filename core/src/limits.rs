@@ -57,7 +57,7 @@ pub const DOCUMENT_BYTES_MAX: u64 = 32 * 1024 * 1024;
 pub const FEEDS_MAX: u64 = 1_000_000;
 
 /// The most open connections of one server. Configurable.
-pub const CONNECTIONS_MAX: usize = 4_096;
+pub const CONNECTIONS_MAX: u32 = 4_096;
 
 /// The feeds in one answer of the catalogue.
 pub const CATALOGUE_FEEDS_MAX: usize = 1_000;

@@ -1,19 +1,21 @@
 //! Settings of the server: flag over environment over file over default.
 //!
-//! Pure, except for reading the file. One pass checks everything and reports all problems together, before anything
-//! is opened. Settings that shape bytes are only proposals here: they reach the feeds as commits.
+//! Pure, except for reading files. [`ServeArgs`] names each setting once: clap makes the flags and variables of it, and
+//! serde the keys of the file. One pass checks everything and reports all problems together, before anything is
+//! opened. Settings that shape bytes are only proposals here: they reach the feeds as commits.
 
 use std::{
     collections::BTreeSet,
     fmt, fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::Deref,
     path::{Component, Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
 
-use clap::Args;
-use serde::Deserialize;
+use clap::{Args, Command, FromArgMatches as _};
+use serde::{Deserialize, Serialize};
 use simplefeed_core::{
     cut::Period,
     limits::{
@@ -28,42 +30,54 @@ use url::{Host, Url};
 use crate::access::{Access, Tokens};
 
 /// Address of the main listener if none is given: reachable from this machine only.
-pub const LISTEN_DEFAULT: &str = "127.0.0.1:8080";
+pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
-/// How a server is to run, as given on the command line or in the environment.
-#[derive(Args, Clone, Debug, Default)]
+/// How a server is to run, unchecked. Names of fields are names of flags and of keys in a file.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ServeArgs {
     /// Folder that holds the log and everything made from it
     #[arg(long, env = "SIMPLEFEED_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:8080]
-    #[arg(long, env = "SIMPLEFEED_LISTEN", value_name = "ADDR")]
-    pub listen: Option<SocketAddr>,
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, env = "SIMPLEFEED_LISTEN", value_name = "ADDR", default_value_t = LISTEN_DEFAULT)]
+    pub listen: SocketAddr,
     /// URL at which clients see the server [default: `http://ADDR`, on loopback only]
     #[arg(long, env = "SIMPLEFEED_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<Url>,
     /// TOML file with any of these settings
     #[arg(long, env = "SIMPLEFEED_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Folder for archived documents, which a web server may serve [default: DIR/www]
     #[arg(long, env = "SIMPLEFEED_WWW", value_name = "DIR")]
     pub www: Option<PathBuf>,
-    /// Most entries of a document, for feeds that do not choose [default: 100]
-    #[arg(long, env = "SIMPLEFEED_DOCUMENT_ENTRIES", value_name = "N")]
-    pub document_entries: Option<u32>,
-    /// Most bytes of entries in a document, for feeds that do not choose [default: 1048576]
-    #[arg(long, env = "SIMPLEFEED_DOCUMENT_BYTES", value_name = "N")]
-    pub document_bytes: Option<u64>,
+    /// Most entries of a document, for feeds that do not choose
+    #[arg(long, env = "SIMPLEFEED_DOCUMENT_ENTRIES", value_name = "N", default_value_t = DOCUMENT_ENTRIES_DEFAULT)]
+    pub document_entries: u32,
+    /// Most bytes of entries in a document, for feeds that do not choose
+    #[arg(long, env = "SIMPLEFEED_DOCUMENT_BYTES", value_name = "N", default_value_t = DOCUMENT_BYTES_DEFAULT)]
+    pub document_bytes: u64,
     /// Stretch of time of a document, for feeds that do not choose [default: none]
-    #[arg(long, env = "SIMPLEFEED_DOCUMENT_PERIOD", value_name = "none|hour|day", value_parser = parse_period)]
-    pub document_period: Option<Period>,
-    /// How old a cached recent document may be [default: 1]
-    #[arg(long, env = "SIMPLEFEED_RECENT_MAX_AGE", value_name = "SECONDS")]
-    pub recent_max_age: Option<u32>,
+    #[arg(long, env = "SIMPLEFEED_DOCUMENT_PERIOD", value_name = "none|hour|day", value_parser = parse_period, default_value = "none", hide_default_value = true)]
+    pub document_period: Period,
+    /// How old a cached recent document may be
+    #[arg(
+        long,
+        env = "SIMPLEFEED_RECENT_MAX_AGE",
+        value_name = "SECONDS",
+        default_value_t = 1
+    )]
+    pub recent_max_age: u32,
     /// Periods for which /sup.json tells which feeds changed, the usual one first, or none for no such
-    /// documents [default: 60,300,600,3600]
-    #[arg(long, env = "SIMPLEFEED_SUP_PERIODS", value_name = "SECONDS,…", value_parser = parse_periods)]
-    pub sup_periods: Option<SupPeriods>,
+    /// documents
+    #[arg(
+        long,
+        env = "SIMPLEFEED_SUP_PERIODS",
+        value_name = "SECONDS,…",
+        default_value_t
+    )]
+    pub sup_periods: SupPeriods,
     /// File of tokens: who may publish, and see closed feeds; SIGHUP reads it again
     #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
     pub tokens: Option<PathBuf>,
@@ -73,252 +87,60 @@ pub struct ServeArgs {
     /// Address at which to tell Prometheus about the server, at /metrics
     #[arg(long, env = "SIMPLEFEED_METRICS_LISTEN", value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
-    /// Most connections at the same time [default: 4096]
-    #[arg(long, env = "SIMPLEFEED_CONNECTIONS", value_name = "N")]
-    pub connections: Option<u32>,
+    /// Most connections at the same time
+    #[arg(long, env = "SIMPLEFEED_CONNECTIONS", value_name = "N", default_value_t = CONNECTIONS_MAX)]
+    pub connections: u32,
     /// How long a connection may be idle, or take to send the head of a request; longer than a proxy keeps
-    /// one [default: 75]
-    #[arg(long, env = "SIMPLEFEED_IDLE_TIMEOUT", value_name = "SECONDS")]
-    pub idle_timeout: Option<u32>,
-    /// How long a request's body may take to arrive [default: 60]
-    #[arg(long, env = "SIMPLEFEED_BODY_TIMEOUT", value_name = "SECONDS")]
-    pub body_timeout: Option<u32>,
-    /// How long a connection may send nothing of a body, or take nothing of an answer [default: 10]
-    #[arg(long, env = "SIMPLEFEED_STALL_TIMEOUT", value_name = "SECONDS")]
-    pub stall_timeout: Option<u32>,
-    /// How long a connection may last [default: 3600]
-    #[arg(long, env = "SIMPLEFEED_CONNECTION_AGE", value_name = "SECONDS")]
-    pub connection_age: Option<u32>,
+    /// one
+    // Longer than nginx keeps a connection (60 s), so nginx never uses one that was just closed.
+    #[arg(
+        long,
+        env = "SIMPLEFEED_IDLE_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = 75
+    )]
+    pub idle_timeout: u32,
+    /// How long a request's body may take to arrive
+    #[arg(
+        long,
+        env = "SIMPLEFEED_BODY_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = 60
+    )]
+    pub body_timeout: u32,
+    /// How long a connection may send nothing of a body, or take nothing of an answer
+    #[arg(
+        long,
+        env = "SIMPLEFEED_STALL_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = 10
+    )]
+    pub stall_timeout: u32,
+    /// How long a connection may last
+    #[arg(
+        long,
+        env = "SIMPLEFEED_CONNECTION_AGE",
+        value_name = "SECONDS",
+        default_value_t = 3_600
+    )]
+    pub connection_age: u32,
 }
 
-/// Bounds on the connections of each listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Most connections that are open at the same time.
-    pub connections: usize,
-    /// Longest time that a connection may be idle, or take to send the head of a request.
-    pub idle: Duration,
-    /// Longest time in which the body of a request must arrive.
-    pub body: Duration,
-    /// Longest time without a byte of a body that is sent, or of an answer that is taken.
-    pub stall: Duration,
-    /// Age at which a connection ends, after its last answer.
-    pub age: Duration,
-}
-
-/// Place of a listener for publishing requests.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub enum ListenAddress {
-    /// Address and port, where port 0 takes a free one.
-    Address(SocketAddr),
-    /// Unix socket, by its path in the file system.
-    Socket(PathBuf),
-}
-
-impl FromStr for ListenAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(address) => Ok(Self::Address(address)),
-            // The slash is required, so a mistyped address does not become the name of a socket.
-            Err(_) if text.contains('/') => Ok(Self::Socket(text.into())),
-            Err(_) => Err("it is neither an address with a port nor a path with a slash".into()),
-        }
+impl Default for ServeArgs {
+    /// Returns the defaults of the flags.
+    fn default() -> Self {
+        // Without the environment, which a library does not read unasked.
+        let flags = Self::augment_args(Command::new("")).mut_args(|flag| flag.env(None));
+        let matches = flags.no_binary_name(true).get_matches_from([""; 0]);
+        Self::from_arg_matches(&matches).expect("every setting has a default or none")
     }
 }
 
-impl TryFrom<String> for ListenAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => write!(f, "http://{address}"),
-            Self::Socket(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-fn parse_period(text: &str) -> Result<Period, String> {
-    match text {
-        "none" => Ok(Period::None),
-        "hour" => Ok(Period::Hour),
-        "day" => Ok(Period::Day),
-        _ => Err("the periods are none, hour and day".into()),
-    }
-}
-
-/// Periods of the SUP documents, in seconds; empty for no documents.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SupPeriods(Vec<u32>);
-
-fn parse_periods(text: &str) -> Result<SupPeriods, String> {
-    if text == "none" {
-        return Ok(SupPeriods(vec![]));
-    }
-    let periods = text.split(',').map(|period| period.trim().parse());
-    let periods: Result<Vec<u32>, _> = periods.collect();
-    periods
-        .map(SupPeriods)
-        .map_err(|_error| "periods are seconds with commas between them, or none".into())
-}
-
-/// Settings of a configuration file, all of them optional.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ConfigFile {
-    data: Option<PathBuf>,
-    listen: Option<SocketAddr>,
-    public_url: Option<Url>,
-    www: Option<PathBuf>,
-    document_entries: Option<u32>,
-    document_bytes: Option<u64>,
-    document_period: Option<Period>,
-    recent_max_age: Option<u32>,
-    sup_periods: Option<Vec<u32>>,
-    tokens: Option<PathBuf>,
-    publish_listen: Option<ListenAddress>,
-    metrics_listen: Option<SocketAddr>,
-    connections: Option<u32>,
-    idle_timeout: Option<u32>,
-    body_timeout: Option<u32>,
-    stall_timeout: Option<u32>,
-    connection_age: Option<u32>,
-}
-
-/// Checked settings of a server, with the defaults filled in.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Data folder, which holds the log and everything made from it.
-    pub data: PathBuf,
-    /// Address of the main listener; port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// URL at which clients see the server; the listener's address if absent.
-    pub public_url: Option<Url>,
-    /// Folder of the archived documents; `www` in the data folder if absent.
-    pub www: Option<PathBuf>,
-    /// Most entries of a document, for feeds that do not choose.
-    pub document_entries: u32,
-    /// Most bytes of entries in a document, for feeds that do not choose.
-    pub document_bytes: u64,
-    /// Stretch of time of a document, for feeds that do not choose.
-    pub document_period: Period,
-    /// Longest age of a cached recent document, in seconds.
-    pub recent_max_age: u32,
-    /// Periods of the SUP documents, in seconds, the default one first; empty if the server has none.
-    pub sup_periods: Vec<u32>,
-    /// File of tokens, which SIGHUP reads again.
-    pub tokens: Option<PathBuf>,
-    /// Listener for publishing requests; absent if the main listener takes them.
-    pub publish_listen: Option<ListenAddress>,
-    /// Address of the listener for metrics; absent if there is none.
-    pub metrics_listen: Option<SocketAddr>,
-    /// Bounds on the connections of each listener.
-    pub limits: Limits,
-}
-
-/// Problems of a configuration: all of them, one a line.
-#[derive(Debug)]
-pub struct ConfigError {
-    problems: Vec<String>,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problems.join("\nerror: "))
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-impl Config {
-    /// Returns the configuration that flags, environment and file give together.
-    ///
-    /// # Errors
-    ///
-    /// Returns all problems at once.
-    pub fn new(args: ServeArgs) -> Result<Self, ConfigError> {
-        let (file, FileProblems { mut problems, keys }) = match args.config.as_deref() {
-            Some(path) => read_file(path)?,
-            None => Default::default(),
-        };
-        let listen = args
-            .listen
-            .or(file.listen)
-            .unwrap_or_else(|| LISTEN_DEFAULT.parse().expect("the default is an address"));
-        let seconds = |flag: Option<u32>, file: Option<u32>, default: u32| {
-            Duration::from_secs(flag.or(file).unwrap_or(default).into())
-        };
-        let connections = args.connections.or(file.connections);
-        let limits = Limits {
-            connections: connections.map_or(CONNECTIONS_MAX, |most| {
-                usize::try_from(most).unwrap_or(usize::MAX)
-            }),
-            // Longer than nginx keeps a connection (60 s), so nginx never uses one that was just closed.
-            idle: seconds(args.idle_timeout, file.idle_timeout, 75),
-            body: seconds(args.body_timeout, file.body_timeout, 60),
-            stall: seconds(args.stall_timeout, file.stall_timeout, 10),
-            age: seconds(args.connection_age, file.connection_age, 3_600),
-        };
-        let config = Self {
-            data: args.data.or(file.data).unwrap_or_default(),
-            listen,
-            public_url: args.public_url.or(file.public_url),
-            www: args.www.or(file.www),
-            document_entries: args
-                .document_entries
-                .or(file.document_entries)
-                .unwrap_or(DOCUMENT_ENTRIES_DEFAULT),
-            document_bytes: args
-                .document_bytes
-                .or(file.document_bytes)
-                .unwrap_or(DOCUMENT_BYTES_DEFAULT),
-            document_period: args
-                .document_period
-                .or(file.document_period)
-                .unwrap_or_default(),
-            recent_max_age: args.recent_max_age.or(file.recent_max_age).unwrap_or(1),
-            sup_periods: args
-                .sup_periods
-                .map(|SupPeriods(periods)| periods)
-                .or(file.sup_periods)
-                .unwrap_or_else(|| SUP_PERIODS_DEFAULT.into()),
-            tokens: args.tokens.or(file.tokens),
-            publish_listen: args.publish_listen.or(file.publish_listen),
-            metrics_listen: args.metrics_listen.or(file.metrics_listen),
-            limits,
-        };
-        // A problem does not end the checks: the operator sees all of them at once.
-        config.check(&keys, &mut problems);
-        config.check_folders(&mut problems);
-        // Read for its problems only. The listeners get their rules from `access`, and again on SIGHUP.
-        if let Some(path) = &config.tokens {
-            match read_tokens(path) {
-                Ok(tokens) if tokens.is_empty() => {
-                    warn!(path = %path.display(), "the file of tokens is empty, so nobody can publish");
-                }
-                Ok(_) => {}
-                Err(wrong) => problems.extend(wrong.problems),
-            }
-        }
-        if problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError { problems })
-        }
-    }
-
+impl ServeArgs {
     /// Checks the settings. A key in `unread` has a value that could not be read, so its absence is no problem here.
     fn check(&self, unread: &[String], problems: &mut Vec<String>) {
         let is_known = |key: &str| !unread.iter().any(|unread| unread == key);
-        if self.data.as_os_str().is_empty() && is_known("data") {
+        if self.data.is_none() && is_known("data") {
             problems.push("the data folder is not given: use --data DIR".into());
         }
         if let Err(refusal) = check_entries(self.document_entries) {
@@ -341,14 +163,14 @@ impl Config {
                 "sup_periods are between 1 and {SUP_PERIOD_SECONDS_MAX} seconds"
             ));
         }
-        let Limits {
-            connections,
-            idle,
-            body,
-            stall,
-            age,
-        } = self.limits;
-        if connections == 0 || [idle, body, stall, age].contains(&Duration::ZERO) {
+        let limits = [
+            self.connections,
+            self.idle_timeout,
+            self.body_timeout,
+            self.stall_timeout,
+            self.connection_age,
+        ];
+        if limits.contains(&0) {
             let names = "connections, idle_timeout, body_timeout, stall_timeout, connection_age";
             problems.push(format!(
                 "one of these is 0, and nothing would be served: {names}"
@@ -385,20 +207,18 @@ impl Config {
 
     /// Checks the folders, and that each listener has an address of its own.
     fn check_folders(&self, problems: &mut Vec<String>) {
-        let folders = [("data", Some(&self.data)), ("www", self.www.as_ref())];
+        let folders = [("data", &self.data), ("www", &self.www)];
         for (name, path) in folders {
             // A folder that is missing is no problem: the start makes it.
-            if let Some(path) =
-                path.filter(|path| fs::metadata(path).is_ok_and(|found| !found.is_dir()))
+            if let Some(path) = path
+                && fs::metadata(path).is_ok_and(|found| !found.is_dir())
             {
                 problems.push(format!("{name}: {} is not a folder", path.display()));
             }
         }
-        let data = resolved(&self.data);
         // Elsewhere in the data folder, a web server could get at the log and at closed feeds.
-        if let Some(www) = self.www.as_deref().map(resolved)
-            // A missing setting is reported already, and every path begins with its empty text.
-            && !self.data.as_os_str().is_empty()
+        if let (Some(data), Some(www)) = (&self.data, &self.www)
+            && let (data, www) = (resolved(data), resolved(www))
             && www.starts_with(&data)
             && !www.starts_with(data.join("www"))
         {
@@ -430,6 +250,182 @@ impl Config {
             taken.push((name, address));
         }
     }
+}
+
+/// Bounds on the connections of each listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most connections that are open at the same time.
+    pub connections: usize,
+    /// Longest time that a connection may be idle, or take to send the head of a request.
+    pub idle: Duration,
+    /// Longest time in which the body of a request must arrive.
+    pub body: Duration,
+    /// Longest time without a byte of a body that is sent, or of an answer that is taken.
+    pub stall: Duration,
+    /// Age at which a connection ends, after its last answer.
+    pub age: Duration,
+}
+
+/// Place of a listener for publishing requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ListenAddress {
+    /// Address and port, where port 0 takes a free one.
+    Address(SocketAddr),
+    /// Unix socket, by its path in the file system.
+    Socket(PathBuf),
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(address) => Ok(Self::Address(address)),
+            // The slash is required, so a mistyped address does not become the name of a socket.
+            Err(_) if text.contains('/') => Ok(Self::Socket(text.into())),
+            Err(_) => Err("it is neither an address with a port nor a path with a slash".into()),
+        }
+    }
+}
+
+impl TryFrom<String> for ListenAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<ListenAddress> for String {
+    fn from(address: ListenAddress) -> Self {
+        match address {
+            ListenAddress::Address(address) => address.to_string(),
+            ListenAddress::Socket(path) => path.display().to_string(),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "http://{address}"),
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+fn parse_period(text: &str) -> Result<Period, String> {
+    match text {
+        "none" => Ok(Period::None),
+        "hour" => Ok(Period::Hour),
+        "day" => Ok(Period::Day),
+        _ => Err("the periods are none, hour and day".into()),
+    }
+}
+
+/// Periods of the SUP documents, in seconds, the default one first; empty for no documents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SupPeriods(Vec<u32>);
+
+impl Default for SupPeriods {
+    fn default() -> Self {
+        Self(SUP_PERIODS_DEFAULT.into())
+    }
+}
+
+impl Deref for SupPeriods {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for SupPeriods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        let periods: Vec<String> = self.iter().map(u32::to_string).collect();
+        f.write_str(&periods.join(","))
+    }
+}
+
+impl FromStr for SupPeriods {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text == "none" {
+            return Ok(Self(vec![]));
+        }
+        let periods = text.split(',').map(|period| period.trim().parse());
+        let periods: Result<Vec<u32>, _> = periods.collect();
+        periods
+            .map(Self)
+            .map_err(|_error| "periods are seconds with commas between them, or none")
+    }
+}
+
+/// Checked settings of a server.
+#[derive(Clone, Debug)]
+pub struct Config(ServeArgs);
+
+impl Deref for Config {
+    type Target = ServeArgs;
+
+    fn deref(&self) -> &ServeArgs {
+        &self.0
+    }
+}
+
+/// Problems of a configuration: all of them, one a line.
+#[derive(Debug)]
+pub struct ConfigError {
+    problems: Vec<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problems.join("\nerror: "))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Returns the checked settings: those of `args`, and of their file where they are not `given` as a flag or in
+    /// the environment.
+    ///
+    /// # Errors
+    ///
+    /// Returns all problems at once.
+    pub fn new(args: ServeArgs, given: impl Fn(&str) -> bool) -> Result<Self, ConfigError> {
+        let (args, FileProblems { mut problems, keys }) = match args.config.clone() {
+            Some(path) => read_file(&path, args, given)?,
+            None => (args, FileProblems::default()),
+        };
+        // A problem does not end the checks: the operator sees all of them at once.
+        args.check(&keys, &mut problems);
+        args.check_folders(&mut problems);
+        // Read for its problems only. The listeners get their rules from `access`, and again on SIGHUP.
+        if let Some(path) = &args.tokens {
+            match read_tokens(path) {
+                Ok(tokens) if tokens.is_empty() => {
+                    warn!(path = %path.display(), "the file of tokens is empty, so nobody can publish");
+                }
+                Ok(_) => {}
+                Err(wrong) => problems.extend(wrong.problems),
+            }
+        }
+        if problems.is_empty() {
+            Ok(Self(args))
+        } else {
+            Err(ConfigError { problems })
+        }
+    }
 
     /// Checks this configuration for the address that the listener really has, which systemd may have bound.
     ///
@@ -438,9 +434,9 @@ impl Config {
     /// Returns the problems of that address.
     pub fn check_at(&self, listen: SocketAddr) -> Result<(), ConfigError> {
         let mut problems = vec![];
-        let there = Self {
+        let there = ServeArgs {
             listen,
-            ..self.clone()
+            ..self.0.clone()
         };
         there.check(&[], &mut problems);
         if problems.is_empty() {
@@ -470,51 +466,40 @@ impl Config {
         })
     }
 
+    /// Returns the data folder, which holds the log and everything made from it.
+    pub fn data(&self) -> &Path {
+        self.0.data.as_deref().expect("a checked setting")
+    }
+
+    /// Returns the bounds on the connections of each listener.
+    pub fn limits(&self) -> Limits {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Limits {
+            connections: usize::try_from(self.connections).unwrap_or(usize::MAX),
+            idle: seconds(self.idle_timeout),
+            body: seconds(self.body_timeout),
+            stall: seconds(self.stall_timeout),
+            age: seconds(self.connection_age),
+        }
+    }
+
     /// Returns all settings that have a value, each with its name in a file and its value in TOML.
-    pub fn settings(&self) -> Vec<(&'static str, String)> {
-        // A JSON string is a TOML string.
-        let text = |text: String| serde_json::Value::String(text).to_string();
-        let path = |path: &PathBuf| text(path.display().to_string());
-        let seconds = |time: Duration| time.as_secs().to_string();
-        let period = match self.document_period {
-            Period::None => "none",
-            Period::Hour => "hour",
-            Period::Day => "day",
-        };
-        let limits = self.limits;
-        let door = |door: &ListenAddress| match door {
-            ListenAddress::Address(address) => text(address.to_string()),
-            ListenAddress::Socket(socket) => path(socket),
-        };
-        let all = [
-            ("data", Some(path(&self.data))),
-            ("listen", Some(text(self.listen.to_string()))),
-            (
-                "public_url",
-                self.public_url.as_ref().map(|url| text(url.to_string())),
-            ),
-            ("www", self.www.as_ref().map(path)),
-            ("document_entries", Some(self.document_entries.to_string())),
-            ("document_bytes", Some(self.document_bytes.to_string())),
-            ("document_period", Some(text(period.into()))),
-            ("recent_max_age", Some(self.recent_max_age.to_string())),
-            ("sup_periods", Some(format!("{:?}", self.sup_periods))),
-            ("tokens", self.tokens.as_ref().map(path)),
-            ("publish_listen", self.publish_listen.as_ref().map(door)),
-            (
-                "metrics_listen",
-                self.metrics_listen.map(|address| text(address.to_string())),
-            ),
-            ("connections", Some(limits.connections.to_string())),
-            ("idle_timeout", Some(seconds(limits.idle))),
-            ("body_timeout", Some(seconds(limits.body))),
-            ("stall_timeout", Some(seconds(limits.stall))),
-            ("connection_age", Some(seconds(limits.age))),
-        ];
-        let made = all
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)));
-        made.collect()
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a path is not UTF-8, which a file cannot express.
+    pub fn in_toml(&self) -> Result<Vec<(String, String)>, ConfigError> {
+        let values = serde_json::to_value(&self.0).map_err(|error| ConfigError {
+            problems: vec![error.to_string()],
+        })?;
+        // In the order of the flags. A JSON string, number or array of numbers is one of TOML, too.
+        let flags = ServeArgs::augment_args(Command::new(""));
+        let names = flags.get_arguments().map(|flag| flag.get_id().as_str());
+        let shown = names.filter_map(|name| {
+            let value = values.get(name).filter(|value| !value.is_null())?;
+            Some((name.to_owned(), value.to_string()))
+        });
+        Ok(shown.collect())
     }
 
     /// Returns the defaults that the server proposes to feeds, seen at `public_url`.
@@ -588,8 +573,13 @@ struct FileProblems {
     keys: Vec<String>,
 }
 
-/// Reads a configuration file. Each key is read by itself, so all problems are reported together.
-fn read_file(path: &Path) -> Result<(ConfigFile, FileProblems), ConfigError> {
+/// Fills in the settings of a file that are not `given`. Each key is read by itself, so all problems are reported
+/// together.
+fn read_file(
+    path: &Path,
+    args: ServeArgs,
+    given: impl Fn(&str) -> bool,
+) -> Result<(ServeArgs, FileProblems), ConfigError> {
     // A file that cannot be read, or is not TOML, leaves nothing else to check.
     let unreadable = |problem: String| ConfigError {
         problems: vec![problem],
@@ -597,19 +587,23 @@ fn read_file(path: &Path) -> Result<(ConfigFile, FileProblems), ConfigError> {
     let text = fs::read_to_string(path)
         .map_err(|error| unreadable(format!("cannot read {}: {error}", path.display())))?;
     let told = |error: toml::de::Error| format!("{}: {}", path.display(), error.to_string().trim());
-    let mut table: toml::Table = text.parse().map_err(|error| unreadable(told(error)))?;
+    let file: toml::Table = text.parse().map_err(|error| unreadable(told(error)))?;
+    let filled = toml::Table::try_from(&args);
+    let mut filled = filled.map_err(|error| unreadable(error.to_string()))?;
     let mut wrong = FileProblems::default();
-    for (key, value) in table.clone() {
-        // serde stops at the first error, so each key is tried alone. A wrong one is taken out of the table.
-        let alone = toml::Table::from_iter([(key.clone(), value)]);
-        if let Err(error) = alone.try_into::<ConfigFile>() {
+    for (key, value) in file {
+        // serde stops at the first error, so each key is tried alone.
+        let alone = toml::Table::from_iter([(key.clone(), value.clone())]);
+        if let Err(error) = alone.try_into::<ServeArgs>() {
             wrong.problems.push(told(error));
-            table.remove(&key);
             wrong.keys.push(key);
+        } else if !given(&key) {
+            filled.insert(key, value);
         }
     }
-    let file = table.try_into().map_err(|error| unreadable(told(error)))?;
-    Ok((file, wrong))
+    let filled: ServeArgs = filled.try_into().map_err(|error| unreadable(told(error)))?;
+    let config = args.config;
+    Ok((ServeArgs { config, ..filled }, wrong))
 }
 
 fn problem_of_url(url: &Url) -> Option<&'static str> {
@@ -670,9 +664,13 @@ mod tests {
         args
     }
 
+    fn checked(args: ServeArgs) -> Result<Config, ConfigError> {
+        Config::new(args, |_| false)
+    }
+
     #[track_caller]
     fn refused(change: impl FnOnce(&mut ServeArgs), why: &[&str]) {
-        let error = Config::new(args(change)).expect_err("refused").to_string();
+        let error = checked(args(change)).expect_err("refused").to_string();
         for why in why {
             assert!(error.contains(why), "{error}");
         }
@@ -680,7 +678,7 @@ mod tests {
 
     #[test]
     fn defaults_stay_on_loopback() {
-        let config = Config::new(args(|_| {})).unwrap();
+        let config = checked(args(|_| {})).unwrap();
         assert!(config.listen.ip().is_loopback());
         assert_eq!((config.document_entries, config.recent_max_age), (100, 1));
     }
@@ -688,7 +686,7 @@ mod tests {
     #[test]
     fn nobody_publishes_unasked_from_beyond_loopback() {
         let outside = |args: &mut ServeArgs| {
-            args.listen = Some("0.0.0.0:80".parse().unwrap());
+            args.listen = "0.0.0.0:80".parse().unwrap();
             args.public_url = Some("https://example.org/".parse().unwrap());
         };
         refused(outside, &["anybody", "--tokens", "--publish-listen"]);
@@ -703,19 +701,19 @@ mod tests {
                 args.publish_listen = Some(door);
             })
         };
-        assert!(Config::new(door("0.0.0.0:81")).is_err());
+        assert!(checked(door("0.0.0.0:81")).is_err());
         for confined in ["127.0.0.1:81", "[::1]:81", "/run/simplefeed/publish.sock"] {
-            assert!(Config::new(door(confined)).is_ok(), "{confined}");
+            assert!(checked(door(confined)).is_ok(), "{confined}");
         }
         let tokens = tempfile::NamedTempFile::new().unwrap();
         let with_tokens = args(|args| {
             outside(args);
             args.tokens = Some(tokens.path().into());
         });
-        assert!(Config::new(with_tokens).is_ok());
+        assert!(checked(with_tokens).is_ok());
         let local =
             args(|args| args.public_url = Some("http://localhost:8080/sub".parse().unwrap()));
-        assert!(Config::new(local).is_ok());
+        assert!(checked(local).is_ok());
     }
 
     #[test]
@@ -723,8 +721,8 @@ mod tests {
         refused(
             |args| {
                 args.data = None;
-                args.document_entries = Some(0);
-                args.document_bytes = Some(0);
+                args.document_entries = 0;
+                args.document_bytes = 0;
                 args.public_url = Some("ftp://localhost/".parse().unwrap());
             },
             &[
@@ -749,10 +747,10 @@ mod tests {
         };
         for is_there in [false, true] {
             for www in ["data/www", "data/www/sub", "data/../www", "www", "database"] {
-                Config::new(with(www)).unwrap();
+                checked(with(www)).unwrap();
             }
             for www in ["data", "data/sled", "data/www/../sled", "www/../data/sled"] {
-                let error = Config::new(with(www)).unwrap_err().to_string();
+                let error = checked(with(www)).unwrap_err().to_string();
                 assert!(
                     error.contains("is in the data folder"),
                     "{is_there}, {www}: {error}"
@@ -764,7 +762,7 @@ mod tests {
             args.data = None;
             args.www = Some("/srv/www".into());
         };
-        let error = Config::new(args(without_data)).unwrap_err().to_string();
+        let error = checked(args(without_data)).unwrap_err().to_string();
         assert!(!error.contains("www"), "{error}");
     }
 
@@ -775,9 +773,9 @@ mod tests {
         fs::write(&path, "document_entries = 7\nrecent_max_age = 9\n").unwrap();
         let given = args(|args| {
             args.config = Some(path.clone());
-            args.document_entries = Some(3);
+            args.document_entries = 3;
         });
-        let config = Config::new(given).unwrap();
+        let config = Config::new(given, |name| name == "document_entries").unwrap();
         assert_eq!((config.document_entries, config.recent_max_age), (3, 9));
         fs::write(&path, "documents = 7\n").unwrap();
         refused(

@@ -31,11 +31,12 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
     let preferred: SocketAddr = ([127, 0, 0, 1], 8080).into();
     let free: SocketAddr = ([127, 0, 0, 1], 0).into();
     let config = |listen| {
-        Config::new(ServeArgs {
+        let args = ServeArgs {
             data: Some(folder.path().into()),
-            listen: Some(listen),
+            listen,
             ..ServeArgs::default()
-        })
+        };
+        Config::new(args, |_| true)
     };
     // Another program may have port 8080; then any free one will do.
     let (preferred, config) = (config(preferred)?, config(free)?);

@@ -143,7 +143,7 @@ impl Listening {
         metrics: &Arc<Metrics>,
         stop: impl Future<Output = ()>,
     ) -> Runtime {
-        let mut limits = config.limits;
+        let mut limits = config.limits();
         let doors = 1 + usize::from(self.publishing.is_some());
         limits.connections = allow_connections(limits.connections, doors);
         let (stopping, stopped) = watch::channel(false);

@@ -226,9 +226,11 @@ fn main() -> ExitCode {
         return ExitCode::from(exit::USAGE);
     }
     let outcome = match line.command {
-        Command::Serve(args) => serve(*args),
+        Command::Serve(args) => serve(*args, &matches),
         Command::Health(args) => health(&args),
-        Command::Config(ConfigCommand::Check(args)) => configured(*args).map(|_config| exit::OK),
+        Command::Config(ConfigCommand::Check(args)) => {
+            configured(*args, &matches).map(|_config| exit::OK)
+        }
         Command::Config(ConfigCommand::Show(args)) => show(args, &matches),
         Command::Demo => demo::demo(),
         Command::Token(TokenCommand::New(args)) => new_token(&args),
@@ -268,8 +270,18 @@ fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseEr
     Ok(())
 }
 
-fn configured(args: ServeArgs) -> anyhow::Result<Config> {
-    let config = Config::new(args)?;
+/// Returns where the value of a setting is from, as far as clap knows: it does not know the file.
+fn source_of(name: &str, matches: &ArgMatches) -> Option<ValueSource> {
+    let mut given = matches;
+    while let Some((_, of_subcommand)) = given.subcommand() {
+        given = of_subcommand;
+    }
+    let source = given.value_source(name);
+    source.filter(|source| *source != ValueSource::DefaultValue)
+}
+
+fn configured(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<Config> {
+    let config = Config::new(args, |name| source_of(name, matches).is_some())?;
     // Reads the tokens, so that a wrong file is found before anything is opened.
     config.access()?;
     Ok(config)
@@ -277,23 +289,17 @@ fn configured(args: ServeArgs) -> anyhow::Result<Config> {
 
 /// Prints each setting in TOML, with its origin on request.
 fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
-    // clap knows flags and variables, but not which settings are from the file.
     let keys = match &args.serve.config {
         Some(path) => config::keys_in(path)?,
         None => vec![],
     };
-    let config = configured(*args.serve)?;
-    let given = matches
-        .subcommand()
-        .and_then(|(_, config)| config.subcommand());
-    for (name, value) in config.settings() {
-        let source = given.and_then(|(_, given)| given.value_source(name));
-        // clap counts its defaults as given, so the file comes before them.
-        let origin = match source {
-            Some(ValueSource::CommandLine) => "flag",
+    let config = configured(*args.serve, matches)?;
+    for (name, value) in config.in_toml()? {
+        let origin = match source_of(&name, matches) {
             Some(ValueSource::EnvVariable) => "environment",
-            _ if keys.iter().any(|key| key == name) => "file",
-            _ => "default",
+            Some(_) => "flag",
+            None if keys.contains(&name) => "file",
+            None => "default",
         };
         if args.origin {
             println!("{name} = {value} # {origin}");
@@ -311,23 +317,20 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
         (None, Some(file)) => config::listen_in(file)?,
         (None, None) => None,
     };
-    let listen = match listen {
-        Some(listen) => listen,
-        None => LISTEN_DEFAULT.parse()?,
-    };
+    let listen = listen.unwrap_or(LISTEN_DEFAULT);
     let asked = health::ask(listen);
     let (is_ready, said) = asked.with_context(|| format!("nobody answers at {listen}"))?;
     println!("{said}");
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
 
-fn serve(args: ServeArgs) -> anyhow::Result<u8> {
-    let config = configured(args)?;
+fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
+    let config = configured(args, matches)?;
     let listening = Listening::bind(&config)?;
     // Before the log is opened: a signal from here on ends the server in order.
     let signals = listening.stop_signals()?;
     // After the listener, so that an address in use is found before the log is touched.
-    let opened = opening::open(&config.data)?;
+    let opened = opening::open(config.data())?;
     let server = Server::start(&config, listening, SledStore::from(opened))?;
     let listening = server.listening();
     eprintln!("listening on http://{}", listening.address());

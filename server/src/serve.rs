@@ -97,13 +97,13 @@ impl Server {
         begin_epoch_if_restored(&*log, &store, &watermark)?;
         // The server before may have given out the log's last second as `Last-Modified`.
         watermark.begin_after(log.head().last);
-        keep_to_ourselves(&config.data).map_err(ServeError::Start)?;
-        let folders = Folders::new(&config.data, config.www.as_deref());
+        keep_to_ourselves(config.data()).map_err(ServeError::Start)?;
+        let folders = Folders::new(config.data(), config.www.as_deref());
         let views = Views::all(&folders, config.sup_periods.iter().copied().max());
         let stop = Stop::default();
         let followers = spawn_followers(&views, &log, &stop)?;
         let control = spawn_control(store.control_socket(), &log, &stop, &folders)?;
-        let metrics = Metrics::new(Arc::clone(&log), views.clone(), config.data.clone());
+        let metrics = Metrics::new(Arc::clone(&log), views.clone(), config.data().into());
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
             Arc::clone(&log),
@@ -248,7 +248,7 @@ fn pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site>
         clock: now,
     };
     let prefix = public_url.path().trim_end_matches('/');
-    Pipeline::new(site, endpoints::ALL, prefix, config.limits, metrics, now)
+    Pipeline::new(site, endpoints::ALL, prefix, config.limits(), metrics, now)
 }
 
 /// Lets each commit invalidate what is kept in memory of its feeds. The log calls this before the publisher is

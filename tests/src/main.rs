@@ -109,14 +109,14 @@ fn main() -> anyhow::Result<()> {
     // Nothing else may sync the file system meanwhile, as archiving a closed document would.
     let document_entries = args.next().map_or(Ok(10_000), |entries| entries.parse())?;
     let data = PathBuf::from(data);
-    let listen = Some(([127, 0, 0, 1], 0).into());
-    let config = Config::new(ServeArgs {
+    let args = ServeArgs {
         data: Some(data.clone()),
-        listen,
-        document_entries: Some(document_entries),
-        document_bytes: Some(32 * 1024 * 1024),
+        listen: ([127, 0, 0, 1], 0).into(),
+        document_entries,
+        document_bytes: 32 * 1024 * 1024,
         ..ServeArgs::default()
-    })?;
+    };
+    let config = Config::new(args, |_| true)?;
     let listening = Listening::bind(&config)?;
     let signals = listening.stop_signals()?;
     let opened =

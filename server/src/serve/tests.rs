@@ -39,10 +39,10 @@ impl Running {
     fn start(folder: &Path, store: impl Store + 'static) -> Self {
         let args = ServeArgs {
             data: Some(folder.into()),
-            listen: Some(([127, 0, 0, 1], 0).into()),
+            listen: ([127, 0, 0, 1], 0).into(),
             ..ServeArgs::default()
         };
-        let config = Config::new(args).unwrap();
+        let config = Config::new(args, |_| true).unwrap();
         let listening = Listening::bind(&config).unwrap();
         let server = Server::start(&config, listening, store).unwrap();
         let address = server.listening().address();
