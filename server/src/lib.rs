@@ -23,6 +23,7 @@
 //! - [`health`]: whether a server is ready.
 //! - [`exit`]: the exit codes of both programs.
 
+pub mod codec;
 pub mod log;
 pub mod views;
 pub mod watermark;

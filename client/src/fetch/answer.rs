@@ -1,6 +1,7 @@
 //! The meaning of answers.
 //!
-//! Pure, but for the clock that a date in `Retry-After` is counted from.
+//! Pure, but for the clock that a date in `Retry-After` is counted from. `Cache-Control` is read by hand: the headers
+//! crate (0.4) knows no `stale-while-revalidate`, and reads `MAX-AGE` as nothing.
 
 use std::time::{Duration, SystemTime};
 

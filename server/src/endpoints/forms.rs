@@ -45,6 +45,7 @@ impl EntryMedia {
     pub fn of(headers: &HeaderMap) -> Result<Self, Problem> {
         check_uncoded(headers)?;
         let kind = media_type(headers);
+        // By hand: the crate mime refuses a space before `;`, and another one for this parameter would cost more.
         let charset = kind.split(';').skip(1).find_map(|parameter| {
             let (name, value) = parameter.split_once('=')?;
             name.trim()

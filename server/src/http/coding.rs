@@ -1,6 +1,6 @@
 //! The choice of a content coding (RFC 9110, 12.5.3; rules H-15 and H-16).
 //!
-//! Pure.
+//! Pure. The headers crate has no type for `Accept-Encoding`.
 
 use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 

@@ -1,7 +1,8 @@
 //! Conditional requests (RFC 9110, 13; rules H-1 to H-9).
 //!
-//! Pure: from request headers and validators to a verdict. The etag crate holds and compares tags;
-//! it parses no lists, and takes `"a", "b"` for one tag, so the list is taken apart here.
+//! Pure: from request headers and validators to a verdict. The etag crate holds and compares tags; it parses no lists,
+//! and takes `"a", "b"` for one tag, so the list is taken apart here. The headers crate would do so, but takes a list
+//! with one foreign tag for none, and `*` beside tags for `*` (rule H-9).
 
 use std::time::{Duration, SystemTime};
 

@@ -33,6 +33,7 @@ use simplefeed_core::{
 use uuid::Uuid;
 
 use super::LogError;
+use crate::codec::{Reader, Writer, seal, unseal};
 
 /// Version of this layout. A log of a newer one is refused, a log of an older one upgraded.
 pub(super) const STORAGE_VERSION: u32 = 2;
@@ -137,128 +138,31 @@ pub(super) fn name_of_key(key: &[u8]) -> Option<FeedName> {
 
 // ---- values --------------------------------------------------------------------------------
 
-/// Returns `body` with its checksum.
-pub(super) fn seal(mut body: Vec<u8>) -> Vec<u8> {
-    let checksum = crc32fast::hash(&body);
-    body.extend_from_slice(&checksum.to_be_bytes());
-    body
-}
-
-/// Returns the body of a value whose checksum is right.
-pub(super) fn unseal(value: &[u8]) -> Option<&[u8]> {
-    let (body, checksum) = value.split_last_chunk::<4>()?;
-    (crc32fast::hash(body).to_be_bytes() == *checksum).then_some(body)
-}
-
 /// Returns `body` as parts, each with its number and checksum.
 pub(super) fn parts(body: &[u8]) -> impl Iterator<Item = (u32, Vec<u8>)> {
     (0..).zip(body.chunks(PART_BYTES_MAX).map(|part| seal(part.to_vec())))
 }
 
-/// A value being written.
-#[derive(Debug, Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
-
-impl Writer {
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    /// Writes a number in as few bytes as it needs (LEB128).
-    pub(super) fn number(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            let low = u8::try_from(number & 0x7f).expect("seven bits fit into a byte");
-            self.0.push(low | 0x80);
-            number >>= 7;
-        }
-        self.0
-            .push(u8::try_from(number).expect("seven bits fit into a byte"));
-    }
-
-    pub(super) fn length(&mut self, length: usize) {
-        self.number(u64::try_from(length).expect("a length fits into 64 bits"));
-    }
-
-    pub(super) fn instant(&mut self, instant: Timestamp) {
-        self.bytes(&instant.micros().to_be_bytes());
-    }
-
-    pub(super) fn feed(&mut self, feed: FeedKey) {
-        self.bytes(feed.0.as_bytes());
-    }
-
-    fn name(&mut self, name: DocumentName) {
-        self.number(name.number.get());
-        self.number(u64::from(name.epoch.0));
-    }
+fn write_name(name: DocumentName, out: &mut Writer) {
+    out.number(name.number.get());
+    out.number(u64::from(name.epoch.0));
 }
 
-/// A value being read. Every method returns `None` past the end or out of range.
-#[derive(Debug)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(super) fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (chunk, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*chunk)
-    }
-
-    pub(super) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    pub(super) fn number(&mut self) -> Option<u64> {
-        let mut number = 0_u64;
-        // 64 bits take at most ten groups of seven; a longer number is damage.
-        for shift in (0..64).step_by(7) {
-            let [byte] = self.chunk::<1>()?;
-            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    pub(super) fn small(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
-    }
-
-    pub(super) fn length(&mut self) -> Option<usize> {
-        usize::try_from(self.number()?).ok()
-    }
-
-    pub(super) fn instant(&mut self) -> Option<Timestamp> {
-        Some(Timestamp::from_micros(i64::from_be_bytes(self.chunk()?)))
-    }
-
-    pub(super) fn feed(&mut self) -> Option<FeedKey> {
-        Some(FeedKey(Uuid::from_bytes(self.chunk()?)))
-    }
-
-    pub(super) fn digest(&mut self) -> Option<Digest> {
-        Some(Digest(self.chunk()?))
-    }
-
-    fn name(&mut self) -> Option<DocumentName> {
-        let number = DocumentNumber::new(self.number()?)?;
-        Some(DocumentName {
-            number,
-            epoch: Epoch(self.small()?),
-        })
-    }
+fn read_name(from: &mut Reader<'_>) -> Option<DocumentName> {
+    let number = DocumentNumber::new(from.number()?)?;
+    Some(DocumentName {
+        number,
+        epoch: Epoch(from.small()?),
+    })
 }
 
 // ---- feeds and documents -------------------------------------------------------------------
 
 /// Writes an opening. The fields of a restoration come last, and only after a restoration or a loss.
 fn write_opening(opening: &Opening, out: &mut Writer, restored: bool) {
-    out.name(opening.name);
+    write_name(opening.name, out);
     match opening.previous {
-        Some(previous) => out.name(previous),
+        Some(previous) => write_name(previous, out),
         // Documents are numbered from 1, so 0 stands for none.
         None => out.number(0),
     }
@@ -274,7 +178,7 @@ fn write_opening(opening: &Opening, out: &mut Writer, restored: bool) {
 }
 
 fn read_opening(from: &mut Reader<'_>) -> Option<Opening> {
-    let name = from.name()?;
+    let name = read_name(from)?;
     let previous = match DocumentNumber::new(from.number()?) {
         Some(number) => Some(DocumentName {
             number,
@@ -407,7 +311,7 @@ impl EntryRecord {
         out.number(self.count);
         out.number(self.commit.0);
         out.instant(self.instant);
-        out.name(self.document);
+        write_name(self.document, &mut out);
         out.bytes(&self.body.0);
         out.0
     }
@@ -419,7 +323,7 @@ pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entr
     let count = from.number()?;
     let commit = CommitNumber(from.number()?);
     let instant = from.instant()?;
-    let document = from.name()?;
+    let document = read_name(&mut from)?;
     let mut entries = vec![];
     // Nothing is allocated for `count` beforehand: a damaged one could be of any size.
     for index in 0..count {

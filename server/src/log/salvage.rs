@@ -13,12 +13,13 @@ use simplefeed_core::{
 };
 
 use super::{record, sled_log::SledLog};
+use crate::codec;
 
 impl SledLog {
     /// Returns the feeds whose names can be read, in the record of the name or in their settings.
     pub fn salvage_names(&self) -> BTreeMap<FeedName, FeedKey> {
         let named = self.raw(b"n").filter_map(|(key, value)| {
-            let feed = record::Reader(record::unseal(&value)?).feed()?;
+            let feed = codec::Reader(codec::unseal(&value)?).feed()?;
             Some((record::name_of_key(&key)?, feed))
         });
         let mut feeds: Vec<FeedKey> = self
@@ -53,7 +54,7 @@ impl SledLog {
             let parts = self.raw(&key(revision));
             // One damaged part makes the whole settings unreadable.
             let body: Option<Vec<Vec<u8>>> = parts
-                .map(|(_, part)| Some(record::unseal(&part)?.to_vec()))
+                .map(|(_, part)| Some(codec::unseal(&part)?.to_vec()))
                 .collect();
             let settings = serde_json::from_slice(&body?.concat()).ok()?;
             Some((revision, settings))
@@ -75,7 +76,7 @@ impl SledLog {
             let parts = std::mem::take(parts);
             let first = parts.first().and_then(|(key, _)| record::entry_of_key(key));
             let body: Option<Vec<&[u8]>> =
-                parts.iter().map(|(_, part)| record::unseal(part)).collect();
+                parts.iter().map(|(_, part)| codec::unseal(part)).collect();
             // A record with a damaged part is passed over: its entries may span parts.
             if let Some(((_, first), body)) = first.zip(body) {
                 let entries = record::decode_entries(first, &Bytes::from(body.concat()));

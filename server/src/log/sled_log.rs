@@ -41,6 +41,7 @@ use super::{
     witness::{Testimony, Witness},
     writing::{Shadow, Writing},
 };
+use crate::codec;
 
 /// Missing commits above which rebuilding the index of ids is logged, because it takes long.
 const SLOW_COMMITS: u64 = 100_000;
@@ -506,7 +507,7 @@ impl Series for SledLog {
             let (key, value) = item.map_err(storage)?;
             let broken = || record::damaged("entry", &key);
             let (_, at) = record::entry_of_key(&key).ok_or_else(broken)?;
-            let part = record::unseal(&value).ok_or_else(broken)?;
+            let part = codec::unseal(&value).ok_or_else(broken)?;
             // Parts of one record have the same position and follow each other.
             match &mut open {
                 Some((first, body)) if *first == at => body.extend_from_slice(part),
@@ -529,7 +530,7 @@ impl Series for SledLog {
         let Some(value) = self.stored(&key)? else {
             return Ok(None);
         };
-        let feed = record::unseal(&value).and_then(|body| record::Reader(body).feed());
+        let feed = codec::unseal(&value).and_then(|body| codec::Reader(body).feed());
         self.visible_head(feed.ok_or_else(|| record::damaged("name", &key))?)
     }
 
@@ -673,7 +674,7 @@ fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogErr
     // Part numbers are big-endian, so the parts come in order.
     for item in db.scan_prefix(key) {
         let (key, value) = item.map_err(storage)?;
-        let part = record::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
+        let part = codec::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
         body.get_or_insert_default().extend_from_slice(part);
     }
     Ok(body)

@@ -16,7 +16,9 @@ use std::{
     path::Path,
 };
 
-use simplefeed_core::{digest::Digest, feed::CommitNumber, history::ChainHash};
+use simplefeed_core::{feed::CommitNumber, history::ChainHash};
+
+use crate::codec::{Reader, Writer, seal, unseal};
 
 const MAGIC: &[u8; 4] = b"SFW1";
 const SLOT_BYTES: usize = 64;
@@ -36,32 +38,26 @@ pub struct Testimony {
 
 impl Testimony {
     fn encode(&self, turn: u64) -> [u8; SLOT_BYTES] {
-        let mut slot = Vec::with_capacity(SLOT_BYTES);
-        slot.extend_from_slice(MAGIC);
-        slot.extend_from_slice(&turn.to_be_bytes());
-        slot.extend_from_slice(&self.commit.0.to_be_bytes());
-        slot.extend_from_slice(&self.chain.0.0);
-        slot.extend_from_slice(&self.file_bytes.to_be_bytes());
-        let checksum = crc32fast::hash(&slot);
-        slot.extend_from_slice(&checksum.to_be_bytes());
-        slot.try_into().expect("a slot has its size")
+        let mut slot = Writer(Vec::with_capacity(SLOT_BYTES));
+        slot.bytes(MAGIC);
+        slot.long(turn);
+        slot.long(self.commit.0);
+        slot.bytes(&self.chain.0.0);
+        slot.long(self.file_bytes);
+        let sealed = seal(slot.0);
+        sealed.try_into().expect("a slot has its size")
     }
 
     fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Self)> {
-        let (body, checksum) = slot.split_last_chunk::<4>()?;
-        let (magic, body) = body.split_first_chunk::<4>()?;
-        let (turn, body) = body.split_first_chunk::<8>()?;
-        let turn = u64::from_be_bytes(*turn);
-        let (commit, body) = body.split_first_chunk::<8>()?;
-        let (chain, body) = body.split_first_chunk::<32>()?;
-        let (file_bytes, _) = body.split_first_chunk::<8>()?;
+        let mut from = Reader(unseal(slot)?);
+        let is_slot = from.chunk::<4>()? == *MAGIC;
+        let turn = from.long()?;
         let testimony = Self {
-            commit: CommitNumber(u64::from_be_bytes(*commit)),
-            chain: ChainHash(Digest(*chain)),
-            file_bytes: u64::from_be_bytes(*file_bytes),
+            commit: CommitNumber(from.long()?),
+            chain: ChainHash(from.digest()?),
+            file_bytes: from.long()?,
         };
-        let sound = magic == MAGIC && *checksum == testimony.encode(turn).last_chunk().copied()?;
-        sound.then_some((turn, testimony))
+        is_slot.then_some((turn, testimony))
     }
 }
 

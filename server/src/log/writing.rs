@@ -15,6 +15,7 @@ use super::{
     LogError, LogHead,
     record::{self, CommitFacts, EntryRecord},
 };
+use crate::codec;
 
 /// Heads of feeds as they were; `None` if the feed was not there.
 pub(super) type Shadow = HashMap<FeedKey, Option<FeedHead>>;
@@ -102,10 +103,10 @@ impl<'c> Writing<'c> {
             } => {
                 let json = serde_json::to_vec(settings).expect("settings have a JSON form");
                 self.store_parts(&record::settings_key(*feed, *revision), &json);
-                let mut key = record::Writer::default();
+                let mut key = codec::Writer::default();
                 key.feed(*feed);
                 self.items
-                    .push((record::name_key(&settings.name), record::seal(key.0)));
+                    .push((record::name_key(&settings.name), codec::seal(key.0)));
                 self.changes.push(ChangeOutline::Settings {
                     feed: *feed,
                     revision: *revision,

@@ -48,8 +48,29 @@ pub enum Remade {
     Different,
 }
 
-/// Ending of a file's name until the file is whole.
+/// Ending of a file's name until the file is whole. Not a random one, as the crate `tempfile` gives: a process that
+/// is killed leaves at most one such file, which the next write takes.
 pub(super) const TEMPORARY: &str = ".new";
+
+/// Returns the name of a file until the file is whole.
+fn temporary_of(path: &Path) -> PathBuf {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(TEMPORARY);
+    temporary.into()
+}
+
+/// Replaces a file as a whole: a kill leaves the old one or the new one. After a power cut it may be neither, so it
+/// is for what can be made again.
+///
+/// # Errors
+///
+/// Returns why it cannot be written.
+pub(super) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // In the same folder, so that the rename replaces the file at once.
+    let temporary = temporary_of(path);
+    fs::write(&temporary, bytes)?;
+    fs::rename(&temporary, path)
+}
 
 /// Files on their way into place.
 #[derive(Debug, Default)]
@@ -90,9 +111,7 @@ impl FrozenFiles {
             self.unsynced.push(file);
             return Ok(before);
         }
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(TEMPORARY);
-        let temporary = PathBuf::from(temporary);
+        let temporary = temporary_of(path);
         let write = || {
             let mut file = OpenOptions::new()
                 .write(true)

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::error::ViewError;
+use super::{error::ViewError, files::replace_unsynced};
 use crate::log::LogError;
 
 /// Why an export failed.
@@ -86,11 +86,7 @@ impl Tree {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.to);
-        // In the same folder, so that the rename replaces the file at once.
-        let temporary = self.to.join(format!("{name}.new"));
-        let written = fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&temporary, bytes))
-            .and_then(|()| fs::rename(&temporary, &path));
+        let written = fs::create_dir_all(parent).and_then(|()| replace_unsynced(&path, bytes));
         written.map_err(|source| ExportError::Write { path, source })
     }
 

@@ -32,7 +32,10 @@ use crate::{
     log::{Series, settings_of},
     views::{
         error::ViewError,
-        files::{Coded, FrozenFiles, Remade, TEMPORARY, create_folder, failed, gunzip, twin_of},
+        files::{
+            Coded, FrozenFiles, Remade, TEMPORARY, create_folder, failed, gunzip, replace_unsynced,
+            twin_of,
+        },
         folders::Folders,
         follower::Grace,
     },
@@ -522,11 +525,8 @@ impl Archive {
     pub fn save_cursor(&self, cursor: CommitNumber) -> Result<(), ViewError> {
         fs::create_dir_all(&self.views).map_err(failed("create", &self.views))?;
         let path = self.views.join("cursor");
-        let temporary = self.views.join("cursor.new");
-        // A rename, so a kill leaves the old cursor or the new one. Neither is synced.
-        fs::write(&temporary, format!("{cursor}\n"))
-            .and_then(|()| fs::rename(&temporary, &path))
-            .map_err(failed("write", &path))
+        let text = format!("{cursor}\n");
+        replace_unsynced(&path, text.as_bytes()).map_err(failed("write", &path))
     }
 }
 

@@ -17,7 +17,10 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 
-use crate::views::{error::ViewError, files::Coded};
+use crate::{
+    codec::{Reader, Writer, seal},
+    views::{error::ViewError, files::Coded},
+};
 
 const RECORD_BYTES: usize = 160;
 const RECORD_LENGTH: u64 = 160;
@@ -72,60 +75,42 @@ impl Archived {
     }
 
     fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut out = Vec::with_capacity(RECORD_BYTES);
-        out.extend_from_slice(&self.name.number.get().to_be_bytes());
-        out.extend_from_slice(&self.name.epoch.0.to_be_bytes());
-        out.extend_from_slice(&self.closed_in.0.to_be_bytes());
-        out.extend_from_slice(&self.first.0.to_be_bytes());
-        out.extend_from_slice(&self.entries.to_be_bytes());
+        let mut out = Writer(Vec::with_capacity(RECORD_BYTES));
+        out.long(self.name.number.get());
+        out.bytes(&self.name.epoch.0.to_be_bytes());
+        out.bytes(&self.closed_in.0.to_be_bytes());
+        out.long(self.first.0);
+        out.long(self.entries);
         for instant in [self.opened, self.updated, self.closed] {
-            out.extend_from_slice(&instant.micros().to_be_bytes());
+            out.instant(instant);
         }
         for coded in [self.identity, self.gzip] {
-            out.extend_from_slice(&coded.bytes.to_be_bytes());
-            out.extend_from_slice(&coded.digest.0);
+            out.long(coded.bytes);
+            out.bytes(&coded.digest.0);
         }
         // The last bytes before the checksum are unused, and zero.
-        out.resize(RECORD_BYTES - 4, 0);
-        let checksum = crc32fast::hash(&out);
-        out.extend_from_slice(&checksum.to_be_bytes());
-        out.try_into().expect("a record has its size")
+        out.0.resize(RECORD_BYTES - 4, 0);
+        let sealed = seal(out.0);
+        sealed.try_into().expect("a record has its size")
     }
 
     fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
-        let mut rest: &[u8] = record;
-        let mut long = || {
-            let (chunk, after) = rest.split_first_chunk::<8>()?;
-            rest = after;
-            Some(u64::from_be_bytes(*chunk))
-        };
-        let number = DocumentNumber::new(long()?)?;
-        // Two epochs in one word: the upper half is the name's, the lower one the successor's.
-        let epochs = long()?;
-        let low = u32::try_from(epochs & u64::from(u32::MAX)).ok()?;
-        let high = u32::try_from(epochs >> 32).ok()?;
-        let (first, entries) = (Position(long()?), long()?);
-        let mut instant = || {
-            Some(Timestamp::from_micros(i64::from_be_bytes(
-                long()?.to_be_bytes(),
-            )))
-        };
-        let (opened, updated, closed) = (instant()?, instant()?, instant()?);
+        let mut from = Reader(record);
+        let number = DocumentNumber::new(from.long()?)?;
+        let (epoch, closed_in) = (from.chunk()?, from.chunk()?);
+        let (epoch, closed_in) = (u32::from_be_bytes(epoch), u32::from_be_bytes(closed_in));
+        let (first, entries) = (Position(from.long()?), from.long()?);
+        let (opened, updated, closed) = (from.instant()?, from.instant()?, from.instant()?);
         let mut coded = || {
-            let (bytes, after) = rest.split_first_chunk::<8>()?;
-            let (digest, after) = after.split_first_chunk::<32>()?;
-            rest = after;
-            Some(Coded {
-                bytes: u64::from_be_bytes(*bytes),
-                digest: Digest(*digest),
-            })
+            let (bytes, digest) = (from.long()?, from.digest()?);
+            Some(Coded { bytes, digest })
         };
         let archived = Self {
             name: DocumentName {
                 number,
-                epoch: Epoch(high),
+                epoch: Epoch(epoch),
             },
-            closed_in: Epoch(low),
+            closed_in: Epoch(closed_in),
             first,
             entries,
             opened,

@@ -20,11 +20,14 @@ use uuid::Uuid;
 
 use super::windows::{Beginning, SupWindows, Update, Window, file_name, series_name};
 use crate::{
+    codec::{Reader, Writer},
     log::{EntryLog, barrier::sync_folder},
     resource::Visibility,
     views::{
         error::ViewError,
-        files::{Coded, FrozenFiles, Remade, create_folder, failed, gunzip, twin_of},
+        files::{
+            Coded, FrozenFiles, Remade, create_folder, failed, gunzip, replace_unsynced, twin_of,
+        },
         folders::Folders,
     },
 };
@@ -62,32 +65,27 @@ impl Record {
     }
 
     fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut out = Vec::with_capacity(RECORD_BYTES);
-        out.extend_from_slice(&self.name.number.to_be_bytes());
-        out.extend_from_slice(&u64::from(self.name.epoch.0).to_be_bytes());
-        out.extend_from_slice(&self.since.to_be_bytes());
-        out.extend_from_slice(&self.until.to_be_bytes());
-        out.extend_from_slice(&self.commit.0.to_be_bytes());
-        out.extend_from_slice(&self.file.bytes.to_be_bytes());
-        out.extend_from_slice(&self.file.digest.0);
+        let mut out = Writer(Vec::with_capacity(RECORD_BYTES));
+        out.long(self.name.number);
+        out.long(self.name.epoch.0.into());
+        out.long(self.since.cast_unsigned());
+        out.long(self.until.cast_unsigned());
+        out.long(self.commit.0);
+        out.long(self.file.bytes);
+        out.bytes(&self.file.digest.0);
         // The checksum takes eight bytes, so records stay aligned to eight.
-        let checksum = crc32fast::hash(&out);
-        out.extend_from_slice(&u64::from(checksum).to_be_bytes());
-        out.try_into().expect("a record has its size")
+        let checksum = crc32fast::hash(&out.0);
+        out.long(checksum.into());
+        out.0.try_into().expect("a record has its size")
     }
 
     fn decode(record: &[u8; RECORD_BYTES]) -> Option<Self> {
-        let mut rest: &[u8] = record;
-        let mut long = || {
-            let (chunk, after) = rest.split_first_chunk::<8>()?;
-            rest = after;
-            Some(u64::from_be_bytes(*chunk))
-        };
-        let number = long()?;
-        let epoch = Epoch(u32::try_from(long()?).ok()?);
-        let [since, until] = [long()?, long()?].map(u64::cast_signed);
-        let (commit, bytes) = (CommitNumber(long()?), long()?);
-        let digest = simplefeed_core::digest::Digest(*rest.first_chunk::<32>()?);
+        let mut from = Reader(record);
+        let number = from.long()?;
+        let epoch = Epoch(u32::try_from(from.long()?).ok()?);
+        let [since, until] = [from.long()?, from.long()?].map(u64::cast_signed);
+        let (commit, bytes) = (CommitNumber(from.long()?), from.long()?);
+        let digest = from.digest()?;
         let found = Self {
             name: Numbered { number, epoch },
             since,
@@ -234,11 +232,8 @@ impl SupFiles {
     ) -> Result<(), ViewError> {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.idle_path(visibility);
-        let temporary = path.with_extension("idle.new");
-        // A rename, so a kill leaves the old note or the new one. Neither is synced.
-        fs::write(&temporary, format!("{cuts} {commit}\n"))
-            .and_then(|()| fs::rename(&temporary, &path))
-            .map_err(failed("write", &path))
+        let note = format!("{cuts} {commit}\n");
+        replace_unsynced(&path, note.as_bytes()).map_err(failed("write", &path))
     }
 
     /// Makes a window durable. Right files are left alone.
