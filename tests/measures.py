@@ -197,6 +197,8 @@ def main():
     sizes = [len(lines) for lines in files.values()]
     print(f"files                            {len(files)}, lines: p90 {percentile(sizes, 0.9)}, most {max(sizes)}")
     print(f"functions                        {len(lengths)}, lines: p90 {percentile(lengths, 0.9)}, most {max(lengths)}, over 80: {sum(l > 80 for l in lengths)}")
+    single = sum("_" not in name.strip("_") for *_, name in all_functions)
+    print(f"function names of one word       {100 * single / len(all_functions):.0f} %")
     print(f"circles between modules          {len(rings)}")
     print(f"repeated blocks of {BLOCK_LINES} lines       {len(blocks)}")
     print(f"comment words                    {total}; 'what' per 1,000: {1000 * words['what'] / total:.1f}")

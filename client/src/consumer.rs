@@ -328,7 +328,7 @@ impl Consumer {
                 return Ok(self.queue.pop_front());
             }
             if let Some(ask) = self.replay.ask() {
-                self.step(&ask).await?;
+                self.fetch_next(&ask).await?;
                 continue;
             }
             if self.end_round().await? && !self.follow {
@@ -450,7 +450,7 @@ impl Consumer {
                 return Ok(place);
             }
             match self.replay.ask() {
-                Some(ask) => self.step(&ask).await?,
+                Some(ask) => self.fetch_next(&ask).await?,
                 None => drop(self.end_round().await?),
             }
         }
@@ -459,7 +459,7 @@ impl Consumer {
     /// Fetches one document or index block, once it is due.
     ///
     /// Cancel safe: a dropped future leaves the request pending, and the next call waits for it.
-    async fn step(&mut self, ask: &Ask) -> Result<(), ConsumerError> {
+    async fn fetch_next(&mut self, ask: &Ask) -> Result<(), ConsumerError> {
         if let Some(due) = self.not_before {
             time::sleep_until(due).await;
             self.not_before = None;
@@ -539,13 +539,13 @@ impl Consumer {
                     asked: Some(freshness.let_go_after()),
                     error: error.into(),
                 })?;
-                self.deliver(run);
+                self.queue_entries(run);
             }
         }
         Ok(())
     }
 
-    fn deliver(&mut self, run: Option<Run>) {
+    fn queue_entries(&mut self, run: Option<Run>) {
         let Some(run) = run else { return };
         if let Some((ask, left)) = self.replay.ask().zip(self.replay.remaining()) {
             self.ahead.look(&self.fetcher, &ask, &run.document, left);

@@ -371,7 +371,7 @@ impl Fetcher {
         let freshness = Freshness::of(&answer);
         // A 304 to an unconditional request is a fault, and ends as an unexpected status.
         if answer.status == 304 && *known != Validators::default() {
-            let sup = self.announced(&url, &answer, None);
+            let sup = self.sup_announcement(&url, &answer, None);
             return Ok(Fetched::NotModified { freshness, sup });
         }
         let answer = successful(&url, answer)?;
@@ -384,7 +384,7 @@ impl Fetcher {
             Ok(document) => document,
             Err(source) => return Err(FetchError::Malformed { url, source }),
         };
-        let sup = self.announced(&url, &answer, document.sup.clone());
+        let sup = self.sup_announcement(&url, &answer, document.sup.clone());
         // A document with positions has history hashes, which prove more than a digest.
         let is_frozen = document.history.is_none() && is_immutable(&answer);
         let frozen = is_frozen.then(|| Digest::of(&answer.body));
@@ -400,7 +400,7 @@ impl Fetcher {
 
     /// Returns the SUP document and id of a feed's updates: from the header fields, else from the document (rules
     /// SUP-A1, SUP-A3, SUP-C1). Returns `None` if the fetcher may not go there (rule SUP-C10).
-    fn announced(
+    fn sup_announcement(
         &self,
         url: &Url,
         answer: &Answer,

@@ -311,7 +311,7 @@ impl Publisher {
     /// Returns the target of a redirect, if it is at the same origin.
     async fn leads_to(&self, request: Request) -> Result<Option<Url>, TransportError> {
         let span = debug_span!("publish", url = %self.url);
-        let answer = self.transport.send(self.authorized(request));
+        let answer = self.transport.send(self.with_token(request));
         let answer = answer.instrument(span).await?;
         let location = answer
             .header("location")
@@ -321,7 +321,7 @@ impl Publisher {
         Ok(target.filter(|target| target.origin() == self.url.origin()))
     }
 
-    fn authorized(&self, mut request: Request) -> Request {
+    fn with_token(&self, mut request: Request) -> Request {
         if let Some(authorization) = &self.authorization {
             let field = ("authorization", authorization.clone());
             request.headers.push(field);
@@ -358,7 +358,7 @@ impl Publisher {
         let (mut batch, mut before) = (Batch::default(), 0);
         for entry in entries {
             let item = Item::new(entry.into())?;
-            if !batch.takes(&item) {
+            if !batch.has_room_for(&item) {
                 let published = self.send(std::mem::take(&mut batch));
                 // The server counts within the batch, the caller from the first entry of all.
                 let published = published.await.map_err(|error| error.behind(before))?;
@@ -402,7 +402,7 @@ impl Publisher {
     }
 
     async fn send_until_answered(&self, request: Request) -> Result<Answer, PublishError> {
-        let request = self.authorized(request);
+        let request = self.with_token(request);
         let mut attempt = 0;
         loop {
             let last = attempt + 1 == ATTEMPTS;
@@ -416,14 +416,14 @@ impl Publisher {
                         && !last
                         && !asks_too_much(retry_after(&answer)) =>
                 {
-                    self.tell(&self.refused(&answer));
+                    self.notify_retry(&self.refused(&answer));
                     retry_after(&answer)
                 }
                 Ok(answer) => return Err(self.refused(&answer)),
                 // The batch may be stored: ids and the idempotency key make the repeat safe.
                 Err(source) if source.transient && !last => {
                     let url = self.url.clone();
-                    self.tell(&PublishError::Transport { url, source });
+                    self.notify_retry(&PublishError::Transport { url, source });
                     None
                 }
                 Err(source) => {
@@ -438,7 +438,7 @@ impl Publisher {
         }
     }
 
-    fn tell(&self, error: &PublishError) {
+    fn notify_retry(&self, error: &PublishError) {
         if let Some(retrying) = &self.retrying {
             retrying(error);
         }
@@ -511,7 +511,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn takes(&self, item: &Item) -> bool {
+    fn has_room_for(&self, item: &Item) -> bool {
         // An empty batch takes any entry: a single one may be larger than the bound.
         let Some(first) = self.items.first() else {
             return true;

@@ -160,14 +160,17 @@ impl StateFolder {
     }
 
     /// Runs `work` on the files, under the lock. An error names the folder.
-    fn with<T>(&self, work: impl FnOnce(&mut Shared) -> io::Result<T>) -> Result<T, StateError> {
+    fn with_files<T>(
+        &self,
+        work: impl FnOnce(&mut Shared) -> io::Result<T>,
+    ) -> Result<T, StateError> {
         let done = work(&mut self.lock());
         done.map_err(|source| self.failed(source))
     }
 
     /// Returns the attempts at the entries behind the bookmark, in the order of the feed.
     pub(crate) fn begun(&self) -> Result<Vec<Begun>, StateError> {
-        let place = self.with(|shared| shared.bookmark.load_place())?;
+        let place = self.with_files(|shared| shared.bookmark.load_place())?;
         let begun = place.map(|place| place.attempt.into_iter().chain(place.ahead));
         Ok(begun.into_iter().flatten().collect())
     }
@@ -180,7 +183,7 @@ impl StateFolder {
             attempt: begun.next(),
             ahead: begun.collect(),
         };
-        self.with(|shared| shared.bookmark.save_place(place))
+        self.with_files(|shared| shared.bookmark.save_place(place))
     }
 
     /// Marks a success, at most once in [`SUCCESS_SECONDS`].
@@ -217,7 +220,7 @@ impl StateFolder {
 
     /// Returns the entry that was parked last.
     pub(crate) fn last_parked(&self) -> Result<Option<Parked>, StateError> {
-        self.with(|shared| shared.parking.last())
+        self.with_files(|shared| shared.parking.last())
     }
 
     /// Returns whether this entry was parked last.
@@ -235,7 +238,7 @@ impl StateFolder {
         };
         // The record first: after a crash an entry may stand in it twice, but never not at all.
         self.record(what, parked.delivery, parked.attempts, parked.error)?;
-        self.with(|shared| shared.parking.add(parked))
+        self.with_files(|shared| shared.parking.add(parked))
     }
 
     /// Returns the numbers of the entries set aside, in their order.
@@ -245,7 +248,7 @@ impl StateFolder {
 
     /// Returns an entry set aside, if it still is.
     pub(crate) fn read_parked(&self, number: u64) -> Result<Option<Parked>, StateError> {
-        self.with(|shared| shared.parking.read(number))
+        self.with_files(|shared| shared.parking.read(number))
     }
 
     /// Adds the outcome of an entry to the record, durably.
@@ -269,12 +272,12 @@ impl StateFolder {
 
     /// Replaces the file of a parked entry.
     pub(crate) fn update(&self, parked: &Parked) -> Result<(), StateError> {
-        self.with(|shared| shared.parking.update(parked))
+        self.with_files(|shared| shared.parking.update(parked))
     }
 
     /// Removes the file of a parked entry.
     pub(crate) fn unpark(&self, number: u64) -> Result<(), StateError> {
-        self.with(|shared| shared.parking.remove(number))
+        self.with_files(|shared| shared.parking.remove(number))
     }
 }
 

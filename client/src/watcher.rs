@@ -520,7 +520,8 @@ impl FeedWatcher {
                 let feed = self.feed_mut(number);
                 let url = Arc::clone(&feed.url);
                 feed.over = Some(outcome);
-                self.troubles.extend(error.map(|error| trouble(url, error)));
+                self.troubles
+                    .extend(error.map(|error| trouble_with(url, error)));
                 self.end_look(number);
             }
             Event::Heard(source, url, heard) => self.heard(source, url, heard),
@@ -549,7 +550,7 @@ impl FeedWatcher {
                 self.tags.remove(&source);
                 let retry_after = error.retry_after();
                 self.troubles
-                    .push_back(trouble(url.as_str().into(), error.into()));
+                    .push_back(trouble_with(url.as_str().into(), error.into()));
                 Heard::Nothing { retry_after }
             }
         };
@@ -645,7 +646,7 @@ impl FeedWatcher {
     }
 }
 
-fn trouble(url: Arc<str>, error: ConsumerError) -> Watched {
+fn trouble_with(url: Arc<str>, error: ConsumerError) -> Watched {
     Watched::Trouble {
         url,
         error: Arc::new(error),

@@ -372,7 +372,7 @@ impl Worker {
                     Happening::Nothing => return ended,
                     Happening::Due => Ok(()),
                     Happening::Ended(number, result) => self.end(number, result, tally).await,
-                    Happening::Read(Ok(Some(delivery))) => self.admit(delivery, tally).await,
+                    Happening::Read(Ok(Some(delivery))) => self.take_in_hand(delivery, tally).await,
                     Happening::Read(Err(error)) => Err(error),
                     Happening::Read(Ok(None)) => {
                         stage = Stage::CaughtUp;
@@ -433,14 +433,14 @@ impl Worker {
             && self.window.has_room(self.concurrency)
             && let Some(delivery) = next_of(&mut self.consumer).await?
         {
-            self.admit(delivery, tally).await?;
+            self.take_in_hand(delivery, tally).await?;
         }
         let mut decided = Ok(());
         let handlers = self.window.handlers_max(self.concurrency);
         while running + begun.len() < handlers
             && let Some(number) = self.window.startable(Instant::now())
         {
-            match self.decide(number, tally).await {
+            match self.decide_about(number, tally).await {
                 Ok(true) => {
                     begun.push(number);
                     self.window.begin(number);
@@ -463,7 +463,11 @@ impl Worker {
     }
 
     /// Takes an entry in hand.
-    async fn admit(&mut self, delivery: Delivery, tally: &mut Tally) -> Result<(), WorkerError> {
+    async fn take_in_hand(
+        &mut self,
+        delivery: Delivery,
+        tally: &mut Tally,
+    ) -> Result<(), WorkerError> {
         let key = self.key_of(&delivery);
         // A process before this one parked the entry, and ended before it noted that. A clone of the folder may have
         // retried or dropped the entry since.
@@ -482,7 +486,7 @@ impl Worker {
     }
 
     /// Decides about an entry whose turn it is. Returns whether its handler may begin now.
-    async fn decide(&mut self, number: u64, tally: &mut Tally) -> Result<bool, WorkerError> {
+    async fn decide_about(&mut self, number: u64, tally: &mut Tally) -> Result<bool, WorkerError> {
         let Some(slot) = self.window.slot(number) else {
             return Ok(false);
         };
@@ -495,7 +499,7 @@ impl Worker {
             && let Some(key) = &slot.key
             && self.state.holds_key(key)
         {
-            self.park(number, None)?;
+            self.park_entry(number, None)?;
             self.finish(number, Outcome::Parked, tally).await?;
             return Ok(false);
         }
@@ -520,7 +524,7 @@ impl Worker {
             }
             Decision::Park => {
                 let attempt = slot.attempt.clone();
-                self.park(number, Some(&attempt))?;
+                self.park_entry(number, Some(&attempt))?;
                 self.finish(number, Outcome::Parked, tally).await?;
                 Ok(false)
             }
@@ -551,7 +555,7 @@ impl Worker {
                 let attempt = slot.attempt.clone();
                 self.consumer.observer().failed(&delivery, &attempt);
                 // At once, even if the worker was asked to stop: the last attempt decides.
-                self.decide(number, tally).await.map(drop)
+                self.decide_about(number, tally).await.map(drop)
             }
         }
     }
@@ -617,7 +621,7 @@ impl Worker {
     }
 
     /// Sets an entry aside: because it failed, or because one with the same key did.
-    fn park(&mut self, number: u64, failed: Option<&Attempt>) -> Result<(), WorkerError> {
+    fn park_entry(&mut self, number: u64, failed: Option<&Attempt>) -> Result<(), WorkerError> {
         let Some(slot) = self.window.slot(number) else {
             return Ok(());
         };
@@ -669,23 +673,23 @@ where
     // A panic is a failure of this entry, and no reason to end the worker.
     let begun = span.in_scope(|| catch_unwind(AssertUnwindSafe(|| handler(delivery))));
     let handled = async move {
-        let handled = AssertUnwindSafe(begun.map_err(|panic| panicked(&*panic))?).catch_unwind();
+        let handled = AssertUnwindSafe(begun.map_err(|panic| panic_error(&*panic))?).catch_unwind();
         match time::timeout(limit, handled).await {
             Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(told(&*error)),
-            Ok(Err(panic)) => Err(panicked(&*panic)),
+            Ok(Ok(Err(error))) => Err(error_text(&*error)),
+            Ok(Err(panic)) => Err(panic_error(&*panic)),
             Err(_) => Err(format!("it took longer than {limit:?}")),
         }
     };
     handled.instrument(span)
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> String {
-    format!("it panicked: {}", said(panic))
+fn panic_error(panic: &(dyn Any + Send)) -> String {
+    format!("it panicked: {}", panic_text(panic))
 }
 
 /// Returns the text of an error and of its causes.
-fn told(error: &(dyn Error + 'static)) -> String {
+fn error_text(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -695,7 +699,7 @@ fn told(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
     // `panic!` holds a `String` if it formats arguments, and else a `&str`.
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned

@@ -205,7 +205,7 @@ pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     let raw: &RawValue = serde_json::from_slice(body).map_err(|error| json_refusal(&error))?;
     // One object is an event; the parser has already removed white space around it.
     if raw.get().starts_with('{') {
-        return Ok(vec![draft(raw.get())?]);
+        return Ok(vec![draft_of(raw.get())?]);
     }
     // The list stops keeping items beyond the bound, so that an oversized array takes no memory for them.
     let Listed(events) = serde_json::from_str(raw.get()).map_err(|error| json_refusal(&error))?;
@@ -213,7 +213,7 @@ pub fn from_json(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
     events
         .into_iter()
         .enumerate()
-        .map(|(entry, raw)| draft(raw.get()).map_err(|refusal| refusal.at_entry(entry)))
+        .map(|(entry, raw)| draft_of(raw.get()).map_err(|refusal| refusal.at_entry(entry)))
         .collect()
 }
 
@@ -235,7 +235,7 @@ pub fn from_ndjson(body: &[u8]) -> Result<Vec<Draft>, Refusal> {
         let place = |refusal: Refusal| refusal.at_entry(entry).at_line(line + 1);
         let text = std::str::from_utf8(text)
             .map_err(|error| place(Refusal::malformed(format!("not JSON: {error}"))))?;
-        drafts.push(draft(text).map_err(place)?);
+        drafts.push(draft_of(text).map_err(place)?);
     }
     Ok(drafts)
 }
@@ -269,7 +269,7 @@ fn json_refusal(error: &serde_json::Error) -> Refusal {
 }
 
 /// Returns the draft of one event.
-fn draft(text: &str) -> Result<Draft, Refusal> {
+fn draft_of(text: &str) -> Result<Draft, Refusal> {
     let event: Event = serde_json::from_str(text).map_err(|error| {
         // A syntax error comes first, wherever it is: the text is not JSON at all.
         let syntax = serde_json::from_str::<&RawValue>(text).err();

@@ -341,7 +341,7 @@ pub fn plan(
     // A batch of duplicates appends nothing, so it records no settings either.
     let new = drafts.iter().any(|draft| !known.contains_key(id_of(draft)));
     if new {
-        planning.propose(defaults);
+        planning.propose_defaults(defaults);
     }
     for (index, draft) in drafts.iter().enumerate() {
         let id = id_of(draft);
@@ -465,7 +465,7 @@ struct Planning {
 }
 
 impl Planning {
-    fn propose(&mut self, defaults: &Defaults) {
+    fn propose_defaults(&mut self, defaults: &Defaults) {
         if let Some(settings) = self.plan.state.settings.under(defaults) {
             self.change_settings(settings);
         }

@@ -359,12 +359,12 @@ impl<'a> Reading<'a> {
                 Event::Text(text) if text.trim_ascii().is_empty() => {}
                 Event::Decl(_) | Event::Comment(_) | Event::PI(_) => {}
                 // An internal DTD can define entities that expand without bound.
-                Event::DocType(_) => return Err(self.malformed("a DOCTYPE is not accepted")),
-                Event::Eof => return Err(self.malformed("there is no document")),
-                _ => return Err(self.malformed("text before the root element")),
+                Event::DocType(_) => return Err(self.malformed_at("a DOCTYPE is not accepted")),
+                Event::Eof => return Err(self.malformed_at("there is no document")),
+                _ => return Err(self.malformed_at("text before the root element")),
             }
         };
-        let feed = self.declarations(&root)?;
+        let feed = self.read_declarations(&root)?;
         if !Self::is(&root, &vec![], &feed, ATOM, b"feed") {
             let root = String::from_utf8_lossy(root.name().as_ref()).into_owned();
             return Err(ReadError::NotAFeed { root });
@@ -372,11 +372,11 @@ impl<'a> Reading<'a> {
         // A foreign entry gets these declarations when it is handed over alone.
         self.scope.clone_from(&feed);
         let base = Self::base(self.url, &root);
-        if Self::attribute(&root, "xml:base").is_some() {
+        if Self::attribute_of(&root, "xml:base").is_some() {
             // The base is absolute here, because entries leave the document and lose its URL.
             self.inherited.push(("xml:base", base.to_string()));
         }
-        let lang = Self::attribute(&root, "xml:lang");
+        let lang = Self::attribute_of(&root, "xml:lang");
         self.inherited.extend(lang.map(|lang| ("xml:lang", lang)));
         if !empty {
             self.children(&feed, &base)?;
@@ -389,7 +389,7 @@ impl<'a> Reading<'a> {
                 Event::Eof => return Ok(()),
                 Event::Text(text) if text.trim_ascii().is_empty() => {}
                 Event::Comment(_) | Event::PI(_) => {}
-                _ => return Err(self.malformed("something after the root element")),
+                _ => return Err(self.malformed_at("something after the root element")),
             }
         }
     }
@@ -405,7 +405,7 @@ impl<'a> Reading<'a> {
         let bytes: usize = declarations.chain(attributes).chain(authors).sum();
         // Entries with positions stand alone, and inherit nothing.
         if self.head.history.is_none() && bytes > INHERITED_BYTES_MAX {
-            return Err(self.malformed("what its entries inherit from the feed is too long"));
+            return Err(self.malformed_at("what its entries inherit from the feed is too long"));
         }
         Ok(())
     }
@@ -423,7 +423,7 @@ impl<'a> Reading<'a> {
                     continue;
                 }
             };
-            let own = self.declarations(&tag)?;
+            let own = self.read_declarations(&tag)?;
             if Self::is(&tag, &own, feed, ATOM, b"entry") {
                 // Authors are slices of the body, so the range is known only after the child was read.
                 self.entry(start, feed, &own, empty)?;
@@ -458,13 +458,13 @@ impl<'a> Reading<'a> {
         } else if Self::is(tag, own, feed, HISTORY, b"archive") {
             self.head.archived = true;
         } else if Self::is(tag, own, feed, SIMPLEFEED, b"history") {
-            let first = Self::attribute(tag, "first").and_then(|text| text.parse().ok());
+            let first = Self::attribute_of(tag, "first").and_then(|text| text.parse().ok());
             // Positions count only together with a hash, and a broken one makes a plain feed of the document.
-            let before = Self::attribute(tag, "before").and_then(|text| Digest::parse(&text));
+            let before = Self::attribute_of(tag, "before").and_then(|text| Digest::parse(&text));
             self.head.history = first.map(Position).zip(before.map(HistoryHash));
-            let epoch = Self::attribute(tag, "epoch").and_then(|text| text.parse().ok());
+            let epoch = Self::attribute_of(tag, "epoch").and_then(|text| text.parse().ok());
             self.head.epoch = epoch.map(Epoch).unwrap_or_default();
-            let since = Self::attribute(tag, "since").and_then(|text| text.parse().ok());
+            let since = Self::attribute_of(tag, "since").and_then(|text| text.parse().ok());
             self.head.since = since.map(Position).unwrap_or_default();
         }
         if empty {
@@ -476,9 +476,9 @@ impl<'a> Reading<'a> {
     }
 
     fn link(&mut self, tag: &BytesStart<'a>, base: &Url) {
-        let rel = Self::attribute(tag, "rel").unwrap_or("alternate".into());
+        let rel = Self::attribute_of(tag, "rel").unwrap_or("alternate".into());
         let base = Self::base(base, tag);
-        let href = Self::attribute(tag, "href");
+        let href = Self::attribute_of(tag, "href");
         // The registered relation precedes the draft's, wherever they stand.
         if rel == SUP_REL || (rel == SUP_DRAFT_REL && self.head.sup.is_none()) {
             let found = SupAddress::parse(href.as_deref().unwrap_or_default(), &base);
@@ -520,7 +520,7 @@ impl<'a> Reading<'a> {
         loop {
             match self.event()? {
                 Event::Start(tag) if foreign && tag.local_name().as_ref() == b"updated" => {
-                    let own = self.declarations(&tag)?;
+                    let own = self.read_declarations(&tag)?;
                     // The element's own declarations stand last, because `is` searches backwards.
                     let inner = entry.iter().cloned().chain(own).collect();
                     if Self::is(&tag, &inner, feed, ATOM, b"updated") {
@@ -533,7 +533,7 @@ impl<'a> Reading<'a> {
                     }
                 }
                 Event::Start(tag) if id.is_none() && tag.local_name().as_ref() == b"id" => {
-                    let own = self.declarations(&tag)?;
+                    let own = self.read_declarations(&tag)?;
                     // Innermost first: the id's own, the entry's, the feed's.
                     let inner = entry.iter().cloned().chain(own).collect();
                     if Self::is(&tag, &inner, feed, ATOM, b"id") {
@@ -570,7 +570,7 @@ impl<'a> Reading<'a> {
         while inside > 0 {
             match self.event()? {
                 Event::Start(_) if depth + inside > READER_DEPTH_MAX => {
-                    return Err(self.malformed("elements are nested too deeply"));
+                    return Err(self.malformed_at("elements are nested too deeply"));
                 }
                 Event::Start(_) => inside += 1,
                 Event::End(_) => inside -= 1,
@@ -592,7 +592,7 @@ impl<'a> Reading<'a> {
                     let c = resolve_reference(&name);
                     content.push(c.ok_or_else(|| self.unknown_entity(&name))?);
                 }
-                Event::Start(_) => return Err(self.malformed("an element where text belongs")),
+                Event::Start(_) => return Err(self.malformed_at("an element where text belongs")),
                 Event::End(_) => return Ok(content),
                 event => self.passed_over(&event)?,
             }
@@ -622,8 +622,8 @@ impl<'a> Reading<'a> {
     /// Checks an event whose content the reader ignores.
     fn passed_over(&self, event: &Event<'_>) -> Result<(), ReadError> {
         match event {
-            Event::Eof => Err(self.malformed("the document ends before its last element")),
-            Event::DocType(_) => Err(self.malformed("a DOCTYPE is not accepted")),
+            Event::Eof => Err(self.malformed_at("the document ends before its last element")),
+            Event::DocType(_) => Err(self.malformed_at("a DOCTYPE is not accepted")),
             // Without a DTD, XML knows five entities; any other name is an error.
             Event::GeneralRef(name) => {
                 let name = String::from_utf8_lossy(name);
@@ -651,7 +651,7 @@ impl<'a> Reading<'a> {
         usize::try_from(self.reader.buffer_position()).expect("a slice has at most usize bytes")
     }
 
-    fn malformed(&self, detail: &str) -> ReadError {
+    fn malformed_at(&self, detail: &str) -> ReadError {
         let line = line_of(self.text, self.position());
         ReadError::Malformed {
             detail: detail.into(),
@@ -660,7 +660,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the namespaces that a tag declares.
-    fn declarations(&self, tag: &BytesStart<'a>) -> Result<Scope, ReadError> {
+    fn read_declarations(&self, tag: &BytesStart<'a>) -> Result<Scope, ReadError> {
         // Most tags declare nothing, and entries of our own server declare the same. Both cases save the allocations.
         let attributes = tag.attributes_raw().trim_ascii();
         if attributes == OWN_DECLARATION {
@@ -672,7 +672,7 @@ impl<'a> Reading<'a> {
         }
         let mut scope = vec![];
         for attribute in tag.attributes() {
-            let attribute = attribute.map_err(|error| self.malformed(&error.to_string()))?;
+            let attribute = attribute.map_err(|error| self.malformed_at(&error.to_string()))?;
             let key = String::from_utf8_lossy(attribute.key.as_ref());
             let prefix = if key == "xmlns" {
                 Some("")
@@ -689,7 +689,7 @@ impl<'a> Reading<'a> {
     }
 
     fn unknown_entity(&self, name: &str) -> ReadError {
-        self.malformed(&format!("&{name}; is not accepted"))
+        self.malformed_at(&format!("&{name}; is not accepted"))
     }
 
     /// Returns whether a tag is the element `local` of `namespace`, given the declarations on it
@@ -712,7 +712,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the decoded value of an unprefixed attribute.
-    fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
+    fn attribute_of(tag: &BytesStart<'_>, name: &str) -> Option<String> {
         // A broken attribute counts as absent: consumers read feeds that no producer's rule has checked.
         let attribute = tag.try_get_attribute(name).ok()??;
         let raw = String::from_utf8_lossy(&attribute.value).into_owned();
@@ -722,7 +722,7 @@ impl<'a> Reading<'a> {
     /// Returns the base of the references inside `tag` (rule A-4).
     fn base(outer: &Url, tag: &BytesStart<'_>) -> Url {
         // An invalid `xml:base` leaves the outer one in force.
-        let own = Self::attribute(tag, "xml:base").and_then(|base| outer.join(base.trim()).ok());
+        let own = Self::attribute_of(tag, "xml:base").and_then(|base| outer.join(base.trim()).ok());
         own.unwrap_or_else(|| outer.clone())
     }
 }

@@ -70,7 +70,7 @@ impl Listening {
         // systemd may have bound it for us, so no client is refused while we start.
         let given = ListenFd::from_env().take_tcp_listener(0);
         let (listener, address) = match given.map_err(ServeError::Start)? {
-            Some(listener) => taken(listener).map_err(ServeError::Start)?,
+            Some(listener) => taken_over(listener).map_err(ServeError::Start)?,
             None => bind_address(config.listen)?,
         };
         // Checked with the real address, because systemd's may be beyond loopback.
@@ -175,7 +175,7 @@ impl Listening {
             .metrics
             .map(|(listener, _)| http::serve(Listener::Tcp(listener), scrapes));
         self.runtime.block_on(async {
-            let reload = tokio::spawn(gates.reload(config.clone(), self.hangup));
+            let reload = tokio::spawn(gates.reload_tokens(config.clone(), self.hangup));
             let stop = async {
                 stop.await;
                 info!("stopping");
@@ -214,7 +214,7 @@ impl Gates {
     }
 
     /// Reads the file of tokens again on each SIGHUP. A wrong file changes nothing.
-    async fn reload(self, config: Config, mut hangup: Signal) {
+    async fn reload_tokens(self, config: Config, mut hangup: Signal) {
         while hangup.recv().await.is_some() {
             match config.access() {
                 Ok((reading, publishing)) => {
@@ -235,11 +235,11 @@ fn bind_address(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeE
         source,
     };
     std::net::TcpListener::bind(address)
-        .and_then(taken)
+        .and_then(taken_over)
         .map_err(failed)
 }
 
-fn taken(listener: std::net::TcpListener) -> std::io::Result<(TcpListener, SocketAddr)> {
+fn taken_over(listener: std::net::TcpListener) -> std::io::Result<(TcpListener, SocketAddr)> {
     // tokio requires this; a blocking `accept` would hold up a thread of the runtime.
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;

@@ -229,7 +229,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve(*args, &matches),
         Command::Health(args) => health(&args),
         Command::Config(ConfigCommand::Check(args)) => {
-            configured(*args, &matches).map(|_config| exit::OK)
+            checked_config(*args, &matches).map(|_config| exit::OK)
         }
         Command::Config(ConfigCommand::Show(args)) => show(args, &matches),
         Command::Demo => demo::demo(),
@@ -238,12 +238,12 @@ fn main() -> ExitCode {
         Command::Token(TokenCommand::Revoke(args)) => revoke_token(&args),
         Command::Verify(args) => look_after(&args, &Task::Verify),
         Command::Rebuild(args) => look_after(&args, &Task::Rebuild),
-        Command::Export(args) => absolute(&args.to).and_then(|to| {
+        Command::Export(args) => absolute_path(&args.to).and_then(|to| {
             let entries = args.entries;
             look_after(&args.data, &Task::Export { to, entries })
         }),
         Command::Backup(args) => {
-            absolute(&args.to).and_then(|to| look_after(&args.data, &Task::Backup { to }))
+            absolute_path(&args.to).and_then(|to| look_after(&args.data, &Task::Backup { to }))
         }
         Command::Recover(args) => recover(&args),
     };
@@ -280,7 +280,7 @@ fn source_of(name: &str, matches: &ArgMatches) -> Option<ValueSource> {
     source.filter(|source| *source != ValueSource::DefaultValue)
 }
 
-fn configured(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<Config> {
+fn checked_config(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<Config> {
     let config = Config::new(args, |name| source_of(name, matches).is_some())?;
     // Reads the tokens, so that a wrong file is found before anything is opened.
     config.access()?;
@@ -293,7 +293,7 @@ fn show(args: ShowArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
         Some(path) => config::keys_in(path)?,
         None => vec![],
     };
-    let config = configured(*args.serve, matches)?;
+    let config = checked_config(*args.serve, matches)?;
     for (name, value) in config.in_toml()? {
         let origin = match source_of(&name, matches) {
             Some(ValueSource::EnvVariable) => "environment",
@@ -325,7 +325,7 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
 }
 
 fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
-    let config = configured(args, matches)?;
+    let config = checked_config(args, matches)?;
     let listening = Listening::bind(&config)?;
     // Before the log is opened: a signal from here on ends the server in order.
     let signals = listening.stop_signals()?;
@@ -471,12 +471,12 @@ fn add_token(path: &Path, line: &str) -> std::io::Result<String> {
 
 /// Runs a server until the process is asked to end.
 fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
-    notify(NotifyState::Ready);
+    notify_systemd(NotifyState::Ready);
     let interrupted = Arc::new(AtomicBool::new(false));
     let note = Arc::clone(&interrupted);
     server.run(async move {
         note.store(signals.received().await, Ordering::Release);
-        notify(NotifyState::Stopping);
+        notify_systemd(NotifyState::Stopping);
     })?;
     let interrupted = interrupted.load(Ordering::Acquire);
     Ok(if interrupted {
@@ -487,7 +487,7 @@ fn run(server: Server, signals: StopSignals) -> anyhow::Result<u8> {
 }
 
 /// Notifies systemd. Where there is none, a failure does not matter.
-fn notify(state: NotifyState<'_>) {
+fn notify_systemd(state: NotifyState<'_>) {
     drop(sd_notify::notify(&[state]));
 }
 
@@ -545,7 +545,7 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
 }
 
 /// Returns the absolute path, because the server that does a task may be in another folder.
-fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+fn absolute_path(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
 }
 

@@ -153,7 +153,7 @@ struct Process {
 
 impl Process {
     /// Reads `/proc`. A value that cannot be read keeps its last one.
-    fn look(&self) {
+    fn look_at_process(&self) {
         if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
             // The program's name comes before the last `)`, and may hold anything, spaces too.
             let fields: Vec<&str> = stat
@@ -173,7 +173,7 @@ impl Process {
                 }
             }
             // Field 22: the start of the process, in ticks after the boot.
-            if let (Some(ticks), Some(booted)) = (field(19), booted()) {
+            if let (Some(ticks), Some(booted)) = (field(19), boot_second()) {
                 self.started.set(booted + ticks / TICKS);
             }
         }
@@ -235,7 +235,7 @@ fn resident_kib() -> Option<i64> {
 }
 
 /// Returns when the system was started, in seconds from 1970.
-fn booted() -> Option<f64> {
+fn boot_second() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
     line.trim().parse().ok()
@@ -477,7 +477,7 @@ impl Metrics {
         if let Ok(bytes) = free_bytes(&looked.folder) {
             looked.free_bytes.set(whole(bytes));
         }
-        looked.process.look();
+        looked.process.look_at_process();
         let mut text = String::new();
         encode(&mut text, &self.plain).expect("writing to memory does not fail");
         // Two registries make one text, which has one `# EOF` at its end.

@@ -619,10 +619,10 @@ impl<'w> Group<'w> {
             );
             return Ok(Some(kept.clone()));
         }
-        let Some(head) = self.log.named(feed).map_err(unavailable)? else {
+        let Some(head) = self.log.named(feed).map_err(log_unavailable)? else {
             return Ok(None);
         };
-        let settings = settings_of(self.log, head.feed, head.revision).map_err(unavailable)?;
+        let settings = settings_of(self.log, head.feed, head.revision).map_err(log_unavailable)?;
         let settings = Arc::new(settings);
         Ok(Some(FeedState { head, settings }))
     }
@@ -645,7 +645,7 @@ impl<'w> Group<'w> {
             .states
             .values()
             .any(|(state, _)| state.head.feed == id.key());
-        if given && (in_group || self.log.feed(id.key()).map_err(unavailable)?.is_some()) {
+        if given && (in_group || self.log.feed(id.key()).map_err(log_unavailable)?.is_some()) {
             let detail = format!("another feed has the id {id}");
             return Err(Refusal::unacceptable(detail, "settings")
                 .at_element("id")
@@ -675,7 +675,10 @@ impl<'w> Group<'w> {
         for id in drafts.iter().filter_map(|draft| draft.id.as_ref()) {
             let found = match in_group.and_then(|added| added.get(id)) {
                 Some(found) => Some(found.clone()),
-                None => self.log.find(state.head.feed, id).map_err(unavailable)?,
+                None => self
+                    .log
+                    .find(state.head.feed, id)
+                    .map_err(log_unavailable)?,
             };
             if let Some(found) = found {
                 known.insert(id.clone(), found);
@@ -764,7 +767,7 @@ fn size(request: &Request, author: &str) -> (usize, usize) {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unavailable(error: LogError) -> PublishError {
+fn log_unavailable(error: LogError) -> PublishError {
     let error: &(dyn std::error::Error + 'static) = &error;
     // Logged here, because the publisher's answer does not show the cause.
     error!(error, "the log cannot be read");

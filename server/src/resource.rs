@@ -233,7 +233,7 @@ impl Resource {
             level,
             identity: (bytes, digest),
             gzip: twin
-                .map(digested)
+                .map(with_digest)
                 .map_or_else(OnceLock::new, OnceLock::from),
         };
         let tag = Tag::of_digest(&digest);
@@ -280,7 +280,7 @@ struct InMemory {
     gzip: OnceLock<(Bytes, Digest)>,
 }
 
-fn digested(bytes: Bytes) -> (Bytes, Digest) {
+fn with_digest(bytes: Bytes) -> (Bytes, Digest) {
     let digest = Digest::of(&bytes);
     (bytes, digest)
 }
@@ -307,7 +307,7 @@ impl Source for InMemory {
         Ok(match coding {
             Coding::Identity => self.content(&self.identity),
             Coding::Gzip => {
-                let compress = || digested(gzip(&self.identity.0, self.level).into());
+                let compress = || with_digest(gzip(&self.identity.0, self.level).into());
                 self.content(self.gzip.get_or_init(compress))
             }
         })

@@ -120,7 +120,7 @@ impl Server {
             metrics: Arc::clone(&metrics),
         };
         Ok(Self {
-            pipeline: Arc::new(pipeline(config, &public_url, shared)),
+            pipeline: Arc::new(build_pipeline(config, &public_url, shared)),
             listening,
             config: config.clone(),
             gates,
@@ -209,7 +209,7 @@ struct Shared {
 }
 
 /// Returns the pipeline over all endpoints.
-fn pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site> {
+fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site> {
     let Shared {
         log,
         publisher,
@@ -291,19 +291,19 @@ fn spawn_followers(
     let mut threads = vec![];
     for (view, progress) in views.iter() {
         let (view, progress) = (Arc::clone(view), Arc::clone(progress));
-        threads.push(spawn(view.name(), log, stop, move |log, stop| {
+        threads.push(spawn_beside(view.name(), log, stop, move |log, stop| {
             follow(&*view, &**log, &progress, stop);
         })?);
     }
     let views = views.clone();
-    threads.push(spawn("scrub", log, stop, move |log, stop| {
+    threads.push(spawn_beside("scrub", log, stop, move |log, stop| {
         scrub(&views, &**log, stop);
     })?);
     Ok(threads)
 }
 
 /// Starts a thread beside the writer, which ends when the server stops.
-fn spawn(
+fn spawn_beside(
     name: &str,
     log: &Arc<dyn EntryLog>,
     stop: &Stop,
@@ -329,7 +329,7 @@ fn spawn_control(
     };
     let views = Views::of_upkeep(folders);
     match socket::bind(&path, 0o600) {
-        Ok(listener) => spawn("control", log, stop, move |log, stop| {
+        Ok(listener) => spawn_beside("control", log, stop, move |log, stop| {
             control::serve(&listener, log, &views, stop);
         })
         .map(Some),

@@ -44,7 +44,7 @@ impl Batches {
         loop {
             let batch = tokio::select! {
                 // Entries of a dropped batch are not accepted, and come again.
-                batch = self.gather(&mut skipped) => batch,
+                batch = self.gather_batch(&mut skipped) => batch,
                 code = ends.told() => return Ok(code),
             };
             if batch.entries > 0
@@ -74,7 +74,7 @@ impl Batches {
     }
 
     /// Reads entries until the batch is full, or none comes for a while.
-    async fn gather(&mut self, skipped: &mut u64) -> Batch {
+    async fn gather_batch(&mut self, skipped: &mut u64) -> Batch {
         let mut batch = Batch::default();
         while batch.entries < self.size {
             // The first entry may be long in coming; those behind it must not hold it back.

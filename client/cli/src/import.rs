@@ -115,11 +115,11 @@ fn entry_of(delivery: &Delivery) -> anyhow::Result<String> {
     let folder = delivery
         .document()
         .and_then(|document| document.join(".").ok());
-    Ok(based(entry, folder.as_ref()))
+    Ok(with_base(entry, folder.as_ref()))
 }
 
 /// Returns an entry with a base for its relative references, if it lacks one.
-fn based(entry: &str, base: Option<&Url>) -> String {
+fn with_base(entry: &str, base: Option<&Url>) -> String {
     let (Err(_), Some(base)) = (elements(entry), base) else {
         return entry.into();
     };
@@ -175,7 +175,7 @@ async fn import_atom(text: &str, import: &mut Import<'_>) -> anyhow::Result<()> 
     for index in (0..feed.len()).rev() {
         let element = feed.stand_alone(index).unwrap_or_default();
         let element = String::from_utf8_lossy(&element);
-        let element = based(&element, folder.as_ref());
+        let element = with_base(&element, folder.as_ref());
         import.add(Publication::Atom(element)).await?;
     }
     Ok(())

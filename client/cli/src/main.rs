@@ -245,12 +245,12 @@ async fn run(command: Command) -> anyhow::Result<u8> {
             clap_complete::generate(shell, &mut CommandLine::command(), "simplefeed", &mut out);
             print(&out)
         }
-        Command::Man { command } => print(&manual(command.as_deref())?),
+        Command::Man { command } => print(&manual_page(command.as_deref())?),
     }
 }
 
 /// Returns the manual page of the program, or of one of its commands.
-fn manual(command: Option<&str>) -> anyhow::Result<Vec<u8>> {
+fn manual_page(command: Option<&str>) -> anyhow::Result<Vec<u8>> {
     let mut program = CommandLine::command();
     // clap fills in the names and global options of commands only here.
     program.build();

@@ -151,7 +151,7 @@ impl Mirror {
 
     /// Checks that the copy stays one of this feed, and never becomes older.
     fn check_against_copy(&self, recent: &Fetched, document: &Document) -> anyhow::Result<()> {
-        if let Some(memory) = self.memory()?
+        if let Some(memory) = self.read_memory()?
             && !is_same_feed(&memory.feed, document)
         {
             return Err(walk(WalkError::AnotherFeed {
@@ -161,7 +161,7 @@ impl Mirror {
             }));
         }
         let path = self.path(&recent.url)?;
-        let Some(before) = copied(&path, &recent.url)? else {
+        let Some(before) = copied_document(&path, &recent.url)? else {
             return Ok(());
         };
         let (now, before) = (end_of(document), end_of(&before));
@@ -206,7 +206,7 @@ impl Mirror {
         recent_url: &Url,
         recent: &Document,
     ) -> anyhow::Result<Option<Url>> {
-        let complete = self.memory()?.and_then(|memory| memory.complete);
+        let complete = self.read_memory()?.and_then(|memory| memory.complete);
         let mut behind = recent.clone();
         // The newest archive leads to the open document at its permanent URL.
         let mut behind_url = recent.link("via").unwrap_or(recent_url).clone();
@@ -254,7 +254,7 @@ impl Mirror {
     /// Returns an archive that is here, or copies it; either way it must continue to the one behind it.
     async fn archive(&mut self, url: &Url, behind: &Document) -> anyhow::Result<Document> {
         let path = self.path(url)?;
-        let here = copied(&path, url)?.filter(is_archived);
+        let here = copied_document(&path, url)?.filter(is_archived);
         let was_archived = here.is_some();
         // Without hashes a copy proves nothing, so it is fetched again and compared.
         if let Some(here) = here
@@ -371,7 +371,7 @@ impl Mirror {
         written().with_context(|| format!("cannot write {}", path.display()))
     }
 
-    fn memory(&self) -> anyhow::Result<Option<Memory>> {
+    fn read_memory(&self) -> anyhow::Result<Option<Memory>> {
         let path = self.folder.join(MEMORY);
         match fs::read(&path) {
             Ok(text) => {
@@ -419,7 +419,7 @@ impl Mirror {
 }
 
 /// Returns the document at a path, if there is one.
-fn copied(path: &Path, url: &Url) -> anyhow::Result<Option<Document>> {
+fn copied_document(path: &Path, url: &Url) -> anyhow::Result<Option<Document>> {
     match fs::read(path) {
         Ok(bytes) => {
             // A damaged copy is fetched again.

@@ -107,7 +107,7 @@ impl FolderArgs {
     }
 
     /// Returns the parked entries, without locking the folder.
-    fn look(&self) -> anyhow::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
+    fn open_parked(&self) -> anyhow::Result<impl Iterator<Item = io::Result<Parked>> + use<>> {
         Ok(parked::iter(&self.path()?)?)
     }
 }
@@ -125,12 +125,12 @@ struct Line<'a> {
 
 pub(crate) async fn parked(args: ParkedArgs) -> anyhow::Result<u8> {
     match args.command {
-        Command::List { folder, json } => list(folder.look()?, json),
+        Command::List { folder, json } => list(folder.open_parked()?, json),
         Command::Show {
             folder,
             ids,
             format,
-        } => show(folder.look()?, &ids, format),
+        } => show(folder.open_parked()?, &ids, format),
         Command::Retry {
             folder,
             ids,
@@ -230,7 +230,7 @@ async fn retry(
 ) -> anyhow::Result<u8> {
     // Before the lock: a mistyped id fails even while the consumer runs.
     let mut wanted = HashSet::new();
-    each(folder.look()?, ids, |parked| {
+    each(folder.open_parked()?, ids, |parked| {
         wanted.insert(parked.number);
         Ok(())
     })?;
@@ -257,7 +257,7 @@ async fn retry(
 fn drop_all(folder: &FolderArgs, ids: &[String], reason: &str) -> anyhow::Result<u8> {
     // The lock keeps the consumer away, which has the keys of parked entries in memory.
     let state = state::open(&folder.path()?)?;
-    each(folder.look()?, ids, |parked| {
+    each(folder.open_parked()?, ids, |parked| {
         Ok(worker::drop_parked(&state, &parked, reason)?)
     })?;
     Ok(exit::OK)

@@ -56,7 +56,7 @@ fn voice() -> Voice {
 
 /// Prints a warning, for an operator.
 pub(crate) fn warning(text: &str) {
-    tell("warning", "33", text);
+    print_message("warning", "33", text);
 }
 
 /// Warns that an entry is skipped because it cannot be printed.
@@ -71,7 +71,7 @@ pub(crate) fn skipped(id: &str, error: &anyhow::Error) {
 /// Prints the result of a command.
 pub(crate) fn note(text: &str) {
     if voice().json {
-        tell("note", "", text);
+        print_message("note", "", text);
     } else if voice().loudness > Loudness::Quiet {
         line(text);
     }
@@ -80,7 +80,7 @@ pub(crate) fn note(text: &str) {
 /// Prints a detail, with `--verbose` only.
 pub(crate) fn detail(text: &str) {
     if voice().loudness == Loudness::Verbose {
-        tell("note", "2", text);
+        print_message("note", "2", text);
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn error(error: &anyhow::Error, hint: Option<&str>, exit: u8) {
         line(&serde_json::to_string(&failure).unwrap_or_default());
         return;
     }
-    line(&format!("{} {error}", coloured("error:", "31")));
+    line(&format!("{} {error}", in_colour("error:", "31")));
     for cause in causes {
         line(&format!("caused by: {cause}"));
     }
@@ -133,7 +133,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-fn tell(what: &str, colour: &str, text: &str) {
+fn print_message(what: &str, colour: &str, text: &str) {
     if voice().loudness == Loudness::Quiet {
         return;
     }
@@ -142,12 +142,15 @@ fn tell(what: &str, colour: &str, text: &str) {
         line.insert(what.into(), text.into());
         self::line(&serde_json::Value::from(line).to_string());
     } else {
-        line(&format!("{} {text}", coloured(&format!("{what}:"), colour)));
+        line(&format!(
+            "{} {text}",
+            in_colour(&format!("{what}:"), colour)
+        ));
     }
 }
 
 /// Returns text in a colour (an ANSI code), where a person may see it.
-fn coloured(text: &str, colour: &str) -> String {
+fn in_colour(text: &str, colour: &str) -> String {
     // A file or a program would get the codes as text.
     if voice().plain || !io::stderr().is_terminal() {
         return text.into();

@@ -27,7 +27,7 @@ impl StateArgs {
     pub(crate) fn folder(&self, url: &str) -> anyhow::Result<PathBuf> {
         match &self.state {
             Some(folder) => Ok(folder.clone()),
-            None => Ok(home()?.join(name_of(url))),
+            None => Ok(home_folder()?.join(name_of(url))),
         }
     }
 
@@ -42,7 +42,7 @@ pub(crate) fn open(folder: &Path) -> anyhow::Result<StateFolder> {
     Ok(StateFolder::open(folder)?)
 }
 
-fn home() -> anyhow::Result<PathBuf> {
+fn home_folder() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| {
         let path = env::var_os(name)?;
         // systemd may name several folders.

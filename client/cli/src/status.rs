@@ -109,7 +109,7 @@ const CRITICAL: u8 = 2;
 const UNKNOWN: u8 = 3;
 
 pub(crate) async fn status(args: StatusArgs) -> anyhow::Result<u8> {
-    let status = match Box::pin(look(&args)).await {
+    let status = match Box::pin(read_status(&args)).await {
         Ok(status) => status,
         Err(error) => {
             // A server that is away for a moment proves nothing about the consumer.
@@ -164,7 +164,7 @@ impl Status {
     }
 }
 
-async fn look(args: &StatusArgs) -> anyhow::Result<Status> {
+async fn read_status(args: &StatusArgs) -> anyhow::Result<Status> {
     let folder = args.state.folder(&args.url)?;
     let nothing = || format!("nothing is remembered in {}", folder.display());
     let file = match FileBookmark::open(folder.join("bookmark")) {

@@ -71,7 +71,7 @@ pub(crate) struct WatchArgs {
 }
 
 pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
-    let urls = listed(&args.feeds)?;
+    let urls = listed_urls(&args.feeds)?;
     // A misspelt URL would begin nothing anew, unnoticed.
     if let Some(url) = args.reset.iter().find(|url| !urls.contains(url)) {
         anyhow::bail!("--reset {url}: no list has this feed, spelt so");
@@ -127,11 +127,11 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     }
     // Feeds without news have state, too, and nothing of theirs was accepted.
     output.feeds.save().await?;
-    say::note(&told(output.feeds.tally()));
+    say::note(&tally_text(output.feeds.tally()));
     Ok(code)
 }
 
-fn told(tally: Tally) -> String {
+fn tally_text(tally: Tally) -> String {
     let Tally {
         pings,
         first,
@@ -147,7 +147,7 @@ fn told(tally: Tally) -> String {
 }
 
 /// Returns the URLs in the arguments and in the lists that they name.
-fn listed(arguments: &[String]) -> anyhow::Result<Vec<String>> {
+fn listed_urls(arguments: &[String]) -> anyhow::Result<Vec<String>> {
     let mut urls = vec![];
     for argument in arguments {
         if argument.starts_with("http://") || argument.starts_with("https://") {

@@ -113,7 +113,7 @@ impl Ahead {
             return;
         }
         self.take_loaded();
-        self.align(ask);
+        self.align_with(ask);
         if self.loading.is_none() {
             self.load(&runtime, fetcher, ask, read);
         }
@@ -160,7 +160,7 @@ impl Ahead {
 
     /// Drops the documents that the walk has passed. A plan without the document that the walk is at is dropped,
     /// unless more of it is to come.
-    fn align(&mut self, ask: &Ask) {
+    fn align_with(&mut self, ask: &Ask) {
         let Some(plan) = &mut self.plan else { return };
         if let Some(place) = plan.documents.iter().position(|url| *url == ask.url) {
             plan.documents.drain(..place);
@@ -186,7 +186,7 @@ impl Ahead {
             Some(plan) if plan.documents.len() > 2 * AHEAD_DOCUMENTS_MAX => None,
             Some(plan) => plan.later.pop().map(|url| {
                 Task::new(runtime, async move {
-                    let (_, documents) = looking.block(&url).await?;
+                    let (_, documents) = looking.block_of(&url).await?;
                     Some(Plan {
                         later: vec![],
                         documents,
@@ -217,7 +217,7 @@ impl Looking {
         let mut later = vec![];
         // The index may be endless or a circle.
         while later.len() < AHEAD_BLOCKS_MAX && !later.contains(&url) {
-            let (prev, documents) = self.block(&url).await?;
+            let (prev, documents) = self.block_of(&url).await?;
             if documents.contains(&self.wanted) {
                 return Some(Plan { later, documents });
             }
@@ -228,7 +228,7 @@ impl Looking {
     }
 
     /// Fetches a block. Returns the URL of the block before it, and the documents that it lists.
-    async fn block(&self, url: &Url) -> Option<(Option<Url>, VecDeque<Url>)> {
+    async fn block_of(&self, url: &Url) -> Option<(Option<Url>, VecDeque<Url>)> {
         if url.origin() != self.wanted.origin() {
             return None;
         }

@@ -41,13 +41,13 @@ impl Freshness {
         // A list may be spread over several fields (RFC 9110, 5.3).
         let policy = answer.all("cache-control").collect::<Vec<_>>().join(",");
         let age = answer.header("age").and_then(|age| age.trim().parse().ok());
-        let max_age = directive(&policy, "max-age");
+        let max_age = directive_seconds(&policy, "max-age");
         Self {
             max_age: max_age.or_else(|| expires(answer)),
-            shared_max_age: directive(&policy, "s-maxage"),
-            stale_while_revalidate: directive(&policy, "stale-while-revalidate")
+            shared_max_age: directive_seconds(&policy, "s-maxage"),
+            stale_while_revalidate: directive_seconds(&policy, "stale-while-revalidate")
                 .unwrap_or_default(),
-            age: bounded(age.unwrap_or(0)),
+            age: bounded_seconds(age.unwrap_or(0)),
             told_past: answer.all("cache-status").any(tells_past)
                 || answer.all("warning").any(warns_of_the_past),
         }
@@ -81,7 +81,7 @@ impl Freshness {
     /// Returns how long a cache may keep giving this copy: the rest of `max-age`, and as long as it may revalidate
     /// meanwhile.
     pub fn let_go_after(&self) -> Duration {
-        let lifetime = self.lifetime().unwrap_or_default();
+        let lifetime = self.freshness_lifetime().unwrap_or_default();
         let floor = Duration::from_secs(POLL_SECONDS_MIN);
         lifetime.saturating_sub(self.age).max(floor)
     }
@@ -90,10 +90,13 @@ impl Freshness {
     /// seen.
     pub fn is_past(&self) -> bool {
         // Apache marks a stale copy without sending an `Age`.
-        self.told_past || self.lifetime().is_some_and(|lifetime| self.age > lifetime)
+        self.told_past
+            || self
+                .freshness_lifetime()
+                .is_some_and(|lifetime| self.age > lifetime)
     }
 
-    fn lifetime(&self) -> Option<Duration> {
+    fn freshness_lifetime(&self) -> Option<Duration> {
         Some(self.shared_max_age.or(self.max_age)? + self.stale_while_revalidate)
     }
 }
@@ -123,7 +126,7 @@ fn expires(answer: &Answer) -> Option<Duration> {
     let answered = answer.header("date").and_then(date);
     let answered = answered.unwrap_or_else(SystemTime::now);
     let lifetime = date(text).and_then(|expires| expires.duration_since(answered).ok());
-    Some(bounded(lifetime.unwrap_or_default().as_secs()))
+    Some(bounded_seconds(lifetime.unwrap_or_default().as_secs()))
 }
 
 /// Returns the answer's `Last-Modified`, if it is fit for a conditional request: a document that changed within the
@@ -135,16 +138,16 @@ pub(super) fn last_modified(answer: &Answer) -> Option<String> {
     (changed < answered).then(|| text.into())
 }
 
-fn directive(policy: &str, name: &str) -> Option<Duration> {
+fn directive_seconds(policy: &str, name: &str) -> Option<Duration> {
     let value = policy.split(',').find_map(|directive| {
         let (found, value) = directive.trim().split_once('=')?;
         found.eq_ignore_ascii_case(name).then_some(value)
     });
     // Quoted or not: recipients ought to accept both (RFC 9111, 5.2).
-    Some(bounded(value?.trim_matches('"').parse().ok()?))
+    Some(bounded_seconds(value?.trim_matches('"').parse().ok()?))
 }
 
-fn bounded(seconds: u64) -> Duration {
+fn bounded_seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(PAUSE_SECONDS_MAX))
 }
 

@@ -64,7 +64,7 @@ impl ReqwestTransport {
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("simplefeed/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(failed)?;
+            .map_err(request_error)?;
         let total = timeouts.total;
         Ok(Self { client, total })
     }
@@ -95,7 +95,7 @@ impl ReqwestTransport {
         if let Some(limit) = limit {
             outgoing = outgoing.timeout(limit);
         }
-        let response = outgoing.send().await.map_err(failed)?;
+        let response = outgoing.send().await.map_err(request_error)?;
         let status = response.status().as_u16();
         let headers = response.headers().iter().map(|(name, value)| {
             (
@@ -122,9 +122,9 @@ impl ReqwestTransport {
         })
     }
 
-    async fn exchange(&self, request: Request) -> Result<Answer, TransportError> {
+    async fn send_whole(&self, request: Request) -> Result<Answer, TransportError> {
         let mut incoming = self.begin(request, Some(self.total)).await?;
-        while let Some(chunk) = incoming.response.chunk().await.map_err(failed)? {
+        while let Some(chunk) = incoming.response.chunk().await.map_err(request_error)? {
             incoming.body.add(&chunk)?;
         }
         let mut body = incoming.body.end()?;
@@ -139,7 +139,7 @@ impl ReqwestTransport {
         })
     }
 
-    async fn exchange_in_pieces(&self, request: Request) -> Result<StreamedAnswer, TransportError> {
+    async fn send_in_pieces(&self, request: Request) -> Result<StreamedAnswer, TransportError> {
         let incoming = self.begin(request, None).await?;
         let (status, headers) = (incoming.status, incoming.headers);
         let rest = Some((incoming.response, incoming.body));
@@ -147,7 +147,7 @@ impl ReqwestTransport {
             let Some((mut response, mut body)) = rest else {
                 return Ok(None);
             };
-            Ok(match response.chunk().await.map_err(failed)? {
+            Ok(match response.chunk().await.map_err(request_error)? {
                 Some(chunk) => {
                     body.add(&chunk)?;
                     let piece = body.take()?;
@@ -224,7 +224,7 @@ impl Body {
             Unpacked::Gzip { decoder, is_empty } => {
                 for piece in chunk.chunks(PACKED_BYTES) {
                     *is_empty = false;
-                    decoder.write_all(piece).map_err(broken)?;
+                    decoder.write_all(piece).map_err(broken_off)?;
                     check(taken + decoder.get_ref().len(), max)?;
                 }
             }
@@ -238,7 +238,7 @@ impl Body {
             Unpacked::Plain(bytes) => bytes,
             Unpacked::Gzip { decoder, .. } => {
                 // The decoder keeps up to 32 KiB back until then.
-                decoder.flush().map_err(broken)?;
+                decoder.flush().map_err(broken_off)?;
                 decoder.get_mut()
             }
         };
@@ -255,9 +255,9 @@ impl Body {
             // A 304 has `Content-Encoding` and no body.
             Unpacked::Gzip { is_empty: true, .. } => vec![],
             Unpacked::Gzip { mut decoder, .. } => {
-                decoder.try_finish().map_err(broken)?;
+                decoder.try_finish().map_err(broken_off)?;
                 check(self.taken + decoder.get_ref().len(), self.max)?;
-                decoder.finish().map_err(broken)?
+                decoder.finish().map_err(broken_off)?
             }
         };
         Ok(bytes)
@@ -276,7 +276,7 @@ fn check(bytes: usize, max: usize) -> Result<(), TransportError> {
 }
 
 /// A body that does not unpack counts as truncated, so the request is retried.
-fn broken(error: io::Error) -> TransportError {
+fn broken_off(error: io::Error) -> TransportError {
     TransportError {
         detail: "the answer broke off".into(),
         transient: true,
@@ -286,16 +286,16 @@ fn broken(error: io::Error) -> TransportError {
 
 impl Transport for ReqwestTransport {
     fn send(&self, request: Request) -> Answering<'_> {
-        Box::pin(self.exchange(request))
+        Box::pin(self.send_whole(request))
     }
 
     fn stream(&self, request: Request) -> Streaming<'_> {
-        Box::pin(self.exchange_in_pieces(request))
+        Box::pin(self.send_in_pieces(request))
     }
 }
 
 /// A request that failed on the way may succeed later; one that could not be made will not.
-fn failed(error: reqwest::Error) -> TransportError {
+fn request_error(error: reqwest::Error) -> TransportError {
     let is_no_tls = is_no_tls(&error);
     let transient = !error.is_builder() && !is_no_tls;
     let detail = if is_no_tls {

@@ -194,18 +194,18 @@ impl Window {
 
     /// Returns the first entry that may begin: none before it has its key, and its pause is over.
     pub(super) fn startable(&self, now: Instant) -> Option<u64> {
-        let waiting = self.waiting();
+        let waiting = self.waiting_slots();
         let mut startable = waiting.filter(|(_, due)| due.is_none_or(|due| due <= now));
         startable.next().map(|(number, _)| number)
     }
 
     /// Returns when the first pause is over.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.waiting().filter_map(|(_, due)| due).min()
+        self.waiting_slots().filter_map(|(_, due)| due).min()
     }
 
     /// Returns the numbers and pauses of entries that wait for nothing else.
-    fn waiting(&self) -> impl Iterator<Item = (u64, Option<Instant>)> {
+    fn waiting_slots(&self) -> impl Iterator<Item = (u64, Option<Instant>)> {
         let mut keys = HashSet::new();
         let slots = (self.first..).zip(&self.slots);
         slots.filter_map(move |(number, slot)| {

@@ -20,9 +20,9 @@ const PLACE: [&str; 3] = ["document", "position", "feed"];
 /// too deeply.
 pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
     let mut reading = Reading { json, at: 0 };
-    reading.blank();
+    reading.skip_blanks();
     // Members are sorted because parsers do not keep their order.
-    let mut members = reading.members(1)?;
+    let mut members = reading.read_members(1)?;
     // `replay` adds the place, so `append` must find the same digest without it.
     members.retain(|name, _| !PLACE.contains(&name.as_str()));
     let mut out = String::with_capacity(json.len());
@@ -40,7 +40,7 @@ impl<'a> Reading<'a> {
         self.json.as_bytes().get(self.at).copied()
     }
 
-    fn blank(&mut self) {
+    fn skip_blanks(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
             self.at += 1;
         }
@@ -49,7 +49,7 @@ impl<'a> Reading<'a> {
     /// Passes over one byte and the white space behind it.
     fn sign(&mut self) {
         self.at += 1;
-        self.blank();
+        self.skip_blanks();
     }
 
     fn value(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
@@ -58,25 +58,25 @@ impl<'a> Reading<'a> {
             return Err(Refusal::malformed(detail));
         }
         match self.peek() {
-            Some(b'{') => push_members(&self.members(depth + 1)?, out)?,
-            Some(b'[') => self.items(depth + 1, out)?,
+            Some(b'{') => push_members(&self.read_members(depth + 1)?, out)?,
+            Some(b'[') => self.read_items(depth + 1, out)?,
             Some(b'"') => {
-                let string = self.string();
+                let string = self.read_string();
                 // Escapes can spell one string in many ways; a string without them has one.
                 if string.contains('\\') {
-                    out.push_str(&spelled(&unescaped(string)?)?);
+                    out.push_str(&spelled(&unescape_string(string)?)?);
                 } else {
                     out.push_str(string);
                 }
             }
             // Numbers stay as sent: reading them as floats would make different amounts equal.
-            _ => out.push_str(self.word()),
+            _ => out.push_str(self.read_word()),
         }
-        self.blank();
+        self.skip_blanks();
         Ok(())
     }
 
-    fn items(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
+    fn read_items(&mut self, depth: usize, out: &mut String) -> Result<(), Refusal> {
         self.sign();
         out.push('[');
         while let Some(byte) = self.peek().filter(|byte| *byte != b']') {
@@ -93,7 +93,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the members of an object with their values in canonical form.
-    fn members(&mut self, depth: usize) -> Result<BTreeMap<String, String>, Refusal> {
+    fn read_members(&mut self, depth: usize) -> Result<BTreeMap<String, String>, Refusal> {
         self.sign();
         let mut members = BTreeMap::new();
         while let Some(byte) = self.peek().filter(|byte| *byte != b'}') {
@@ -101,8 +101,8 @@ impl<'a> Reading<'a> {
                 self.sign();
                 continue;
             }
-            let name = unescaped(self.string())?;
-            self.blank();
+            let name = unescape_string(self.read_string())?;
+            self.skip_blanks();
             self.sign();
             let mut value = String::new();
             self.value(depth, &mut value)?;
@@ -117,7 +117,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the string that begins here, with its quotes.
-    fn string(&mut self) -> &'a str {
+    fn read_string(&mut self) -> &'a str {
         let start = self.at;
         self.at += 1;
         while let Some(byte) = self.peek() {
@@ -131,7 +131,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the number, `true`, `false` or `null` that begins here.
-    fn word(&mut self) -> &'a str {
+    fn read_word(&mut self) -> &'a str {
         let rest = self.json.get(self.at..).unwrap_or_default();
         let is_end = |c: char| matches!(c, ',' | ']' | '}' | ' ' | '\t' | '\n' | '\r');
         let length = rest.find(is_end).unwrap_or(rest.len());
@@ -155,7 +155,7 @@ fn push_members(members: &BTreeMap<String, String>, out: &mut String) -> Result<
     Ok(())
 }
 
-fn unescaped(string: &str) -> Result<String, Refusal> {
+fn unescape_string(string: &str) -> Result<String, Refusal> {
     serde_json::from_str(string).map_err(|error| json_refusal(&error))
 }
 

@@ -34,12 +34,12 @@ impl Event {
             left: UNFOLDED_BYTES_MIN.max(UNFOLDED_PER_BYTE_MAX.saturating_mul(fragment.len())),
         };
         let base = match reading.tokens.read()? {
-            Some(Token::Start(entry)) => reading.inside(None, &entry)?,
+            Some(Token::Start(entry)) => reading.base_inside(None, &entry)?,
             _ => None,
         };
         while let Some(child) = reading.child()? {
             if child.namespace == *ATOM {
-                let base = reading.inside(base.as_ref(), &child)?;
+                let base = reading.base_inside(base.as_ref(), &child)?;
                 reading.read(&child, base.as_ref())?;
             } else {
                 reading.tokens.skip()?;
@@ -76,8 +76,8 @@ impl<'a> Reading<'a> {
             "updated" => self.event.updated = Some(self.text()?),
             "published" => self.event.published = Some(self.text()?),
             "summary" => self.event.summary = Some(self.text()?),
-            "author" => self.author(base)?,
-            "category" => self.category(tag)?,
+            "author" => self.read_author(base)?,
+            "category" => self.read_category(tag)?,
             "link" => self.link(tag, base)?,
             "content" => self.content(tag, base)?,
             _ => self.tokens.skip()?,
@@ -96,7 +96,11 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn absolute(&mut self, reference: String, base: Option<&Arc<Url>>) -> Result<String, XmlError> {
+    fn absolute_url(
+        &mut self,
+        reference: String,
+        base: Option<&Arc<Url>>,
+    ) -> Result<String, XmlError> {
         let Some(base) = base.filter(|_| Url::parse(&reference).is_err()) else {
             return Ok(reference);
         };
@@ -106,7 +110,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the base that applies inside `tag`.
-    fn inside(&mut self, outer: Option<&Arc<Url>>, tag: &Tag<'_>) -> Result<Base, XmlError> {
+    fn base_inside(&mut self, outer: Option<&Arc<Url>>, tag: &Tag<'_>) -> Result<Base, XmlError> {
         let Some(own) = tag.value("xml:base")? else {
             return Ok(outer.cloned());
         };
@@ -145,7 +149,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn author(&mut self, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
+    fn read_author(&mut self, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         let mut person = AuthorPerson {
             name: String::new(),
             uri: None,
@@ -155,9 +159,9 @@ impl<'a> Reading<'a> {
             match child.local {
                 "name" if child.namespace == *ATOM => person.name = self.text()?,
                 "uri" if child.namespace == *ATOM => {
-                    let base = self.inside(base, &child)?;
+                    let base = self.base_inside(base, &child)?;
                     let uri = self.text()?;
-                    person.uri = Some(self.absolute(uri, base.as_ref())?);
+                    person.uri = Some(self.absolute_url(uri, base.as_ref())?);
                 }
                 "email" if child.namespace == *ATOM => person.email = Some(self.text()?),
                 _ => self.tokens.skip()?,
@@ -184,9 +188,12 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    fn category(&mut self, tag: &Tag<'a>) -> Result<(), XmlError> {
-        let term = owned(tag, "term")?.unwrap_or_default();
-        let category = match (owned(tag, "scheme")?, owned(tag, "label")?) {
+    fn read_category(&mut self, tag: &Tag<'a>) -> Result<(), XmlError> {
+        let term = owned_attribute(tag, "term")?.unwrap_or_default();
+        let category = match (
+            owned_attribute(tag, "scheme")?,
+            owned_attribute(tag, "label")?,
+        ) {
             (None, None) => Category::Term(term),
             (scheme, label) => Category::Full(FullCategory {
                 term,
@@ -200,21 +207,21 @@ impl<'a> Reading<'a> {
 
     fn link(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
         let link = Link {
-            rel: owned(tag, "rel")?,
-            href: self.absolute(owned(tag, "href")?.unwrap_or_default(), base)?,
-            kind: owned(tag, "type")?,
-            hreflang: owned(tag, "hreflang")?,
-            title: owned(tag, "title")?,
-            length: owned(tag, "length")?,
+            rel: owned_attribute(tag, "rel")?,
+            href: self.absolute_url(owned_attribute(tag, "href")?.unwrap_or_default(), base)?,
+            kind: owned_attribute(tag, "type")?,
+            hreflang: owned_attribute(tag, "hreflang")?,
+            title: owned_attribute(tag, "title")?,
+            length: owned_attribute(tag, "length")?,
         };
         self.event.links.get_or_insert_default().push(link);
         self.tokens.skip()
     }
 
     fn content(&mut self, tag: &Tag<'a>, base: Option<&Arc<Url>>) -> Result<(), XmlError> {
-        let kind = owned(tag, "type")?;
-        if let Some(source) = owned(tag, "src")? {
-            let href = self.absolute(source, base)?;
+        let kind = owned_attribute(tag, "type")?;
+        if let Some(source) = owned_attribute(tag, "src")? {
+            let href = self.absolute_url(source, base)?;
             let link = Link {
                 rel: Some("related".into()),
                 href,
@@ -227,7 +234,7 @@ impl<'a> Reading<'a> {
         // RFC 4287, 4.1.3.1: a missing type means `text`.
         let kind = kind.unwrap_or("text".into());
         let (kind, content) = if kind == "xhtml" || is_xml_type(&kind) {
-            match self.markup()? {
+            match self.read_markup()? {
                 Markup::Element(element) => (kind, to_json(&element)),
                 Markup::Text(text) => ("text".into(), to_json(&text)),
             }
@@ -249,7 +256,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the inside of the current element: its only element, or its text.
-    fn markup(&mut self) -> Result<Markup, XmlError> {
+    fn read_markup(&mut self) -> Result<Markup, XmlError> {
         let mut text = String::new();
         let mut elements = 0_usize;
         let mut blank_outside = true;
@@ -286,7 +293,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-fn owned(tag: &Tag<'_>, name: &str) -> Result<Option<String>, XmlError> {
+fn owned_attribute(tag: &Tag<'_>, name: &str) -> Result<Option<String>, XmlError> {
     Ok(tag.value(name)?.map(std::borrow::Cow::into_owned))
 }
 

@@ -47,13 +47,13 @@ fn parse(item: &str) -> (&str, u16) {
         let (key, value) = part.split_once('=')?;
         key.trim()
             .eq_ignore_ascii_case("q")
-            .then(|| thousandths(value.trim()))
+            .then(|| weight_in_thousandths(value.trim()))
     });
     (name, weight.map_or(1_000, Option::unwrap_or_default))
 }
 
 /// Returns a weight in thousandths: `( "0" [ "." 0*3DIGIT ] ) / ( "1" [ "." 0*3("0") ] )`.
-fn thousandths(weight: &str) -> Option<u16> {
+fn weight_in_thousandths(weight: &str) -> Option<u16> {
     let (whole, fraction) = weight.split_once('.').unwrap_or((weight, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

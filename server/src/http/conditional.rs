@@ -117,7 +117,7 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
         // Strongly here, and weakly in `If-None-Match` (RFC 9110, 13.1.1 and 13.1.2).
         Some(TagList::Tags(tags)) => tags.iter().any(|given| given.strong_eq(tag)),
         Some(TagList::Invalid) => false,
-        None => match (date(headers, &IF_UNMODIFIED_SINCE), validators.modified) {
+        None => match (date_of(headers, &IF_UNMODIFIED_SINCE), validators.modified) {
             (Some(date), Some(modified)) => modified <= date,
             _ => true,
         },
@@ -131,7 +131,7 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
         // Present, so the date does not count (rule H-8), and matching nothing.
         Some(TagList::Invalid) => false,
         None => {
-            let date = date(headers, &IF_MODIFIED_SINCE);
+            let date = date_of(headers, &IF_MODIFIED_SINCE);
             date.is_some() && date == validators.modified
         }
     };
@@ -143,7 +143,7 @@ pub fn verdict(headers: &HeaderMap, validators: &Validators) -> Verdict {
 }
 
 /// Returns the second a date header names (rule H-5: all three forms), if it is one valid date.
-fn date(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
+fn date_of(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
     let mut lines = headers.get_all(name).iter();
     // Two dates contradict each other, so neither counts.
     let only = lines.next().filter(|_| lines.next().is_none())?;

@@ -108,7 +108,7 @@ impl<S: Send + Sync> Pipeline<S> {
             let found = self.find(request.uri().path());
             let label = found.as_ref().map_or(NO_ENDPOINT, |(found, _)| found.label);
             // Boxed, or every idle connection would keep room for its future.
-            let answer = Box::pin(self.dispatch(request, found, access, stopping));
+            let answer = Box::pin(self.call_handler(request, found, access, stopping));
             (label, answer.await)
         };
         let mut answer = answer;
@@ -145,7 +145,7 @@ impl<S: Send + Sync> Pipeline<S> {
     }
 
     /// Answers a request, and drains the rest of its body.
-    async fn dispatch(
+    async fn call_handler(
         &self,
         mut request: Request<Incoming>,
         found: Found<S>,
@@ -153,7 +153,9 @@ impl<S: Send + Sync> Pipeline<S> {
         stopping: &watch::Receiver<bool>,
     ) -> Answer {
         let waits = waits_to_send(&request);
-        let decided = self.decide(&mut request, found, access, stopping).await;
+        let decided = self
+            .decide_ready(&mut request, found, access, stopping)
+            .await;
         let mut answer = decided.unwrap_or_else(|problem| problem_answer(&problem));
         let body = request.body_mut();
         let is_unread = !body.is_end_stream();
@@ -165,7 +167,7 @@ impl<S: Send + Sync> Pipeline<S> {
         answer
     }
 
-    async fn decide(
+    async fn decide_ready(
         &self,
         request: &mut Request<Incoming>,
         found: Found<S>,

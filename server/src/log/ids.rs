@@ -44,7 +44,7 @@ const FRESH_MAX: usize = if cfg!(test) { 8 } else { 32 * 1024 };
 pub(super) type Fingerprint = [u8; 16];
 
 /// Returns the fingerprint of an id within its feed.
-fn fingerprint(feed: FeedKey, id: &EntryId) -> Fingerprint {
+fn fingerprint_of(feed: FeedKey, id: &EntryId) -> Fingerprint {
     Digest::of_parts(&[feed.0.as_bytes(), id.as_str().as_bytes()]).half()
 }
 
@@ -216,7 +216,7 @@ impl IdIndex {
         chain: ChainHash,
         ids: impl Iterator<Item = (FeedKey, &'i EntryId, Position)>,
     ) {
-        let placed = ids.map(|(feed, id, at)| (fingerprint(feed, id), at));
+        let placed = ids.map(|(feed, id, at)| (fingerprint_of(feed, id), at));
         self.fresh.extend(placed);
         self.covered = (number, chain);
         // Commits without entries are sealed, too, or every opening would look through them.
@@ -235,7 +235,7 @@ impl IdIndex {
     ///
     /// Returns why a file cannot be read, or that it is damaged.
     pub(super) fn find(&self, feed: FeedKey, id: &EntryId) -> io::Result<Option<Position>> {
-        let wanted = fingerprint(feed, id);
+        let wanted = fingerprint_of(feed, id);
         if let Some(at) = self.fresh.get(&wanted) {
             return Ok(Some(*at));
         }
@@ -333,7 +333,7 @@ impl IdIndex {
         if self.merging.is_some() {
             return;
         }
-        let place = self.wanted();
+        let place = self.wanted_merge();
         let inputs: Vec<Arc<Segment>> = self
             .segments
             .get(place.clone())
@@ -342,7 +342,7 @@ impl IdIndex {
         let folder = self.folder.clone();
         let thread = std::thread::Builder::new()
             .name("ids".into())
-            .spawn(move || merged(&folder, &inputs));
+            .spawn(move || merge_segments(&folder, &inputs));
         match thread {
             // New segments are only added behind, so `place` stays right until the merge ends.
             Ok(thread) => self.merging = Some(Merging { place, thread }),
@@ -352,7 +352,7 @@ impl IdIndex {
 
     /// Returns the newest segments that become one run: those in memory, and every run not larger than all
     /// newer segments together.
-    fn wanted(&self) -> Range<usize> {
+    fn wanted_merge(&self) -> Range<usize> {
         let mut newer = 0;
         let count = self.segments.iter().rev().take_while(|segment| {
             let joins = matches!(***segment, Segment::Sealed(..)) || segment.ids() <= newer;
@@ -364,7 +364,7 @@ impl IdIndex {
 }
 
 /// Writes segments, oldest first, as one run. Of an id that is there twice, the newer place counts.
-fn merged(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
+fn merge_segments(folder: &Path, segments: &[Arc<Segment>]) -> io::Result<Run> {
     let (Some(oldest), Some(newest)) = (segments.first(), segments.last()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };

@@ -207,7 +207,7 @@ pub fn open_with(
     // The index comes first: the upgrade removes ids that are keys of sled.
     log.index_ids(&data.path("ids"))
         .and_then(|()| log.upgrade())
-        .map_err(|error| data.failed(error))?;
+        .map_err(|error| data.open_error(error))?;
     data.write_process_id()?;
     Ok(OpenedLog { log, folder: data })
 }
@@ -319,7 +319,7 @@ impl OpenedLog {
 }
 
 impl DataFolder {
-    fn failed(&self, error: LogError) -> OpenError {
+    fn open_error(&self, error: LogError) -> OpenError {
         match error {
             LogError::Io {
                 action,
@@ -359,7 +359,7 @@ impl DataFolder {
             }
             // Before the swap: a power cut must not leave a partial copy in the place of the original.
             sync_tree(&copy).map_err(self.io("sync", "sled.opening"))?;
-            self.swap(source)?;
+            self.swap_in(source)?;
         } else {
             // Leftovers of a first start that broke off would stop sled for ever.
             self.remove_folder("sled")?;
@@ -425,7 +425,7 @@ impl DataFolder {
         Err(self.damaged(what))
     }
 
-    fn swap(&self, source: &str) -> Result<(), OpenError> {
+    fn swap_in(&self, source: &str) -> Result<(), OpenError> {
         if source == "sled" {
             self.remove_folder("sled.before")?;
             self.rename("sled", "sled.before")?;

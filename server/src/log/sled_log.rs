@@ -137,11 +137,11 @@ impl SledLog {
     ///
     /// Returns why the folder cannot be used, or which part of the log cannot be read.
     pub(super) fn index_ids(&self, folder: &Path) -> Result<(), LogError> {
-        *self.ids.write() = Some(self.indexed(folder)?);
+        *self.ids.write() = Some(self.open_ids(folder)?);
         Ok(())
     }
 
-    fn indexed(&self, folder: &Path) -> Result<IdIndex, LogError> {
+    fn open_ids(&self, folder: &Path) -> Result<IdIndex, LogError> {
         let chain = |number| self.chain(number).ok().flatten();
         // An unreadable chain hash fits no run, so the ids of that run are read from the commits.
         let opened = IdIndex::open(folder, chain);
@@ -153,7 +153,7 @@ impl SledLog {
         // One commit at a time: a commit may be as large as a request.
         while ids.covered() < self.head().number {
             let number = ids.covered().next();
-            let Some(facts) = self.facts(number)? else {
+            let Some(facts) = self.facts_of(number)? else {
                 break;
             };
             let mut entries = vec![];
@@ -184,7 +184,7 @@ impl SledLog {
             // A merge in progress would write into the folder that is opened again below.
             ids.wait();
             let folder = ids.folder().to_path_buf();
-            *ids = self.indexed(&folder)?;
+            *ids = self.open_ids(&folder)?;
         }
         Ok(())
     }
@@ -212,17 +212,19 @@ impl SledLog {
     /// Returns sled's error.
     pub(super) fn upgrade(&self) -> Result<(), LogError> {
         let version = STORAGE_VERSION.to_be_bytes();
-        let found = self.stored(VERSION_KEY)?;
+        let found = self.stored_value(VERSION_KEY)?;
         if found.is_some_and(|found| *found == version) {
             return Ok(());
         }
         info!("the log is brought to storage version {STORAGE_VERSION}");
         for key in self.db.scan_prefix(b"i").keys() {
-            let key = key.map_err(storage)?;
-            self.db.remove(key).map_err(storage)?;
+            let key = key.map_err(storage_error)?;
+            self.db.remove(key).map_err(storage_error)?;
         }
         // The version comes last, so that an upgrade that breaks off is begun again.
-        self.db.insert(VERSION_KEY, &version).map_err(storage)?;
+        self.db
+            .insert(VERSION_KEY, &version)
+            .map_err(storage_error)?;
         Ok(())
     }
 
@@ -241,25 +243,25 @@ impl SledLog {
         self.closing.store(true, Ordering::Release);
     }
 
-    fn readable(&self) -> Result<&Db, LogError> {
+    fn readable_db(&self) -> Result<&Db, LogError> {
         if self.closing.load(Ordering::Acquire) {
             return Err(LogError::Closing);
         }
         Ok(&self.db)
     }
 
-    fn stored(&self, key: &[u8]) -> Result<Option<sled::IVec>, LogError> {
-        self.readable()?.get(key).map_err(storage)
+    fn stored_value(&self, key: &[u8]) -> Result<Option<sled::IVec>, LogError> {
+        self.readable_db()?.get(key).map_err(storage_error)
     }
 
-    fn parts(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
-        read_parts(self.readable()?, kind, key)
+    fn joined_parts(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        read_parts(self.readable_db()?, kind, key)
     }
 
     /// Returns a feed's head, even if it has not passed the barrier. For the writer.
     fn stored_head(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
         let key = record::head_key(feed);
-        let Some(value) = self.stored(&key)? else {
+        let Some(value) = self.stored_value(&key)? else {
             return Ok(None);
         };
         let head = record::decode_head(&value).ok_or_else(|| record::damaged("head", &key))?;
@@ -276,7 +278,7 @@ impl SledLog {
 
     /// Returns the batch of a commit, the end of the log after it, and the heads of the changed feeds as
     /// they were. Stores nothing.
-    fn prepare(&self, commit: &Commit) -> Result<(Batch, LogHead, Shadow), LogError> {
+    fn prepare_batch(&self, commit: &Commit) -> Result<(Batch, LogHead, Shadow), LogError> {
         let head = self.head();
         assert!(
             commit.number == head.number.next(),
@@ -300,11 +302,16 @@ impl SledLog {
         Ok((batch, head, before))
     }
 
-    fn store(&self, durability: &Durability, batch: Batch, head: LogHead) -> Result<(), LogError> {
+    fn store_batch(
+        &self,
+        durability: &Durability,
+        batch: Batch,
+        head: LogHead,
+    ) -> Result<(), LogError> {
         // sled keeps a batch whole or drops it, also across a crash.
-        self.db.apply_batch(batch).map_err(storage)?;
+        self.db.apply_batch(batch).map_err(storage_error)?;
         let flush = || self.db.flush();
-        durability.watchdog.during(flush).map_err(storage)?;
+        durability.watchdog.during(flush).map_err(storage_error)?;
         // Before the witness: testimony of a commit that a power cut takes away would make the next opening
         // refuse a sound log.
         durability
@@ -327,13 +334,13 @@ impl SledLog {
             .map_err(LogError::io("write", &self.file))
     }
 
-    fn facts(&self, number: CommitNumber) -> Result<Option<CommitFacts>, LogError> {
+    fn facts_of(&self, number: CommitNumber) -> Result<Option<CommitFacts>, LogError> {
         // sled shows a commit before its barrier; readers must not see it.
         if number > self.head().number {
             return Ok(None);
         }
         let key = record::commit_key(number);
-        let body = self.parts("commit", &key)?;
+        let body = self.joined_parts("commit", &key)?;
         // A commit up to the head is there. Its absence taken for the end of the log would end every replay early.
         let body = body.ok_or_else(|| LogError::damaged(format!("commit {number} is missing")))?;
         CommitFacts::decode(&body)
@@ -342,12 +349,12 @@ impl SledLog {
     }
 
     fn commit(&self, number: CommitNumber) -> Result<Option<Commit>, LogError> {
-        let Some(facts) = self.facts(number)? else {
+        let Some(facts) = self.facts_of(number)? else {
             return Ok(None);
         };
         let mut changes = vec![];
         for change in facts.changes {
-            self.expand(change, &mut changes)?;
+            self.expand_change(change, &mut changes)?;
         }
         Ok(Some(Commit {
             number,
@@ -356,7 +363,11 @@ impl SledLog {
         }))
     }
 
-    fn expand(&self, change: ChangeOutline, changes: &mut Vec<Change>) -> Result<(), LogError> {
+    fn expand_change(
+        &self,
+        change: ChangeOutline,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), LogError> {
         match change {
             ChangeOutline::Settings { feed, revision } => {
                 let settings = super::settings_of(self, feed, revision)?;
@@ -409,10 +420,10 @@ impl Commits for SledLog {
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
         let durability = self.durability.as_ref().filter(|_| self.is_open());
         let durability = durability.ok_or(LogError::Stopped)?;
-        let (batch, head, before) = self.prepare(commit)?;
+        let (batch, head, before) = self.prepare_batch(commit)?;
         // Before sled applies the batch and shows the new heads.
         *self.shadow.write() = before;
-        self.store(durability, batch, head).inspect_err(|_| {
+        self.store_batch(durability, batch, head).inspect_err(|_| {
             // The state of the disk is unknown now. Head and shadow stay, so readers see the log before
             // this commit.
             self.failed.store(true, Ordering::Release);
@@ -461,7 +472,7 @@ impl Commits for SledLog {
         let mut number = from.max(CommitNumber(1));
         // A commit may have as many changes as a batch has entries, so commits alone are no bound.
         while outlines.len() < max && changes < OUTLINE_CHANGES_MAX {
-            match self.facts(number) {
+            match self.facts_of(number) {
                 Ok(Some(facts)) => {
                     let outline = facts.outline(number);
                     changes += outline.changes.len();
@@ -481,7 +492,7 @@ impl Commits for SledLog {
         if number == CommitNumber(0) {
             return Ok(Some(ChainHash::START));
         }
-        Ok(self.facts(number)?.map(|facts| facts.chain))
+        Ok(self.facts_of(number)?.map(|facts| facts.chain))
     }
 }
 
@@ -493,8 +504,8 @@ impl Series for SledLog {
         }
         // The record that holds the first position begins there or before.
         let behind = record::entry_key(feed, range.start.next());
-        let db = self.readable()?;
-        let before = db.get_lt(&behind).map_err(storage)?;
+        let db = self.readable_db()?;
+        let before = db.get_lt(&behind).map_err(storage_error)?;
         let holder = before.and_then(|(key, _)| record::entry_of_key(&key));
         let first = match holder {
             Some((holder, first)) if holder == feed => first,
@@ -504,7 +515,7 @@ impl Series for SledLog {
         let end = record::entry_key(feed, range.end);
         let mut open: Option<(Position, Vec<u8>)> = None;
         for item in db.range(record::entry_key(feed, first)..end) {
-            let (key, value) = item.map_err(storage)?;
+            let (key, value) = item.map_err(storage_error)?;
             let broken = || record::damaged("entry", &key);
             let (_, at) = record::entry_of_key(&key).ok_or_else(broken)?;
             let part = codec::unseal(&value).ok_or_else(broken)?;
@@ -527,7 +538,7 @@ impl Series for SledLog {
 
     fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
         let key = record::name_key(name);
-        let Some(value) = self.stored(&key)? else {
+        let Some(value) = self.stored_value(&key)? else {
             return Ok(None);
         };
         let feed = codec::unseal(&value).and_then(|body| codec::Reader(body).feed());
@@ -536,7 +547,7 @@ impl Series for SledLog {
 
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
         let key = record::settings_key(feed, revision);
-        let Some(body) = self.parts("settings", &key)? else {
+        let Some(body) = self.joined_parts("settings", &key)? else {
             return Ok(None);
         };
         serde_json::from_slice(&body).map(Some).map_err(|error| {
@@ -553,7 +564,7 @@ impl Series for SledLog {
         document: DocumentNumber,
     ) -> Result<Option<Opening>, LogError> {
         let key = record::document_key(feed, document);
-        let Some(value) = self.stored(&key)? else {
+        let Some(value) = self.stored_value(&key)? else {
             return Ok(None);
         };
         record::decode_opening(&value)
@@ -572,11 +583,11 @@ impl Series for SledLog {
             from.push(0);
         }
         let mut feeds = vec![];
-        for item in self.readable()?.range(from..vec![b'n' + 1]) {
+        for item in self.readable_db()?.range(from..vec![b'n' + 1]) {
             if feeds.len() == max {
                 break;
             }
-            let (key, _) = item.map_err(storage)?;
+            let (key, _) = item.map_err(storage_error)?;
             let name = record::name_of_key(&key).ok_or_else(|| record::damaged("name", &key))?;
             // A feed whose creation has not passed the barrier has no visible head.
             if let Some(head) = self.named(&name)? {
@@ -673,7 +684,7 @@ fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogErr
     let mut body: Option<Vec<u8>> = None;
     // Part numbers are big-endian, so the parts come in order.
     for item in db.scan_prefix(key) {
-        let (key, value) = item.map_err(storage)?;
+        let (key, value) = item.map_err(storage_error)?;
         let part = codec::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
         body.get_or_insert_default().extend_from_slice(part);
     }
@@ -684,7 +695,7 @@ fn read_parts(db: &Db, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogErr
 fn read_head(db: &Db) -> Result<LogHead, LogError> {
     let end = vec![b'c' + 1];
     // Without a commit, this finds no key or one of another kind.
-    let last = db.get_lt(end).map_err(storage)?;
+    let last = db.get_lt(end).map_err(storage_error)?;
     let Some(number) = last.and_then(|(key, _)| record::commit_of_key(&key)) else {
         return Ok(LogHead::START);
     };
@@ -707,7 +718,7 @@ fn read_head(db: &Db) -> Result<LogHead, LogError> {
     })
 }
 
-fn storage(error: sled::Error) -> LogError {
+fn storage_error(error: sled::Error) -> LogError {
     match error {
         // sled's error does not return the I/O error as its source, which `is_full` looks for.
         sled::Error::Io(error) => LogError::Storage(Box::new(error)),

@@ -42,7 +42,7 @@ impl Watchdog {
         let watched = Arc::clone(&turns);
         let thread = std::thread::Builder::new()
             .name("watchdog".into())
-            .spawn(move || watch(patience, &flush, &watched, &ended))?;
+            .spawn(move || watch_flushes(patience, &flush, &watched, &ended))?;
         Ok(Self {
             turns,
             thread: Some((end, thread)),
@@ -68,7 +68,7 @@ impl Drop for Watchdog {
     }
 }
 
-fn watch(
+fn watch_flushes(
     patience: Duration,
     flush: &(impl Fn() + Clone + Send + 'static),
     turns: &AtomicU64,

@@ -90,11 +90,11 @@ impl<'c> Writing<'c> {
         }
         now.apply(change, instant, entry_instant, epoch);
         let now = now.clone();
-        self.store(change, &now);
+        self.store_change(change, &now);
         Ok(())
     }
 
-    fn store(&mut self, change: &Change, now: &FeedHead) {
+    fn store_change(&mut self, change: &Change, now: &FeedHead) {
         match change {
             Change::Settings {
                 feed,

@@ -33,7 +33,7 @@ pub fn export(
         view.export(log, &mut tree)?;
     }
     // The include comes last: it names only files that are in their place.
-    let include = include(tree.frozen());
+    let include = nginx_include(tree.frozen());
     tree.write(INCLUDE, include.as_bytes())?;
     Ok(tree.files())
 }
@@ -41,7 +41,7 @@ pub fn export(
 /// Returns an nginx include, for the `http` block, that sets `$simplefeed_cache_control`.
 ///
 /// The include names the final files; all others may change, now or with the next export.
-fn include(frozen: &[String]) -> String {
+fn nginx_include(frozen: &[String]) -> String {
     let mut text = String::from(
         "# Lifetimes of the exported files. Include this in the http block, reload nginx after each\n\
          # export, and put into the location:\n\

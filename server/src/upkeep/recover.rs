@@ -110,7 +110,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     // Each round distrusts at least one more document, so the loop ends.
     let mut report = loop {
         let made = make_folder(to, |folder| {
-            let (report, different) = make(&feeds, old.as_ref(), &archive, folder)?;
+            let (report, different) = make_log(&feeds, old.as_ref(), &archive, folder)?;
             if different.is_empty() {
                 return Ok(report);
             }
@@ -119,7 +119,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
         match made {
             Ok(report) => break report,
             // A document that came out different must not be shown under a name that others know.
-            Err(Discarded::Different(different)) => distrust(&mut feeds, &different),
+            Err(Discarded::Different(different)) => distrust_files(&mut feeds, &different),
             Err(Discarded::Failed(error)) => return Err(error),
         }
     };
@@ -132,7 +132,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
 }
 
 /// Makes the new log and its archive. Returns the report, and the documents that came out different.
-fn make(
+fn make_log(
     feeds: &[FoundFeed],
     old: Option<&SledLog>,
     archive: &Archive,
@@ -212,7 +212,7 @@ impl From<BackupError> for Discarded {
     }
 }
 
-fn distrust(feeds: &mut [FoundFeed], different: &Different) {
+fn distrust_files(feeds: &mut [FoundFeed], different: &Different) {
     for feed in feeds {
         for document in &mut feed.documents {
             document.distrusted |= different.contains(&(feed.name.clone(), document.name));

@@ -53,9 +53,9 @@ pub fn verify(log: &dyn EntryLog, views: &Views) -> Result<Report, ViewError> {
     let is_complete = checking.commits()?;
     // Heads follow from all commits, so after a partial replay they cannot be compared.
     if is_complete {
-        checking.heads()?;
+        checking.check_heads()?;
     }
-    checking.names()?;
+    checking.check_names()?;
     let Checking {
         mut report, feeds, ..
     } = checking;
@@ -116,7 +116,7 @@ impl Checking<'_> {
             }
             self.last = commit.last_instant();
             self.commit(&commit)?;
-            self.arrive(&commit);
+            self.take_commit(&commit);
             self.report.commits += 1;
             self.next = number.next();
         }
@@ -191,7 +191,7 @@ impl Checking<'_> {
 
     /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the replay
     /// must arrive at a head that is ahead of it.
-    fn heads(&mut self) -> Result<(), LogError> {
+    fn check_heads(&mut self) -> Result<(), LogError> {
         // Read between two replays, so it must lie between their counts.
         let feeds = self.log.head().feeds;
         let replayed = self.feeds.len();
@@ -227,7 +227,7 @@ impl Checking<'_> {
     }
 
     /// Looks each feed up by its name.
-    fn names(&mut self) -> Result<(), LogError> {
+    fn check_names(&mut self) -> Result<(), LogError> {
         let findings = &mut self.report.findings;
         for (key, head) in &self.feeds {
             let settings = findings.sound(settings_of(self.log, *key, head.revision))?;
@@ -244,7 +244,7 @@ impl Checking<'_> {
     }
 
     /// Forgets a head that the replay has come to.
-    fn arrive(&mut self, commit: &Commit) {
+    fn take_commit(&mut self, commit: &Commit) {
         for feed in commit.changes.iter().filter_map(Change::feed) {
             let found = self.found.get(&feed).and_then(Option::as_ref);
             if found.is_some() && found == self.feeds.get(&feed) {

@@ -94,7 +94,7 @@ impl OpenFeeds {
         max: usize,
     ) -> Result<Vec<FeedName>, LogError> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
-        self.with(log, |feeds| {
+        self.with_feeds(log, |feeds| {
             let open = feeds.open.range::<str, _>((from, Bound::Unbounded));
             // No name behind the first `max` of each set can be among the first `max` of all.
             let mut names: BTreeSet<&FeedName> = open.take(max).collect();
@@ -118,10 +118,14 @@ impl OpenFeeds {
     ///
     /// See [`LogError`].
     pub fn has(&self, log: &dyn Series, feed: FeedKey) -> Result<bool, LogError> {
-        self.with(log, |feeds| feeds.keys.contains(&feed))
+        self.with_feeds(log, |feeds| feeds.keys.contains(&feed))
     }
 
-    fn with<T>(&self, log: &dyn Series, look: impl FnOnce(&Feeds) -> T) -> Result<T, LogError> {
+    fn with_feeds<T>(
+        &self,
+        log: &dyn Series,
+        look: impl FnOnce(&Feeds) -> T,
+    ) -> Result<T, LogError> {
         if let Known::All(feeds) = &*self.known.lock() {
             return Ok(look(feeds));
         }

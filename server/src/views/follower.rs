@@ -89,7 +89,7 @@ fn follow_within(
         match view.begin(log) {
             Ok(begun) => break begun,
             Err(error) => {
-                report(view, &error, "begin");
+                report_failure(view, &error, "begin");
                 if stop.is_requested_within(RETRY) {
                     return;
                 }
@@ -130,7 +130,7 @@ impl Follower<'_> {
         loop {
             let applied = self.apply();
             if let Err(error) = &applied {
-                report(self.view, error, "apply a commit");
+                report_failure(self.view, error, "apply a commit");
             }
             // After an error as well: the work that waits may need nothing of the log.
             let carried_out = self.carry_out();
@@ -190,7 +190,7 @@ impl Follower<'_> {
                 true
             }
             Err(error) => {
-                report(self.view, &error, "write its files");
+                report_failure(self.view, &error, "write its files");
                 false
             }
         }
@@ -199,13 +199,13 @@ impl Follower<'_> {
     /// Notes the cursor. A failure is only logged, because the cursor saves nothing but time.
     fn note(&mut self) {
         if let Err(error) = self.view.note(self.carried_out) {
-            report(self.view, &error, "note its cursor");
+            report_failure(self.view, &error, "note its cursor");
         }
         self.noted = self.carried_out;
     }
 }
 
-fn report(view: &dyn View, error: &ViewError, action: &'static str) {
+fn report_failure(view: &dyn View, error: &ViewError, action: &'static str) {
     let error: &(dyn std::error::Error + 'static) = error;
     error!(
         error,

@@ -145,7 +145,7 @@ impl View for Sup {
         for (series, beginning) in Visibility::ALL.into_iter().zip([public, private]) {
             // An idle note skips commits of the cut's last second, too, which the next window repeats.
             if beginning.cut.is_some() && beginning.idle.is_some() {
-                recall(&mut windows, series, beginning.commit, log)?;
+                recall_window(&mut windows, series, beginning.commit, log)?;
             }
         }
         let applied = windows.applied();
@@ -258,7 +258,7 @@ impl View for Sup {
 }
 
 /// Applies the commits of a cut's last second, which an idle note passes over.
-fn recall(
+fn recall_window(
     windows: &mut SupWindows,
     visibility: Visibility,
     after: CommitNumber,

@@ -122,10 +122,10 @@ impl Rules {
         self.documents += 1;
         self.media_type(page);
         self.head(page, is_recent);
-        self.caching(page, is_recent);
+        self.check_caching(page, is_recent);
         self.entries(page);
-        self.order(page);
-        self.history(page);
+        self.check_order(page);
+        self.check_history(page);
         // Links may lead to any URL of the document, and not only to the one it was fetched from.
         let relations = ["via", "self"];
         self.behind = Some(Behind {
@@ -218,7 +218,7 @@ impl Rules {
         self.behind.as_ref().map(|behind| &behind.url)
     }
 
-    fn caching(&mut self, page: &Page, is_recent: bool) {
+    fn check_caching(&mut self, page: &Page, is_recent: bool) {
         let (url, answer) = (&page.url, &page.answer);
         let policy = answer
             .header("cache-control")
@@ -374,14 +374,14 @@ impl Rules {
         }
     }
 
-    fn order(&mut self, page: &Page) {
+    fn check_order(&mut self, page: &Page) {
         if page.document.shown_listing() == Some(Listing::OldestFirst) {
             self.error("SF-1", &page.url, "its oldest entry stands first");
         }
     }
 
     /// Checks positions and hashes: documents that have them continue each other exactly.
-    fn history(&mut self, page: &Page) {
+    fn check_history(&mut self, page: &Page) {
         let Some((first, before)) = page.document.history else {
             return;
         };

@@ -52,7 +52,7 @@ impl Filter {
     }
 
     /// Returns the index of an id's word, and its bits in that word.
-    fn place(&self, fingerprint: &Fingerprint) -> (usize, u64) {
+    fn place_of(&self, fingerprint: &Fingerprint) -> (usize, u64) {
         // Word and bits come from different halves, so that ids of one word still differ in their bits.
         let (sorted, other) = halves(fingerprint);
         let words = u64::try_from(self.0.len()).unwrap_or(u64::MAX);
@@ -62,14 +62,14 @@ impl Filter {
     }
 
     fn add(&mut self, fingerprint: &Fingerprint) {
-        let (word, bits) = self.place(fingerprint);
+        let (word, bits) = self.place_of(fingerprint);
         if let Some(word) = self.0.get_mut(word) {
             *word |= bits;
         }
     }
 
     fn may_have(&self, fingerprint: &Fingerprint) -> bool {
-        let (word, bits) = self.place(fingerprint);
+        let (word, bits) = self.place_of(fingerprint);
         // A bit that is not set proves that the id is absent; set bits prove nothing.
         self.0.get(word).is_none_or(|word| word & bits == bits)
     }
@@ -149,7 +149,7 @@ impl Run {
             block.extend_from_slice(&placed.at.0.to_be_bytes());
             count += 1;
             if block.len() == BLOCK_RECORDS * RECORD_BYTES {
-                out.write_all(&sealed(&mut block))?;
+                out.write_all(&seal_block(&mut block))?;
                 if count % UNSYNCED_IDS_MAX == 0 {
                     out.flush()?;
                     out.get_ref().sync_data()?;
@@ -157,7 +157,7 @@ impl Run {
             }
         }
         if !block.is_empty() {
-            out.write_all(&sealed(&mut block))?;
+            out.write_all(&seal_block(&mut block))?;
         }
         let filter_bytes = filter.to_bytes();
         out.write_all(&filter_bytes)?;
@@ -168,7 +168,7 @@ impl Run {
         header.extend_from_slice(&span.chain.0.0);
         header.extend_from_slice(&count.to_be_bytes());
         header.extend_from_slice(&crc32fast::hash(&filter_bytes).to_be_bytes());
-        out.write_all(&sealed(&mut header))?;
+        out.write_all(&seal_block(&mut header))?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
         Ok((filter, count))
@@ -181,7 +181,7 @@ impl Run {
     /// Returns why it cannot be read, or that it is damaged.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
-        let damaged = || damage(path);
+        let damaged = || damage_error(path);
         let header = read_block(&file, path, 0)?;
         let mut rest = header.strip_prefix(MAGIC).ok_or_else(damaged)?;
         let mut number = || -> Option<u64> {
@@ -229,7 +229,7 @@ impl Run {
         // Fingerprints are spread evenly, so that the block of one can nearly be calculated.
         let (wanted, _) = halves(fingerprint);
         let mut blocks = 0..blocks_of(self.ids);
-        let mut guess = scaled(wanted, blocks.end);
+        let mut guess = scale_share(wanted, blocks.end);
         while !blocks.is_empty() {
             // Within the bounds, each round drops at least one block, however wrong the guess.
             let at = guess.clamp(blocks.start, blocks.end - 1);
@@ -237,15 +237,15 @@ impl Run {
             let records = records_of(&block);
             // No block is without records, or `blocks_of` would not count it.
             let (Some(first), Some(last)) = (records.first(), records.last()) else {
-                return Err(damage(&self.path));
+                return Err(damage_error(&self.path));
             };
             let lead = halves(&first.fingerprint).0;
             if *fingerprint < first.fingerprint {
                 blocks.end = at;
-                guess = at.saturating_sub(scaled(lead - wanted, blocks_of(self.ids)).max(1));
+                guess = at.saturating_sub(scale_share(lead - wanted, blocks_of(self.ids)).max(1));
             } else if *fingerprint > last.fingerprint {
                 blocks.start = at + 1;
-                guess = at + scaled(wanted - lead, blocks_of(self.ids)).max(1);
+                guess = at + scale_share(wanted - lead, blocks_of(self.ids)).max(1);
             } else {
                 let found = records.binary_search_by_key(fingerprint, |placed| placed.fingerprint);
                 let found = found.ok().and_then(|index| records.get(index));
@@ -278,7 +278,7 @@ fn name_of(span: &Span) -> String {
 }
 
 /// Returns the part of `whole` that `share` is of 2^64.
-fn scaled(share: u64, whole: u64) -> u64 {
+fn scale_share(share: u64, whole: u64) -> u64 {
     let scaled = (u128::from(share) * u128::from(whole)) >> 64;
     u64::try_from(scaled).expect("it is at most the whole")
 }
@@ -292,7 +292,7 @@ fn offset_of(block: u64) -> u64 {
 }
 
 /// Empties `block` and returns it filled up, with its checksum.
-fn sealed(block: &mut Vec<u8>) -> Vec<u8> {
+fn seal_block(block: &mut Vec<u8>) -> Vec<u8> {
     let mut sealed = std::mem::replace(block, Vec::with_capacity(BLOCK_BYTES));
     sealed.resize(BLOCK_BYTES - 4, 0xff);
     let checksum = crc32fast::hash(&sealed);
@@ -307,7 +307,7 @@ fn read_block(file: &File, path: &Path, block: u64) -> io::Result<Vec<u8>> {
     if crc32fast::hash(&bytes).to_be_bytes() == *checksum {
         return Ok(bytes);
     }
-    Err(damage(path))
+    Err(damage_error(path))
 }
 
 fn records_of(block: &[u8]) -> Vec<Placed> {
@@ -322,7 +322,7 @@ fn records_of(block: &[u8]) -> Vec<Placed> {
     placed.collect()
 }
 
-fn damage(path: &Path) -> io::Error {
+fn damage_error(path: &Path) -> io::Error {
     let what = format!("{} is damaged", path.display());
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -300,8 +300,8 @@ impl Sources {
         let sidecar = file.and_then(|file| file.sidecar.as_ref());
         let record = file.and_then(|file| file.record.as_ref());
         let read = file.and_then(|file| file.document.as_ref());
-        let before = self.before(number);
-        let logged = self.logged(number);
+        let before = self.neighbour_before(number);
+        let logged = self.logged_entries(number);
         let told = read.and_then(|document| document.history);
 
         let epoch = previous.map_or(Epoch::FIRST, |previous| previous.name.epoch);
@@ -312,7 +312,7 @@ impl Sources {
             .and_then(|sidecar| Timestamp::parse(&sidecar.opened))
             .or(opening.map(|opening| opening.opened))
             .or(record.map(|record| record.opened))
-            .or(before.closed())
+            .or(before.closed_at())
             .or(logged.first().map(|entry| entry.instant))
             // A guess: later than everything in the document before.
             .or(previous.map(|previous| {
@@ -336,7 +336,7 @@ impl Sources {
         let exact = opening.is_some_and(|opening| self.settings.contains_key(&opening.revision));
         let mut found = FoundDocument {
             name,
-            linked: self.linked(number).unwrap_or(name),
+            linked: self.linked_name(number).unwrap_or(name),
             // Without any source, `place_unknown` finds a place once the neighbours are known.
             first: first.unwrap_or(UNKNOWN),
             before: told
@@ -364,7 +364,7 @@ impl Sources {
         found
     }
 
-    fn before(&self, number: DocumentNumber) -> Neighbour<'_> {
+    fn neighbour_before(&self, number: DocumentNumber) -> Neighbour<'_> {
         let before = number.previous();
         Neighbour(before.and_then(|number| self.archived.get(&number)))
     }
@@ -381,15 +381,15 @@ impl Sources {
             .or(opening.map(|opening| opening.name))
             .or(after.link("prev-archive"))
             .or(logged.last().map(|entry| entry.document))
-            .or(self.before(number).link("next-archive"))
+            .or(self.neighbour_before(number).link("next-archive"))
     }
 
     /// Returns the name under which its predecessor links to a document.
-    fn linked(&self, number: DocumentNumber) -> Option<DocumentName> {
+    fn linked_name(&self, number: DocumentNumber) -> Option<DocumentName> {
         let file = self.archived.get(&number);
         let sidecar = file.and_then(|file| file.sidecar.as_ref());
         let opening = self.openings.get(&number);
-        let before = self.before(number);
+        let before = self.neighbour_before(number);
         let closed_in = before.closed_in();
         before
             .link("next-archive")
@@ -451,7 +451,7 @@ impl Sources {
     }
 
     /// Returns the entries of a document that the log still has.
-    fn logged(&self, number: DocumentNumber) -> Vec<FoundEntry> {
+    fn logged_entries(&self, number: DocumentNumber) -> Vec<FoundEntry> {
         // Entries are sorted by position, hence by document.
         let begin = self
             .entries
@@ -526,7 +526,7 @@ impl Neighbour<'_> {
     }
 
     /// Returns when it was closed.
-    fn closed(&self) -> Option<Timestamp> {
+    fn closed_at(&self) -> Option<Timestamp> {
         let file = self.0?;
         let sidecar = file.sidecar.as_ref();
         sidecar

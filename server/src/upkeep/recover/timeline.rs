@@ -202,7 +202,7 @@ impl Replay<'_> {
         // Each step below starts from the head that the one before leaves.
         self.group.was = Some(entry.commit);
         self.open_up_to(event.feed, event.document);
-        self.rename(event.feed, entry.document.epoch);
+        self.rename_open(event.feed, entry.document.epoch);
         self.skip_to(event.feed, entry.at);
         self.group.bytes += fragment.len();
         self.push(
@@ -276,7 +276,7 @@ impl Replay<'_> {
             }
             if let Some(before) = index.checked_sub(1).and_then(|at| found.documents.get(at)) {
                 // An epoch may have renamed the document before while it was open.
-                self.rename(feed, before.name.epoch);
+                self.rename_open(feed, before.name.epoch);
                 self.end(feed, before, next);
             }
             self.record_settings(feed, found, next);
@@ -329,7 +329,7 @@ impl Replay<'_> {
     }
 
     /// Gives the open document the name it got in a later epoch.
-    fn rename(&mut self, feed: usize, epoch: Epoch) {
+    fn rename_open(&mut self, feed: usize, epoch: Epoch) {
         let Some(head) = self.head(feed) else { return };
         if head.open.opening.name.epoch >= epoch {
             return;
@@ -370,7 +370,7 @@ impl Replay<'_> {
         let Some(last) = found.documents.last() else {
             return Ok(());
         };
-        self.rename(feed, last.name.epoch);
+        self.rename_open(feed, last.name.epoch);
         let newest = found.settings.last_key_value();
         let newest = newest.map_or(last.revision, |(revision, _)| *revision);
         let last = FoundDocument {

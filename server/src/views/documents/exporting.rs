@@ -76,8 +76,8 @@ impl Export<'_> {
             }
         }
         self.document(feed, &head.open.opening)?;
-        self.resource(feed, RECENT, &Address::Recent)?;
-        self.resource(feed, INDEX, &Address::Index)?;
+        self.resource_at(feed, RECENT, &Address::Recent)?;
+        self.resource_at(feed, INDEX, &Address::Index)?;
         // The division leaves out the documents of the growing block, which `INDEX` has.
         for block in 1..=archived / INDEX_BLOCK_DOCUMENTS {
             let id = self
@@ -89,7 +89,7 @@ impl Export<'_> {
             if let Some(found) = found {
                 let numbered = index::block_of_name(&found.name);
                 let numbered = numbered.expect("a block has the name of a block");
-                self.resource(feed, &found.name, &Address::IndexBlock(numbered))?;
+                self.resource_at(feed, &found.name, &Address::IndexBlock(numbered))?;
             }
         }
         if self.tree.with_entries {
@@ -105,7 +105,7 @@ impl Export<'_> {
     /// Writes a document, also under the name that its predecessor links to.
     fn document(&mut self, feed: &FeedName, opening: &Opening) -> Result<(), ExportError> {
         let (name, linked) = (opening.name, opening.linked);
-        self.resource(feed, &name.to_string(), &Address::Document(name))?;
+        self.resource_at(feed, &name.to_string(), &Address::Document(name))?;
         if linked == name {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl Export<'_> {
                 number: at,
                 epoch: entry.document.epoch,
             };
-            self.resource(
+            self.resource_at(
                 feed,
                 &format!("entries/{numbered}.atom"),
                 &Address::Entry(numbered),
@@ -138,7 +138,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    fn resource(
+    fn resource_at(
         &mut self,
         feed: &FeedName,
         name: &str,

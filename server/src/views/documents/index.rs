@@ -67,7 +67,7 @@ pub fn block_closed_by(
     documents.retain(|document| document.name.number < last.name.number);
     documents.push(*last);
     let prev = name_of_closed(manifests, feed, block - 1)?;
-    let bytes = listing(id, prev, documents);
+    let bytes = block_json(id, prev, documents);
     Ok(Some(Block {
         name: name_of(block, last),
         bytes,
@@ -91,7 +91,7 @@ pub fn growing_block(
     // The manifest may have grown since it was counted.
     documents.retain(|document| document.name.number.get() <= archived);
     let prev = name_of_closed(manifests, feed, closed)?;
-    Ok(listing(id, prev, documents))
+    Ok(block_json(id, prev, documents))
 }
 
 /// Returns the number of a closed block's name, if it is canonical.
@@ -137,7 +137,7 @@ fn name_of(block: u64, last: &Archived) -> String {
     )
 }
 
-fn listing(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
+fn block_json(feed: &FeedId, prev: Option<String>, documents: Vec<Archived>) -> Bytes {
     // A lost document has a record, but no file to link to.
     let there = documents.into_iter().filter(|document| !document.is_lost());
     let documents = there.map(|document| IndexedDocument {

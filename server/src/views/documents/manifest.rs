@@ -155,7 +155,7 @@ impl Manifests {
         }
     }
 
-    fn existing(&self, feed: &FeedName) -> Result<Option<File>, ViewError> {
+    fn existing_file(&self, feed: &FeedName) -> Result<Option<File>, ViewError> {
         match File::open(self.path(feed)) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -169,7 +169,7 @@ impl Manifests {
     ///
     /// See [`ViewError`].
     pub fn count(&self, feed: &FeedName) -> Result<u64, ViewError> {
-        let Some(file) = self.existing(feed)? else {
+        let Some(file) = self.existing_file(feed)? else {
             return Ok(0);
         };
         let length = file.metadata().map_err(self.io("measure", feed))?.len();
@@ -208,7 +208,7 @@ impl Manifests {
         first: DocumentNumber,
         max: u64,
     ) -> Result<Vec<Archived>, ViewError> {
-        let Some(mut file) = self.existing(feed)? else {
+        let Some(mut file) = self.existing_file(feed)? else {
             return Ok(vec![]);
         };
         let start = (first.get() - 1).checked_mul(RECORD_LENGTH);
@@ -269,7 +269,7 @@ impl Manifests {
     ///
     /// See [`ViewError`].
     pub fn forget(&self, feed: &FeedName, first: DocumentNumber) -> Result<(), ViewError> {
-        if self.existing(feed)?.is_none() {
+        if self.existing_file(feed)?.is_none() {
             return Ok(());
         }
         let file = OpenOptions::new()

@@ -172,7 +172,7 @@ impl Documents {
             Address::Recent => Form::Recent,
             Address::Document(name) => {
                 if let Some(archived) = self.archived.get(&(feed.clone(), *name)) {
-                    return Some(self.file(feed, archived));
+                    return Some(self.archived_resource(feed, archived));
                 }
                 Form::Open
             }
@@ -180,7 +180,7 @@ impl Documents {
         };
         let state = self.current(feed)?;
         let open = Address::Document(state.head.open.opening.name);
-        (form == Form::Recent || *address == open).then(|| self.growing(&state, form))
+        (form == Form::Recent || *address == open).then(|| self.growing_resource(&state, form))
     }
 
     /// Returns a feed's snapshot from memory, if it is current.
@@ -206,7 +206,7 @@ impl Documents {
             return Ok(None);
         };
         match address {
-            Address::Recent => Ok(Some(self.growing(&state, Form::Recent))),
+            Address::Recent => Ok(Some(self.growing_resource(&state, Form::Recent))),
             Address::Document(name) => self.document(feed, &state, *name),
             Address::Entry(numbered) => self.entry(feed, &state, *numbered),
             Address::Index => {
@@ -247,7 +247,7 @@ impl Documents {
         name: DocumentName,
     ) -> Result<Option<Resource>, ViewError> {
         if name == state.head.open.opening.name {
-            return Ok(Some(self.growing(state, Form::Open)));
+            return Ok(Some(self.growing_resource(state, Form::Open)));
         }
         // The document is not opened yet, or its open one has another epoch.
         if name.number >= state.head.open.opening.name.number {
@@ -259,7 +259,7 @@ impl Documents {
                 return Ok(None);
             }
             self.archived.insert((feed.clone(), name), archived);
-            return Ok(Some(self.file(feed, archived)));
+            return Ok(Some(self.archived_resource(feed, archived)));
         }
         // Closed, but not yet a durable file: its bytes are final, but not called immutable.
         let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
@@ -364,7 +364,7 @@ impl Documents {
         Ok(feed_document(&header, &fragments))
     }
 
-    fn file(self: &Arc<Self>, feed: &FeedName, archived: Archived) -> Resource {
+    fn archived_resource(self: &Arc<Self>, feed: &FeedName, archived: Archived) -> Resource {
         let tag = Tag::Digests {
             identity: archived.identity.digest,
             gzip: archived.gzip.digest,
@@ -378,7 +378,7 @@ impl Documents {
         Resource::new(FEED_TYPE, closed, Validity::Forever, tag, Arc::new(source))
     }
 
-    fn growing(self: &Arc<Self>, state: &Arc<Snapshot>, form: Form) -> Resource {
+    fn growing_resource(self: &Arc<Self>, state: &Arc<Snapshot>, form: Form) -> Resource {
         let tag = match form {
             Form::Recent => state.tags.0.clone(),
             Form::Open | Form::Archived { .. } => state.tags.1.clone(),

@@ -163,7 +163,7 @@ impl SupFiles {
     }
 
     /// Returns the records of a series, up to the first that is damaged.
-    fn records(&self, visibility: Visibility) -> Result<Vec<Record>, ViewError> {
+    fn read_records(&self, visibility: Visibility) -> Result<Vec<Record>, ViewError> {
         let path = self.records_path(visibility);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -192,11 +192,11 @@ impl SupFiles {
         oldest: i64,
         newest: CommitNumber,
     ) -> Result<Beginning, ViewError> {
-        let records = self.records(visibility)?;
+        let records = self.read_records(visibility)?;
         let fits = |record: &&Record| record.until < oldest && record.commit < newest;
         let last = records.iter().rev().find(fits);
         let count = last.map_or(0, |record| record.name.number);
-        let idle = self.idle(visibility).filter(|(cuts, commit)| {
+        let idle = self.idle_note(visibility).filter(|(cuts, commit)| {
             // The note holds only if it counted the windows that have records now.
             let all = u64::try_from(records.len()).is_ok_and(|all| all == count);
             *cuts == count && all && *commit <= newest
@@ -213,7 +213,7 @@ impl SupFiles {
     }
 
     /// Returns the note of a series: a number of windows, and the commit up to which no update followed them.
-    fn idle(&self, visibility: Visibility) -> Option<(u64, CommitNumber)> {
+    fn idle_note(&self, visibility: Visibility) -> Option<(u64, CommitNumber)> {
         let text = fs::read_to_string(self.idle_path(visibility)).ok()?;
         let (cuts, commit) = text.trim().split_once(' ')?;
         Some((cuts.parse().ok()?, CommitNumber(commit.parse().ok()?)))
