@@ -36,7 +36,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Blocking {
     consumer: Consumer,
-    runtime: Runtime,
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
 }
 
 impl Consumer {
@@ -44,19 +45,29 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Returns why the system refuses a runtime, or that this thread belongs to one.
+    /// Returns why the system refuses a runtime, or that this thread belongs to one, be it one of `spawn_blocking`: a
+    /// thread of `std::thread` may block.
     pub fn blocking(self) -> io::Result<Blocking> {
-        // tokio would panic at the first call: a thread of a runtime may not block.
+        // Where the thread runs tasks, tokio would panic at the first call.
         if Handle::try_current().is_ok() {
             return Err(io::Error::other(
-                "this thread belongs to a tokio runtime; await the consumer instead",
+                "this thread belongs to a tokio runtime; await the consumer, or block on a thread of std::thread",
             ));
         }
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Blocking {
             consumer: self,
-            runtime,
+            runtime: Some(runtime),
         })
+    }
+}
+
+impl Drop for Blocking {
+    /// Drops the requests that are on their way. On a thread of a runtime, a plain drop would panic.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -67,7 +78,8 @@ impl Blocking {
     ///
     /// See [`ConsumerError`].
     pub fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        self.runtime.block_on(self.consumer.accept(delivery))
+        let runtime = self.runtime.as_ref().expect("it is not dropped yet");
+        runtime.block_on(self.consumer.accept(delivery))
     }
 
     /// Returns the consumer, to be asked about its state.
@@ -81,7 +93,8 @@ impl Iterator for Blocking {
 
     /// Returns the next entry, and waits for it; see [`Consumer::next`].
     fn next(&mut self) -> Option<Self::Item> {
-        self.runtime.block_on(self.consumer.next()).transpose()
+        let runtime = self.runtime.as_ref().expect("it is not dropped yet");
+        runtime.block_on(self.consumer.next()).transpose()
     }
 }
 
@@ -125,6 +138,13 @@ mod tests {
             ids.push(delivery.id().to_owned());
         }
         assert_eq!(ids, ["urn:1", "urn:2"]);
+    }
+
+    #[test]
+    fn it_can_be_dropped_on_a_thread_of_a_runtime() {
+        let feed = feed().blocking().unwrap();
+        let runtime = Runtime::new().unwrap();
+        runtime.block_on(async move { drop(feed) });
     }
 
     #[tokio::test]

@@ -40,6 +40,7 @@ use crate::{
     fetch::{FetchError, Fetched, Fetcher, Freshness},
     observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
+    transport::TransportError,
 };
 
 mod ahead;
@@ -148,6 +149,8 @@ pub struct Consumer {
     on_the_way: Option<OnTheWay>,
     /// Documents fetched before the walk asks for them.
     ahead: Ahead,
+    /// Answers so far.
+    answers: u64,
     /// Failed attempts in a row; the back-off grows with it.
     failures: u32,
     /// Freshness of the last answer about the recent document.
@@ -237,6 +240,7 @@ impl Consumer {
             not_before: None,
             on_the_way: None,
             ahead: Ahead::default(),
+            answers: 0,
             failures: 0,
             freshness: Freshness::default(),
             frozen: Frozen::default(),
@@ -288,9 +292,26 @@ impl Consumer {
         self.ledger.has_delivered()
     }
 
-    /// Drops the pending request. The next call of [`next`](Self::next) sends it again.
+    /// Drops the pending request and those ahead of it. The next call of [`next`](Self::next) sends it again.
     pub(crate) fn pause(&mut self) {
         self.on_the_way = None;
+        self.ahead.recall();
+    }
+
+    /// Returns the number of answers so far.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// Returns the error of a request that takes too long, if there is one to send.
+    pub(crate) fn overdue(&self) -> Option<ConsumerError> {
+        let url = self.replay.ask()?.url;
+        let source = TransportError {
+            detail: "the server took too long".into(),
+            transient: true,
+            source: None,
+        };
+        Some(FetchError::Transport { url, source }.into())
     }
 
     /// Returns the SUP announcement in the last answer about the recent document.
@@ -401,7 +422,7 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`ConsumerError::Bookmark`].
+    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NotDelivered`] for an entry of another consumer.
     pub async fn accept(&mut self, delivery: &Delivery) -> Result<(), ConsumerError> {
         if self.ledger.accept_up_to(delivery).await? {
             self.accepted = Some(delivery.clone());
@@ -499,6 +520,7 @@ impl Consumer {
     }
 
     fn take(&mut self, ask: &Ask, answer: Got) -> Result<(), Failure> {
+        self.answers += 1;
         let fetched = match answer {
             Got::Index(url, block) => {
                 self.ahead.learn(&url, &block);
@@ -554,7 +576,8 @@ impl Consumer {
         // Shared: each delivery refers to the document's bytes and copies none.
         let run = Arc::new(run);
         for entry in &run.entries {
-            let delivery = Delivery::new(&run, *entry, self.ledger.deliver());
+            let (consumer, number) = self.ledger.deliver();
+            let delivery = Delivery::new(&run, *entry, consumer, number);
             self.queue.push_back(delivery);
         }
     }
@@ -570,6 +593,9 @@ impl Consumer {
             && ask.kind == AskKind::Recent
             && self.replay.wait_for_feed(a_minute_ago());
         let passes = error.is_transient() || is_awaited;
+        let of_the_server = matches!(error, ConsumerError::Fetch(_));
+        // The archive index only saves requests: the walk finds its way without it.
+        let another_way = ask.optional && of_the_server && (!passes || tried_enough);
         if passes {
             // Requests ahead of the walk would add to the load of a server that fails.
             self.ahead.recall();
@@ -577,9 +603,13 @@ impl Consumer {
             self.not_before = Some(time::Instant::now() + pause);
             self.failures += 1;
         }
-        let of_the_server = matches!(error, ConsumerError::Fetch(_));
-        // The archive index only saves requests: the walk finds its way without it.
-        let another_way = ask.optional && of_the_server && (!passes || tried_enough);
+        if another_way {
+            // A server that asks for patience gets it on the other way, too. A caller with an end in view decides.
+            if asks_too_much(asked) && !self.follow {
+                return Err(error);
+            }
+            self.observer.retrying(&error);
+        }
         if another_way || (is_missing && ask.kind != AskKind::Recent) {
             self.failures = 0;
             return match self.replay.missing() {

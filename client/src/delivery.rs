@@ -49,6 +49,8 @@ pub struct Delivery {
     origin: Origin,
     /// Counts the deliveries of one consumer, from 1.
     pub(crate) number: u64,
+    /// The consumer that delivered it; 0 for a parked entry.
+    pub(crate) consumer: u64,
 }
 
 /// Source of a delivered entry.
@@ -124,11 +126,12 @@ impl fmt::Debug for Delivery {
 }
 
 impl Delivery {
-    pub(crate) fn new(run: &Arc<Run>, entry: RunEntry, number: u64) -> Self {
+    pub(crate) fn new(run: &Arc<Run>, entry: RunEntry, consumer: u64, number: u64) -> Self {
         Self {
             fragment: OnceLock::new(),
             origin: Origin::Read(Arc::clone(run), entry),
             number,
+            consumer,
         }
     }
 
@@ -138,6 +141,7 @@ impl Delivery {
             fragment: fragment.into(),
             origin: Origin::Kept(Arc::new(place)),
             number: 0,
+            consumer: 0,
         }
     }
 

@@ -50,7 +50,7 @@ pub enum ConsumerError {
         url: Url,
     },
     /// The transport cannot be set up.
-    #[error("there is no way to the network")]
+    #[error("the HTTP client cannot be set up")]
     Transport(#[source] TransportError),
     /// The bookmark cannot be read or kept.
     #[error("the bookmark cannot be {action}")]
@@ -59,6 +59,18 @@ pub enum ConsumerError {
         action: &'static str,
         /// Error that the bookmark store returned.
         source: io::Error,
+    },
+    /// The entry to accept was delivered by another consumer, or is a parked one.
+    #[error("entry {entry} was not delivered by this consumer, so it cannot be accepted here")]
+    NotDelivered {
+        /// Id of the entry.
+        entry: String,
+    },
+    /// Too many entries were accepted behind one that was not: the bookmark stays before that one.
+    #[error("{max} entries were accepted behind one that was not; the bookmark waits for it")]
+    NeverAccepted {
+        /// Most entries between the two, from [`UNACCEPTED_MAX`](simplefeed_core::limits::UNACCEPTED_MAX).
+        max: u64,
     },
     /// A document cannot be fetched or read.
     #[error(transparent)]
@@ -75,9 +87,12 @@ impl ConsumerError {
             Self::Fetch(error) => error.is_transient(),
             // A stale copy goes away with its lifetime. Nothing else about the history mends itself.
             Self::Walk(error) => matches!(error, WalkError::Stale { .. }),
-            Self::Url { .. } | Self::Scheme { .. } | Self::Transport(_) | Self::Bookmark { .. } => {
-                false
-            }
+            Self::Url { .. }
+            | Self::Scheme { .. }
+            | Self::Transport(_)
+            | Self::Bookmark { .. }
+            | Self::NotDelivered { .. }
+            | Self::NeverAccepted { .. } => false,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
+use percent_encoding::percent_decode_str;
 use simplefeed_core::{
     digest::Digest,
     index::IndexBlock,
@@ -552,6 +553,15 @@ pub(crate) fn without_userinfo(url: &str) -> String {
     format!(
         "{scheme}{}{path}",
         authority.get(host..).unwrap_or_default()
+    )
+}
+
+/// Returns the name and the password in a URL, decoded.
+pub(crate) fn userinfo_of(url: &Url) -> (String, String) {
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    (
+        decoded(url.username()),
+        decoded(url.password().unwrap_or_default()),
     )
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     end::may_write()?;
+    let is_new = !path.exists();
     let mut options = OpenOptions::new();
     let mut file = options.create(true).append(true).read(true).open(path)?;
     if file.metadata()?.len() > 0 {
@@ -41,7 +42,9 @@ pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
         }
     }
     file.write_all(line)?;
-    file.sync_all()
+    file.sync_all()?;
+    // Only then does the name of a new file survive a crash.
+    if is_new { sync_folder_of(path) } else { Ok(()) }
 }
 
 /// Shortens a file, durably.
@@ -66,7 +69,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-fn sync_folder_of(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 

@@ -85,6 +85,7 @@ mod error;
 mod files;
 mod patience;
 
+pub use atom_syndication;
 pub use blocking::Blocking;
 pub use bookmark::{BookmarkStore, FileBookmark};
 pub use bytes::Bytes;
@@ -94,10 +95,16 @@ pub use observer::Observer;
 pub use policy::Policy;
 pub use publisher::{Publication, PublishError, Publisher};
 pub use simplefeed_core::{
+    digest::Digest,
     event::Event,
     feed::Position,
+    index::IndexBlock,
+    reader::{Document, ReadError},
+    refusal::Refusal,
     replay::{Bookmark, Validators, WalkError},
+    sup::{InvalidSup, SupAddress},
     timestamp::Timestamp,
+    xml::XmlError,
 };
 pub use state::StateFolder;
 pub use transport::Transport;

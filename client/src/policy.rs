@@ -21,7 +21,8 @@ use crate::patience::back_off;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Tries again, with growing pauses, until it succeeds. Nothing behind it is handled before.
+    /// Tries again, with growing pauses, until it succeeds. Nothing behind it is handled before; with several handlers,
+    /// nothing with its key.
     #[default]
     Block,
     /// Tries some times, records the failure, and goes on with the next one.

@@ -4,7 +4,10 @@
 //! idempotency key for entries without one, so that repeating a request whose answer was lost stores
 //! nothing twice.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -18,7 +21,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::{
-    fetch::{problem_detail, problem_entry, retry_after, without_userinfo},
+    fetch::{problem_detail, problem_entry, retry_after, userinfo_of, without_userinfo},
     patience::{asks_too_much, back_off, jittered},
     transport::{self, Answer, Method, Request, Timeouts, Transport, TransportError},
 };
@@ -195,7 +198,7 @@ fn is_transient(status: u16) -> bool {
 #[derive(Clone)]
 pub struct Publisher {
     url: Url,
-    transport: Arc<dyn Transport>,
+    transport: OnceLock<Arc<dyn Transport>>,
     /// Value of the `authorization` header field.
     authorization: Option<String>,
     retrying: Option<Retrying>,
@@ -217,7 +220,7 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// If `url` is no URL, or there is no default transport.
+    /// If `url` is no URL.
     pub fn new(url: &str) -> Result<Self, PublishError> {
         let parsed = Url::parse(url);
         let given = parsed.map_err(|source| PublishError::Url {
@@ -227,18 +230,14 @@ impl Publisher {
         // A password is for the server: it stands in no message.
         let parsed =
             Url::parse(&without_userinfo(given.as_str())).unwrap_or_else(|_| given.clone());
-        let authorization = given.password().map(|password| {
-            let credentials = BASE64.encode(format!("{}:{password}", given.username()).as_bytes());
+        let authorization = given.password().map(|_| {
+            let (name, password) = userinfo_of(&given);
+            let credentials = BASE64.encode(format!("{name}:{password}").as_bytes());
             format!("Basic {credentials}")
         });
-        let failed = |source| PublishError::Transport {
-            url: parsed.clone(),
-            source,
-        };
-        let transport = transport::default_transport(Timeouts::default()).map_err(failed)?;
         Ok(Self {
             url: parsed,
-            transport,
+            transport: OnceLock::new(),
             authorization,
             retrying: None,
         })
@@ -247,7 +246,17 @@ impl Publisher {
     /// Replaces the default transport, which is over reqwest.
     #[must_use]
     pub fn transport(self, transport: Arc<dyn Transport>) -> Self {
+        let transport = OnceLock::from(transport);
         Self { transport, ..self }
+    }
+
+    /// Returns the transport, which is the default one unless the caller gave another.
+    fn transport_in_use(&self) -> Result<&Arc<dyn Transport>, TransportError> {
+        if let Some(transport) = self.transport.get() {
+            return Ok(transport);
+        }
+        let made = transport::default_transport(Timeouts::default())?;
+        Ok(self.transport.get_or_init(|| made))
     }
 
     /// Calls `told` before each retry, for instance to print the reason of the delay.
@@ -311,7 +320,8 @@ impl Publisher {
     /// Returns the target of a redirect, if it is at the same origin.
     async fn leads_to(&self, request: Request) -> Result<Option<Url>, TransportError> {
         let span = debug_span!("publish", url = %self.url);
-        let answer = self.transport.send(self.with_token(request));
+        let transport = self.transport_in_use()?;
+        let answer = transport.send(self.with_token(request));
         let answer = answer.instrument(span).await?;
         let location = answer
             .header("location")
@@ -403,11 +413,17 @@ impl Publisher {
 
     async fn send_until_answered(&self, request: Request) -> Result<Answer, PublishError> {
         let request = self.with_token(request);
+        let transport = self
+            .transport_in_use()
+            .map_err(|source| PublishError::Transport {
+                url: self.url.clone(),
+                source,
+            })?;
         let mut attempt = 0;
         loop {
             let last = attempt + 1 == ATTEMPTS;
             let span = debug_span!("publish", url = %self.url, attempt);
-            let sent = self.transport.send(request.clone()).instrument(span);
+            let sent = transport.send(request.clone()).instrument(span);
             let asked = match sent.await {
                 Ok(answer) if matches!(answer.status, 200 | 201) => return Ok(answer),
                 // A pause of more than a minute is left to the caller: then this answer is the error.

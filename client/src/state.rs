@@ -285,6 +285,9 @@ impl Shared {
     /// Opens the files of a folder; `None` if another process has locked it.
     fn open(folder: &Path) -> io::Result<Option<Self>> {
         fs::create_dir_all(folder.join(MARK))?;
+        // The folder's own name, and that of the mark within it.
+        files::sync_folder_of(folder)?;
+        files::sync_folder_of(&folder.join(MARK))?;
         let path = folder.join("lock");
         let mut options = OpenOptions::new();
         // Not truncated: the text is another process's until the lock is held.

@@ -78,7 +78,7 @@ pub struct TransportError {
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// An answer to come.
+/// Future of [`Transport::send`].
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, TransportError>> + Send + 'a>>;
 
 /// An answer whose body is still on its way.
@@ -94,7 +94,7 @@ pub struct StreamedAnswer {
 /// Body in pieces, in the order of their arrival. A piece may be of any size, and end anywhere.
 pub type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, TransportError>> + Send>>;
 
-/// A streamed answer to come.
+/// Future of [`Transport::stream`].
 pub type Streaming<'a> =
     Pin<Box<dyn Future<Output = Result<StreamedAnswer, TransportError>> + Send + 'a>>;
 
@@ -248,11 +248,11 @@ pub trait Transport: fmt::Debug + Send + Sync {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until there is a connection; 5 s by default.
+    /// Longest time to connect; 5 s by default.
     pub connect: Duration,
-    /// Until there are more bytes; 20 s by default.
+    /// Longest time without new bytes, of a streamed answer, too; 20 s by default.
     pub read: Duration,
-    /// Until the answer is complete; 2 minutes by default. A [streamed](Transport::stream) answer has no such bound.
+    /// Longest time until the answer is complete; 2 minutes by default. A [streamed](Transport::stream) answer has no such bound.
     pub total: Duration,
 }
 

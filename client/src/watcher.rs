@@ -402,7 +402,7 @@ impl FeedWatcher {
         self.waiting.push_back(turn);
     }
 
-    /// Returns the first due look at an origin below its limit of parallel requests.
+    /// Returns the first due look at an origin below its limit of parallel looks.
     fn next_turn(&mut self) -> Option<Turn> {
         let is_free = |turn: &Turn| {
             let looks = self.busy.get(&turn.origin);
@@ -692,6 +692,7 @@ async fn read(
     ahead: &AtomicUsize,
     deadline: time::Instant,
 ) -> Event {
+    let answers = consumer.answers();
     // An earlier turn of the same look may have delivered entries.
     let mut news = consumer.has_delivered();
     loop {
@@ -720,6 +721,13 @@ async fn read(
                 return Event::Looked(number, Outcome { looked, place }, None);
             }
             Ok(Err(error)) => {
+                return Event::Looked(number, failed_with(news, &error), Some(error));
+            }
+            // A turn without any answer: the next one would begin the same request again, for ever.
+            Err(_turn_is_over)
+                if consumer.answers() == answers
+                    && let Some(error) = consumer.overdue() =>
+            {
                 return Event::Looked(number, failed_with(news, &error), Some(error));
             }
             Err(_turn_is_over) => {

@@ -596,7 +596,7 @@ impl Worker {
                 self.is_noted = true;
                 Ok(())
             }
-            _ if shows => self.note(),
+            _ if shows || is_due => self.note(),
             // A handled entry needs no write of its own while others are ready.
             _ => Ok(()),
         }

@@ -126,6 +126,9 @@ pub const KNOWN_BESIDES_MAX: usize = 1_000;
 /// The entries of a plain feed that a consumer recognises while it runs, when they come again.
 pub const SEEN_ENTRIES_MAX: usize = 100_000;
 
+/// Entries that may be accepted behind one that was not, before a consumer's stream says so.
+pub const UNACCEPTED_MAX: u64 = 100_000;
+
 /// The entries that a worker sets aside before it stops. Configurable.
 pub const PARKED_MAX: usize = 10_000;
 

@@ -173,7 +173,7 @@ impl ServeArgs {
         if limits.contains(&0) {
             let names = "connections, idle_timeout, body_timeout, stall_timeout, connection_age";
             problems.push(format!(
-                "one of these is 0, and nothing would be served: {names}"
+                "one of these settings is 0, so the server could serve nothing: {names}"
             ));
         }
         if let Some(problem) = self.public_url.as_ref().and_then(problem_of_url) {

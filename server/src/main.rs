@@ -319,7 +319,7 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
     };
     let listen = listen.unwrap_or(LISTEN_DEFAULT);
     let asked = health::ask(listen);
-    let (is_ready, said) = asked.with_context(|| format!("nobody answers at {listen}"))?;
+    let (is_ready, said) = asked.with_context(|| format!("no server answers at {listen}"))?;
     println!("{said}");
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }
@@ -499,7 +499,8 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
         Err(error @ OpenError::Locked { .. }) => {
             let socket = args.data.join(CONTROL_SOCKET);
             let code = control::ask(&socket, task, &mut print_line);
-            let code = code.context("the server broke off")?;
+            let code =
+                code.context("the server closed its control socket before the task was done")?;
             if code.is_none() {
                 eprintln!(
                     "hint: nobody listens at {}; stop the server first",

@@ -122,7 +122,7 @@ impl Batches {
                             // Dropping the run kills the command and its process group.
                             return Ok(Some(code));
                         }
-                        say::note("The command may come to its end; once more, and it is killed.");
+                        say::note("Waiting for the command to end. A second signal kills it.");
                         ended_by = Some(code);
                     }
                 }

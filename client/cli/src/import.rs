@@ -131,7 +131,7 @@ fn with_base(entry: &str, base: Option<&Url>) -> String {
 }
 
 async fn import_file(path: &str, import: &mut Import<'_>) -> anyhow::Result<()> {
-    let text = String::from_utf8(std::fs::read(path)?).context("it is not UTF-8")?;
+    let text = String::from_utf8(std::fs::read(path)?).context("the file is not UTF-8")?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     if text.trim_start().starts_with('<') {
         import_atom(text, import).await?;
@@ -233,7 +233,9 @@ impl<'p> Import<'p> {
                     status: 422,
                     detail,
                     ..
-                }) => say::warning(&format!("the feed gets an id of its own: {detail}")),
+                }) => say::warning(&format!(
+                    "the new feed has another id than the imported one: {detail}"
+                )),
                 created => drop(created?),
             }
             self.created = true;
@@ -307,7 +309,7 @@ impl<'p> Import<'p> {
         }
         if self.skipped > 0 {
             say::note(&format!(
-                "{} skipped, as the server refused.",
+                "{} skipped after a refusal by the server.",
                 say::count(self.skipped, "entry is", "entries are")
             ));
         }

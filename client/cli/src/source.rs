@@ -114,7 +114,7 @@ impl SourceArgs {
             return Err(Usage(format!("{url} begins with neither http nor https")).into());
         }
         let transport = transport::default_transport(self.timeouts());
-        let transport = transport.context("there is no way to the network")?;
+        let transport = transport.context("the HTTP client cannot be set up")?;
         let mut fetcher = Fetcher::new(transport, url)
             .document_bytes_max(self.document_bytes)
             .redirects_max(self.redirects);

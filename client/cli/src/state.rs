@@ -52,7 +52,7 @@ fn home_folder() -> anyhow::Result<PathBuf> {
     absolute("STATE_DIRECTORY")
         .or_else(|| Some(absolute("XDG_STATE_HOME")?.join("simplefeed")))
         .or_else(|| Some(absolute("HOME")?.join(".local/state/simplefeed")))
-        .context("there is no home for state; say where it is with --state")
+        .context("there is no folder for state: HOME is not set; name one with --state")
 }
 
 /// Returns a name that a person recognises and that no other URL has.

@@ -74,7 +74,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     let urls = listed_urls(&args.feeds)?;
     // A misspelt URL would begin nothing anew, unnoticed.
     if let Some(url) = args.reset.iter().find(|url| !urls.contains(url)) {
-        anyhow::bail!("--reset {url}: no list has this feed, spelt so");
+        anyhow::bail!("--reset {url}: no list contains this URL; spell it as the list does");
     }
     // A reader of stdout that blocks must not keep the process alive.
     signals::end_in_any_case()?;

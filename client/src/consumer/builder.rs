@@ -6,7 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use simplefeed_core::{
     limits::{
-        CLIENT_DOCUMENT_BYTES_MAX, PLAIN_POLL_SECONDS_DEFAULT, REDIRECTS_MAX, WALK_DOCUMENTS_MAX,
+        CLIENT_DOCUMENT_BYTES_MAX, PAUSE_SECONDS_MAX, PLAIN_POLL_SECONDS_DEFAULT, POLL_SECONDS_MIN,
+        REDIRECTS_MAX, WALK_DOCUMENTS_MAX,
     },
     replay::{Bookmark, Replay, Start},
 };
@@ -15,7 +16,7 @@ use url::Url;
 use super::{Beginning, Consumer, ConsumerError, OnGap, Since};
 use crate::{
     bookmark::{AnyStore, BookmarkStore},
-    fetch::Fetcher,
+    fetch::{Fetcher, userinfo_of},
     observer::Observer,
     transport::{self, Timeouts, Transport},
 };
@@ -208,10 +209,12 @@ impl Builder {
         Self { revisions, ..self }
     }
 
-    /// Sets the time between looks at a plain feed without freshness information; 15 minutes by default. Answers
-    /// of a Simplefeed server always have `max-age`.
+    /// Sets the time between looks at a plain feed without freshness information; 15 minutes by default, at least a
+    /// second and at most a day. Answers of a Simplefeed server always have `max-age`.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
+        let [least, most] = [POLL_SECONDS_MIN, PAUSE_SECONDS_MAX].map(Duration::from_secs);
+        let interval = interval.clamp(least, most);
         Self { interval, ..self }
     }
 
@@ -265,8 +268,8 @@ impl Builder {
             fetcher = fetcher.bearer_token(token);
         // The two differ only if the URL held a name or a password.
         } else if url != given {
-            let password = given.password().unwrap_or_default();
-            fetcher = fetcher.password(given.username(), password);
+            let (name, password) = userinfo_of(&given);
+            fetcher = fetcher.password(&name, &password);
         }
         // A store's bookmark counts only where the caller gave none.
         let (beginning, start) = match self.resume {

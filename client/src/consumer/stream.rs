@@ -7,12 +7,15 @@ use std::{
     collections::BTreeMap,
     io,
     ops::Deref,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use futures_core::Stream;
 use futures_util::FutureExt as _;
-use simplefeed_core::replay::Bookmark;
+use simplefeed_core::{limits::UNACCEPTED_MAX, replay::Bookmark};
 use tokio::time;
 
 use super::{ACCEPT_EVERY, Consumer, ConsumerError};
@@ -54,7 +57,8 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// [`ConsumerError::Bookmark`].
+    /// [`ConsumerError::Bookmark`]. [`ConsumerError::NeverAccepted`] if an item far in front of this one was dropped, or
+    /// is still being handled: the entry is accepted, and the bookmark cannot move.
     pub async fn accept(&self) -> Result<(), ConsumerError> {
         self.ledger.accept(&self.delivery).await
     }
@@ -78,6 +82,8 @@ impl Deref for Item {
 /// The store is locked before the places, and over a whole save: so no older place is saved after a newer one.
 #[derive(Debug)]
 pub(super) struct Ledger {
+    /// Number of the consumer, which its deliveries have, too.
+    consumer: u64,
     places: Mutex<Places>,
     store: tokio::sync::Mutex<Store>,
 }
@@ -91,7 +97,8 @@ struct Places {
     delivered: u64,
     /// All entries up to this number are accepted.
     done: u64,
-    /// Entries that were accepted before one in front of them. (A bookmark of each would be as long as its document.)
+    /// Runs of entries that were accepted before one in front of them: the last of each run, by the run's first. (A
+    /// delivery holds its whole document, so there is one for each hole and not for each entry.)
     ahead: BTreeMap<u64, Delivery>,
     /// The last entry up to `done`, while the store does not have its place.
     unkept: Option<Delivery>,
@@ -106,7 +113,9 @@ impl std::fmt::Debug for Store {
 
 impl Ledger {
     pub(super) fn new(store: Option<Box<dyn AnyStore>>) -> Arc<Self> {
+        static CONSUMERS: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
+            consumer: CONSUMERS.fetch_add(1, Ordering::Relaxed),
             places: Mutex::new(Places {
                 delivered: 0,
                 done: 0,
@@ -128,11 +137,21 @@ impl Ledger {
         loaded.map_err(|source| ConsumerError::Bookmark { action, source })
     }
 
-    /// Counts an entry that was read. Returns its number, from 1.
-    pub(super) fn deliver(&self) -> u64 {
+    /// Counts an entry that was read. Returns the consumer's number, and the entry's, from 1.
+    pub(super) fn deliver(&self) -> (u64, u64) {
         let mut places = self.places();
         places.delivered += 1;
-        places.delivered
+        (self.consumer, places.delivered)
+    }
+
+    /// Returns an error for an entry of another consumer: its number means another entry here.
+    fn check(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
+        if delivery.consumer == self.consumer {
+            return Ok(());
+        }
+        Err(ConsumerError::NotDelivered {
+            entry: delivery.id().into(),
+        })
     }
 
     pub(super) fn has_delivered(&self) -> bool {
@@ -147,6 +166,7 @@ impl Ledger {
 
     /// Accepts an entry and all before it, durably. Returns whether it was not accepted before.
     pub(super) async fn accept_up_to(&self, delivery: &Delivery) -> Result<bool, ConsumerError> {
+        self.check(delivery)?;
         let mut store = self.store.lock().await;
         if delivery.number <= self.places().done {
             return Ok(false);
@@ -203,12 +223,20 @@ impl Ledger {
         Ok(())
     }
 
-    async fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
-        if self.places().accept(delivery) {
+    pub(super) async fn accept(&self, delivery: &Delivery) -> Result<(), ConsumerError> {
+        self.check(delivery)?;
+        let is_due = self.places().accept(delivery)?;
+        if is_due {
             self.save_accepted().await
         } else {
             Ok(())
         }
+    }
+
+    /// Returns the number of runs of entries that wait for one in front of them.
+    #[cfg(test)]
+    pub(super) fn runs(&self) -> usize {
+        self.places().ahead.len()
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -219,17 +247,31 @@ impl Ledger {
 
 impl Places {
     /// Accepts an entry. Returns whether a save is due.
-    fn accept(&mut self, delivery: &Delivery) -> bool {
-        if delivery.number > self.done {
-            self.ahead.insert(delivery.number, delivery.clone());
+    fn accept(&mut self, delivery: &Delivery) -> Result<bool, ConsumerError> {
+        let number = delivery.number;
+        let before = self.ahead.range(..=number).next_back();
+        let before = before.map(|(first, last)| (*first, last.number));
+        let is_known = number <= self.done || before.is_some_and(|(_, last)| last >= number);
+        if !is_known {
+            // Joined with the run in front of it, and with the one behind it.
+            let first = before.filter(|(_, last)| last + 1 == number);
+            let first = first.map_or(number, |(first, _)| first);
+            let behind = self.ahead.remove(&(number + 1));
+            self.ahead
+                .insert(first, behind.unwrap_or_else(|| delivery.clone()));
         }
         // Only without holes: an entry that is still being handled stops the bookmark.
-        while let Some(delivery) = self.ahead.remove(&(self.done + 1)) {
-            self.done += 1;
+        if let Some(delivery) = self.ahead.remove(&(self.done + 1)) {
+            self.done = delivery.number;
             self.unkept = Some(delivery);
         }
+        // An item that was dropped would stop the bookmark for ever, without a word.
+        let max = UNACCEPTED_MAX;
+        if number.saturating_sub(self.done) > max {
+            return Err(ConsumerError::NeverAccepted { max });
+        }
         // A save for each entry would wait for the disk each time.
-        self.done == self.delivered || self.kept_at.elapsed() >= ACCEPT_EVERY
+        Ok(self.done == self.delivered || self.kept_at.elapsed() >= ACCEPT_EVERY)
     }
 }
 

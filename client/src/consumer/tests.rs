@@ -521,27 +521,35 @@ async fn an_item_of_a_stream_is_accepted_by_its_handler() {
 }
 
 /// A store that takes its time, as a database does.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Slow {
     kept: Kept,
-    /// Positions in the order of their saves.
-    saved: Arc<Mutex<Vec<Option<u64>>>>,
+    time: Duration,
+    /// Entries in the order of the ends of their saves.
+    saved: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Slow {
+    fn new(millis: u64) -> Self {
+        Self {
+            kept: Kept::default(),
+            time: Duration::from_millis(millis),
+            saved: Arc::default(),
+        }
+    }
 }
 
 impl BookmarkStore for Slow {
     async fn load(&mut self) -> io::Result<Option<Bookmark>> {
-        time::sleep(Duration::from_millis(3)).await;
+        time::sleep(self.time).await;
         Ok(self.kept.0.lock().unwrap().clone())
     }
 
     async fn save(&mut self, bookmark: &Bookmark) -> io::Result<()> {
-        time::sleep(Duration::from_millis(3)).await;
-        let number = bookmark
-            .entry
-            .as_deref()
-            .and_then(|id| id.strip_prefix("urn:"));
-        let number = number.map(|number| number.parse().unwrap());
-        self.saved.lock().unwrap().push(number);
+        time::sleep(self.time).await;
+        let entry = bookmark.entry.as_deref();
+        let number = entry.and_then(|id| id.strip_prefix("urn:")?.parse::<u64>().ok());
+        self.saved.lock().unwrap().extend(number);
         *self.kept.0.lock().unwrap() = Some(bookmark.clone());
         Ok(())
     }
@@ -550,28 +558,104 @@ impl BookmarkStore for Slow {
 /// Goal: a store that waits never gets an older place after a newer one, however many items are accepted at a time.
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_never_gets_an_older_place() {
-    let (web, slow) = (Arc::new(Web::default()), Slow::default());
+    let (web, slow) = (Arc::new(Web::default()), Slow::new(2_500));
     chain(&web);
     let feed = builder(&web).bookmark(slow.clone()).build().unwrap();
     let done = feed
         .into_stream()
         .map(Result::unwrap)
         .for_each_concurrent(None, async |item| {
-            // Each a second apart, and each longer than a save: so each is due while another is under way.
+            // More than a second apart, so each is due; and each save is still under way at the next two.
             let number: u64 = item.id()[4..].parse().unwrap();
-            time::sleep(Duration::from_micros(1_000_000 + 1_000 * number)).await;
+            time::sleep(Duration::from_millis(20_000 + 1_100 * number)).await;
             item.accept().await.unwrap();
         });
     done.await;
     let saved = slow.saved.lock().unwrap().clone();
-    assert!(saved.is_sorted(), "{saved:?}");
+    assert!(saved.is_sorted() && saved.len() >= 3, "{saved:?}");
     assert_eq!(slow.kept.entry().as_deref(), Some("urn:5"));
+}
+
+/// Goal: an item that is dropped stops the bookmark with an error, and costs no memory for each entry behind it.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_item_is_told() {
+    let ledger = Ledger::new(None);
+    let run = {
+        let url: Url = FEED.parse().unwrap();
+        let body = "<feed xmlns='http://www.w3.org/2005/Atom'><id>urn:f</id>\
+            <entry><id>urn:1</id></entry></feed>";
+        let document = simplefeed_core::reader::Document::read(body.into(), &url).unwrap();
+        let mut replay = Replay::new(url.clone(), Start::Oldest);
+        Arc::new(
+            replay
+                .take(document, &url, crate::Validators::default())
+                .unwrap()
+                .unwrap(),
+        )
+    };
+    let items: Vec<Delivery> = (0..100_003)
+        .map(|_| {
+            let (consumer, number) = ledger.deliver();
+            Delivery::new(&run, run.entries[0], consumer, number)
+        })
+        .collect();
+    for item in &items[1..100_000] {
+        ledger.accept(item).await.unwrap();
+    }
+    assert_eq!(ledger.runs(), 1, "one run, however long");
+    let error = ledger.accept(&items[100_001]).await.unwrap_err();
+    assert!(
+        matches!(error, ConsumerError::NeverAccepted { .. }),
+        "{error}"
+    );
+    // It may still come.
+    ledger.accept(&items[0]).await.unwrap();
+    for item in &items {
+        ledger.accept(item).await.unwrap();
+    }
+    assert!(ledger.is_all_accepted());
+}
+
+/// Goal: an entry of a consumer before this one is never taken for one of this consumer.
+#[tokio::test(start_paused = true)]
+async fn an_entry_of_another_consumer_is_not_accepted() {
+    let (web, kept) = (Arc::new(Web::default()), Kept::default());
+    chain(&web);
+    let mut before = consumer(&web, &Kept::default(), Since::Oldest);
+    let mut old = before.next().await.unwrap().unwrap();
+    while let Some(delivery) = before.next().await.unwrap() {
+        old = delivery;
+    }
+    let mut feed = consumer(&web, &kept, Since::Oldest);
+    let first = feed.next().await.unwrap().unwrap();
+    let error = feed.accept(&old).await.unwrap_err();
+    assert!(
+        matches!(error, ConsumerError::NotDelivered { .. }),
+        "{error}"
+    );
+    feed.accept(&first).await.unwrap();
+    assert_eq!(kept.entry().as_deref(), Some("urn:1"));
+}
+
+/// Goal: no setting makes a follower ask without a pause.
+#[tokio::test(start_paused = true)]
+async fn a_follower_always_pauses() {
+    for interval in [Duration::ZERO, Duration::MAX] {
+        let web = Arc::new(Web::default());
+        web.put(FEED, "", &["urn:1"]);
+        let feed = builder(&web).follow(true).interval(interval);
+        let mut feed = feed.build().unwrap();
+        feed.next().await.unwrap();
+        let waited = time::timeout(Duration::from_secs(10), feed.next()).await;
+        assert!(waited.is_err());
+        assert!(web.asked() <= 11, "{} in ten seconds", web.asked());
+    }
 }
 
 /// Goal: futures that are dropped while the store waits cost nothing: no entry, and no acceptance that was awaited.
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_can_be_given_up() {
-    let (web, slow) = (Arc::new(Web::default()), Slow::default());
+    let (web, slow) = (Arc::new(Web::default()), Slow::new(3));
     chain(&web);
     let mut feed = builder(&web).bookmark(slow.clone()).build().unwrap();
     let mut ids = vec![];
@@ -811,17 +895,17 @@ async fn a_password_in_the_url_stays_secret() {
     let web = Arc::new(Web::default());
     chain(&web);
     let transport: Arc<dyn Transport> = Arc::<Web>::clone(&web);
-    let given = Consumer::builder("http://name:secret@h/recent").transport(transport);
-    assert!(!format!("{given:?}").contains("secret"));
+    let given = Consumer::builder("http://na%40me:s%C3%A9cret@h/recent").transport(transport);
+    assert!(!format!("{given:?}").contains("cret"));
     let mut feed = given.build().unwrap();
     let delivery = feed.next().await.unwrap().unwrap();
     let kept = serde_json::to_string(&delivery.bookmark()).unwrap();
     assert!(
-        !kept.contains("secret") && !format!("{feed:?}").contains("secret"),
+        !kept.contains("cret") && !format!("{feed:?}").contains("cret"),
         "{kept}"
     );
     for (url, sent) in web.sent("authorization") {
-        assert_eq!(sent.as_deref(), Some("Basic bmFtZTpzZWNyZXQ="), "{url}");
+        assert_eq!(sent.as_deref(), Some("Basic bmFAbWU6c8OpY3JldA=="), "{url}");
     }
 }
 

@@ -18,10 +18,10 @@ use super::{
     TransportError,
 };
 
-/// The packed bytes that are unpacked at a time, before the bound is looked at: at most a thousand times as many.
+/// Compressed bytes that are decoded between two checks of the bound; they decode to about 1 MiB at most.
 const PACKED_BYTES: usize = 1024;
 
-/// The bytes that most bodies have at most, unpacked.
+/// Initial capacity for a body, in bytes: most have fewer.
 const BODY_BYTES: usize = 64 * 1024;
 
 /// A transport over reqwest, with rustls and the system's proxies.
@@ -55,7 +55,8 @@ impl ReqwestTransport {
     ///
     /// Returns why reqwest cannot be set up.
     pub fn new(timeouts: Timeouts) -> Result<Self, TransportError> {
-        // Another part of the program may have chosen its provider; ours is as good.
+        // A process has one provider of cryptography. Where the program has chosen none, this is it; a program that
+        // chooses one does so before.
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = reqwest::Client::builder()
             .connect_timeout(timeouts.connect)
@@ -110,9 +111,9 @@ impl ReqwestTransport {
         };
         let body = Body::new(request.answer_bytes_max, headers.iter().any(is_packed));
         // Length and coding describe the packed body, not the unpacked one.
-        let is_told = body.is_packed();
+        let is_packed = body.is_packed();
         headers.retain(|(name, _)| {
-            !is_told || !matches!(name.as_str(), "content-encoding" | "content-length")
+            !is_packed || !matches!(name.as_str(), "content-encoding" | "content-length")
         });
         Ok(Incoming {
             status,
@@ -299,7 +300,7 @@ fn request_error(error: reqwest::Error) -> TransportError {
     let is_no_tls = is_no_tls(&error);
     let transient = !error.is_builder() && !is_no_tls;
     let detail = if is_no_tls {
-        "the server does not speak TLS there, as https has it"
+        "the server did not answer with TLS"
     } else if error.is_connect() {
         "cannot connect"
     } else if error.is_timeout() {

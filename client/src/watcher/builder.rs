@@ -290,7 +290,8 @@ fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
 }
 
 impl Options {
-    /// Returns how long a look may take before another feed has its turn. Each request of it ends within that time.
+    /// Returns how long a look may take before another feed has its turn. A look without an answer in that time has
+    /// failed.
     pub(super) fn turn(&self) -> Duration {
         self.timeouts.total
     }

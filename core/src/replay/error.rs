@@ -28,7 +28,7 @@ pub enum WalkError {
         entries: usize,
     },
     /// The feed at this URL is not the one the bookmark belongs to.
-    #[error("another feed: {url} is {found}, and was {expected} before")]
+    #[error("another feed: {url} has the feed id {found}, and the bookmark has {expected}")]
     AnotherFeed {
         /// URL that the document was retrieved from.
         url: Url,
@@ -67,13 +67,15 @@ pub enum WalkError {
         url: Url,
     },
     /// The document given is not the recent one, and no link leads there: its archive links lead to newer documents.
-    #[error("the archive links lead from the document given to newer ones: {url}")]
+    #[error(
+        "the document given links to newer ones only, such as {url}: begin with the recent document"
+    )]
     Backwards {
         /// URL of the newer document.
         url: Url,
     },
     /// A plain feed's recent document has more entries than its bookmark may remember.
-    #[error("{url} has more than {max} entries, and tells no positions")]
+    #[error("{url} has more than {max} entries without positions, too many to remember")]
     TooManyEntries {
         /// URL that the document was retrieved from.
         url: Url,
@@ -81,7 +83,7 @@ pub enum WalkError {
         max: usize,
     },
     /// There are more documents than the walk may read.
-    #[error("more than {max} documents")]
+    #[error("the feed has more than the {max} documents that the walk may read")]
     TooMany {
         /// The bound on documents in one round, in either direction.
         max: usize,

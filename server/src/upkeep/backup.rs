@@ -60,7 +60,7 @@ pub enum BackupError {
         source: io::Error,
     },
     /// A commit is missing, or its copy has another chain hash.
-    #[error("commit {commit} came out different; run `simplefeed-server verify`")]
+    #[error("commit {commit} of the copy differs from the log's; run `simplefeed-server verify`")]
     Different {
         /// The first such commit.
         commit: CommitNumber,

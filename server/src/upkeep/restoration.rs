@@ -19,7 +19,7 @@ use crate::log::{EntryLog, LogError, LogHead};
 #[non_exhaustive]
 pub enum RestorationError {
     /// The clock is wrong. By a clock that is not, the epoch gets a number that no other one has.
-    #[error("the clock is not behind the last restoration, of {newest}; set it first")]
+    #[error("the system clock is earlier than the last restoration, at {newest}; set the clock")]
     Clock {
         /// Time of the last restoration, in whole seconds.
         newest: Timestamp,

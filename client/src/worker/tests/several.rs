@@ -159,6 +159,27 @@ async fn what_is_finished_ahead_is_not_handled_again() {
     assert_eq!((handled.len(), scene.place()), (24, Some(ENTRIES)));
 }
 
+/// Goal: while nothing is ready, what was finished is kept at once: the last handler may take long.
+#[tokio::test(start_paused = true)]
+async fn an_idle_worker_keeps_its_place() {
+    let scene = Several::new(ENTRIES + 1);
+    for _ in ["killed", "another"] {
+        let mut worker = scene.worker(4);
+        let run = worker.run(async |delivery| {
+            let millis = if number(&delivery) == ENTRIES {
+                8_000
+            } else {
+                10
+            };
+            scene.handle(&delivery, millis).await
+        });
+        let ended = time::timeout(Duration::from_secs(5), run).await;
+        assert_eq!(scene.place(), Some(ENTRIES - 1), "{ended:?}");
+    }
+    // None but the last was begun twice.
+    assert_eq!(scene.seen.lock().unwrap().begun.len(), 25);
+}
+
 /// Goal: of those that were running when the process ended, only the one at fault is given up, even if each may be
 /// tried only once.
 #[tokio::test(start_paused = true)]
