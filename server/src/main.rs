@@ -319,7 +319,7 @@ fn health(args: &HealthArgs) -> anyhow::Result<u8> {
     };
     let listen = listen.unwrap_or(LISTEN_DEFAULT);
     let asked = health::ask(listen);
-    let (is_ready, said) = asked.with_context(|| format!("no server answers at {listen}"))?;
+    let (is_ready, said) = asked.with_context(|| format!("nobody answers at {listen}"))?;
     println!("{said}");
     Ok(if is_ready { exit::OK } else { exit::OTHER })
 }

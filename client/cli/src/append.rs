@@ -252,7 +252,7 @@ impl Report {
         self.bar.finish_and_clear();
         if self.is_unread {
             say::warning(
-                "stdout is closed: the reports of the entries are lost, the entries are published",
+                "stdout is closed, so nobody reads the report of each entry; the entries are published all the same",
             );
         }
         if is_all || self.entries > 0 {

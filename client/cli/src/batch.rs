@@ -122,7 +122,7 @@ impl Batches {
                             // Dropping the run kills the command and its process group.
                             return Ok(Some(code));
                         }
-                        say::note("Waiting for the command to end. A second signal kills it.");
+                        say::note("Waiting for the command to end. Send the signal once more, and it is killed.");
                         ended_by = Some(code);
                     }
                 }

@@ -234,7 +234,7 @@ impl<'p> Import<'p> {
                     detail,
                     ..
                 }) => say::warning(&format!(
-                    "the new feed has another id than the imported one: {detail}"
+                    "the new feed gets an id of its own, not the imported one: {detail}"
                 )),
                 created => drop(created?),
             }

@@ -206,7 +206,7 @@ async fn run_for_each(args: &ReplayArgs, command: &str, follow: bool) -> anyhow:
             // The killed command counts as an attempt: it was counted before it ran.
             return Ok(code);
         };
-        say::note("Waiting for the command to end. A second signal kills it.");
+        say::note("Waiting for the command to end. Send the signal once more, and it is killed.");
         drop(told);
     };
     if tally.skipped + tally.parked > 0 {

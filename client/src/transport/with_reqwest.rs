@@ -300,7 +300,7 @@ fn request_error(error: reqwest::Error) -> TransportError {
     let is_no_tls = is_no_tls(&error);
     let transient = !error.is_builder() && !is_no_tls;
     let detail = if is_no_tls {
-        "the server did not answer with TLS"
+        "the server does not speak TLS at this address"
     } else if error.is_connect() {
         "cannot connect"
     } else if error.is_timeout() {

@@ -83,7 +83,7 @@ pub enum WalkError {
         max: usize,
     },
     /// There are more documents than the walk may read.
-    #[error("the feed has more than the {max} documents that the walk may read")]
+    #[error("the feed has more than {max} documents, the most that a walk may read")]
     TooMany {
         /// The bound on documents in one round, in either direction.
         max: usize,
