@@ -197,10 +197,11 @@ impl StateFolder {
         if age.is_some_and(|age| age.as_secs() < SUCCESS_SECONDS) {
             return Ok(());
         }
-        shared.succeeded = Some(now);
         let path = self.folder.join("succeeded");
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
-        file.set_modified(now)
+        file.set_modified(now)?;
+        shared.succeeded = Some(now);
+        Ok(())
     }
 
     /// Notes that an entry was handled.

@@ -328,10 +328,8 @@ impl Worker {
         let mut tally = Tally::default();
         let ended = self.handle_all(stop, &mut handler, &mut tally).await;
         // An error of the next entry must not forget that this one is handled.
-        if !self.is_noted {
-            self.note()?;
-        }
-        ended.map(|()| tally)
+        let noted = if self.is_noted { Ok(()) } else { self.note() };
+        ended.and(noted).map(|()| tally)
     }
 
     async fn handle_all<F>(
@@ -436,8 +434,8 @@ impl Worker {
             self.take_in_hand(delivery, tally).await?;
         }
         let mut decided = Ok(());
-        let handlers = self.window.handlers_max(self.concurrency);
-        while running + begun.len() < handlers
+        // Asked again each time: an entry that is given up may have been the last suspect.
+        while running + begun.len() < self.window.handlers_max(self.concurrency)
             && let Some(number) = self.window.startable(Instant::now())
         {
             match self.decide_about(number, tally).await {
@@ -452,12 +450,19 @@ impl Worker {
                 }
             }
         }
-        if !begun.is_empty()
+        // Finished entries and failures wait for the next attempt, unless it may be far off.
+        let is_full = !self.window.has_room(self.concurrency) || self.consumer.ready() == 0;
+        let is_due = is_full && !self.is_noted && self.concurrency > NonZeroUsize::MIN;
+        if !begun.is_empty() || is_due {
+            self.is_noted = false;
             // On the disk before the handlers run, so that an attempt that kills the process counts.
-            && let Err(error) = self.note()
-        {
-            begun.clear();
-            return Err(error);
+            if let Err(error) = self.note() {
+                // These handlers do not run, so their attempts do not count.
+                for number in begun.drain(..) {
+                    self.window.unbegin(number);
+                }
+                return Err(error);
+            }
         }
         decided
     }
@@ -544,10 +549,10 @@ impl Worker {
         let delivery = slot.delivery.clone();
         match result {
             Ok(()) => {
-                // Only the mark for health checks: `let_go` keeps the place.
-                self.state.handled()?;
                 self.consumer.observer().handled(&delivery);
-                self.finish(number, Outcome::Handled, tally).await
+                self.finish(number, Outcome::Handled, tally).await?;
+                // Only the mark for health checks, and last: its failure must not make the entry one that failed.
+                Ok(self.state.handled()?)
             }
             Err(error) => {
                 slot.fail(error);

@@ -140,7 +140,8 @@ impl ServeArgs {
     /// Checks the settings. A key in `unread` has a value that could not be read, so its absence is no problem here.
     fn check(&self, unread: &[String], problems: &mut Vec<String>) {
         let is_known = |key: &str| !unread.iter().any(|unread| unread == key);
-        if self.data.is_none() && is_known("data") {
+        let data = self.data.as_deref().unwrap_or(Path::new(""));
+        if data.as_os_str().is_empty() && is_known("data") {
             problems.push("the data folder is not given: use --data DIR".into());
         }
         if let Err(refusal) = check_entries(self.document_entries) {

@@ -44,6 +44,8 @@ pub(super) struct Slot {
     /// Attempts when this run began: pauses begin short again.
     before: u32,
     phase: Phase,
+    /// Error of the attempt before the one that runs.
+    error_before: Option<String>,
     /// Whether a process before this one ended during an attempt at it.
     is_suspect: bool,
 }
@@ -98,6 +100,11 @@ impl Slot {
         self.phase = Phase::Waiting(Some(due));
     }
 
+    fn take_back(&mut self) {
+        self.attempt.count = self.attempt.count.saturating_sub(1);
+        self.attempt.error = self.error_before.take();
+    }
+
     pub(super) fn fail(&mut self, error: String) {
         self.attempt.error = Some(error);
         self.is_suspect = false;
@@ -136,7 +143,16 @@ impl Window {
 
     /// Prepares for another run: attempts that were dropped with the last one are over.
     pub(super) fn resume(&mut self) {
+        let running = self
+            .slots
+            .iter()
+            .filter(|slot| slot.phase == Phase::Running);
+        // The caller dropped them together, and not for the fault of each.
+        let is_shared = running.count() > 1;
         for slot in &mut self.slots {
+            if slot.phase == Phase::Running && is_shared {
+                slot.take_back();
+            }
             if slot.phase != Phase::Finished {
                 slot.phase = Phase::Waiting(None);
                 slot.before = slot.attempt.count;
@@ -157,8 +173,8 @@ impl Window {
 
     /// Returns whether another entry may be taken in hand.
     pub(super) fn has_room(&self, concurrency: NonZeroUsize) -> bool {
-        let max = match self.handlers_max(concurrency) {
-            // In order, and one at a time: nothing overtakes.
+        let max = match concurrency.get() {
+            // In order: nothing overtakes.
             1 => 1,
             handlers => handlers.saturating_mul(ENTRIES_PER_HANDLER),
         };
@@ -173,6 +189,7 @@ impl Window {
         let attempt = begun.map_or_else(|| Attempt::first(&delivery), |begun| begun.attempt);
         self.slots.push_back(Slot {
             before: attempt.count,
+            error_before: None,
             delivery,
             key,
             attempt,
@@ -232,8 +249,16 @@ impl Window {
         if let Some(slot) = self.slot(number) {
             slot.attempt.count = slot.attempt.count.saturating_add(1);
             // If the process ends now, an older error must not stand as the cause.
-            slot.attempt.error = None;
+            slot.error_before = slot.attempt.error.take();
             slot.phase = Phase::Running;
+        }
+    }
+
+    /// Takes back an attempt whose handler did not begin.
+    pub(super) fn unbegin(&mut self, number: u64) {
+        if let Some(slot) = self.slot(number) {
+            slot.take_back();
+            slot.phase = Phase::Waiting(None);
         }
     }
 

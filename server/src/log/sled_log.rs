@@ -726,9 +726,6 @@ fn storage_error(error: sled::Error) -> LogError {
     }
 }
 
-// A poisoned lock means that a thread panicked between two plain assignments; the guarded values are whole
-// all the same.
-
 #[cfg(test)]
 impl SledLog {
     /// Loses the record of a commit, as rot does.

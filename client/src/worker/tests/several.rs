@@ -180,6 +180,46 @@ async fn an_idle_worker_keeps_its_place() {
     assert_eq!(scene.seen.lock().unwrap().begun.len(), 25);
 }
 
+/// Goal: neither a write that fails nor a run that is dropped counts against entries that were not at fault.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_given_up_for_the_faults_of_others() {
+    let scene = Several::new(ENTRIES + 1);
+    let mut worker = scene.worker(4).attempts(NonZeroU32::MIN);
+    for writes in 0..3 {
+        end::after(Some(writes));
+        let run = worker.run(async |delivery| scene.handle(&delivery, 10).await);
+        run.await.unwrap_err();
+        end::after(None);
+        let run = worker.run(async |delivery| scene.handle(&delivery, 1_000).await);
+        let dropped = time::timeout(Duration::from_millis(50), run).await;
+        assert!(dropped.is_err());
+        scene.seen.lock().unwrap().running.clear();
+    }
+    let run = worker.run(async |delivery| scene.handle(&delivery, 10).await);
+    run.await.unwrap();
+    assert_eq!(scene.parked(), [0; 0]);
+    assert_eq!(scene.place(), Some(ENTRIES));
+}
+
+/// Goal: an entry that blocks holds up only its key, after a crash, too.
+#[tokio::test(start_paused = true)]
+async fn who_blocks_stalls_no_other_key_after_a_crash() {
+    let scene = Several::new(ENTRIES + 1);
+    for patience in [Duration::from_millis(500), Duration::from_mins(10)] {
+        let mut worker = scene.worker(4).policy(Policy::Block);
+        let run = worker.run(async |delivery| {
+            if number(&delivery) == 1 {
+                return Err("it is broken".into());
+            }
+            scene.handle(&delivery, 300).await
+        });
+        time::timeout(patience, run).await.unwrap_err();
+    }
+    let handled: BTreeSet<u32> = scene.seen.lock().unwrap().handled.iter().copied().collect();
+    // All that fit into the window behind it.
+    assert_eq!(handled, (2..=16).collect());
+}
+
 /// Goal: of those that were running when the process ended, only the one at fault is given up, even if each may be
 /// tried only once.
 #[tokio::test(start_paused = true)]
