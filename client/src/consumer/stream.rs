@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     io,
     ops::Deref,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -302,7 +303,9 @@ impl Drop for Ledger {
     /// Saves the latest accepted place, if the store does so without waiting, as a file does. The place of another
     /// store is lost, and its entries are delivered again.
     fn drop(&mut self) {
-        let _kept = self.save_accepted().now_or_never();
+        // A store of tokio's may panic outside of a runtime, and a panic in a drop would end the process.
+        let save = AssertUnwindSafe(|| self.save_accepted().now_or_never());
+        let _kept = catch_unwind(save);
     }
 }
 
