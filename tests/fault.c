@@ -1,6 +1,7 @@
 /* Fails one operation on files, the FAULT_AT-th below FAULT_FOLDER, with EIO; preloaded into a server.
  * With FAULT_FULL, the disk is full from then on: whatever would grow a file fails with ENOSPC.
- * How many operations there were is kept in the file FAULT_COUNT. */
+ * How many operations there were is kept in the file FAULT_COUNT.
+ * With FAULT_UNSYNCED, files whose path ends like this are never synced, and nobody is told. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,8 +19,10 @@ static long done, fails_at;
 static int full;
 static int counter = -1;
 static char folder[PATH_MAX];
+static const char *unsynced;
 
 __attribute__((constructor)) static void begin(void) {
+    unsynced = getenv("FAULT_UNSYNCED");
     const char *at = getenv("FAULT_AT"), *file = getenv("FAULT_COUNT"), *below = getenv("FAULT_FOLDER");
     if (!file || !below) return;
     fails_at = at ? atol(at) : 0;
@@ -46,16 +49,27 @@ static int fails(int grows) {
     return due;
 }
 
-static int fails_file(int fd, int grows) {
-    char link[64], path[PATH_MAX];
-    if (counter < 0) return 0;
+/* Returns the path of an open file, empty if it has none. */
+static const char *path_of(int fd, char path[PATH_MAX]) {
+    char link[64];
     int before = errno;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, sizeof path - 1);
+    ssize_t length = readlink(link, path, PATH_MAX - 1);
     errno = before;
-    if (length <= 0) return 0;
-    path[length] = 0;
-    return is_below(path) && fails(grows);
+    path[length > 0 ? length : 0] = 0;
+    return path;
+}
+
+static int fails_file(int fd, int grows) {
+    char path[PATH_MAX];
+    return counter >= 0 && is_below(path_of(fd, path)) && fails(grows);
+}
+
+static int is_unsynced(int fd) {
+    char path[PATH_MAX];
+    if (!unsynced) return 0;
+    size_t length = strlen(path_of(fd, path)), end = strlen(unsynced);
+    return length >= end && !strcmp(path + length - end, unsynced);
 }
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -69,8 +83,14 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) {
     return fails_file(fd, 1) ? -1 : NEXT(pwrite64)(fd, data, size, at);
 }
-int fsync(int fd) { return fails_file(fd, 0) ? -1 : NEXT(fsync)(fd); }
-int fdatasync(int fd) { return fails_file(fd, 0) ? -1 : NEXT(fdatasync)(fd); }
+int fsync(int fd) {
+    if (is_unsynced(fd)) return 0;
+    return fails_file(fd, 0) ? -1 : NEXT(fsync)(fd);
+}
+int fdatasync(int fd) {
+    if (is_unsynced(fd)) return 0;
+    return fails_file(fd, 0) ? -1 : NEXT(fdatasync)(fd);
+}
 int sync_file_range(int fd, off64_t from, off64_t size, unsigned flags) {
     return fails_file(fd, 0) ? -1 : NEXT(sync_file_range)(fd, from, size, flags);
 }

@@ -183,7 +183,8 @@ fn bare_sled(folder: &Path, group: usize, seconds: u64) -> anyhow::Result<f64> {
         .flush_every_ms(Some(500))
         .mode(sled::Mode::LowSpace)
         .open()?;
-    let barrier = DiskBarrier::new(folder)?;
+    let barrier = DiskBarrier::new()?;
+    let file = std::fs::File::open(folder.join("sled/db"))?;
     let (started, mut serial) = (Instant::now(), 0_u32);
     while started.elapsed() < Duration::from_secs(seconds) {
         let mut batch = sled::Batch::default();
@@ -203,7 +204,7 @@ fn bare_sled(folder: &Path, group: usize, seconds: u64) -> anyhow::Result<f64> {
         batch.insert(b"head", &serial.to_be_bytes());
         db.apply_batch(batch)?;
         db.flush()?;
-        barrier.sync()?;
+        barrier.sync(&file)?;
     }
     Ok(f64::from(serial) / started.elapsed().as_secs_f64())
 }

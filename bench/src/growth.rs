@@ -94,7 +94,8 @@ impl Grown {
         let began = Instant::now();
         server.stop()?;
         size.stop = began.elapsed().as_secs_f64();
-        let bytes = bytes(&data.join("sled"))? + bytes(&data.join("ids"))?;
+        let parts = ["journal", "sled", "ids"].map(|name| bytes(&data.join(name)));
+        let bytes = parts.into_iter().sum::<anyhow::Result<f64>>()?;
         size.disk = bytes / (f64::from(entries) * f64::from(u32::try_from(event(0).len())?));
         let began = Instant::now();
         let server = opened(&address, data)?;

@@ -28,11 +28,20 @@ mod watchdog;
 mod ids;
 mod record;
 mod writing;
+mod journal;
+mod chapter;
+mod settled;
+mod settling;
+mod settler;
+pub(crate) use settled::quietly;
 pub mod sled_log;
+mod lookups;
 pub mod folder;
+mod rehearsal;
+mod legacy;
 pub mod opening;
 pub mod space;
-mod salvage;
+pub mod salvage;
 #[cfg(test)]
 mod contract;
 
@@ -240,8 +249,7 @@ pub trait Room: Send + Sync {
         true
     }
 
-    /// Returns whether the disk has room for a commit with so many bytes of entries, plus the copy that
-    /// reopening the log needs.
+    /// Returns whether the disk has room for a commit with so many bytes of entries, and for settling it.
     ///
     /// # Errors
     ///
@@ -265,15 +273,6 @@ pub trait Room: Send + Sync {
             // If the room cannot be measured, the append itself fails when there is none.
             _ => Ok(()),
         }
-    }
-
-    /// Does the work that can wait until no publisher waits.
-    ///
-    /// # Errors
-    ///
-    /// See [`LogError`]. Nothing acknowledged depends on it.
-    fn settle(&self) -> Result<(), LogError> {
-        Ok(())
     }
 }
 

@@ -518,7 +518,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let outcome = upkeep::run(task, &shared, &views, &mut print_line);
     // The log can be closed only by its last owner.
     drop(shared);
-    // With any fault, everything is left as it is, the original of an unclean stop included.
+    // With any fault, everything is left as it is.
     let sound = matches!(outcome, Ok(exit::OK));
     if let Some(log) = Arc::into_inner(log).filter(|_| sound) {
         OpenedLog { log, folder }.close()?;

@@ -471,8 +471,11 @@ impl Metrics {
         looked.last.set(last.as_secs_f64());
         looked.open.set(self.log.takes_entries().is_ok().into());
         // A value that cannot be measured keeps the last one.
-        if let Ok(bytes) = folder_bytes(&looked.folder.join("sled")) {
-            looked.log_bytes.set(whole(bytes));
+        let measure = |name| folder_bytes(&looked.folder.join(name));
+        if let Ok((journal, sled)) =
+            measure("journal").and_then(|bytes| Ok((bytes, measure("sled")?)))
+        {
+            looked.log_bytes.set(whole(journal + sled));
         }
         if let Ok(bytes) = free_bytes(&looked.folder) {
             looked.free_bytes.set(whole(bytes));

@@ -13,10 +13,9 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+        mpsc::{Receiver, RecvError, SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
 use quick_cache::unsync::Cache;
@@ -42,8 +41,6 @@ use crate::{
     watermark::Watermark,
 };
 
-/// Pause without requests after which the writer settles the log, off the path of any answer.
-const IDLE: Duration = Duration::from_millis(20);
 /// Feeds whose head and settings stay in the writer's memory; others are read from the log.
 const KEPT_FEEDS_MAX: usize = 100_000;
 /// Requests that may wait in the queue; further ones are refused as busy.
@@ -276,33 +273,18 @@ type Committed = Result<u64, NotCommitted>;
 
 impl Writer {
     fn run(&mut self) {
-        let mut settled = true;
         let mut carried = None;
         loop {
             let first = match carried.take() {
                 Some(request) => request,
-                // Without anything to settle, the wait has no end. Otherwise it ends at the first pause:
-                // nothing acknowledged depends on `settle`, so no request waits for it.
-                None => match self
-                    .requests
-                    .recv_timeout(if settled { Duration::MAX } else { IDLE })
-                {
+                None => match self.requests.recv() {
                     Ok(request) => request,
-                    Err(RecvTimeoutError::Timeout) => {
-                        settled = true;
-                        // Every commit is on the disk already; only the witness may lag behind the log.
-                        if let Err(error) = self.log.settle() {
-                            error!(%error, "the witness cannot be synced");
-                        }
-                        continue;
-                    }
                     // The last `Publisher` is gone: the server is stopping.
-                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvError) => return,
                 },
             };
             // A request that did not fit begins the next group, so that requests keep their order.
             carried = self.serve(first);
-            settled = false;
         }
     }
 

@@ -459,7 +459,7 @@ fn what_is_closed_stays_closed_in_a_backup() {
             .success()
     );
     assert!(to.join("closed/feeds/shut/2.atom").exists() && !to.join("www/feeds/shut").exists());
-    for name in ["closed", "sidecars", "sled"] {
+    for name in ["closed", "sidecars", "sled", "journal"] {
         let mode = fs::metadata(to.join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{name} is for nobody else");
     }

@@ -116,7 +116,6 @@ fn a_server_can_be_stopped_as_soon_as_it_listens() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..20 {
         Server::start(folder.path(), &[]).stop();
-        assert!(folder.path().join("clean").exists());
     }
 }
 

@@ -106,13 +106,25 @@ impl Server {
         Self::spawn(command)
     }
 
-    /// Starts a server with a slow disk, which notes in `marker` whether a sync is under way.
+    /// Starts a server with a slow disk, which notes in `marker` what is under way, and settles often.
     pub(crate) fn start_marked(data: &Path, marker: &Path, document_entries: u32) -> Self {
         let mut command = Command::new(program("simplefeed-test-server"));
         command
             .arg(data)
             .arg(format!("marked:{}", marker.display()))
-            .arg(document_entries.to_string());
+            .arg(document_entries.to_string())
+            .arg("100000");
+        Self::spawn(command)
+    }
+
+    /// Starts a server that settles after each so many bytes.
+    pub(crate) fn start_settling(data: &Path, document_entries: u32, chapter_bytes: u32) -> Self {
+        let mut command = Command::new(program("simplefeed-test-server"));
+        command
+            .arg(data)
+            .arg("honest")
+            .arg(document_entries.to_string())
+            .arg(chapter_bytes.to_string());
         Self::spawn(command)
     }
 

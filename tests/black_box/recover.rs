@@ -209,15 +209,15 @@ fn what_was_archived_is_recovered() {
     let server = Server::start(&world.data, &SIZE);
     let (all_a, all_b) = (replayed(&server, "a"), replayed(&server, "b"));
     server.stop();
-    let no_log = ["sled", "witness", "clean"];
+    let no_log = ["journal", "sled", "witness"];
     let no_archive = ["www", "sidecars", "views"];
     let no_files = [
         "www/feeds/a/1.atom",
         "www/feeds/a/2.atom.gz",
         "views",
-        "sled",
+        "journal",
     ];
-    let no_sidecar = ["sidecars/a/2.json", "sidecars/b/1.json", "sled", "views"];
+    let no_sidecar = ["sidecars/a/2.json", "sidecars/b/1.json", "journal", "views"];
     for (name, parts, tail_is_lost) in [
         ("intact", &[][..], false),
         ("no-log", &no_log, true),
@@ -277,7 +277,7 @@ fn what_was_archived_is_recovered() {
 fn a_lost_document_is_a_hole_with_a_name() {
     let world = World::new();
     let parts = [
-        "sled",
+        "journal",
         "www/feeds/a/2.atom",
         "www/feeds/a/2.atom.gz",
         "www/feeds/a/3.atom",
@@ -358,14 +358,14 @@ fn a_lost_last_group_is_noticed_and_the_rest_recovered() {
     server.publish_ids("a", (0..12).map(|n| n.to_string()));
     server.wait_until_frozen("/feeds/a/2.atom");
     server.stop();
-    copy_folder(&data.join("sled"), &before);
+    copy_folder(&data.join("journal"), &before);
     // Seen at another URL now, so that the next entry opens a document.
     let server = Server::start(&data, &SIZE);
     server.publish_ids("a", ["last".to_owned()]);
     let closed = server.wait_until_frozen("/feeds/a/3.atom");
     server.kill();
-    fs::remove_dir_all(data.join("sled")).unwrap();
-    copy_folder(&before, &data.join("sled"));
+    fs::remove_dir_all(data.join("journal")).unwrap();
+    copy_folder(&before, &data.join("journal"));
     let refused = run(
         "simplefeed-server",
         &["verify", "--data", data.to_str().unwrap()],
@@ -458,11 +458,19 @@ fn recovery_changes_nothing_that_was_final() {
     let (mut whole, mut shown) = (0, 0);
     for case in 0..cases {
         let name = format!("case{case}");
-        let lost_log: &[&str] = if dice.below(2) == 0 { &["sled"] } else { &[] };
+        let lost_log: &[&str] = if dice.below(2) == 0 {
+            &["journal"]
+        } else {
+            &[]
+        };
         let damaged = world.without(&name, lost_log);
         let mut what = format!("case {case}, {lost_log:?}");
         let mut paths: Vec<_> = files(&damaged).into_iter().map(|(path, _)| path).collect();
-        paths.retain(|path| !path.ends_with("lock") && !path.starts_with(damaged.join("sled")));
+        paths.retain(|path| {
+            !path.ends_with("lock")
+                && !path.starts_with(damaged.join("sled"))
+                && !path.starts_with(damaged.join("journal"))
+        });
         for _ in 0..=dice.below(6) {
             let path = &paths[dice.below(paths.len())];
             what += &format!(", {}", path.strip_prefix(&damaged).unwrap().display());

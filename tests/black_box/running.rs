@@ -170,7 +170,7 @@ fn health_is_told_by_an_exit_code() {
     );
     server.stop();
     let broken = tempfile::tempdir().unwrap();
-    let server = Server::start_broken(broken.path(), "fail-after:0");
+    let server = Server::start_broken(broken.path(), "fail-after:2");
     assert_eq!(server.publish("a", "{}").status, 503);
     let ill = ask(&server.address);
     assert_eq!(ill.status.code(), Some(1));
@@ -273,7 +273,7 @@ fn only_www_is_for_others() {
         let found = fs::metadata(folder.path().join(name)).unwrap();
         found.permissions().mode() & 0o777
     };
-    for name in ["sled", "ids", "closed", "sidecars", "views"] {
+    for name in ["journal", "sled", "ids", "closed", "sidecars", "views"] {
         assert_eq!(mode(name), 0o700, "{name}");
     }
     assert_eq!(mode("www") & 0o055, 0o055);

@@ -81,8 +81,7 @@ fn the_client_contains_no_path() {
 #[test]
 fn only_the_log_names_sled() {
     for (path, text) in sources() {
-        let allowed = path.ends_with("log/sled_log.rs")
-            || path.ends_with("log/opening.rs")
+        let allowed = path.ends_with("log/settled.rs")
             || path.ends_with("tidy.rs")
             || path.starts_with(workspace().join("bench"));
         let uses = text.lines().any(|line| {

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The storage versions there have been.
-const VERSIONS: [u32; 2] = [1, 2];
+const VERSIONS: [u32; 3] = [1, 2, 3];
 
 /// What a consumer kept after entry 6, when version 1 was the newest.
 const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:949759eb-109c-468c-bea8-a65242d5c8a0","entry":"urn:example:6","position":5,"history":"36d99ac6e08a573201b08c3e6dee961909b1756ecec9aaf4c706520999cafc2b","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;
@@ -84,9 +84,9 @@ fn a_lost_twin_is_made_as_it_was() {
 fn the_newest_version_is_among_them() {
     let folder = tempfile::tempdir().unwrap();
     Server::start(folder.path(), &[]).stop();
-    let mark = fs::read_to_string(folder.path().join("clean")).unwrap();
+    let witness = fs::read(folder.path().join("witness")).unwrap();
     let newest = VERSIONS.last().unwrap();
-    assert!(mark.starts_with(&format!("storage {newest},")), "{mark}");
+    assert!(witness.starts_with(format!("SFW{newest}").as_bytes()));
 }
 
 /// Bookmarks outlive versions of the log.

@@ -1,26 +1,18 @@
 //! The barrier: the sync after which written bytes survive a power cut.
 //!
-//! Shell: the file system. sled's own flush does not reach the disk (it calls `sync_file_range`,
-//! which commits neither a file's new length nor the drive's cache), so the log puts a real sync
-//! behind it before anything is acknowledged. It is a trait, so that tests can fail it, count it and
-//! leave it out: a test of durability that passes without the barrier would prove nothing.
+//! Shell: the file system. It is a trait, so that tests can fail it, count it and leave it out: a test of durability
+//! that passes without the barrier would prove nothing.
 //!
-//! Within a large commit that is too late: sled overwrites a segment as soon as it takes its replacement
-//! for durable, and the new header names data that is gone after a power cut. Recovery then finds nothing
-//! at all. So sled, too, is made to sync for real: where the system has no `sync_file_range`, it calls
-//! `fsync`, and in our process the system has none.
+//! sled's own flush does not reach the disk: it calls `sync_file_range`, which commits neither a file's new length nor
+//! the drive's cache. Within a settling that is too late: sled overwrites a segment as soon as it takes its replacement
+//! for durable, and the new header names data that is gone after a power cut. So sled is made to sync for real: where
+//! the system has no `sync_file_range`, it calls `fsync`, and in our process the system has none.
 
 #[cfg(target_os = "linux")]
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use std::{
-    collections::BTreeSet,
-    fs::File,
-    io,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs::File, io, os::unix::fs::MetadataExt as _, path::Path};
 
 #[cfg(target_os = "linux")]
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -28,50 +20,54 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 /// Most files that are synced one by one; for more, `syncfs` takes less time.
 const FEW_FILES: usize = 4;
 
-/// Makes everything written to a folder durable.
+/// Steps of the log's work beside the commits, for tests that kill a server in the middle of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A new file of the journal is begun.
+    Rotating,
+    /// A chapter is written to sled.
+    Settling,
+    /// sled is opened again.
+    Reopening,
+    /// The witness is told, and the file of a settled chapter is given away.
+    Recycling,
+    /// The step before is done.
+    Done,
+}
+
+/// Makes what was written to a file durable.
 pub trait Barrier: Send + Sync {
-    /// Returns once everything written before would survive a power cut.
+    /// Is told which step begins.
+    fn begins(&self, _step: Step) {}
+
+    /// Returns once everything written to the file before would survive a power cut.
     ///
     /// # Errors
     ///
     /// Returns the first write the disk could not do. It must not be tried again: the pages that
     /// failed may count as written by then.
-    fn sync(&self) -> io::Result<()>;
+    fn sync(&self, file: &File) -> io::Result<()>;
 }
 
-/// The barrier of a real disk: `syncfs` of the folder's file system where it reports errors
-/// (Linux 5.8 and later), else `fdatasync` of every file and folder.
+/// The barrier of a real disk: `fdatasync`.
 #[derive(Debug)]
-pub struct DiskBarrier {
-    folder: PathBuf,
-    handle: File,
-    whole: bool,
-}
+pub struct DiskBarrier(());
 
 impl DiskBarrier {
-    /// Returns the barrier for everything below `folder`.
+    /// Returns the barrier.
     ///
     /// # Errors
     ///
-    /// Returns why the folder cannot be opened, or why sled cannot be made to sync.
-    pub fn new(folder: &Path) -> io::Result<Self> {
+    /// Returns why sled cannot be made to sync.
+    pub fn new() -> io::Result<Self> {
         have_sled_sync()?;
-        let handle = File::open(folder)?;
-        Ok(Self {
-            folder: folder.into(),
-            handle,
-            whole: syncfs_reports_errors(),
-        })
+        Ok(Self(()))
     }
 }
 
 impl Barrier for DiskBarrier {
-    fn sync(&self) -> io::Result<()> {
-        if self.whole {
-            sync_file_system(&self.handle)
-        } else {
-            sync_tree(&self.folder)
-        }
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
     }
 }
 

@@ -23,10 +23,10 @@ use uuid::Uuid;
 
 use super::{
     Commits as _, EntryLog, Ids as _, LogError, Room as _, Series as _,
-    barrier::Barrier,
+    barrier::{Barrier, DiskBarrier},
     folder::copy_folder,
     memory::MemoryLog,
-    opening::{OpenedLog, open, open_with},
+    opening::{Disk, OpenedLog, open, open_with},
 };
 
 pub(super) fn settings(feed: u128) -> Settings {
@@ -263,7 +263,7 @@ struct Cached {
 }
 
 impl Barrier for Cached {
-    fn sync(&self) -> std::io::Result<()> {
+    fn sync(&self, _file: &fs::File) -> std::io::Result<()> {
         if !self.works.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -282,14 +282,12 @@ fn what_was_appended_survives_a_power_cut() {
         let folder = tempfile::tempdir().unwrap();
         let (live, durable) = (folder.path().join("live"), folder.path().join("durable"));
         let switch = Arc::new(AtomicBool::new(true));
-        let opened = open_with(&live, |folder| {
-            Ok(Box::new(Cached {
-                folder: folder.into(),
-                durable: durable.clone(),
-                works: Arc::clone(&switch),
-            }))
-        })
-        .unwrap();
+        let disk = Disk::behind(Cached {
+            folder: live.clone(),
+            durable: durable.clone(),
+            works: Arc::clone(&switch),
+        });
+        let opened = open_with(&live, &disk).unwrap();
         let mut lost = 0;
         for commit in script() {
             // The first commit makes a log that a lying disk then falls behind of.
@@ -305,11 +303,15 @@ fn what_was_appended_survives_a_power_cut() {
     }
 }
 
-struct Failing;
+/// A disk that fails after the sync of the opening.
+struct Failing(AtomicBool);
 
 impl Barrier for Failing {
-    fn sync(&self) -> std::io::Result<()> {
-        Err(std::io::Error::other("injected failure"))
+    fn sync(&self, _file: &fs::File) -> std::io::Result<()> {
+        if self.0.swap(true, Ordering::AcqRel) {
+            return Err(std::io::Error::other("injected failure"));
+        }
+        Ok(())
     }
 }
 
@@ -322,7 +324,11 @@ fn a_failed_barrier_is_final() {
     opened.log.append(&commits[0]).unwrap();
     opened.close().unwrap();
 
-    let OpenedLog { log, .. } = open_with(folder.path(), |_| Ok(Box::new(Failing))).unwrap();
+    let OpenedLog { log, .. } = open_with(
+        folder.path(),
+        &Disk::behind(Failing(AtomicBool::new(false))),
+    )
+    .unwrap();
     let before = (log.head(), log.feed(settings(1).id.key()).unwrap());
     assert!(matches!(log.append(&commits[1]), Err(LogError::Io { .. })));
     assert!(matches!(log.append(&commits[1]), Err(LogError::Stopped)));
@@ -338,7 +344,11 @@ fn a_failed_barrier_is_final() {
 #[test]
 fn a_lost_commit_is_no_end() {
     let folder = tempfile::tempdir().unwrap();
-    let opened = open(folder.path()).unwrap();
+    let disk = Disk {
+        chapter_bytes: u64::MAX,
+        ..Disk::behind(DiskBarrier::new().unwrap())
+    };
+    let opened = open_with(folder.path(), &disk).unwrap();
     for commit in script() {
         opened.log.append(&commit).unwrap();
     }

@@ -1,21 +1,25 @@
-//! How commits, entries and feeds are laid out in sled.
+//! How commits, entries and feeds are laid out, in the journal and in sled.
 //!
-//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its CRC-32,
-//! because sled cannot prove that a returned value is the stored one.
+//! Pure. Keys begin with a byte for their kind and sort big-endian; every value ends with its CRC-32.
 //!
 //! ```text
 //! V                            storage version
-//! c commit part                commit: instant, chain, epoch, feeds, changes (entries as runs)
-//! e feed position part         entries that one commit added to one document, oldest first
+//! S                            end of the log at the last settling
+//! p commit part                facts of consecutive commits: instant, chain, epoch, feeds, changes
+//! e feed position part         consecutive entries: groups of one commit and one document, oldest first
 //! h feed                       head of the feed
 //! d feed document              opening of a document
 //! s feed revision part         settings, as JSON
 //! n name                       feed that has the name
+//! c commit part                facts of one commit
 //! ```
 //!
-//! No value exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
-//! body continues in the next part; entries are packed into records so that only an entry that is itself
-//! longer does.
+//! In the journal, a commit is its facts (`c`) and its items (`e h d s n`), without parts. sled holds facts and
+//! entries packed, so that it has few keys; versions 1 and 2 had `c` there, too, and one group in each record of
+//! entries.
+//!
+//! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
+//! body continues in the next part.
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -32,23 +36,33 @@ use simplefeed_core::{
 };
 use uuid::Uuid;
 
-use super::LogError;
+use super::{LogError, LogHead};
 use crate::codec::{Reader, Writer, seal, unseal};
 
 /// Version of this layout. A log of a newer one is refused, a log of an older one upgraded.
-pub(super) const STORAGE_VERSION: u32 = 2;
+pub(super) const STORAGE_VERSION: u32 = 3;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
 /// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled writes blob
 /// files.
 pub(super) const VALUE_BYTES_MAX: usize = 7_500;
 
-const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
+/// Longest body of a record that needs one part only.
+pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
+/// Key of the end of the log at the last settling, the only one of its kind.
+pub(super) const SETTLED_KEY: &[u8] = b"S";
+/// Bytes of the part number at the end of a key in sled.
+pub(super) const PART_KEY_BYTES: usize = 4;
 
 // ---- keys ----------------------------------------------------------------------------------
 
 pub(super) fn commit_key(number: CommitNumber) -> Vec<u8> {
     key(b'c', &[&number.0.to_be_bytes()])
+}
+
+/// Returns the key of the facts of commits from `first` on.
+pub(super) fn facts_key(first: CommitNumber) -> Vec<u8> {
+    key(b'p', &[&first.0.to_be_bytes()])
 }
 
 pub(super) fn entry_key(feed: FeedKey, at: Position) -> Vec<u8> {
@@ -114,10 +128,12 @@ pub(super) fn revision_of_key(key: &[u8]) -> Option<Revision> {
     Some(Revision(u32::from_be_bytes(*rest.first_chunk::<4>()?)))
 }
 
-/// Returns the commit number of a commit's key, or `None` if it is another kind of key.
+/// Returns the commit number of the key of facts, or `None` if it is another kind of key.
 pub(super) fn commit_of_key(key: &[u8]) -> Option<CommitNumber> {
-    let number = key.strip_prefix(b"c")?.first_chunk::<8>()?;
-    Some(CommitNumber(u64::from_be_bytes(*number)))
+    let number = key.strip_prefix(b"c").or(key.strip_prefix(b"p"))?;
+    Some(CommitNumber(u64::from_be_bytes(
+        *number.first_chunk::<8>()?,
+    )))
 }
 
 /// Returns feed and position of an entry record's key, or `None` if it is another kind of key.
@@ -212,8 +228,8 @@ pub(super) fn encode_opening(opening: &Opening) -> Vec<u8> {
     seal(out.0)
 }
 
-pub(super) fn decode_opening(value: &[u8]) -> Option<Opening> {
-    read_opening(&mut Reader(unseal(value)?))
+pub(super) fn decode_opening(body: &[u8]) -> Option<Opening> {
+    read_opening(&mut Reader(body))
 }
 
 pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
@@ -232,8 +248,8 @@ pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
     seal(out.0)
 }
 
-pub(super) fn decode_head(value: &[u8]) -> Option<FeedHead> {
-    let mut from = Reader(unseal(value)?);
+pub(super) fn decode_head(body: &[u8]) -> Option<FeedHead> {
+    let mut from = Reader(body);
     Some(FeedHead {
         feed: from.feed()?,
         revision: Revision(from.small()?),
@@ -317,14 +333,33 @@ impl EntryRecord {
     }
 }
 
+/// Returns the number of entries in a group.
+pub(super) fn count_entries(group: &[u8]) -> Option<u64> {
+    Reader(group).number()
+}
+
 /// Returns the entries of a record whose first entry is at `first`.
 pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entry>> {
     let mut from = Reader(record);
+    let mut entries = vec![];
+    let mut next = first;
+    while !from.0.is_empty() {
+        next = decode_group(next, record, &mut from, &mut entries)?;
+    }
+    (!entries.is_empty()).then_some(entries)
+}
+
+/// Adds the entries of the next group, whose first one is at `first`. Returns the position behind them.
+fn decode_group(
+    first: Position,
+    record: &Bytes,
+    from: &mut Reader<'_>,
+    entries: &mut Vec<Entry>,
+) -> Option<Position> {
     let count = from.number()?;
     let commit = CommitNumber(from.number()?);
     let instant = from.instant()?;
-    let document = read_name(&mut from)?;
-    let mut entries = vec![];
+    let document = read_name(from)?;
     // Nothing is allocated for `count` beforehand: a damaged one could be of any size.
     for index in 0..count {
         let offset = from.number()?;
@@ -353,8 +388,7 @@ pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entr
             fragment: record.slice_ref(fragment),
         });
     }
-    // A rest means that the count is wrong, so none of the entries can be trusted.
-    from.0.is_empty().then_some(entries)
+    Some(Position(first.0.checked_add(count)?))
 }
 
 // ---- commits -------------------------------------------------------------------------------
@@ -376,6 +410,17 @@ impl CommitFacts {
             number,
             instant: self.instant,
             changes: self.changes,
+        }
+    }
+
+    /// Returns the end of the log after commit `number`, whose facts these are.
+    pub(super) fn end(&self, number: CommitNumber) -> LogHead {
+        LogHead {
+            number,
+            last: self.last,
+            chain: self.chain,
+            epoch: self.epoch,
+            feeds: self.feeds,
         }
     }
 
@@ -447,6 +492,68 @@ impl CommitFacts {
         }
         Some(facts)
     }
+}
+
+/// Facts of consecutive commits, being packed into a record.
+#[derive(Debug)]
+pub(super) struct FactsRecord {
+    pub(super) first: CommitNumber,
+    body: Writer,
+}
+
+impl FactsRecord {
+    pub(super) fn new(first: CommitNumber) -> Self {
+        let body = Writer::default();
+        Self { first, body }
+    }
+
+    /// Returns whether the facts of the next commit belong into this record.
+    pub(super) fn takes(&self, facts: &[u8]) -> bool {
+        self.body.0.is_empty() || self.body.0.len() + facts.len() + 5 <= PART_BYTES_MAX
+    }
+
+    pub(super) fn push(&mut self, facts: &[u8]) {
+        self.body.length(facts.len());
+        self.body.bytes(facts);
+    }
+
+    /// Returns the record's bytes, to be stored in parts.
+    pub(super) fn encode(self) -> Vec<u8> {
+        self.body.0
+    }
+}
+
+/// Returns the facts of the commit that is `index` commits behind the first one of a record.
+pub(super) fn facts_in(record: &[u8], index: u64) -> Option<&[u8]> {
+    let mut from = Reader(record);
+    for _ in 0..index {
+        let length = from.length()?;
+        from.bytes(length)?;
+    }
+    let length = from.length()?;
+    from.bytes(length)
+}
+
+/// Returns the value that says where the log ended at a settling.
+pub(super) fn encode_end(end: &LogHead) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.long(end.number.0);
+    out.instant(end.last);
+    out.bytes(&end.chain.0.0);
+    out.number(u64::from(end.epoch.0));
+    out.number(end.feeds);
+    seal(out.0)
+}
+
+pub(super) fn decode_end(value: &[u8]) -> Option<LogHead> {
+    let mut from = Reader(unseal(value)?);
+    Some(LogHead {
+        number: CommitNumber(from.long()?),
+        last: from.instant()?,
+        chain: ChainHash(from.digest()?),
+        epoch: Epoch(from.small()?),
+        feeds: from.number()?,
+    })
 }
 
 fn read_change(from: &mut Reader<'_>) -> Option<ChangeOutline> {

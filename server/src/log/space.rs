@@ -1,13 +1,14 @@
-//! Room on the disk: enough of it is kept free that the log can always be opened again.
+//! Room on the disk: enough of it is kept free that the journal can always be settled, and sled be opened.
 //!
-//! Shell: the file system. sled needs room to open (it writes a snapshot), and after an unclean stop
-//! it is given a copy, which is as large as the log.
+//! Shell: the file system.
 
 use std::{fs, io, path::Path};
 
 /// Bytes kept free besides, for sled's snapshot and segments, the witness and small files.
 const SLACK_BYTES: u64 = 16 * 1024 * 1024;
-/// Most bytes on the disk for each byte of an entry: log, index, garbage, archive.
+/// Most bytes on the disk for each byte in the journal, once it is settled: sled with what is dead in it.
+const SETTLED_BYTES: u64 = 3;
+/// Most bytes on the disk for each byte of an entry to come: journal, sled, index, archive.
 const BYTES_PER_BYTE: u64 = 6;
 
 /// Returns the bytes that may still be written to the file system of `folder`.
@@ -39,13 +40,12 @@ pub fn folder_bytes(folder: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Returns how many bytes must be free before `payload` more bytes are appended to a log of
-/// `log_bytes`.
-pub fn needed_bytes(log_bytes: u64, payload: u64) -> u64 {
-    let written = payload.saturating_mul(BYTES_PER_BYTE);
-    // Twice the written bytes, because the copy has them, too.
-    log_bytes
-        .saturating_add(written.saturating_mul(2))
+/// Returns how many bytes must be free before `payload` more bytes are appended to a log of which `unsettled` bytes are
+/// in the journal.
+pub fn needed_bytes(unsettled: u64, payload: u64) -> u64 {
+    unsettled
+        .saturating_mul(SETTLED_BYTES)
+        .saturating_add(payload.saturating_mul(BYTES_PER_BYTE))
         .saturating_add(SLACK_BYTES)
 }
 

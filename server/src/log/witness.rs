@@ -1,13 +1,16 @@
 //! The witness: the least that the log must contain, kept outside of it.
 //!
-//! Shell: one small file. sled's recovery can silently empty a damaged database; only a file beside it can
-//! show that. Two slots are written in turn, so that a write cut short leaves the other one. A slot is
-//! written after the sync of its commit, so it is never ahead.
+//! Shell: one small file. sled's recovery can silently empty a damaged database, and a file of the journal that is
+//! gone leaves no trace; only a file beside them can show that. Two slots are written in turn, so that a write cut
+//! short leaves the other one. What a slot says is on the disk before the slot is written, so it is never ahead.
 //!
 //! ```text
-//! slot (64 bytes, at 0 and at 512):
-//!   "SFW1" | turn u64 | commit u64 | chain hash 32 | length of sled's file u64 | CRC-32 u32
+//! slot (at 0 and at 512):
+//!   "SFW" | storage version as a digit | turn u64 | settled commit u64 | chain hash after it 32
+//!   | sled's snapshot u64 | first commit of the newest file of the journal u64 | last known commit u64 | CRC-32 u32
 //! ```
+//!
+//! Storage versions 1 and 2 have the digit 1, the last commit, its chain hash and the length of sled's file.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,47 +21,94 @@ use std::{
 
 use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 
+use super::record::STORAGE_VERSION;
 use crate::codec::{Reader, Writer, seal, unseal};
 
-const MAGIC: &[u8; 4] = b"SFW1";
-const SLOT_BYTES: usize = 64;
+const MAGIC: &[u8; 3] = b"SFW";
+/// Bytes of a slot, and of one of storage versions 1 and 2.
+const SLOT_BYTES: usize = 80;
+const OLD_SLOT_BYTES: usize = 64;
 /// Slots stand in sectors of their own, so that tearing one cannot touch the other.
 const SLOT_OFFSETS: [u64; 2] = [0, 512];
 
 /// Testimony about the log, of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Testimony {
-    /// A commit that is on the disk.
+    /// The last settled commit; in versions 1 and 2, the last synced one.
     pub commit: CommitNumber,
     /// The chain hash after it.
     pub chain: ChainHash,
-    /// The length of sled's file then, in bytes.
-    pub file_bytes: u64,
+    /// The number of sled's snapshot, which tells where its pages were after the settling. In versions 1 and 2, the
+    /// length of sled's file in bytes.
+    pub snapshot: u64,
+    /// The number of the first commit in the newest file of the journal.
+    pub newest: CommitNumber,
+    /// The last commit, if the log was closed behind it; else some earlier one.
+    pub end: CommitNumber,
+}
+
+/// What a witness says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// About a log of this storage version.
+    Current(Testimony),
+    /// About a log of storage version 1 or 2.
+    Old(Testimony),
+    /// About a log of a later storage version.
+    Newer(u32),
 }
 
 impl Testimony {
-    fn encode(&self, turn: u64) -> [u8; SLOT_BYTES] {
+    /// Nothing is settled, and the journal begins with the first commit.
+    pub const NOTHING: Self = Self {
+        commit: CommitNumber(0),
+        chain: ChainHash::START,
+        snapshot: 0,
+        newest: CommitNumber(1),
+        end: CommitNumber(0),
+    };
+
+    fn encode(&self, turn: u64) -> Vec<u8> {
         let mut slot = Writer(Vec::with_capacity(SLOT_BYTES));
         slot.bytes(MAGIC);
+        slot.bytes(STORAGE_VERSION.to_string().as_bytes());
         slot.long(turn);
         slot.long(self.commit.0);
         slot.bytes(&self.chain.0.0);
-        slot.long(self.file_bytes);
-        let sealed = seal(slot.0);
-        sealed.try_into().expect("a slot has its size")
+        slot.long(self.snapshot);
+        slot.long(self.newest.0);
+        slot.long(self.end.0);
+        seal(slot.0)
     }
+}
 
-    fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Self)> {
-        let mut from = Reader(unseal(slot)?);
-        let is_slot = from.chunk::<4>()? == *MAGIC;
-        let turn = from.long()?;
-        let testimony = Self {
-            commit: CommitNumber(from.long()?),
-            chain: ChainHash(from.digest()?),
-            file_bytes: from.long()?,
-        };
-        is_slot.then_some((turn, testimony))
+/// Returns the turn of a slot and what it says.
+fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Said)> {
+    let version = slot.strip_prefix(MAGIC)?.first()?;
+    let version = char::from(*version).to_digit(10)?;
+    let length = if version == 1 {
+        OLD_SLOT_BYTES
+    } else {
+        SLOT_BYTES
+    };
+    let mut from = Reader(unseal(slot.get(..length)?)?);
+    from.bytes(MAGIC.len() + 1)?;
+    let turn = from.long()?;
+    if version > STORAGE_VERSION {
+        return Some((turn, Said::Newer(version)));
     }
+    let mut testimony = Testimony {
+        commit: CommitNumber(from.long()?),
+        chain: ChainHash(from.digest()?),
+        snapshot: from.long()?,
+        ..Testimony::NOTHING
+    };
+    if version == 1 {
+        return Some((turn, Said::Old(testimony)));
+    }
+    testimony.newest = CommitNumber(from.long()?);
+    testimony.end = CommitNumber(from.long()?);
+    Some((turn, Said::Current(testimony)))
 }
 
 /// The witness file of a log.
@@ -71,7 +121,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Creates a witness that has seen nothing, and makes it durable.
+    /// Creates a witness of an empty log, and makes it durable.
     ///
     /// # Errors
     ///
@@ -83,27 +133,21 @@ impl Witness {
             .create_new(true)
             .open(path)?;
         let mut witness = Self { file, turn: 0 };
-        let nothing = Testimony {
-            commit: CommitNumber(0),
-            chain: ChainHash::START,
-            file_bytes: 0,
-        };
-        witness.write(&nothing)?;
-        // `sync_all`, because the file's length is new; `sync` need not write it again.
+        witness.write(&Testimony::NOTHING)?;
         witness.file.sync_all()?;
         Ok(witness)
     }
 
-    /// Opens a witness, and returns the testimony of the newer of its sound slots, if any is.
+    /// Opens a witness, and returns what the newer of its sound slots says, if any is.
     ///
     /// # Errors
     ///
     /// Returns why the file cannot be read.
-    pub fn open(path: &Path) -> io::Result<(Self, Option<Testimony>)> {
+    pub fn open(path: &Path) -> io::Result<(Self, Option<Said>)> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let newest = newest(&file);
         let turn = newest.map_or(0, |(turn, _)| turn);
-        Ok((Self { file, turn }, newest.map(|(_, testimony)| testimony)))
+        Ok((Self { file, turn }, newest.map(|(_, said)| said)))
     }
 
     /// Writes the testimony into the older slot. It is not durable before the next sync.
@@ -131,19 +175,19 @@ impl Witness {
     }
 }
 
-/// Returns the testimony of a witness, if there is one that can be read.
-pub fn read(path: &Path) -> Option<Testimony> {
-    let (_, testimony) = newest(&File::open(path).ok()?)?;
-    Some(testimony)
+/// Returns what a witness says, if there is one that can be read.
+pub fn read(path: &Path) -> Option<Said> {
+    let (_, said) = newest(&File::open(path).ok()?)?;
+    Some(said)
 }
 
 /// Returns the newer of the sound slots, with its turn.
-fn newest(file: &File) -> Option<(u64, Testimony)> {
+fn newest(file: &File) -> Option<(u64, Said)> {
     let testimonies = SLOT_OFFSETS.map(|offset| {
         let mut slot = [0; SLOT_BYTES];
-        // A file that was cut short has no second slot.
-        file.read_exact_at(&mut slot, offset).ok()?;
-        Testimony::decode(&slot)
+        // A file that was cut short has no second slot; an old one ends with a shorter slot.
+        file.read_at(&mut slot, offset).ok()?;
+        decode(&slot)
     });
     let sound = testimonies.into_iter().flatten();
     sound.max_by_key(|(turn, _)| *turn)
@@ -158,7 +202,9 @@ mod tests {
         Testimony {
             commit: CommitNumber(commit),
             chain,
-            file_bytes: commit * 512,
+            snapshot: commit * 512,
+            newest: CommitNumber(commit + 1),
+            end: CommitNumber(commit + 7),
         }
     }
 
@@ -170,7 +216,7 @@ mod tests {
         for commit in 1..=5 {
             witness.write(&testimony(commit)).unwrap();
             let (reopened, read) = Witness::open(&path).unwrap();
-            assert_eq!(read, Some(testimony(commit)));
+            assert_eq!(read, Some(Said::Current(testimony(commit))));
             witness = reopened;
         }
     }
@@ -180,13 +226,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("witness");
         let mut witness = Witness::create(&path).unwrap();
-        for file_bytes in [700, 300, 500] {
+        for snapshot in [700, 300, 500] {
             let now = Testimony {
-                file_bytes,
+                snapshot,
                 ..testimony(1)
             };
             witness.write(&now).unwrap();
-            assert_eq!(Witness::open(&path).unwrap().1, Some(now));
+            assert_eq!(Witness::open(&path).unwrap().1, Some(Said::Current(now)));
         }
     }
 
@@ -198,7 +244,8 @@ mod tests {
         let mut witness = Witness::create(&path).unwrap();
         witness.write(&testimony(1)).unwrap();
         witness.write(&testimony(2)).unwrap();
-        for (offset, left) in [(512, Some(testimony(1))), (0, None)] {
+        let first = Some(Said::Current(testimony(1)));
+        for (offset, left) in [(512, first), (0, None)] {
             witness.file.write_all_at(&[0xff; 9], offset + 40).unwrap();
             assert_eq!(Witness::open(&path).unwrap().1, left);
         }

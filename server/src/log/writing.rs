@@ -1,4 +1,4 @@
-//! The keys and values of a commit, and the heads of the feeds it changes.
+//! The keys and values of a commit, as they stand in the journal.
 //!
 //! Pure.
 
@@ -17,10 +17,7 @@ use super::{
 };
 use crate::codec;
 
-/// Heads of feeds as they were; `None` if the feed was not there.
-pub(super) type Shadow = HashMap<FeedKey, Option<FeedHead>>;
-
-/// Keys and their values; the last one of a key counts.
+/// Keys and their values, with checksums; the last one of a key counts.
 pub(super) type Items = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A commit being turned into keys and values, which are to be stored together or not at all.
@@ -28,8 +25,8 @@ pub(super) struct Writing<'c> {
     commit: &'c Commit,
     items: Items,
     head: LogHead,
-    /// Feeds it touches: as they were, and as they become.
-    feeds: HashMap<FeedKey, (Option<FeedHead>, FeedHead)>,
+    /// Feeds it touches, as they become.
+    feeds: HashMap<FeedKey, FeedHead>,
     open: Option<(FeedKey, EntryRecord)>,
     changes: Vec<ChangeOutline>,
     entries: u64,
@@ -65,9 +62,8 @@ impl<'c> Writing<'c> {
         };
         // The stored head is read once: later changes of the commit start from the head that it has made.
         if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
-            let before = stored(feed)?;
-            let now = match (&before, change) {
-                (Some(head), _) => head.clone(),
+            let now = match (stored(feed)?, change) {
+                (Some(head), _) => head,
                 (None, Change::Settings { settings, .. }) => {
                     // The first settings create the feed.
                     self.head.feeds += 1;
@@ -77,10 +73,10 @@ impl<'c> Writing<'c> {
                     return Err(LogError::damaged(format!("feed {} does not exist", feed.0)));
                 }
             };
-            place.insert((before, now));
+            place.insert(now);
         }
         let epoch = self.head.epoch;
-        let (_, now) = self
+        let now = self
             .feeds
             .get_mut(&feed)
             .expect("the feed was put there above");
@@ -102,7 +98,7 @@ impl<'c> Writing<'c> {
                 settings,
             } => {
                 let json = serde_json::to_vec(settings).expect("settings have a JSON form");
-                self.store_parts(&record::settings_key(*feed, *revision), &json);
+                self.store(record::settings_key(*feed, *revision), json);
                 let mut key = codec::Writer::default();
                 key.feed(*feed);
                 self.items
@@ -182,28 +178,19 @@ impl<'c> Writing<'c> {
     fn close_record(&mut self) {
         if let Some((feed, record)) = self.open.take() {
             let key = record::entry_key(feed, record.first);
-            self.store_parts(&key, &record.encode());
+            self.store(key, record.encode());
         }
     }
 
-    fn store_parts(&mut self, key: &[u8], body: &[u8]) {
-        for (part, value) in record::parts(body) {
-            self.items.push((record::part_key(key, part), value));
-        }
+    fn store(&mut self, key: Vec<u8>, body: Vec<u8>) {
+        self.items.push((key, codec::seal(body)));
     }
 
-    /// Returns the heads of the feeds it touches, as they were.
-    pub(super) fn before(&self) -> Shadow {
-        self.feeds
-            .iter()
-            .map(|(feed, (before, _))| (*feed, before.clone()))
-            .collect()
-    }
-
+    /// Returns the items of the commit, its facts first, and the end of the log after it.
     pub(super) fn finish(mut self, commit: &Commit, head: LogHead) -> (Items, LogHead) {
         self.close_record();
         // One head for each feed, as the whole commit leaves it.
-        for (feed, (_, now)) in &self.feeds {
+        for (feed, now) in &self.feeds {
             self.items
                 .push((record::head_key(*feed), record::encode_head(now)));
         }
@@ -218,16 +205,10 @@ impl<'c> Writing<'c> {
             feeds,
             changes: std::mem::take(&mut self.changes),
         };
-        self.store_parts(&record::commit_key(commit.number), &facts.encode());
-        (
-            self.items,
-            LogHead {
-                number: commit.number,
-                last,
-                chain,
-                epoch,
-                feeds,
-            },
-        )
+        let end = facts.end(commit.number);
+        let facts = codec::seal(facts.encode());
+        self.items
+            .insert(0, (record::commit_key(commit.number), facts));
+        (self.items, end)
     }
 }

@@ -18,7 +18,7 @@ use crate::{
         Commits as _, EntryLog, LogError,
         barrier::{Barrier, sync_folder, sync_tree},
         folder::{OpenError, keep_to_ourselves, mark_restored},
-        opening::open_with,
+        opening::{Disk, open_with},
     },
     views::{Views, error::ViewError, folders::Folders},
 };
@@ -83,7 +83,7 @@ pub struct Report {
 pub(crate) struct Unhurried;
 
 impl Barrier for Unhurried {
-    fn sync(&self) -> io::Result<()> {
+    fn sync(&self, _file: &fs::File) -> io::Result<()> {
         Ok(())
     }
 }
@@ -95,7 +95,7 @@ impl Barrier for Unhurried {
 /// See [`BackupError`].
 pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<Report, BackupError> {
     make_folder(to, |folder| {
-        let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
+        let opened = open_with(folder, &Disk::behind(Unhurried))?;
         copy_commits(log, &opened.log)?;
         let folders = Folders::new(folder, None);
         let mut documents = 0;

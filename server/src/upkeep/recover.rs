@@ -22,9 +22,11 @@ use crate::{
     log::{
         Commits as _, LogError,
         folder::OpenError,
-        opening::{self, open_with, quietly},
+        opening::{self, Disk, open_with},
+        quietly,
+        salvage::Remains,
         sled_log::SledLog,
-        witness,
+        witness::{self, Said},
     },
     upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder},
     views::{
@@ -96,12 +98,13 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let scratch = folder_beside(to)?;
     let copy = scratch.path().join("reading");
     let archive = Archive::new(&Folders::new(data, www));
-    let old = opening::salvage(data, &copy)?;
+    let remains = opening::salvage(data, &copy)?;
+    let old = Some(&remains).filter(|remains| !remains.is_empty());
     let mut missing: Vec<String> = vec![];
-    let lost_commits = lost_commits(data, old.as_ref());
-    let told_all = lost_commits.is_none() && old.is_some();
+    let lost_commits = lost_commits(data, old);
+    let told_all = lost_commits.is_empty() && old.is_some();
     missing.extend(lost_commits);
-    let mut feeds = find(old.as_ref(), &archive, &mut missing);
+    let mut feeds = find(old, &archive, &mut missing);
     if feeds.is_empty() {
         return Err(nothing());
     }
@@ -110,7 +113,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     // Each round distrusts at least one more document, so the loop ends.
     let mut report = loop {
         let made = make_folder(to, |folder| {
-            let (report, different) = make_log(&feeds, old.as_ref(), &archive, folder)?;
+            let (report, different) = make_log(&feeds, old, &archive, folder)?;
             if different.is_empty() {
                 return Ok(report);
             }
@@ -127,19 +130,19 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
         feed.tell_missing(told_all, &mut missing);
     }
     report.missing.splice(0..0, missing);
-    opening::discard(old, &copy)?;
+    opening::discard(remains, &copy)?;
     Ok(report)
 }
 
 /// Makes the new log and its archive. Returns the report, and the documents that came out different.
 fn make_log(
     feeds: &[FoundFeed],
-    old: Option<&SledLog>,
+    old: Option<&Remains>,
     archive: &Archive,
     folder: &Path,
 ) -> Result<(Report, Different), RecoverError> {
     // No sync per commit: `make_folder` syncs the finished folder as a whole.
-    let opened = open_with(folder, |_| Ok(Box::new(Unhurried)))?;
+    let opened = open_with(folder, &Disk::behind(Unhurried))?;
     timeline::replay(feeds, old, archive, &opened.log)?;
     let mut report = Report {
         feeds: opened.log.head().feeds,
@@ -220,20 +223,29 @@ fn distrust_files(feeds: &mut [FoundFeed], different: &Different) {
     }
 }
 
-/// Returns a sentence if the log ends before the commit that the witness names.
-fn lost_commits(data: &Path, old: Option<&SledLog>) -> Option<String> {
-    let had = witness::read(&data.join("witness"))?.commit;
+/// Returns sentences about commits that are missing, and about an end before the commit that the witness names.
+fn lost_commits(data: &Path, old: Option<&Remains>) -> Vec<String> {
+    let had = match witness::read(&data.join("witness")) {
+        Some(Said::Current(testimony)) => testimony.commit.max(testimony.end),
+        Some(Said::Old(testimony)) => testimony.commit,
+        Some(Said::Newer(_)) | None => CommitNumber(0),
+    };
     let has = old.map_or(CommitNumber(0), |old| old.head().number);
-    (has < had)
-        .then(|| format!("the log ended with commit {had}, and can be read up to commit {has}"))
+    let end = (has < had)
+        .then(|| format!("the log ended with commit {had}, and can be read up to commit {has}"));
+    let lost = old.map_or(vec![], Remains::lost);
+    let lost = lost
+        .into_iter()
+        .map(|lost| format!("commits {} to {} cannot be read", lost.start(), lost.end()));
+    lost.chain(end).collect()
 }
 
 /// Collects the remains of every feed.
-fn find(old: Option<&SledLog>, archive: &Archive, missing: &mut Vec<String>) -> Vec<FoundFeed> {
+fn find(old: Option<&Remains>, archive: &Archive, missing: &mut Vec<String>) -> Vec<FoundFeed> {
     let names = archive.feeds().into_iter().map(|name| (name, None));
     let mut names: BTreeMap<FeedName, Option<FeedKey>> = names.collect();
     if let Some(old) = old {
-        let told = quietly(|| old.salvage_names()).unwrap_or_default();
+        let told = quietly(|| old.names()).unwrap_or_default();
         // The log has the key of a feed, which the name of a folder does not give.
         names.extend(told.into_iter().map(|(name, key)| (name, Some(key))));
         let found = u64::try_from(names.len()).unwrap_or(u64::MAX);

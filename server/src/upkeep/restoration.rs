@@ -95,7 +95,7 @@ mod tests {
         Commits as _, Series as _,
         barrier::Barrier,
         memory::MemoryLog,
-        opening::{open, open_with},
+        opening::{Disk, open, open_with},
     };
 
     const FEEDS: u128 = 5;
@@ -104,7 +104,7 @@ mod tests {
     struct Failing(AtomicUsize);
 
     impl Barrier for Failing {
-        fn sync(&self) -> io::Result<()> {
+        fn sync(&self, _file: &std::fs::File) -> io::Result<()> {
             let one_less = |left: usize| left.checked_sub(1);
             let left = self
                 .0
@@ -162,8 +162,9 @@ mod tests {
             let opened = open(folder.path()).unwrap();
             fill(&opened.log);
             opened.close().unwrap();
-            let failing = Failing(AtomicUsize::new(commits));
-            let opened = open_with(folder.path(), |_| Ok(Box::new(failing))).unwrap();
+            // The opening syncs once.
+            let failing = Failing(AtomicUsize::new(commits + 1));
+            let opened = open_with(folder.path(), &Disk::behind(failing)).unwrap();
             let begun = begin(&opened.log, second(200), 2);
             assert_eq!(begun.is_ok(), commits == 4, "{commits} commits");
             drop(opened);

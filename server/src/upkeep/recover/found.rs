@@ -24,7 +24,7 @@ use simplefeed_core::{
 use url::Url;
 
 use crate::{
-    log::{opening::quietly, sled_log::SledLog},
+    log::{quietly, salvage::Remains},
     views::documents::{
         archive::{Archive, Salvaged},
         manifest::Archived as Record,
@@ -143,7 +143,7 @@ impl FoundFeed {
     pub(super) fn find(
         name: &FeedName,
         key: Option<FeedKey>,
-        old: Option<&SledLog>,
+        old: Option<&Remains>,
         archive: &Archive,
     ) -> Option<Self> {
         let mut sources = Sources {
@@ -212,17 +212,17 @@ fn archived(name: &FeedName, archive: &Archive) -> BTreeMap<DocumentNumber, Arch
 
 impl Sources {
     /// Reads the old log's records of a feed. sled may panic over damaged ones.
-    fn ask(&mut self, old: &SledLog, key: FeedKey) {
+    fn ask(&mut self, old: &Remains, key: FeedKey) {
         // A sidecar's settings stay, because its header was made of them.
-        for (revision, settings) in quietly(|| old.salvage_settings(key)).unwrap_or_default() {
+        for (revision, settings) in quietly(|| old.settings(key)).unwrap_or_default() {
             self.settings.entry(revision).or_insert(settings);
         }
-        let openings = quietly(|| old.salvage_openings(key));
+        let openings = quietly(|| old.openings(key));
         self.openings.extend(openings.unwrap_or_default());
-        self.head = quietly(|| old.salvage_head(key)).flatten();
+        self.head = quietly(|| old.feed(key)).flatten();
         // The entries read before a panic stay.
         let _panicked = quietly(|| {
-            old.salvage_entries(key, |entry| {
+            old.entries(key, |entry| {
                 self.entries.push(FoundEntry {
                     at: entry.at,
                     instant: entry.instant,

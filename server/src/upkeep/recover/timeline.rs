@@ -19,7 +19,7 @@ use url::Url;
 
 use super::found::{FoundDocument, FoundEntry, FoundFeed, Source};
 use crate::{
-    log::{Commits as _, LogError, Series as _, opening::quietly, sled_log::SledLog},
+    log::{Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog},
     views::documents::{
         archive::{Archive, Salvaged},
         sidecar::Sidecar,
@@ -58,7 +58,7 @@ enum EventKind {
 /// Returns an entry that cannot be read any more, or why the new log cannot be written.
 pub(super) fn replay(
     feeds: &[FoundFeed],
-    old: Option<&SledLog>,
+    old: Option<&Remains>,
     archive: &Archive,
     new: &SledLog,
 ) -> Result<(), LogError> {
@@ -384,7 +384,7 @@ impl Replay<'_> {
 
 /// Reads the bytes of found entries, from the archive or the old log.
 struct Content<'a> {
-    old: Option<&'a SledLog>,
+    old: Option<&'a Remains>,
     archive: &'a Archive,
     loaded: HashMap<(String, String), (Document, Option<Sidecar<'static>>)>,
 }
@@ -402,7 +402,7 @@ impl Content<'_> {
             Source::Log => {
                 let range = entry.at..entry.at.next();
                 // sled may panic over a damaged page.
-                let read = quietly(|| self.old?.entries(feed.key, range).ok());
+                let read = quietly(|| Some(self.old?.entries_in(feed.key, &range)));
                 let entry = read.flatten()?.pop()?;
                 Some((entry.id, entry.sent, entry.fragment))
             }
@@ -436,7 +436,8 @@ impl Content<'_> {
             .as_ref()
             .and_then(|sidecar| sidecar.entries.get(oldest));
         let sent = told.map(|told| told.sent).or_else(|| {
-            let logged = quietly(|| self.old?.entries(feed.key, entry.at..entry.at.next()).ok());
+            let logged =
+                quietly(|| Some(self.old?.entries_in(feed.key, &(entry.at..entry.at.next()))));
             Some(logged.flatten()?.pop()?.sent)
         });
         // Without the digest of the sent form, a repeat is recognised by its completed fragment.

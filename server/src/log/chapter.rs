@@ -1,0 +1,193 @@
+//! A chapter: the commits of one file of the journal, found by what they changed.
+//!
+//! Pure, but for reading the file. It holds places in the file and no content, since a chapter may have a million
+//! entries.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    ops::Range,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use simplefeed_core::feed::{CommitNumber, FeedKey, Position};
+
+use super::{
+    LogError, LogHead,
+    journal::{JournalFile, Place, Record},
+    record,
+};
+
+/// Commits of one file of the journal.
+#[derive(Debug)]
+pub(super) struct Chapter {
+    pub(super) file: Arc<JournalFile>,
+    /// Bytes of its records.
+    bytes: u64,
+    /// Facts of each commit, in order.
+    commits: Vec<Place>,
+    feeds: HashMap<FeedKey, Changed>,
+    /// Openings, settings and names, by their keys.
+    keyed: BTreeMap<Vec<u8>, Place>,
+}
+
+/// A feed that changed.
+#[derive(Debug)]
+pub(super) struct Changed {
+    /// Its head, after the last change.
+    pub(super) head: Option<Place>,
+    /// Its groups of entries, by the position of the first one.
+    pub(super) groups: Vec<(Position, Place)>,
+}
+
+/// Approximate bytes of memory for a feed, and for an item that has a key.
+const FEED_BYTES: usize = 160;
+const KEYED_BYTES: usize = 110;
+
+impl Chapter {
+    pub(super) fn new(file: Arc<JournalFile>) -> Self {
+        Self {
+            file,
+            bytes: 0,
+            commits: vec![],
+            feeds: HashMap::new(),
+            keyed: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the number of the commit behind the last one.
+    pub(super) fn next(&self) -> CommitNumber {
+        let commits = u64::try_from(self.commits.len()).unwrap_or(u64::MAX);
+        CommitNumber(self.file.first.0 + commits)
+    }
+
+    /// Returns approximately how many bytes of memory it takes.
+    pub(super) fn memory(&self) -> usize {
+        let groups = 2 * self.commits.len() * size_of::<(Position, Place)>();
+        groups + self.feeds.len() * FEED_BYTES + self.keyed.len() * KEYED_BYTES
+    }
+
+    /// Returns the bytes of its records.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds the next commit. Returns `None` if its record cannot be read.
+    pub(super) fn add(&mut self, commit: &Record<'_>) -> Option<()> {
+        self.bytes += commit.bytes();
+        for item in commit.items() {
+            let item = item?;
+            let (key, place) = (item.key, item.place);
+            match key.first()? {
+                b'c' => self.commits.push(place),
+                b'h' => self.changed(record::feed_of_key(key)?).head = Some(place),
+                b'e' => {
+                    let (feed, first) = record::entry_of_key(key)?;
+                    self.changed(feed).groups.push((first, place));
+                }
+                _ => drop(self.keyed.insert(key.to_vec(), place)),
+            }
+        }
+        Some(())
+    }
+
+    fn changed(&mut self, feed: FeedKey) -> &mut Changed {
+        self.feeds.entry(feed).or_insert_with(|| Changed {
+            head: None,
+            groups: vec![],
+        })
+    }
+
+    /// Returns the place of a commit's facts.
+    pub(super) fn facts(&self, number: CommitNumber) -> Option<Place> {
+        let index = number.0.checked_sub(self.file.first.0)?;
+        self.commits.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// Returns the place of the head of a feed that changed.
+    pub(super) fn head(&self, feed: FeedKey) -> Option<Place> {
+        self.feeds.get(&feed)?.head
+    }
+
+    /// Returns the place of the value of a key that is none of a head, of entries or of facts.
+    pub(super) fn keyed(&self, key: &[u8]) -> Option<Place> {
+        self.keyed.get(key).copied()
+    }
+
+    /// Returns keys and places, from a key on.
+    pub(super) fn keyed_from(&self, from: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Place)> {
+        self.keyed.range(from.to_vec()..)
+    }
+
+    /// Returns the position of the first entry that a feed gained, if it gained any.
+    pub(super) fn first_of(&self, feed: FeedKey) -> Option<Position> {
+        let (first, _) = self.feeds.get(&feed)?.groups.first()?;
+        Some(*first)
+    }
+
+    /// Returns the groups that may have entries at the given positions.
+    pub(super) fn groups(&self, feed: FeedKey, range: &Range<Position>) -> &[(Position, Place)] {
+        let Some(Changed { groups, .. }) = self.feeds.get(&feed) else {
+            return &[];
+        };
+        let end = groups.partition_point(|(first, _)| *first < range.end);
+        // The group before the first position may reach over it.
+        let begin = groups.partition_point(|(first, _)| *first <= range.start);
+        groups.get(begin.saturating_sub(1)..end).unwrap_or_default()
+    }
+
+    /// Returns the value at a place.
+    pub(super) fn value(&self, place: Place) -> Result<Bytes, LogError> {
+        self.file.value(place)
+    }
+
+    /// Returns the feeds that changed, sorted.
+    pub(super) fn sorted_feeds(&self) -> Vec<(FeedKey, &Changed)> {
+        let mut feeds: Vec<_> = self
+            .feeds
+            .iter()
+            .map(|(feed, changed)| (*feed, changed))
+            .collect();
+        feeds.sort_by_key(|(feed, _)| *feed.0.as_bytes());
+        feeds
+    }
+
+    /// Returns the places of the facts of all commits, in order.
+    pub(super) fn all_facts(&self) -> impl Iterator<Item = (CommitNumber, Place)> + '_ {
+        (self.file.first.0..)
+            .map(CommitNumber)
+            .zip(self.commits.iter().copied())
+    }
+
+    /// Loses the facts of a commit.
+    #[cfg(test)]
+    pub(super) fn lose(&mut self, number: CommitNumber) {
+        let index = usize::try_from(number.0 - self.file.first.0).unwrap();
+        self.commits[index] = self.commits[index - 1].shortened();
+    }
+}
+
+/// What readers see: the unsettled chapters, and the end of the log.
+#[derive(Debug)]
+pub(super) struct Chapters {
+    /// Chapters to be settled, oldest first.
+    pub(super) full: VecDeque<Arc<Chapter>>,
+    /// The chapter that grows.
+    pub(super) newest: Chapter,
+    pub(super) head: LogHead,
+}
+
+impl Chapters {
+    /// Returns the chapters, oldest first.
+    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &Chapter> {
+        self.full
+            .iter()
+            .map(|chapter| &**chapter)
+            .chain([&self.newest])
+    }
+
+    /// Returns the bytes of the journal that are not settled.
+    pub(super) fn bytes(&self) -> u64 {
+        self.all().map(Chapter::bytes).sum()
+    }
+}

@@ -1,0 +1,616 @@
+//! The journal: the way of each commit into the log, one write and one sync.
+//!
+//! Shell: files below `<data>/journal`. Commits are appended to the newest file; a full one is settled (its content
+//! goes to sled) and its room used again. Files are filled with zeros before they are written to, since a sync that
+//! need not record new blocks takes half the time.
+//!
+//! ```text
+//! file     "SFJ1" | number of its first commit u64 | chain hash before it 32 | CRC-32 u32 | zeros up to 512
+//! record   length u32 | CRC-32 u32 | number u64 | link u64 | items, filled up to 8 bytes
+//! item     length of the key u8 | key | length of the value | value
+//! ```
+//!
+//! The length is that of the items; the CRC covers everything behind it. The link is the beginning of the chain hash
+//! before the commit. A file used again still has records behind its end: of smaller numbers, so they are not taken
+//! for new ones.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use simplefeed_core::{feed::CommitNumber, history::ChainHash};
+use tracing::warn;
+
+use super::{
+    LogError,
+    barrier::{Barrier, Step, sync_folder},
+};
+use crate::codec::{Reader, Writer, seal, unseal};
+
+const MAGIC: &[u8; 4] = b"SFJ1";
+/// Offset of the first record, so that the head of a file has a sector of its own.
+const HEAD_BYTES: u64 = 512;
+const RECORD_HEAD_BYTES: usize = 24;
+/// Records begin at multiples of this.
+const ALIGNMENT: usize = 8;
+/// Least and most zeros that are written ahead.
+const AHEAD_BYTES: [u64; 2] = [64 * 1024, 1024 * 1024];
+/// Bytes read at a time when a file is read from its beginning.
+const READ_BYTES: u64 = 1024 * 1024;
+/// Name of a file whose content is settled, and whose room is used again.
+const SPARE: &str = "spare";
+
+/// A place in a file of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    at: u32,
+    length: u32,
+}
+
+#[cfg(test)]
+impl Place {
+    /// Returns a place whose value is not whole.
+    pub(super) fn shortened(self) -> Self {
+        let length = self.length - 1;
+        Self { length, ..self }
+    }
+}
+
+/// A file of the journal, for readers. It stays readable after it was removed.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    file: File,
+    path: PathBuf,
+    /// Number of the first commit in it.
+    pub(super) first: CommitNumber,
+    /// Chain hash before that commit.
+    before: ChainHash,
+}
+
+impl JournalFile {
+    /// Returns the value at a place, whose checksum is right.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk, or that the value is damaged.
+    pub(super) fn value(&self, place: Place) -> Result<Bytes, LogError> {
+        let mut value = vec![0; usize::try_from(place.length).unwrap_or(usize::MAX)];
+        let read = self.file.read_exact_at(&mut value, u64::from(place.at));
+        read.map_err(LogError::io("read", &self.path))?;
+        let damaged = || LogError::damaged(format!("{} at {}", self.path.display(), place.at));
+        let length = unseal(&value).ok_or_else(damaged)?.len();
+        Ok(Bytes::from(value).slice(..length))
+    }
+
+    fn damage(&self, at: u64, what: &str) -> LogError {
+        LogError::damaged(format!("{} {what} at {at}", self.path.display()))
+    }
+
+    /// Hands over the records from the beginning on. Returns the offset behind the last one.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk, that a record is damaged which is not the last one, or the error of `take`.
+    pub(super) fn scan(
+        &self,
+        mut take: impl FnMut(&Record<'_>) -> Result<(), LogError>,
+    ) -> Result<u64, LogError> {
+        let length = self.length()?;
+        let (mut at, mut number) = (HEAD_BYTES, self.first);
+        let mut piece = Piece::default();
+        while let Some(record) = self.record(at, length, &mut piece)?
+            && record.number == number
+        {
+            take(&record)?;
+            at += record.bytes();
+            number = number.next();
+        }
+        Ok(at)
+    }
+
+    /// Checks that the file ends at `end` because its last commit was never whole: no later commit is behind.
+    ///
+    /// # Errors
+    ///
+    /// Returns that there is one, hence that an acknowledged commit is damaged.
+    pub(super) fn check_end(&self, end: u64, next: CommitNumber) -> Result<(), LogError> {
+        let length = self.length()?;
+        let (mut at, mut piece) = (end, Piece::default());
+        // A file has its length before a record is written, so a record never reaches over its end.
+        let head = self.bytes(at, HEAD_BYTES_OF_RECORD, length, &mut piece)?;
+        let head = head.and_then(RecordHead::decode);
+        let is_cut = |head: &RecordHead| {
+            head.number == next && at + HEAD_BYTES_OF_RECORD + u64::from(head.length) > length
+        };
+        let [least, _] = AHEAD_BYTES;
+        if head.is_some_and(|head| is_cut(&head)) || !length.is_multiple_of(least) {
+            return Err(self.damage(end, "is cut short"));
+        }
+        let step = u64::try_from(ALIGNMENT).unwrap_or(1);
+        while at + HEAD_BYTES_OF_RECORD <= length {
+            let head = self.bytes(at, HEAD_BYTES_OF_RECORD, length, &mut piece)?;
+            let number = head.and_then(|head| Some(RecordHead::decode(head)?.number));
+            // Records of an earlier use of the file have smaller numbers; an entry's text has no bytes 0 to
+            // counterfeit one with.
+            let is_later =
+                number.is_some_and(|number| number > next && number.0 - next.0 < 1 << 32);
+            if is_later && self.record(at, length, &mut piece)?.is_some() {
+                return Err(self.damage(end, "is damaged"));
+            }
+            at += step;
+        }
+        Ok(())
+    }
+
+    fn length(&self) -> Result<u64, LogError> {
+        let file = self.file.metadata();
+        Ok(file.map_err(LogError::io("measure", &self.path))?.len())
+    }
+
+    /// Returns the record at an offset, if it is whole.
+    fn record<'p>(
+        &self,
+        at: u64,
+        length: u64,
+        piece: &'p mut Piece,
+    ) -> Result<Option<Record<'p>>, LogError> {
+        let Some(head) = self.bytes(at, HEAD_BYTES_OF_RECORD, length, piece)? else {
+            return Ok(None);
+        };
+        let Some(head) = RecordHead::decode(head) else {
+            return Ok(None);
+        };
+        let bytes = HEAD_BYTES_OF_RECORD + u64::from(head.length);
+        let Some(record) = self.bytes(at, bytes, length, piece)? else {
+            return Ok(None);
+        };
+        let (_, checked) = record.split_at(8);
+        let (_, items) = record.split_at(RECORD_HEAD_BYTES);
+        if crc32fast::hash(checked) != head.checksum {
+            return Ok(None);
+        }
+        let number = head.number;
+        let link = head.link;
+        Ok(Some(Record {
+            number,
+            link,
+            at,
+            items,
+        }))
+    }
+
+    /// Returns bytes of the file, if it has them. Reads ahead.
+    fn bytes<'p>(
+        &self,
+        at: u64,
+        count: u64,
+        length: u64,
+        piece: &'p mut Piece,
+    ) -> Result<Option<&'p [u8]>, LogError> {
+        if at.saturating_add(count) > length {
+            return Ok(None);
+        }
+        let held = piece.at + u64::try_from(piece.bytes.len()).unwrap_or(u64::MAX);
+        if at < piece.at || at + count > held {
+            let wanted = count.max(READ_BYTES).min(length - at);
+            piece.bytes.resize(usize::try_from(wanted).unwrap_or(0), 0);
+            piece.at = at;
+            let read = self.file.read_exact_at(&mut piece.bytes, at);
+            read.map_err(LogError::io("read", &self.path))?;
+        }
+        let from = usize::try_from(at - piece.at).unwrap_or(usize::MAX);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        Ok(piece.bytes.get(from..from.saturating_add(count)))
+    }
+}
+
+/// Bytes of a file that were read ahead.
+#[derive(Debug, Default)]
+struct Piece {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+const HEAD_BYTES_OF_RECORD: u64 = 24;
+
+struct RecordHead {
+    length: u32,
+    checksum: u32,
+    number: CommitNumber,
+    link: [u8; 8],
+}
+
+impl RecordHead {
+    fn decode(head: &[u8]) -> Option<Self> {
+        let mut from = Reader(head);
+        let head = Self {
+            length: u32::from_be_bytes(from.chunk()?),
+            checksum: u32::from_be_bytes(from.chunk()?),
+            number: CommitNumber(from.long()?),
+            link: from.chunk()?,
+        };
+        // Zeros are no record.
+        (head.length > 0).then_some(head)
+    }
+}
+
+/// A record, as it stands in a file.
+#[derive(Debug)]
+pub(super) struct Record<'p> {
+    /// Number of the commit.
+    pub(super) number: CommitNumber,
+    link: [u8; 8],
+    at: u64,
+    items: &'p [u8],
+}
+
+impl<'p> Record<'p> {
+    /// Returns whether the record's commit follows one with this chain hash.
+    pub(super) fn follows(&self, chain: &ChainHash) -> bool {
+        self.link == link_of(chain)
+    }
+
+    /// Returns the bytes it takes in the file.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = (RECORD_HEAD_BYTES + self.items.len()).next_multiple_of(ALIGNMENT);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the keys and values, and the place of each value. `None` stands for an item that cannot be read.
+    pub(super) fn items(&self) -> impl Iterator<Item = Option<Item<'p>>> + use<'p> {
+        let (whole, at) = (self.items, self.at);
+        let mut from = Reader(whole);
+        std::iter::from_fn(move || {
+            (!from.0.is_empty()).then(|| {
+                let [key] = from.chunk::<1>()?;
+                let key = from.bytes(usize::from(key))?;
+                let length = from.length()?;
+                let offset = RECORD_HEAD_BYTES + (whole.len() - from.0.len());
+                let value = from.bytes(length)?;
+                let place = Place {
+                    at: u32::try_from(at + u64::try_from(offset).ok()?).ok()?,
+                    length: u32::try_from(length).ok()?,
+                };
+                Some(Item { key, value, place })
+            })
+        })
+    }
+}
+
+/// A key and its value in a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item<'p> {
+    pub(super) key: &'p [u8],
+    /// The value, with its checksum.
+    pub(super) value: &'p [u8],
+    pub(super) place: Place,
+}
+
+fn link_of(chain: &ChainHash) -> [u8; 8] {
+    let (link, _) = chain.0.0.split_first_chunk().expect("a hash has 32 bytes");
+    *link
+}
+
+/// Returns the bytes of a record.
+fn encode_record(
+    number: CommitNumber,
+    before: &ChainHash,
+    items: &[(Vec<u8>, Vec<u8>)],
+) -> Vec<u8> {
+    let bytes = items.iter().map(|(key, value)| key.len() + value.len() + 6);
+    let mut out = Writer(Vec::with_capacity(
+        RECORD_HEAD_BYTES + bytes.sum::<usize>() + 8,
+    ));
+    out.bytes(&[0; 8]);
+    out.long(number.0);
+    out.bytes(&link_of(before));
+    for (key, value) in items {
+        out.bytes(&[u8::try_from(key.len()).expect("keys are short")]);
+        out.bytes(key);
+        out.length(value.len());
+        out.bytes(value);
+    }
+    let Writer(mut record) = out;
+    let length = u32::try_from(record.len() - RECORD_HEAD_BYTES).expect("a commit is below 4 GiB");
+    let checksum = crc32fast::hash(record.split_at(8).1);
+    let head = [length.to_be_bytes(), checksum.to_be_bytes()].concat();
+    record.splice(..8, head);
+    record
+}
+
+/// The journal, for the writer.
+pub(super) struct Journal {
+    folder: PathBuf,
+    barrier: Arc<dyn Barrier>,
+    file: Arc<JournalFile>,
+    /// Offset of the next record.
+    end: u64,
+    /// Bytes of the file that are written, with records or zeros.
+    written: u64,
+}
+
+impl Journal {
+    /// Begins a journal behind the commit with the chain hash `before`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn create(
+        folder: &Path,
+        barrier: Arc<dyn Barrier>,
+        first: CommitNumber,
+        before: ChainHash,
+    ) -> Result<Self, LogError> {
+        fs::create_dir_all(folder).map_err(LogError::io("create", folder))?;
+        let (file, written) = create_file(folder, &*barrier, first, before)?;
+        Ok(Self {
+            folder: folder.into(),
+            barrier,
+            file: Arc::new(file),
+            end: HEAD_BYTES,
+            written,
+        })
+    }
+
+    /// Goes on behind the records of the newest file, which end at `end`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn resume(
+        folder: &Path,
+        barrier: Arc<dyn Barrier>,
+        file: Arc<JournalFile>,
+        end: u64,
+    ) -> Result<Self, LogError> {
+        let written = file.length()?;
+        // A commit that was read back may have been written and not synced: readers would see it before it is durable.
+        let synced = barrier.sync(&file.file);
+        synced.map_err(LogError::io("sync", &file.path))?;
+        Ok(Self {
+            folder: folder.into(),
+            barrier,
+            file,
+            end,
+            written,
+        })
+    }
+
+    /// Returns the newest file.
+    pub(super) fn file(&self) -> &Arc<JournalFile> {
+        &self.file
+    }
+
+    /// Returns the bytes of the newest file that hold records.
+    pub(super) fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Appends a commit, and calls `seen` with its record once it would survive a power cut.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk, or of `seen`. The commit may be found at the next opening.
+    pub(super) fn append(
+        &mut self,
+        number: CommitNumber,
+        before: &ChainHash,
+        items: &[(Vec<u8>, Vec<u8>)],
+        seen: impl FnOnce(&Record<'_>) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        let bytes = encode_record(number, before, items);
+        let record = Record {
+            number,
+            link: link_of(before),
+            at: self.end,
+            items: bytes.split_at(RECORD_HEAD_BYTES).1,
+        };
+        let end = self.end + record.bytes();
+        self.write_ahead(end)?;
+        let path = &self.file.path;
+        let written = self.file.file.write_all_at(&bytes, self.end);
+        written.map_err(LogError::io("write", path))?;
+        let synced = self.barrier.sync(&self.file.file);
+        synced.map_err(LogError::io("sync", path))?;
+        seen(&record)?;
+        self.end = end;
+        Ok(())
+    }
+
+    /// Makes the file long enough for a record that ends at `end`. Small records get zeros ahead of them.
+    fn write_ahead(&mut self, end: u64) -> Result<(), LogError> {
+        if end <= self.written {
+            return Ok(());
+        }
+        let [least, most] = AHEAD_BYTES;
+        let ahead = self.written.clamp(least, most);
+        let length = end.max(self.written + ahead).next_multiple_of(least);
+        let (file, path) = (&self.file.file, &self.file.path);
+        // The length comes first, and in whole steps: a file that was cut short is known by it.
+        file.set_len(length).map_err(LogError::io("write", path))?;
+        // A large record needs few syncs for its bytes anyway.
+        if end - self.end <= most {
+            let zeros = vec![0; usize::try_from(length - self.written).unwrap_or(0)];
+            let written = file.write_all_at(&zeros, self.written);
+            written.map_err(LogError::io("write", path))?;
+        }
+        self.barrier
+            .sync(file)
+            .map_err(LogError::io("sync", path))?;
+        self.written = length;
+        Ok(())
+    }
+
+    /// Begins a new file with commit `first`; the others are only read from now on.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn rotate(
+        &mut self,
+        first: CommitNumber,
+        before: ChainHash,
+    ) -> Result<(), LogError> {
+        self.barrier.begins(Step::Rotating);
+        let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
+        self.file = Arc::new(file);
+        (self.end, self.written) = (HEAD_BYTES, written);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("file", &self.file.path)
+            .finish_non_exhaustive()
+    }
+}
+
+fn name_of(first: CommitNumber) -> String {
+    format!("{:020}", first.0)
+}
+
+/// Makes a durable file that has no records. Returns it and its length.
+fn create_file(
+    folder: &Path,
+    barrier: &dyn Barrier,
+    first: CommitNumber,
+    before: ChainHash,
+) -> Result<(JournalFile, u64), LogError> {
+    let (spare, path) = (folder.join(SPARE), folder.join(name_of(first)));
+    let open = OpenOptions::new()
+        .create(true)
+        .read(true)
+        .write(true)
+        .truncate(false)
+        .open(&spare);
+    let file = open.map_err(LogError::io("create", &spare))?;
+    let mut head = Writer(MAGIC.to_vec());
+    head.long(first.0);
+    head.bytes(&before.0.0);
+    let mut head = seal(head.0);
+    let length = file.metadata().map(|file| file.len());
+    let length = length.map_err(LogError::io("measure", &spare))?;
+    let [least, _] = AHEAD_BYTES;
+    if length < least {
+        file.set_len(least).map_err(LogError::io("write", &spare))?;
+        head.resize(usize::try_from(least).unwrap_or(0), 0);
+    }
+    let written = file.write_all_at(&head, 0);
+    written.map_err(LogError::io("write", &spare))?;
+    let synced = barrier.sync(&file);
+    synced.map_err(LogError::io("sync", &spare))?;
+    // Before the first record: a file without its name would take acknowledged commits with it.
+    fs::rename(&spare, &path).map_err(LogError::io("rename", &spare))?;
+    sync_folder(folder).map_err(LogError::io("sync", folder))?;
+    let file = JournalFile {
+        file,
+        path,
+        first,
+        before,
+    };
+    Ok((file, length.max(least)))
+}
+
+/// Opens the files of a journal, oldest first.
+///
+/// # Errors
+///
+/// Returns the failure of the disk, or that the head of a file is damaged.
+pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
+    let failed = LogError::io("read", folder);
+    let items = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        items => items.and_then(Iterator::collect::<io::Result<Vec<_>>>),
+    };
+    let mut files = vec![];
+    for path in items.map_err(failed)?.into_iter().map(|item| item.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(first) = name.parse().ok().map(CommitNumber) else {
+            continue;
+        };
+        let open = OpenOptions::new().read(true).write(true).open(&path);
+        let file = open.map_err(LogError::io("open", &path))?;
+        let mut head = [0; 48];
+        let read = file.read_exact_at(&mut head, 0).ok();
+        let decoded = read.and_then(|()| {
+            let mut from = Reader(unseal(&head)?);
+            let is_ours = from.chunk::<4>()? == *MAGIC && from.long()? == first.0;
+            is_ours.then_some(ChainHash(from.digest()?))
+        });
+        let damaged = || LogError::damaged(format!("the head of {} is unreadable", path.display()));
+        let before = decoded.ok_or_else(damaged)?;
+        files.push(JournalFile {
+            file,
+            path,
+            first,
+            before,
+        });
+    }
+    files.sort_by_key(|file| file.first);
+    Ok(files)
+}
+
+/// Opens the files of a damaged journal, oldest first: those that can be opened, whatever their heads say.
+pub(super) fn open_remains(folder: &Path) -> Vec<JournalFile> {
+    let items = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<JournalFile> = items
+        .filter_map(|item| {
+            let first = item.file_name().to_str()?.parse().ok()?;
+            Some(JournalFile {
+                file: File::open(item.path()).ok()?,
+                path: item.path(),
+                first: CommitNumber(first),
+                before: ChainHash::START,
+            })
+        })
+        .collect();
+    files.sort_by_key(|file| file.first);
+    files
+}
+
+impl JournalFile {
+    /// Hands over every record whose checksum is right, but those of an earlier use of the file.
+    pub(super) fn scan_remains(&self, mut take: impl FnMut(&Record<'_>)) {
+        let length = self.length().unwrap_or(0);
+        let (mut at, mut piece) = (HEAD_BYTES, Piece::default());
+        let step = u64::try_from(ALIGNMENT).unwrap_or(1);
+        while at < length {
+            at += match self.record(at, length, &mut piece) {
+                Ok(Some(record)) if record.number >= self.first => {
+                    take(&record);
+                    record.bytes()
+                }
+                _ => step,
+            };
+        }
+    }
+
+    /// Returns whether the file begins behind a commit with this chain hash.
+    pub(super) fn follows(&self, chain: &ChainHash) -> bool {
+        self.before == *chain
+    }
+
+    /// Gives the room of a file whose content is settled to a later one; removes it while somebody reads it.
+    pub(super) fn recycle(self: Arc<Self>) {
+        let spare = self.path.with_file_name(SPARE);
+        let path = self.path.clone();
+        // A reader holds the file, not its name: what it reads must not be written over.
+        let is_free = Arc::into_inner(self).is_some() && !spare.exists();
+        let done = if is_free {
+            fs::rename(&path, &spare)
+        } else {
+            fs::remove_file(&path)
+        };
+        // Nothing depends on it: the next opening tries it again.
+        if let Err(error) = done {
+            warn!(%error, path = %path.display(), "a settled file cannot be used again");
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Lookups in the log on a disk: in the chapters first, else in sled.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+};
+
+use bytes::Bytes;
+use simplefeed_core::{
+    commit::{Change, ChangeOutline, Commit, Outline},
+    digest::Digest,
+    entry::Entry,
+    feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
+    history::ChainHash,
+    plan::{FeedHead, Known, Opening},
+    settings::Settings,
+};
+
+use super::{
+    Commits, Ids, LogError, LogHead, Room, Series,
+    announcements::{Announcements, OUTLINE_CHANGES_MAX},
+    chapter::Chapter,
+    journal::{JournalFile, Place},
+    record::{self, CommitFacts},
+    settled::Settled,
+    sled_log::SledLog,
+    space,
+};
+use crate::codec;
+
+impl SledLog {
+    /// Returns the value that `find` finds in the newest chapter that has one.
+    fn unsettled(
+        &self,
+        find: impl Fn(&Chapter) -> Option<Place>,
+    ) -> Result<Option<Bytes>, LogError> {
+        let chapters = self.chapters.read();
+        let found = chapters
+            .all()
+            .rev()
+            .find_map(|chapter| Some((Arc::clone(&chapter.file), find(chapter)?)));
+        // The disk is read without the lock, which a commit needs.
+        drop(chapters);
+        found.map(|(file, place)| file.value(place)).transpose()
+    }
+
+    /// Returns the value of a key that is stored whole.
+    fn keyed(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        match self.unsettled(|chapter| chapter.keyed(key))? {
+            Some(value) => Ok(Some(value.to_vec())),
+            None => self.settled.value(kind, key),
+        }
+    }
+
+    pub(super) fn facts_of(&self, number: CommitNumber) -> Result<Option<CommitFacts>, LogError> {
+        if number > self.head().number {
+            return Ok(None);
+        }
+        let facts = match self.unsettled(|chapter| chapter.facts(number))? {
+            Some(facts) => Some(facts.to_vec()),
+            None => self.settled.facts(number)?,
+        };
+        // A commit up to the head is there. Its absence taken for the end of the log would end every replay early.
+        let facts =
+            facts.ok_or_else(|| LogError::damaged(format!("commit {number} is missing")))?;
+        let damaged = || record::damaged("commit", &record::commit_key(number));
+        CommitFacts::decode(&facts).map(Some).ok_or_else(damaged)
+    }
+
+    fn commit(&self, number: CommitNumber) -> Result<Option<Commit>, LogError> {
+        let Some(facts) = self.facts_of(number)? else {
+            return Ok(None);
+        };
+        let mut changes = vec![];
+        for change in facts.changes {
+            self.expand_change(change, &mut changes)?;
+        }
+        Ok(Some(Commit {
+            number,
+            instant: facts.instant,
+            changes,
+        }))
+    }
+
+    fn expand_change(
+        &self,
+        change: ChangeOutline,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), LogError> {
+        match change {
+            ChangeOutline::Settings { feed, revision } => {
+                let settings = super::settings_of(self, feed, revision)?;
+                changes.push(Change::Settings {
+                    feed,
+                    revision,
+                    settings,
+                });
+            }
+            ChangeOutline::Opened {
+                feed,
+                document,
+                first,
+                revision,
+            } => {
+                changes.push(Change::Opened {
+                    feed,
+                    document,
+                    first,
+                    revision,
+                });
+            }
+            ChangeOutline::Entries { feed, first, count } => {
+                let entries = self.all_entries(feed, first, count)?;
+                changes.extend(entries.into_iter().map(|entry| Change::Entry {
+                    feed,
+                    at: entry.at,
+                    id: entry.id,
+                    sent: entry.sent,
+                    digest: Digest::of(&entry.fragment),
+                    fragment: entry.fragment,
+                }));
+            }
+            ChangeOutline::Epoch { epoch } => changes.push(Change::Epoch { epoch }),
+            ChangeOutline::Lost {
+                feed,
+                next,
+                history,
+            } => changes.push(Change::Lost {
+                feed,
+                next,
+                history,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Returns names and their feeds, from a key on: those of chapters, and at most `max` of sled.
+    fn names_from(&self, from: &[u8], max: usize) -> Result<BTreeMap<Vec<u8>, FeedKey>, LogError> {
+        let mut names = BTreeMap::new();
+        let mut unsettled: Vec<(Vec<u8>, Arc<JournalFile>, Place)> = vec![];
+        let chapters = self.chapters.read();
+        for chapter in chapters.all() {
+            let of_names = chapter
+                .keyed_from(from)
+                .take_while(|(key, _)| key.first() == Some(&b'n'));
+            let found = of_names.take(max);
+            unsettled
+                .extend(found.map(|(key, place)| (key.clone(), Arc::clone(&chapter.file), *place)));
+        }
+        drop(chapters);
+        let decode = |key: &[u8], body: &[u8]| {
+            codec::Reader(body)
+                .feed()
+                .ok_or_else(|| record::damaged("name", key))
+        };
+        // After the chapters: a chapter that is settled meanwhile is in sled by then.
+        for (key, value) in self.settled.pairs(from, b"n", max)? {
+            let body = codec::unseal(&value).ok_or_else(|| record::damaged("name", &key))?;
+            let feed = decode(&key, body)?;
+            names.insert(key, feed);
+        }
+        for (key, file, place) in unsettled {
+            let feed = decode(&key, &file.value(place)?)?;
+            names.insert(key, feed);
+        }
+        Ok(names)
+    }
+}
+
+impl Settled {
+    /// Returns the encoded facts of a settled commit.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub(super) fn facts(&self, number: CommitNumber) -> Result<Option<Vec<u8>>, LogError> {
+        let (at, end) = (record::facts_key(number), record::facts_key(number.next()));
+        let records = self.records("commit", &at, &end, 1)?;
+        let found = records.first().and_then(|(key, body)| {
+            let index = number.0.checked_sub(record::commit_of_key(key)?.0)?;
+            record::facts_in(body, index)
+        });
+        match found {
+            Some(facts) => Ok(Some(facts.to_vec())),
+            // Versions 1 and 2 stored each commit by itself.
+            None => self.joined("commit", &record::commit_key(number)),
+        }
+    }
+
+    /// Adds the settled entries of a feed at the given positions.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    pub(super) fn entries(
+        &self,
+        feed: FeedKey,
+        range: &Range<Position>,
+        entries: &mut Vec<Entry>,
+    ) -> Result<(), LogError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let at = record::entry_key(feed, range.start);
+        let end = record::entry_key(feed, range.end);
+        let prefix = record::entries_prefix(feed).len();
+        for (key, body) in self.records("entry", &at, &end, prefix)? {
+            let (_, first) =
+                record::entry_of_key(&key).ok_or_else(|| record::damaged("entry", &key))?;
+            take_entries(first, &Bytes::from(body), range, entries)?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds the entries of a record that lie within `range`.
+fn take_entries(
+    first: Position,
+    record: &Bytes,
+    range: &Range<Position>,
+    entries: &mut Vec<Entry>,
+) -> Result<(), LogError> {
+    let damaged = || LogError::damaged(format!("the record of entry {first}"));
+    let decoded = record::decode_entries(first, record).ok_or_else(damaged)?;
+    let wanted = decoded
+        .into_iter()
+        .filter(|entry| range.contains(&entry.at));
+    entries.extend(wanted);
+    Ok(())
+}
+
+impl Commits for SledLog {
+    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        if !self.is_open() {
+            return Err(LogError::Stopped);
+        }
+        let chain = self.store(commit).inspect_err(|_| {
+            // The state of the disk is unknown now. Readers see the log before this commit.
+            self.failed.store(true, Ordering::Release);
+        })?;
+        // Behind the sync, so that no run covers a commit that a power cut can take away.
+        self.add_ids(commit, chain);
+        self.announcements.announce(commit);
+        Ok(chain)
+    }
+
+    fn announcements(&self) -> &Announcements {
+        &self.announcements
+    }
+
+    fn head(&self) -> LogHead {
+        self.chapters.read().head
+    }
+
+    fn commits(&self, from: CommitNumber, max: usize) -> Result<Vec<Commit>, LogError> {
+        let mut commits = vec![];
+        // Number 0 stands for the empty log.
+        let mut number = from.max(CommitNumber(1));
+        while commits.len() < max
+            && let Some(commit) = self.commit(number)?
+        {
+            commits.push(commit);
+            number = number.next();
+        }
+        Ok(commits)
+    }
+
+    fn outlines(&self, from: CommitNumber, max: usize) -> Result<Vec<Outline>, LogError> {
+        let mut outlines: Vec<Outline> = vec![];
+        let mut changes = 0;
+        let mut number = from.max(CommitNumber(1));
+        // A commit may have as many changes as a batch has entries, so commits alone are no bound.
+        while outlines.len() < max && changes < OUTLINE_CHANGES_MAX {
+            match self.facts_of(number) {
+                Ok(Some(facts)) => {
+                    let outline = facts.outline(number);
+                    changes += outline.changes.len();
+                    outlines.push(outline);
+                    number = number.next();
+                }
+                // What comes before damage is sound: the next call meets the damage first.
+                Err(_) if !outlines.is_empty() => break,
+                Ok(None) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(outlines)
+    }
+
+    fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
+        if number == CommitNumber(0) {
+            return Ok(Some(ChainHash::START));
+        }
+        Ok(self.facts_of(number)?.map(|facts| facts.chain))
+    }
+}
+
+impl Series for SledLog {
+    fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        let mut groups: Vec<(Arc<JournalFile>, Position, Place)> = vec![];
+        let chapters = self.chapters.read();
+        // What comes before the first unsettled entry of the feed is settled, whatever is settled meanwhile.
+        let unsettled = chapters.all().find_map(|chapter| chapter.first_of(feed));
+        for chapter in chapters.all() {
+            for (first, place) in chapter.groups(feed, &range) {
+                groups.push((Arc::clone(&chapter.file), *first, *place));
+            }
+        }
+        drop(chapters);
+        let mut entries = vec![];
+        let end = unsettled.map_or(range.end, |first| range.end.min(first));
+        self.settled
+            .entries(feed, &(range.start..end), &mut entries)?;
+        for (file, first, place) in groups {
+            take_entries(first, &file.value(place)?, &range, &mut entries)?;
+        }
+        Ok(entries)
+    }
+
+    fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        let key = record::head_key(feed);
+        let head = match self.unsettled(|chapter| chapter.head(feed))? {
+            Some(head) => Some(head.to_vec()),
+            None => self.settled.value("head", &key)?,
+        };
+        let decode =
+            |head: Vec<u8>| record::decode_head(&head).ok_or_else(|| record::damaged("head", &key));
+        head.map(decode).transpose()
+    }
+
+    fn named(&self, name: &FeedName) -> Result<Option<FeedHead>, LogError> {
+        let key = record::name_key(name);
+        let Some(body) = self.keyed("name", &key)? else {
+            return Ok(None);
+        };
+        let feed = codec::Reader(&body).feed();
+        self.feed(feed.ok_or_else(|| record::damaged("name", &key))?)
+    }
+
+    fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
+        let key = record::settings_key(feed, revision);
+        let body = match self.unsettled(|chapter| chapter.keyed(&key))? {
+            Some(body) => Some(body.to_vec()),
+            None => self.settled.joined("settings", &key)?,
+        };
+        let Some(body) = body else {
+            return Ok(None);
+        };
+        serde_json::from_slice(&body).map(Some).map_err(|error| {
+            LogError::damaged(format!(
+                "settings {} of feed {}: {error}",
+                revision.0, feed.0
+            ))
+        })
+    }
+
+    fn opening(
+        &self,
+        feed: FeedKey,
+        document: DocumentNumber,
+    ) -> Result<Option<Opening>, LogError> {
+        let key = record::document_key(feed, document);
+        let Some(body) = self.keyed("document", &key)? else {
+            return Ok(None);
+        };
+        record::decode_opening(&body)
+            .map(Some)
+            .ok_or_else(|| record::damaged("document", &key))
+    }
+
+    fn feeds(
+        &self,
+        after: Option<&FeedName>,
+        max: usize,
+    ) -> Result<Vec<(FeedName, FeedHead)>, LogError> {
+        let mut from = after.map_or_else(|| vec![b'n'], record::name_key);
+        if after.is_some() {
+            // The least key behind `after`.
+            from.push(0);
+        }
+        let mut feeds = vec![];
+        for (key, feed) in self.names_from(&from, max)?.into_iter().take(max) {
+            let name = record::name_of_key(&key).ok_or_else(|| record::damaged("name", &key))?;
+            if let Some(head) = self.feed(feed)? {
+                feeds.push((name, head));
+            }
+        }
+        Ok(feeds)
+    }
+}
+
+impl Ids for SledLog {
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        let look = || match &*self.ids.read() {
+            Some(ids) => ids.find(feed, id).map_err(LogError::io("read", "ids")),
+            None => Err(LogError::Stopped),
+        };
+        // A damaged run loses its file when it is found, so the second look reads a rebuilt index.
+        let found = look().or_else(|_damaged| {
+            self.heal_ids()?;
+            look()
+        })?;
+        let Some(at) = found else {
+            return Ok(None);
+        };
+        let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
+        let entry = self
+            .entries(feed, at..at.next())?
+            .pop()
+            .ok_or_else(missing)?;
+        if entry.id != *id {
+            let what = format!("entry {at} of feed {} is found under another id", feed.0);
+            return Err(LogError::Damaged { what });
+        }
+        let fragment = Digest::of(&entry.fragment);
+        Ok(Some(Known {
+            at,
+            document: super::document_of(self, feed, &entry)?,
+            sent: entry.sent,
+            fragment,
+        }))
+    }
+}
+
+impl Room for SledLog {
+    fn is_open(&self) -> bool {
+        !self.failed.load(Ordering::Acquire)
+    }
+
+    fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
+        let unsettled = self.chapters.read().bytes();
+        let free =
+            space::free_bytes(&self.folder).map_err(LogError::io("measure", &self.folder))?;
+        // The log is full until the refused commit fits: refusing large commits while taking small ones would
+        // flip `/readyz` with each request.
+        let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
+        let has_room = free >= space::needed_bytes(unsettled, wanted);
+        self.wanted
+            .store(if has_room { 0 } else { wanted }, Ordering::Release);
+        Ok(has_room)
+    }
+}

@@ -1,0 +1,471 @@
+//! The settled part of the log, in sled.
+//!
+//! Shell: sled; the only file that names it. It is written by one settling at a time and stands still in between. Its
+//! readers ask for nothing behind the last settling, so what a settling has begun to write is not seen.
+//!
+//! sled writes a page again after ten changes and after each split, and keeps what is dead until half of a segment is.
+//! Values that arrive in the order of their keys therefore cost five times their bytes. So the keys go ahead with
+//! empty values, and the pages have split by the time the values come: each is then written once.
+
+use std::{
+    cell::Cell,
+    collections::VecDeque,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Once,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::{RwLock, RwLockReadGuard};
+use sled::{Db, Mode};
+
+use super::{LogError, record, watchdog::Watchdog};
+use crate::codec;
+
+/// sled's page cache, in bytes.
+const CACHE_BYTES: u64 = 64 * 1024 * 1024;
+/// Keys that go ahead of their values: more than a page has.
+const AHEAD_KEYS: usize = 20;
+/// Reads and writes between two sweeps of sled's cache.
+const SWEPT_AFTER: usize = 5_000;
+/// Keys of the tree that sweeps: its pages are at least one in each of the 256 parts of the cache.
+const SWEEP_KEYS: u32 = 5_000;
+/// Reads of a page that make sled count them.
+const SWEEP_READS: usize = 64;
+/// Keys that share a page of that tree, at least.
+const SWEEP_STRIDE: usize = 8;
+
+/// The settled part of a log.
+pub(super) struct Settled {
+    folder: PathBuf,
+    /// `None` only if sled could not be opened again.
+    db: RwLock<Option<Db>>,
+    closing: AtomicBool,
+    touched: AtomicUsize,
+}
+
+impl fmt::Debug for Settled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settled")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keys with their values.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+impl Settled {
+    /// Opens sled in `folder`, which recovers it: it writes there.
+    ///
+    /// # Errors
+    ///
+    /// Returns why sled refuses it. sled panics on some damaged databases; that is a refusal here.
+    pub(super) fn open(folder: &Path) -> Result<Self, LogError> {
+        Ok(Self {
+            db: RwLock::new(Some(open_db(folder)?)),
+            folder: folder.into(),
+            closing: AtomicBool::new(false),
+            touched: AtomicUsize::new(0),
+        })
+    }
+
+    /// Makes every read fail from now on.
+    pub(super) fn end_reading(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// Returns the value of a key, without its checksum.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that the value is damaged.
+    pub(super) fn value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        let db = self.readable()?;
+        let value = db_of(db.as_ref())?.get(key).map_err(storage_error)?;
+        let unsealed = |value: sled::IVec| {
+            let body = codec::unseal(&value).ok_or_else(|| record::damaged(kind, key))?;
+            Ok(body.to_vec())
+        };
+        value.map(unsealed).transpose()
+    }
+
+    /// Returns a stored value as it is.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn raw_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        let db = self.readable()?;
+        let value = db_of(db.as_ref())?.get(key).map_err(storage_error)?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    /// Returns a body that is stored in parts.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that a part is damaged.
+    pub(super) fn joined(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        let behind = [key, &[0xff; record::PART_KEY_BYTES + 1]].concat();
+        let found = self.join_range(kind, key.to_vec(), &behind)?;
+        Ok(found.into_iter().next().map(|(_, body)| body))
+    }
+
+    /// Returns the records from the one that holds `at` on, up to `end`, with their keys without parts. A record holds
+    /// what is behind its key, within the same first `prefix` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that a record is damaged.
+    pub(super) fn records(
+        &self,
+        kind: &str,
+        at: &[u8],
+        end: &[u8],
+        prefix: usize,
+    ) -> Result<Pairs, LogError> {
+        let behind = [at, &[0xff; record::PART_KEY_BYTES + 1]].concat();
+        let db = self.readable()?;
+        let before = db_of(db.as_ref())?.get_lt(&behind).map_err(storage_error)?;
+        drop(db);
+        let holder = before
+            .map(|(key, _)| base_of(&key).to_vec())
+            .filter(|key| key.get(..prefix) == at.get(..prefix));
+        self.join_range(kind, holder.unwrap_or_else(|| at.to_vec()), end)
+    }
+
+    fn join_range(&self, kind: &str, from: Vec<u8>, end: &[u8]) -> Result<Pairs, LogError> {
+        let mut found: Pairs = vec![];
+        let db = self.readable()?;
+        for item in db_of(db.as_ref())?.range(from..end.to_vec()) {
+            let (key, value) = item.map_err(storage_error)?;
+            let part = codec::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
+            // Part numbers are big-endian, so the parts of a record come in order.
+            match found.last_mut() {
+                Some((last, body)) if last.as_slice() == base_of(&key) => {
+                    body.extend_from_slice(part);
+                }
+                _ => found.push((base_of(&key).to_vec(), part.to_vec())),
+            }
+        }
+        self.touch(db.as_ref(), found.len());
+        Ok(found)
+    }
+
+    /// Returns at most `max` pairs from a key on whose keys begin with `prefix`, as they are stored.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn pairs(&self, from: &[u8], prefix: &[u8], max: usize) -> Result<Pairs, LogError> {
+        let db = self.readable()?;
+        let range = db_of(db.as_ref())?.range(from.to_vec()..).take(max);
+        let mut found = vec![];
+        for item in range {
+            let (key, value) = item.map_err(storage_error)?;
+            if !key.starts_with(prefix) {
+                break;
+            }
+            found.push((key.to_vec(), value.to_vec()));
+        }
+        self.touch(db.as_ref(), found.len());
+        Ok(found)
+    }
+
+    /// Returns the last key of a kind.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn last_of(&self, kind: u8) -> Result<Option<Vec<u8>>, LogError> {
+        let db = self.readable()?;
+        let last = db_of(db.as_ref())?.scan_prefix([kind]).keys().next_back();
+        Ok(last
+            .transpose()
+            .map_err(storage_error)?
+            .map(|key| key.to_vec()))
+    }
+
+    /// Returns all pairs whose keys begin with `prefix`, up to the first that sled cannot read.
+    pub(super) fn readable_pairs(&self, prefix: &[u8]) -> Pairs {
+        let db = self.db.read();
+        let items = db
+            .iter()
+            .flat_map(|db| db.scan_prefix(prefix).map_while(Result::ok));
+        items
+            .map(|(key, value)| (key.to_vec(), value.to_vec()))
+            .collect()
+    }
+
+    /// Stores a value of one part.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), LogError> {
+        let db = self.db.read();
+        db_of(db.as_ref())?
+            .insert(key, value)
+            .map_err(storage_error)?;
+        self.touch(db.as_ref(), 1);
+        Ok(())
+    }
+
+    /// Removes the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn remove(&self, prefix: &[u8]) -> Result<(), LogError> {
+        let db = self.db.read();
+        let db = db_of(db.as_ref())?;
+        for key in db.scan_prefix(prefix).keys() {
+            db.remove(key.map_err(storage_error)?)
+                .map_err(storage_error)?;
+        }
+        Ok(())
+    }
+
+    /// Stores pairs in the order of their keys.
+    pub(super) fn putting(&self) -> Putting<'_> {
+        Putting {
+            settled: self,
+            ahead: VecDeque::new(),
+        }
+    }
+
+    /// Writes what was stored to the disk.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn flush(&self) -> Result<(), LogError> {
+        let db = self.db.read();
+        let db = db_of(db.as_ref())?;
+        let again = db.clone();
+        let watchdog = Watchdog::new(move || drop(again.flush()));
+        let watchdog = watchdog.map_err(LogError::io("watch over", &self.folder))?;
+        watchdog.during(|| db.flush()).map_err(storage_error)?;
+        Ok(())
+    }
+
+    /// Closes sled and opens it again, which makes it note where its pages are. Readers wait meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be opened.
+    pub(super) fn reopen(&self) -> Result<(), LogError> {
+        let mut db = self.db.write();
+        drop(db.take());
+        wait_for_release(&self.folder)?;
+        *db = Some(open_db(&self.folder)?);
+        Ok(())
+    }
+
+    /// Closes sled.
+    ///
+    /// # Errors
+    ///
+    /// Returns that its threads do not let go of its file.
+    pub(super) fn close(&self) -> Result<(), LogError> {
+        drop(self.db.write().take());
+        wait_for_release(&self.folder)
+    }
+
+    fn readable(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(LogError::Closing);
+        }
+        Ok(self.db.read())
+    }
+
+    /// Notes reads and writes. sled counts the pages in its cache only when 64 reads of one of its 256 parts have come
+    /// together, so many large pages stay uncounted. Now and then, reads of small pages fill up all parts.
+    fn touch(&self, db: Option<&Db>, pages: usize) {
+        let before = self.touched.fetch_add(pages, Ordering::Relaxed);
+        if before / SWEPT_AFTER == (before + pages) / SWEPT_AFTER {
+            return;
+        }
+        let Some(tree) = db.and_then(|db| db.open_tree("sweep").ok()) else {
+            return;
+        };
+        // A failure shows at the next read that somebody waits for.
+        for number in (0..SWEEP_KEYS).step_by(SWEEP_STRIDE) {
+            for _ in 0..SWEEP_READS {
+                drop(tree.get(number.to_be_bytes()));
+            }
+        }
+    }
+
+    /// Makes the tree that sweeps the cache.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn make_sweeping_tree(&self) -> Result<(), LogError> {
+        let db = self.db.read();
+        let tree = db_of(db.as_ref())?
+            .open_tree("sweep")
+            .map_err(storage_error)?;
+        for number in 0..SWEEP_KEYS {
+            let key = number.to_be_bytes();
+            if tree.get(key).map_err(storage_error)?.is_none() {
+                tree.insert(key, &[]).map_err(storage_error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pairs on their way into sled.
+pub(super) struct Putting<'s> {
+    settled: &'s Settled,
+    ahead: VecDeque<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Putting<'_> {
+    /// Stores a body in parts, under a key that sorts behind the one before.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn put(&mut self, key: &[u8], body: &[u8]) -> Result<(), LogError> {
+        for (part, value) in record::parts(body) {
+            self.put_value(record::part_key(key, part), value)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a value as it is.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn put_value(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), LogError> {
+        // Keys that are scattered among old ones make few pages split, and would only cost a change more.
+        if self
+            .ahead
+            .back()
+            .is_some_and(|(last, _)| is_run(last, &key))
+        {
+            self.settled.put(&key, &[])?;
+        }
+        self.ahead.push_back((key, value));
+        if self.ahead.len() > AHEAD_KEYS {
+            self.put_next()?;
+        }
+        Ok(())
+    }
+
+    fn put_next(&mut self) -> Result<(), LogError> {
+        match self.ahead.pop_front() {
+            Some((key, value)) => self.settled.put(&key, &value),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores the rest.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn finish(mut self) -> Result<(), LogError> {
+        while !self.ahead.is_empty() {
+            self.put_next()?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether two keys are of one kind, and of one feed if they name one.
+fn is_run(one: &[u8], next: &[u8]) -> bool {
+    // Kind and feed, or kind and the first half of a commit's number.
+    let kind_and_feed = |key: &[u8]| match key.first() {
+        Some(b'e' | b'd') => key.get(..17).map(<[u8]>::to_vec),
+        Some(b'p') => Some(vec![b'p']),
+        _ => None,
+    };
+    kind_and_feed(one).is_some_and(|first| Some(first) == kind_and_feed(next))
+}
+
+fn base_of(key: &[u8]) -> &[u8] {
+    let length = key.len().saturating_sub(record::PART_KEY_BYTES);
+    key.get(..length).unwrap_or_default()
+}
+
+fn db_of(db: Option<&Db>) -> Result<&Db, LogError> {
+    db.ok_or(LogError::Stopped)
+}
+
+fn open_db(folder: &Path) -> Result<Db, LogError> {
+    let open = || {
+        sled::Config::new()
+            .path(folder)
+            .cache_capacity(CACHE_BYTES)
+            // Nothing is written but by a settling, which flushes itself.
+            .flush_every_ms(None)
+            .mode(Mode::LowSpace)
+            .open()
+    };
+    match quietly(open) {
+        Some(Ok(db)) => Ok(db),
+        Some(Err(error)) => Err(storage_error(error)),
+        None => Err(LogError::damaged("sled cannot read its files")),
+    }
+}
+
+/// Waits until sled's threads have released its file, some time after the last handle is dropped.
+fn wait_for_release(folder: &Path) -> Result<(), LogError> {
+    let path = folder.join("db");
+    let Ok(file) = std::fs::File::open(&path) else {
+        return Ok(());
+    };
+    let deadline = std::time::Instant::now() + RELEASE_WAIT;
+    // sled locks its file while it is open. Our lock ends when `file` is dropped.
+    while file.try_lock().is_err() {
+        if std::time::Instant::now() > deadline {
+            return Err(LogError::damaged(format!(
+                "{} is still in use",
+                path.display()
+            )));
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// How long to wait for sled's threads to let go of a database just closed.
+const RELEASE_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Runs work that may make sled panic. Returns `None` if it did, and prints nothing of the panic.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    static HOOKED: Once = Once::new();
+    thread_local! {
+        static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+    }
+    // The hook is the process's, so it is set once and asks each thread.
+    HOOKED.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_QUIET.get() {
+                hook(panic);
+            }
+        }));
+    });
+    let before = IS_QUIET.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    IS_QUIET.set(before);
+    done.ok()
+}
+
+fn storage_error(error: sled::Error) -> LogError {
+    match error {
+        // sled's error does not return the I/O error as its source, which `is_full` looks for.
+        sled::Error::Io(error) => LogError::Storage(Box::new(error)),
+        error => LogError::Storage(Box::new(error)),
+    }
+}

@@ -1,0 +1,258 @@
+//! The settler: a thread that settles full chapters, one after the other.
+//!
+//! Shell: threads. It yields to everybody else, since nothing waits for it but a chapter that has grown too large.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use parking_lot::{Mutex, RwLock};
+use simplefeed_core::feed::CommitNumber;
+use tracing::{debug, error};
+
+use super::{
+    LogError,
+    barrier::{Barrier, Step, sync_folder},
+    chapter::{Chapter, Chapters},
+    record::CommitFacts,
+    settled::Settled,
+    settling::{settle, settle_end},
+    witness::{Testimony, Witness},
+};
+
+/// Settles chapters in a thread of its own.
+pub(super) struct Settler {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    settled: Arc<Settled>,
+    /// Folder of sled.
+    folder: PathBuf,
+    chapters: Arc<RwLock<Chapters>>,
+    barrier: Arc<dyn Barrier>,
+    witness: Mutex<(Witness, Testimony)>,
+    ending: AtomicBool,
+    /// Set when a settling fails: the log takes no more commits.
+    failed: Arc<AtomicBool>,
+}
+
+/// What a settler works on.
+pub(super) struct Work {
+    pub(super) settled: Arc<Settled>,
+    /// Folder of sled.
+    pub(super) folder: PathBuf,
+    pub(super) barrier: Arc<dyn Barrier>,
+    pub(super) witness: (Witness, Testimony),
+}
+
+impl std::fmt::Debug for Settler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settler")
+            .field("folder", &self.shared.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settler {
+    /// Returns a settler of `chapters`. It sets `failed` if it cannot settle one.
+    pub(super) fn new(
+        work: Work,
+        chapters: &Arc<RwLock<Chapters>>,
+        failed: &Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                settled: work.settled,
+                folder: work.folder,
+                barrier: work.barrier,
+                witness: Mutex::new(work.witness),
+                chapters: Arc::clone(chapters),
+                ending: AtomicBool::new(false),
+                failed: Arc::clone(failed),
+            }),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Returns whether a chapter is being settled.
+    pub(super) fn is_busy(&self) -> bool {
+        let thread = self.thread.lock();
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Waits until nothing is being settled.
+    pub(super) fn wait(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic is logged, and has failed the log.
+            drop(thread.join());
+        }
+    }
+
+    /// Begins to settle the full chapters.
+    pub(super) fn begin(&self) {
+        self.wait();
+        let shared = Arc::clone(&self.shared);
+        let failed = Arc::clone(&shared.failed);
+        let spawned = std::thread::Builder::new()
+            .name("settler".into())
+            .spawn(move || run(&shared));
+        match spawned {
+            Ok(thread) => *self.thread.lock() = Some(thread),
+            Err(error) => {
+                error!(%error, "no thread can be started to settle the journal");
+                failed.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Ends a settling, which the next process begins again.
+    pub(super) fn end(&self) {
+        self.shared.ending.store(true, Ordering::Release);
+        self.wait();
+    }
+
+    /// Notes durably what is settled.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn note_settled(&self) -> Result<(), LogError> {
+        self.shared.testify(|_| {})
+    }
+
+    /// Notes a new file of the journal, durably: from now on the log is damaged without it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn note_file(&self, first: CommitNumber) -> Result<(), LogError> {
+        self.shared.testify(|testimony| testimony.newest = first)
+    }
+
+    /// Notes a commit that is in the journal. What was noted survives the process, and often a power cut: a journal
+    /// that ends before it is damaged.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn note_commit(&self, number: CommitNumber) -> Result<(), LogError> {
+        let mut place = self.shared.witness.lock();
+        let (witness, testimony) = &mut *place;
+        testimony.end = number;
+        let written = witness.write(testimony);
+        written.map_err(LogError::io("write", "witness"))
+    }
+
+    /// Notes where the log ends, durably.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn note_end(&self, end: CommitNumber) -> Result<(), LogError> {
+        self.shared.testify(|testimony| testimony.end = end)
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn testify(&self, change: impl FnOnce(&mut Testimony)) -> Result<(), LogError> {
+        let mut place = self.witness.lock();
+        let (witness, testimony) = &mut *place;
+        change(testimony);
+        let written = witness.write(testimony).and_then(|()| witness.sync());
+        written.map_err(LogError::io("write", "witness"))
+    }
+
+    fn go_on(&self) -> Result<(), LogError> {
+        if self.ending.load(Ordering::Acquire) {
+            return Err(LogError::Closing);
+        }
+        Ok(())
+    }
+
+    fn settle_chapter(&self, chapter: &Chapter) -> Result<(), LogError> {
+        let Some((number, facts)) = chapter.all_facts().last() else {
+            return Ok(());
+        };
+        let facts = CommitFacts::decode(&chapter.value(facts)?);
+        let chain = facts
+            .ok_or_else(|| LogError::damaged(format!("the facts of commit {number}")))?
+            .chain;
+        self.barrier.begins(Step::Settling);
+        settle(chapter, &self.settled, &|| self.go_on())?;
+        // Before the mark: whatever is recovered of sled, it has no mark without the records.
+        self.settled.flush()?;
+        settle_end(chapter, &self.settled)?;
+        self.settled.flush()?;
+        self.go_on()?;
+        self.barrier.begins(Step::Reopening);
+        // sled notes where its pages are, which is what the next opening is judged by.
+        self.settled.reopen()?;
+        sync_folder(&self.folder).map_err(LogError::io("sync", &self.folder))?;
+        let snapshot = newest_snapshot(&self.folder).map_err(LogError::io("read", &self.folder))?;
+        self.barrier.begins(Step::Recycling);
+        // Before the file is used again: until now, the journal was the only sure copy.
+        self.testify(|testimony| {
+            testimony.commit = number;
+            testimony.chain = chain;
+            testimony.snapshot = snapshot;
+        })
+    }
+}
+
+/// Settles the full chapters, the oldest first.
+fn run(shared: &Shared) {
+    // The writer and the readers come first. Without the right to yield, it takes its share.
+    let _yielding = rustix::process::nice(10);
+    loop {
+        let oldest = shared.chapters.read().full.front().map(Arc::clone);
+        let Some(chapter) = oldest else {
+            return;
+        };
+        match shared.settle_chapter(&chapter) {
+            Ok(()) => {
+                let file = Arc::clone(&chapter.file);
+                shared.chapters.write().full.pop_front();
+                drop(chapter);
+                file.recycle();
+                shared.barrier.begins(Step::Done);
+                debug!("a chapter is settled");
+            }
+            Err(LogError::Closing) => return,
+            Err(error) => {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                error!(
+                    error,
+                    "the journal cannot be settled; the log takes no entries until the server is restarted"
+                );
+                shared.failed.store(true, Ordering::Release);
+                return;
+            }
+        }
+    }
+}
+
+/// Returns the number in the name of sled's newest snapshot; 0 if there is none.
+pub(super) fn newest_snapshot(folder: &Path) -> io::Result<u64> {
+    let mut newest = 0;
+    for item in fs::read_dir(folder)? {
+        let name = item?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("snap."));
+        let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+        newest = newest.max(number.unwrap_or(0));
+    }
+    Ok(newest)
+}
