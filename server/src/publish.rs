@@ -1,8 +1,9 @@
-//! The single writer: every publish passes here, one after the other, on a thread of its own.
+//! The single writer: every publish passes here, one after the other.
 //!
-//! Shell: a thread and a queue. [`simplefeed_core::plan`] decides the changes of each request; this file
+//! Shell: a thread, a queue and a lock. [`simplefeed_core::plan`] decides the changes of each request; this file
 //! decides which requests share a commit. While one commit waits for the disk, the next requests queue up;
-//! all that wait then become one commit and pass the barrier once (group commit).
+//! all that wait then become one commit and pass the barrier once (group commit). The thread serves the queue. A lone
+//! request is served where it came from, if the disk is quick: two changes of threads would take longer than the sync.
 //!
 //! An answer that depends on state before the barrier (a duplicate of an entry of the same group, a
 //! conflict with one, a failed precondition) leaves after the barrier too, and becomes "unavailable" if the
@@ -13,11 +14,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        mpsc::{Receiver, RecvError, SyncSender, TrySendError, sync_channel},
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
+use parking_lot::Mutex;
 use quick_cache::unsync::Cache;
 use simplefeed_core::{
     commit::{Change, Commit},
@@ -43,6 +47,11 @@ use crate::{
 
 /// Feeds whose head and settings stay in the writer's memory; others are read from the log.
 const KEPT_FEEDS_MAX: usize = 100_000;
+/// Most entries, and bytes of entries, of a request that is served on the thread of its connection.
+const ALONE_ENTRIES_MAX: usize = 16;
+const ALONE_BYTES_MAX: usize = 64 * 1024;
+/// Time of recent commits from which on no request is served there: others on that thread would have to wait.
+const ALONE_MAX: Duration = Duration::from_millis(2);
 /// Requests that may wait in the queue; further ones are refused as busy.
 const QUEUE_MAX: usize = GROUP_REQUESTS_MAX;
 
@@ -151,10 +160,21 @@ enum Request {
     Configure(Configure, Reply<Configured>),
 }
 
-/// Hands requests to the writer. Cloning it is cheap; the writer ends with the last clone.
+/// Hands requests to the writer. Cloning it is cheap; the writer's thread ends with the last clone.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     queue: SyncSender<Request>,
+    writer: Arc<Mutex<Writer>>,
+    /// Requests in the queue.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Request {
+    /// Returns whether planning it takes little time.
+    fn is_small(&self) -> bool {
+        let (entries, bytes) = size(self, "");
+        entries <= ALONE_ENTRIES_MAX && bytes <= ALONE_BYTES_MAX
+    }
 }
 
 impl std::fmt::Debug for Request {
@@ -190,12 +210,52 @@ impl Publisher {
         request: Request,
         answer: oneshot::Receiver<Result<T, PublishError>>,
     ) -> Result<T, PublishError> {
+        let Some(request) = self.serve_alone(request) else {
+            return answer.await.unwrap_or(Err(PublishError::Unavailable));
+        };
+        self.waiting.fetch_add(1, Ordering::AcqRel);
         match self.queue.try_send(request) {
             Ok(()) => answer.await.unwrap_or(Err(PublishError::Unavailable)),
-            Err(TrySendError::Full(_)) => Err(PublishError::Busy),
-            Err(TrySendError::Disconnected(_)) => Err(PublishError::Unavailable),
+            Err(refused) => {
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                Err(match refused {
+                    TrySendError::Full(_) => PublishError::Busy,
+                    TrySendError::Disconnected(_) => PublishError::Unavailable,
+                })
+            }
         }
     }
+
+    /// Serves a request on this thread if nobody else waits and it takes little time. Returns it if not.
+    fn serve_alone(&self, request: Request) -> Option<Request> {
+        // Those who wait share a commit with it.
+        if self.waiting.load(Ordering::Acquire) > 0 || !request.is_small() {
+            return Some(request);
+        }
+        match self.writer.try_lock() {
+            Some(mut writer) if writer.took < ALONE_MAX => {
+                let left = serve_or_abort(&mut writer, request, || None);
+                assert!(left.is_none(), "a request fits into an empty group");
+                None
+            }
+            _ => Some(request),
+        }
+    }
+}
+
+/// Serves a group of requests: the first one, and those that `next` returns. Returns one that did not fit.
+fn serve_or_abort(
+    writer: &mut Writer,
+    first: Request,
+    next: impl FnMut() -> Option<Request>,
+) -> Option<Request> {
+    let served = catch_unwind(AssertUnwindSafe(|| writer.serve(first, next)));
+    served.unwrap_or_else(|_| {
+        // Without its writer the server would answer no publisher, and the panic may have left anything
+        // half done. An abort is an unclean stop, after which the next start checks the log.
+        error!("the writer panicked; nothing acknowledged is lost");
+        std::process::abort();
+    })
 }
 
 /// Starts the writer.
@@ -210,29 +270,43 @@ pub fn start(
     metrics: Arc<Metrics>,
 ) -> (Publisher, JoinHandle<()>) {
     let (queue, requests) = sync_channel(QUEUE_MAX);
-    let mut writer = Writer {
+    let writer = Arc::new(Mutex::new(Writer {
         log,
         defaults,
         clock: Box::new(clock),
         watermark,
         metrics,
-        requests,
         kept: Cache::new(KEPT_FEEDS_MAX),
         has_room: true,
         stopped: NotCommitted::Stopped,
+        took: Duration::ZERO,
+    }));
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let publisher = Publisher {
+        queue,
+        writer: Arc::clone(&writer),
+        waiting: Arc::clone(&waiting),
     };
     let thread = std::thread::Builder::new()
         .name("writer".into())
-        .spawn(move || {
-            // Without its writer the server would answer no publisher, and the panic may have left anything
-            // half done. An abort is an unclean stop, after which the next start checks the log.
-            if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
-                error!("the writer panicked; nothing acknowledged is lost");
-                std::process::abort();
-            }
-        })
+        .spawn(move || serve_queue(&writer, &requests, &waiting))
         .expect("the system lets a server start its writer");
-    (Publisher { queue }, thread)
+    (publisher, thread)
+}
+
+/// Serves the requests of the queue until the last [`Publisher`] is gone.
+fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<Request>, waiting: &AtomicUsize) {
+    let taken = |request| {
+        waiting.fetch_sub(1, Ordering::AcqRel);
+        request
+    };
+    let mut carried = None;
+    while let Some(first) = carried.or_else(|| requests.recv().ok().map(taken)) {
+        // Takes waiting requests only: a lone request is committed at once. One that did not fit begins the next
+        // group, so that requests keep their order.
+        let next = || requests.try_recv().ok().map(taken);
+        carried = serve_or_abort(&mut writer.lock(), first, next);
+    }
 }
 
 struct Writer {
@@ -241,13 +315,20 @@ struct Writer {
     clock: Box<dyn Fn() -> Timestamp + Send>,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
-    requests: Receiver<Request>,
     /// Feeds as the last commit that changed them has left them.
     kept: Cache<FeedName, FeedState>,
     /// Result of the last look at the disk; only a change is logged.
     has_room: bool,
     /// Reason given to publishers once the log has failed.
     stopped: NotCommitted,
+    /// Time that commits took of late.
+    took: Duration,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Writer")
+    }
 }
 
 /// Why a group was not committed.
@@ -272,24 +353,12 @@ impl From<NotCommitted> for PublishError {
 type Committed = Result<u64, NotCommitted>;
 
 impl Writer {
-    fn run(&mut self) {
-        let mut carried = None;
-        loop {
-            let first = match carried.take() {
-                Some(request) => request,
-                None => match self.requests.recv() {
-                    Ok(request) => request,
-                    // The last `Publisher` is gone: the server is stopping.
-                    Err(RecvError) => return,
-                },
-            };
-            // A request that did not fit begins the next group, so that requests keep their order.
-            carried = self.serve(first);
-        }
-    }
-
     /// Commits a group that begins with `first`. Returns a request that did not fit into it.
-    fn serve(&mut self, first: Request) -> Option<Request> {
+    fn serve(
+        &mut self,
+        first: Request,
+        mut others: impl FnMut() -> Option<Request>,
+    ) -> Option<Request> {
         let head = self.log.head();
         let clock = (self.clock)();
         // After a failure, the pending stamp stays that of the failed commit, which a restart may find. A
@@ -307,8 +376,7 @@ impl Writer {
                 break;
             }
             group.add(request);
-            // Takes waiting requests only: a lone request is committed at once.
-            next = self.requests.try_recv().ok();
+            next = others();
         }
         let Group {
             changes,
@@ -324,7 +392,9 @@ impl Writer {
         }
         if committed.is_ok() {
             if is_stored {
-                self.metrics.committed(answers.len(), began.elapsed());
+                let took = began.elapsed();
+                self.took = (self.took * 7 + took) / 8;
+                self.metrics.committed(answers.len(), took);
             }
             // After the commit only: the cache must not hold entries that a failed commit did not store.
             self.keep(states);

@@ -1,9 +1,6 @@
 use std::{
     ops::Range,
-    sync::{
-        Condvar, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Condvar, Mutex, atomic::AtomicBool},
 };
 
 use simplefeed_core::{
