@@ -33,7 +33,7 @@ pub mod pipeline;
 use answers::Answer;
 use explained::Explained;
 
-use crate::{access::Access, config::Limits};
+use crate::{access::Access, config::Limits, workers::Workers};
 
 /// Longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -64,9 +64,10 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
+/// A connection that no runtime has yet.
 enum Connection {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
 }
 
 impl Listener {
@@ -76,9 +77,12 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // An answer is written whole, so there is nothing to wait for (Nagle's algorithm).
                 stream.set_nodelay(true)?;
-                Ok(Connection::Tcp(stream))
+                Ok(Connection::Tcp(stream.into_std()?))
             }
-            Self::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok(Connection::Unix(stream.into_std()?))
+            }
         }
     }
 }
@@ -132,8 +136,8 @@ pub struct Service<A> {
     pub stopping: watch::Receiver<bool>,
 }
 
-/// Serves connections until the server is to stop, then lets requests in flight finish.
-pub async fn serve<A: Answers>(listener: Listener, service: Service<A>) {
+/// Serves connections on `workers` until the server is to stop, then lets requests in flight finish.
+pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers: &Workers) {
     let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_MAX));
     let mut stopping = service.stopping.clone();
     loop {
@@ -162,24 +166,36 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>) {
             let failed = move || panicked.failed();
             let open = service.answers.connections();
             open.inc();
-            let conversation = async move {
+            workers.spawn(async move {
+                // The runtime of the worker takes the connection here.
                 match connection {
-                    Connection::Tcp(stream) => {
-                        converse(stream, limits, stopping, answer, failed).await;
-                    }
-                    Connection::Unix(stream) => {
-                        converse(stream, limits, stopping, answer, failed).await;
-                    }
+                    Connection::Tcp(stream) => match TcpStream::from_std(stream) {
+                        Ok(stream) => converse(stream, limits, stopping, answer, failed).await,
+                        Err(error) => warn!(%error, "a connection cannot be served"),
+                    },
+                    Connection::Unix(stream) => match UnixStream::from_std(stream) {
+                        Ok(stream) => converse(stream, limits, stopping, answer, failed).await,
+                        Err(error) => warn!(%error, "a connection cannot be served"),
+                    },
                 }
                 open.dec();
                 drop(slot);
-            };
-            drop(tokio::spawn(conversation));
+            });
         } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
             debug!("a connection is turned away");
-            drop(match connection {
-                Connection::Tcp(stream) => tokio::spawn(turn_away(stream, place)),
-                Connection::Unix(stream) => tokio::spawn(turn_away(stream, place)),
+            workers.spawn(async move {
+                match connection {
+                    Connection::Tcp(stream) => {
+                        if let Ok(stream) = TcpStream::from_std(stream) {
+                            turn_away(stream, place).await;
+                        }
+                    }
+                    Connection::Unix(stream) => {
+                        if let Ok(stream) = UnixStream::from_std(stream) {
+                            turn_away(stream, place).await;
+                        }
+                    }
+                }
             });
         }
     }

@@ -32,6 +32,7 @@ pub mod resource;
 pub mod publish;
 pub mod access;
 pub mod metrics;
+pub mod workers;
 pub mod http;
 pub mod endpoints;
 pub mod config;

@@ -3,8 +3,10 @@
 //! Shell: sockets, signals, the system's limits.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use futures_util::future::{OptionFuture, join_all};
@@ -34,6 +36,7 @@ use crate::{
     },
     metrics::Metrics,
     socket,
+    workers::Workers,
 };
 
 /// File descriptors kept for files, beside those of connections.
@@ -61,7 +64,8 @@ impl Listening {
     ///
     /// See [`ServeError`].
     pub fn bind(config: &Config) -> Result<Self, ServeError> {
-        let runtime = Builder::new_multi_thread()
+        // For listeners and signals; connections go to the workers.
+        let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(ServeError::Start)?;
@@ -128,13 +132,13 @@ impl Listening {
         self.metrics.as_ref().map(|(_, address)| *address)
     }
 
-    /// Returns the runtime that will serve.
+    /// Returns the runtime of the listeners, which runs while they serve.
     pub fn runtime(&self) -> Handle {
         self.runtime.handle().clone()
     }
 
-    /// Serves until `stop` completes and the requests in flight are answered. Returns the runtime, on which work that
-    /// was cut off may still run.
+    /// Serves until `stop` completes and the requests in flight are answered, or cut off. Work that blocks its thread
+    /// gets `cut_off` to end.
     pub(crate) fn serve(
         self,
         config: &Config,
@@ -142,7 +146,9 @@ impl Listening {
         pipeline: &Arc<Pipeline<Site>>,
         metrics: &Arc<Metrics>,
         stop: impl Future<Output = ()>,
-    ) -> Runtime {
+        cut_off: Duration,
+    ) -> io::Result<()> {
+        let workers = Workers::start()?;
         let mut limits = config.limits();
         let doors = 1 + usize::from(self.publishing.is_some());
         limits.connections = allow_connections(limits.connections, doors);
@@ -173,7 +179,7 @@ impl Listening {
         ];
         let scraped = self
             .metrics
-            .map(|(listener, _)| http::serve(Listener::Tcp(listener), scrapes));
+            .map(|(listener, _)| http::serve(Listener::Tcp(listener), scrapes, &workers));
         self.runtime.block_on(async {
             let reload = tokio::spawn(gates.reload_tokens(config.clone(), self.hangup));
             let stop = async {
@@ -182,12 +188,15 @@ impl Listening {
                 stopping.send_replace(true);
             };
             let serving = listeners.into_iter().flatten();
-            let serving = serving.map(|(listener, service)| http::serve(listener, service));
+            let serving =
+                serving.map(|(listener, service)| http::serve(listener, service, &workers));
             // `stop` only raises the flag; each listener then drains by itself.
             tokio::join!(join_all(serving), OptionFuture::from(scraped), stop);
             reload.abort();
         });
-        self.runtime
+        // Before the runtime of the listeners, whose end nobody waits for.
+        workers.end(cut_off);
+        Ok(())
     }
 }
 
@@ -239,7 +248,7 @@ fn bind_address(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeE
         .map_err(failed)
 }
 
-fn taken_over(listener: std::net::TcpListener) -> std::io::Result<(TcpListener, SocketAddr)> {
+fn taken_over(listener: std::net::TcpListener) -> io::Result<(TcpListener, SocketAddr)> {
     // tokio requires this; a blocking `accept` would hold up a thread of the runtime.
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;

@@ -171,12 +171,9 @@ impl Server {
             store,
         } = self;
         info!(address = %listening.address(), %public_url, "started");
-        let runtime = listening.serve(&config, gates, &pipeline, &metrics, until);
+        let served = listening.serve(&config, gates, &pipeline, &metrics, until, CUT_OFF);
         // The writer ends with the last clone of its publisher, and the pipeline has one.
-        drop((pipeline, metrics));
-        // Requests that were cut off have clones, too, and go here.
-        runtime.shutdown_timeout(CUT_OFF);
-        drop(publisher);
+        drop((pipeline, metrics, publisher));
         let mut threads = vec![writer.join()];
         // No commit comes any more, so the followers end once they have seen all.
         stop.request();
@@ -194,6 +191,7 @@ impl Server {
         if !store.close().map_err(ServeError::Close)? {
             warn!("the log is still in use and not closed");
         }
+        served.map_err(ServeError::Start)?;
         info!("stopped");
         Ok(())
     }

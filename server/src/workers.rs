@@ -1,0 +1,105 @@
+//! Threads that answer connections, one for each processor.
+//!
+//! Shell: threads. Each has a runtime of its own, and a connection stays where it was put: a request wakes one thread,
+//! and no work is moved between processors. A new connection goes where the fewest are open.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::oneshot,
+};
+
+/// Threads that answer connections.
+#[derive(Debug)]
+pub struct Workers(Vec<Worker>);
+
+#[derive(Debug)]
+struct Worker {
+    runtime: Handle,
+    /// Tasks that have not ended.
+    open: Arc<AtomicUsize>,
+    end: oneshot::Sender<Duration>,
+    thread: JoinHandle<()>,
+}
+
+/// A task that counts as open until it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Workers {
+    /// Starts a thread for each processor.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the system gives no thread.
+    pub fn start() -> io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers: io::Result<Vec<Worker>> = (0..processors).map(|_| Worker::start()).collect();
+        Ok(Self(workers?))
+    }
+
+    /// Runs a task on the thread that has the fewest.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let open = |worker: &&Worker| worker.open.load(Ordering::Relaxed);
+        let Some(worker) = self.0.iter().min_by_key(open) else {
+            return;
+        };
+        worker.open.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(Arc::clone(&worker.open));
+        drop(worker.runtime.spawn(async move {
+            task.await;
+            drop(counted);
+        }));
+    }
+
+    /// Ends the threads. Tasks are dropped where they wait; one that blocks its thread gets so much time.
+    pub fn end(self, time: Duration) {
+        let threads: Vec<_> = self
+            .0
+            .into_iter()
+            .map(|worker| {
+                // A thread that is gone needs no end.
+                let _gone = worker.end.send(time);
+                worker.thread
+            })
+            .collect();
+        for thread in threads {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Worker {
+    fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (end, ended) = oneshot::channel();
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new()
+            .name("worker".into())
+            .spawn(move || {
+                // The tasks run while this waits.
+                let time = runtime.block_on(ended).unwrap_or_default();
+                runtime.shutdown_timeout(time);
+            })?;
+        Ok(Self {
+            runtime: handle,
+            open: Arc::default(),
+            end,
+            thread,
+        })
+    }
+}
