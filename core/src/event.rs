@@ -24,6 +24,7 @@ mod canonical;
 mod from_entry;
 mod listed;
 mod one_or_more;
+mod plain;
 
 use canonical::canonical_event;
 use listed::Listed;

@@ -11,7 +11,9 @@ use data_encoding::BASE64;
 use serde_json::value::RawValue;
 use url::Url;
 
-use super::{Author, AuthorPerson, Authors, Category, Event, FullCategory, Link};
+use super::{
+    Author, AuthorPerson, Authors, Category, Event, FullCategory, Link, plain::read_plain,
+};
 use crate::{
     limits::{UNFOLDED_BYTES_MIN, UNFOLDED_PER_BYTE_MAX},
     scanner::{JSON, TEXT_JSON, essence, is_json_type, is_xml_type, outline},
@@ -28,6 +30,11 @@ impl Event {
     ///
     /// Not well-formed XML, or an event that would be many times as long as its entry.
     pub fn from_entry(fragment: &str) -> Result<Self, XmlError> {
+        read_plain(fragment).map_or_else(|| Self::from_any_entry(fragment), Ok)
+    }
+
+    /// Returns the event of a fragment of any form.
+    pub(super) fn from_any_entry(fragment: &str) -> Result<Self, XmlError> {
         let mut reading = Reading {
             tokens: Tokens::new(fragment)?,
             event: Self::default(),
@@ -239,16 +246,7 @@ impl<'a> Reading<'a> {
                 Markup::Text(text) => ("text".into(), to_json(&text)),
             }
         } else {
-            let text = self.text()?;
-            // JSON occurs verbatim (this server) and in Base64 (RFC 4287, 4.1.3.3).
-            if !is_json_type(&kind) {
-                (kind, to_json(&text))
-            } else if let Some(json) = one_line_json(&text).or_else(|| json_in_base64(&text)) {
-                let is_plain = essence(&kind) == TEXT_JSON;
-                (if is_plain { JSON.into() } else { kind }, json)
-            } else {
-                ("text".into(), to_json(&text))
-            }
+            content_of_text(kind, &self.text()?)
         };
         self.event.content = Some(content);
         self.event.kind = Some(kind);
@@ -297,10 +295,26 @@ fn owned_attribute(tag: &Tag<'_>, name: &str) -> Result<Option<String>, XmlError
     Ok(tag.value(name)?.map(std::borrow::Cow::into_owned))
 }
 
+/// Returns type and content of the text of a content element that is no markup.
+pub(super) fn content_of_text(kind: String, text: &str) -> (String, Box<RawValue>) {
+    // JSON occurs verbatim (this server) and in Base64 (RFC 4287, 4.1.3.3).
+    if !is_json_type(&kind) {
+        (kind, to_json(text))
+    } else if let Some(json) = one_line_json(text).or_else(|| json_in_base64(text)) {
+        let is_plain = essence(&kind) == TEXT_JSON;
+        (if is_plain { JSON.into() } else { kind }, json)
+    } else {
+        ("text".into(), to_json(text))
+    }
+}
+
 /// Returns `text` on one line if it is JSON.
 ///
 /// A line end in JSON can only be white space between tokens: strings may not contain one.
 fn one_line_json(text: &str) -> Option<Box<RawValue>> {
+    if !text.contains(['\n', '\r']) {
+        return serde_json::from_str(text.trim()).ok();
+    }
     let one_line = text.replace(['\n', '\r'], " ");
     serde_json::from_str(one_line.trim()).ok()
 }

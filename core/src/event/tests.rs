@@ -286,3 +286,58 @@ fn an_entry_unfolds_to_so_much_only() {
         10_000
     );
 }
+
+/// Returns both readings of a fragment, as JSON; an error is `None`.
+fn both_readings(fragment: &str) -> (Option<String>, Option<String>) {
+    let json = |event: Option<Event>| event.map(|event| serde_json::to_string(&event).unwrap());
+    let general = Event::from_any_entry(fragment).ok();
+    (json(plain::read_plain(fragment)), json(general))
+}
+
+/// Goal: what the gate makes of common events needs no tokenizer.
+#[test]
+fn common_events_are_read_plainly() {
+    for event in [
+        r#"{"title":"Order 7","content":{"total":12.50,"of":["<a>","&"]}}"#,
+        r#"{"id":"urn:x","title":"A & B","summary":"s","content":"text\nlines"}"#,
+        r#"{"author":"Ann","categories":["one","two"],"updated":"2026-01-01T00:00:00Z"}"#,
+    ] {
+        let (plain, general) = both_readings(&fragment(event));
+        assert!(plain.is_some(), "{}", fragment(event));
+        assert_eq!(plain, general);
+    }
+}
+
+proptest::proptest! {
+    /// Goal: an event does not depend on how its entry was read.
+    /// Method: plain entries with pieces replaced by what matters to XML.
+    #[test]
+    fn a_plain_reading_is_the_general_one(
+        pieces in proptest::collection::vec((0..400_usize, proptest::sample::select(vec![
+            "<", ">", "&", "&amp;", "&lt;", "&#65;", "&x;", "]]>", "\r", "\n", "\t", "\u{1}", "\u{ffff}", "\u{e9}", "\"",
+            "<b/>", "<!-- c -->", "<![CDATA[x]]>", "</title>", "<title>t</title>", "<id>2</id>", " ", "",
+            "<category term=\"a\"/>", "<category term=\"a\" scheme=\"s\"/>", "<author><name>n</name></author>",
+            "<content>c</content>", "<content type=\"html\">c</content>", "<content type=\"text/json\">{\"a\":[1,\n2]}</content>",
+            "<content type=\"text/json\">{</content>", "<content type=\"text/json\">eyJhIjoxfQ==</content>",
+            "xmlns:p=\"u\"", "<p:x/>", "<link href=\"h\"/>", "<summary type=\"text\">s</summary>",
+        ])), 0..4),
+        event in proptest::sample::select(vec![
+            r#"{"title":"Order 7","content":{"total":12.50,"of":["<a>","&"]}}"#,
+            r#"{"id":"urn:x","title":"A & B","summary":"s","content":"text"}"#,
+            r#"{"author":"Ann","categories":["one"],"published":"2026-01-01T00:00:00Z"}"#,
+        ]),
+    ) {
+        let mut entry = fragment(event);
+        for (at, piece) in pieces {
+            let places: Vec<usize> = entry.char_indices().map(|(at, _)| at).collect();
+            // Between elements, mostly, where a piece has a chance to be taken.
+            let ends: Vec<usize> = entry.match_indices('>').map(|(at, _)| at + 1).collect();
+            let at = if at % 3 == 0 { places[at % places.len()] } else { ends[at % ends.len()] };
+            entry.insert_str(at, piece);
+        }
+        let (plain, general) = both_readings(&entry);
+        if plain.is_some() {
+            proptest::prop_assert_eq!(plain, general, "{}", entry);
+        }
+    }
+}
