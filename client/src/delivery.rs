@@ -224,9 +224,12 @@ impl Delivery {
     ///
     /// [`EntryError::Xml`].
     pub fn event(&self) -> Result<Event, EntryError> {
-        // Documents are UTF-8 once they are read, so nothing is replaced.
-        let text = String::from_utf8_lossy(self.raw());
-        let mut event = Event::from_entry(&text)?;
+        // Documents are UTF-8 once they are read, so nothing is replaced. Checking for it takes a third of that time.
+        let raw = self.raw();
+        let mut event = match std::str::from_utf8(raw) {
+            Ok(text) => Event::from_entry(text)?,
+            Err(_) => Event::from_entry(&String::from_utf8_lossy(raw))?,
+        };
         // A blank id names no entry, so the stand-in replaces it, too.
         event.id = event.id.filter(|id| !id.trim().is_empty());
         event.id.get_or_insert_with(|| self.id().into());

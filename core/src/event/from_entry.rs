@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 use url::Url;
 
 use super::{
-    Author, AuthorPerson, Authors, Category, Event, FullCategory, Link, plain::read_plain,
+    Author, AuthorPerson, Authors, Category, Event, FullCategory, Link,
+    plain::{has_any, read_plain},
 };
 use crate::{
     limits::{UNFOLDED_BYTES_MIN, UNFOLDED_PER_BYTE_MAX},
@@ -312,7 +313,7 @@ pub(super) fn content_of_text(kind: String, text: &str) -> (String, Box<RawValue
 ///
 /// A line end in JSON can only be white space between tokens: strings may not contain one.
 fn one_line_json(text: &str) -> Option<Box<RawValue>> {
-    if !text.contains(['\n', '\r']) {
+    if !has_any(text, |byte| byte == b'\n' || byte == b'\r') {
         return serde_json::from_str(text.trim()).ok();
     }
     let one_line = text.replace(['\n', '\r'], " ");

@@ -13,8 +13,8 @@ const END: &str = "</entry>";
 /// Returns the event of a fragment, if it is of the plain form.
 pub(super) fn read_plain(fragment: &str) -> Option<Event> {
     // Line ends other than `\n`, characters that XML does not have, and the end of a CDATA section.
-    let is_unusual = |byte: &u8| matches!(byte, 0..=8 | 11..=31 | 0xef);
-    if fragment.as_bytes().iter().any(is_unusual) || fragment.contains("]]>") {
+    let is_unusual = |byte: u8| matches!(byte, 0..=8 | 11..=31 | 0xef);
+    if has_any(fragment, is_unusual) || fragment.contains("]]>") {
         return None;
     }
     let mut rest = fragment.strip_prefix(BEGIN)?.strip_suffix(END)?;
@@ -24,6 +24,13 @@ pub(super) fn read_plain(fragment: &str) -> Option<Event> {
         rest = read_element(&mut event, tag, behind)?;
     }
     Some(event)
+}
+
+/// Returns whether a text has such a byte. It looks at all of them, several at a time, which is quicker than to stop at
+/// the first one.
+pub(super) fn has_any(text: &str, is_such: impl Fn(u8) -> bool) -> bool {
+    text.bytes()
+        .fold(false, |found, byte| found | is_such(byte))
 }
 
 /// Reads an element whose tag is read. Returns what is behind it.
