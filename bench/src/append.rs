@@ -65,8 +65,12 @@ pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow:
             1 => format!("single entries, {connections} connections"),
             _ => format!("batches of {batch}, {connections} connections"),
         };
-        let of_postgres = (connections == 64).then_some(Must::AtLeast(1.5));
-        let of_sled = (batch > 1).then_some(Must::AtLeast(0.7));
+        let of_postgres = match connections {
+            1 => Some(Must::AtLeast(0.8)),
+            64 => Some(Must::AtLeast(1.8)),
+            _ => None,
+        };
+        let of_sled = (batch > 1).then_some(Must::AtLeast(1.5));
         let ours: Vec<f64> = loads.iter().map(|load| load.per_second).collect();
         for (peer, theirs, must) in [
             ("PostgreSQL INSERT", inserts, of_postgres),

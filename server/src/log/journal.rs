@@ -614,3 +614,6 @@ impl JournalFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
