@@ -179,10 +179,10 @@ impl Settled {
         let records = self.records("commit", &at, &end, 1)?;
         let found = records.first().and_then(|(key, body)| {
             let index = number.0.checked_sub(record::commit_of_key(key)?.0)?;
-            record::facts_in(body, index)
+            record::facts_in(&Bytes::copy_from_slice(body), index)
         });
         match found {
-            Some(facts) => Ok(Some(facts.to_vec())),
+            Some(facts) => Ok(Some(facts)),
             // Versions 1 and 2 stored each commit by itself.
             None => self.joined("commit", &record::commit_key(number)),
         }

@@ -16,7 +16,7 @@
 //!
 //! In the journal, a commit is its facts (`c`) and its items (`e h d s n`), without parts. sled holds facts and
 //! entries packed, so that it has few keys; versions 1 and 2 had `c` there, too, and one group in each record of
-//! entries.
+//! entries. A packed record is compressed, if that makes it shorter.
 //!
 //! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
 //! body continues in the next part.
@@ -47,8 +47,12 @@ pub(super) const VERSION_KEY: &[u8] = b"V";
 /// files.
 pub(super) const VALUE_BYTES_MAX: usize = 7_500;
 
-/// Longest body of a record that needs one part only.
-pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
+/// Longest body of a part.
+const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
+/// Bytes of entries or facts that share a record in sled. Compressed, they mostly fit into one part.
+pub(super) const RECORD_BYTES: usize = 16 * 1024;
+/// Most bytes that a compressed byte stands for (LZ4).
+const UNPACKED_PER_BYTE_MAX: usize = 256;
 /// Key of the end of the log at the last settling, the only one of its kind.
 pub(super) const SETTLED_KEY: &[u8] = b"S";
 /// Bytes of the part number at the end of a key in sled.
@@ -333,13 +337,42 @@ impl EntryRecord {
     }
 }
 
+/// Returns a record as it is stored in sled: compressed, if that is shorter.
+pub(super) fn pack(record: Vec<u8>) -> Vec<u8> {
+    let compressed = lz4_flex::block::compress(&record);
+    let mut out = Writer(Vec::with_capacity(compressed.len() + 4));
+    // No record begins with this: the first entries of a group, or the facts of a commit, are more than none.
+    out.number(0);
+    out.length(record.len());
+    out.bytes(&compressed);
+    if out.0.len() < record.len() {
+        out.0
+    } else {
+        record
+    }
+}
+
+/// Returns a record that was [packed](pack), or that was never, as those of versions 1 and 2.
+pub(super) fn unpack(stored: &Bytes) -> Option<Bytes> {
+    let mut from = Reader(stored);
+    if from.number()? != 0 {
+        return Some(stored.clone());
+    }
+    let length = from.length()?;
+    // A damaged length could be of any size.
+    let is_possible = length <= from.0.len().saturating_mul(UNPACKED_PER_BYTE_MAX);
+    let record = lz4_flex::block::decompress(from.0, is_possible.then_some(length)?).ok()?;
+    (record.len() == length).then(|| Bytes::from(record))
+}
+
 /// Returns the number of entries in a group.
 pub(super) fn count_entries(group: &[u8]) -> Option<u64> {
     Reader(group).number()
 }
 
-/// Returns the entries of a record whose first entry is at `first`.
-pub(super) fn decode_entries(first: Position, record: &Bytes) -> Option<Vec<Entry>> {
+/// Returns the entries of a stored record whose first entry is at `first`.
+pub(super) fn decode_entries(first: Position, stored: &Bytes) -> Option<Vec<Entry>> {
+    let record = &unpack(stored)?;
     let mut from = Reader(record);
     let mut entries = vec![];
     let mut next = first;
@@ -509,7 +542,7 @@ impl FactsRecord {
 
     /// Returns whether the facts of the next commit belong into this record.
     pub(super) fn takes(&self, facts: &[u8]) -> bool {
-        self.body.0.is_empty() || self.body.0.len() + facts.len() + 5 <= PART_BYTES_MAX
+        self.body.0.is_empty() || self.body.0.len() + facts.len() + 5 <= RECORD_BYTES
     }
 
     pub(super) fn push(&mut self, facts: &[u8]) {
@@ -523,15 +556,16 @@ impl FactsRecord {
     }
 }
 
-/// Returns the facts of the commit that is `index` commits behind the first one of a record.
-pub(super) fn facts_in(record: &[u8], index: u64) -> Option<&[u8]> {
-    let mut from = Reader(record);
+/// Returns the facts of the commit that is `index` commits behind the first one of a stored record.
+pub(super) fn facts_in(stored: &Bytes, index: u64) -> Option<Vec<u8>> {
+    let record = unpack(stored)?;
+    let mut from = Reader(&record);
     for _ in 0..index {
         let length = from.length()?;
         from.bytes(length)?;
     }
     let length = from.length()?;
-    from.bytes(length)
+    from.bytes(length).map(<[u8]>::to_vec)
 }
 
 /// Returns the value that says where the log ended at a settling.

@@ -14,6 +14,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
+    ops::Range,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
@@ -22,6 +23,8 @@ const SEGMENT_BYTES: u64 = 512 * 1024;
 const SEGMENT_HEAD_BYTES: u64 = 20;
 /// Longest head of a message; none begins so near to the end of a segment.
 const MESSAGE_HEAD_BYTES_MAX: u64 = 32;
+/// Threads that read the heads of segments.
+const READERS: u64 = 16;
 /// Bytes of a message that sled reads at first.
 const MESSAGE_PEEK_BYTES: usize = 128;
 
@@ -220,13 +223,28 @@ impl Headers {
         let file_bytes = file.metadata()?.len();
         let begun = u64::from(file_bytes % SEGMENT_BYTES >= SEGMENT_HEAD_BYTES);
         let segments = file_bytes / SEGMENT_BYTES + begun;
+        // Each head is far from the next one, so that reading ahead would read most of the file. It is only advice.
+        let _advised = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
+        let share = segments.div_ceil(READERS).max(1);
+        let shares = (0..segments).step_by(usize::try_from(share).unwrap_or(usize::MAX));
+        // A disk answers several readers in nearly the time of one.
+        let read = std::thread::scope(|scope| {
+            let read =
+                |from| scope.spawn(move || read_headers(file, from..segments.min(from + share)));
+            let threads: Vec<_> = shares.map(read).collect();
+            threads
+                .into_iter()
+                .map(std::thread::ScopedJoinHandle::join)
+                .collect::<Vec<_>>()
+        });
+        let _advised = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Normal);
         let (mut by_place, mut stable) = (vec![], vec![]);
-        for place in 0..segments {
-            let mut head = [0; 20];
-            file.read_exact_at(&mut head, place * SEGMENT_BYTES)?;
-            let decoded = decode_header(&head);
-            by_place.push(decoded.map(|(lsn, _)| lsn));
-            stable.push(decoded.map_or(0, |(_, stable)| stable));
+        for share in read {
+            let share = share.map_err(|_panic| io::Error::other("reading failed"))??;
+            for header in share {
+                by_place.push(header.map(|(lsn, _)| lsn));
+                stable.push(header.map_or(0, |(_, stable)| stable));
+            }
         }
         Ok(Self {
             by_place,
@@ -240,6 +258,16 @@ impl Headers {
         let place = usize::try_from(offset / SEGMENT_BYTES).ok()?;
         self.by_place.get(place).copied().flatten()
     }
+}
+
+/// Returns the headers at the given places.
+fn read_headers(file: &File, places: Range<u64>) -> io::Result<Vec<Option<(Lsn, Lsn)>>> {
+    let read = |place| {
+        let mut head = [0; 20];
+        file.read_exact_at(&mut head, place * SEGMENT_BYTES)?;
+        Ok(decode_header(&head))
+    };
+    places.map(read).collect()
 }
 
 /// Returns where a segment begins in the log, and what was stable when it was begun.

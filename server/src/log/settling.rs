@@ -9,7 +9,7 @@ use simplefeed_core::feed::{FeedKey, Position};
 use super::{
     LogError,
     chapter::{Changed, Chapter},
-    record::{self, CommitFacts, FactsRecord, PART_BYTES_MAX, SETTLED_KEY},
+    record::{self, CommitFacts, FactsRecord, RECORD_BYTES, SETTLED_KEY},
     settled::{Putting, Settled},
 };
 use crate::codec;
@@ -79,9 +79,7 @@ fn pack_entries(
         let next = Position(first.0 + count);
         match &mut open {
             // Positions behind lost entries begin another record.
-            Some((_, end, body))
-                if *end == *first && body.len() + group.len() <= PART_BYTES_MAX =>
-            {
+            Some((_, end, body)) if *end == *first && body.len() + group.len() <= RECORD_BYTES => {
                 body.extend_from_slice(&group);
                 *end = next;
             }
@@ -101,7 +99,7 @@ fn put_entries(
     putting: &mut Putting<'_>,
 ) -> Result<(), LogError> {
     match record {
-        Some((first, _, body)) => putting.put(&record::entry_key(feed, first), &body),
+        Some((first, _, body)) => putting.put(&record::entry_key(feed, first), &record::pack(body)),
         None => Ok(()),
     }
 }
@@ -127,7 +125,10 @@ fn pack_facts(
 
 fn put_facts(record: Option<FactsRecord>, putting: &mut Putting<'_>) -> Result<(), LogError> {
     match record {
-        Some(record) => putting.put(&record::facts_key(record.first), &record.encode()),
+        Some(record) => putting.put(
+            &record::facts_key(record.first),
+            &record::pack(record.encode()),
+        ),
         None => Ok(()),
     }
 }
