@@ -231,9 +231,9 @@ pub(crate) fn library() -> (tempfile::TempDir, PathBuf) {
 #[ignore = "needs cc"]
 fn a_disk_that_fills_up_in_the_middle_loses_nothing() {
     let (_folder, library) = library();
-    let (first, step) = if is_long() { (10, 5) } else { (30, 29) };
+    let (first, step) = if is_long() { (10, 2) } else { (40, 5) };
     let (mut refusals, mut unreadable) = (0, 0);
-    for fails_at in (first..400).step_by(step) {
+    for fails_at in (first..200).step_by(step) {
         let folder = tempfile::tempdir().unwrap();
         let faulty = Faulty {
             library: library.clone(),

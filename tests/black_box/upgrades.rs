@@ -1,9 +1,10 @@
 //! Logs of older versions: each storage version has one in `fixtures/log-N`, which is opened for ever.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use crate::{
-    harness::{Server, check_folder, copy_folder, simplefeed, workspace},
+    dice::Dice,
+    harness::{Server, check_folder, copy_folder, is_long, simplefeed, workspace},
     http::Request,
 };
 
@@ -57,6 +58,44 @@ fn a_log_of_every_version_is_opened() {
         server.stop();
         check_folder("verify", &data);
         check_folder("rebuild", &data);
+    }
+}
+
+/// Goal: an upgrade may break off anywhere, and an old log may not have been closed before.
+/// Method: logs of versions 1 and 2, with and without their mark of a clean stop, are killed while they are opened.
+#[test]
+fn an_upgrade_that_is_killed_is_begun_again() {
+    let kills = if is_long() { 25 } else { 4 };
+    let mut dice = Dice::new(3);
+    for version in [1, 2] {
+        let fixture = workspace().join(format!("fixtures/log-{version}"));
+        for is_clean in [true, false] {
+            for _ in 0..kills {
+                let folder = tempfile::tempdir().unwrap();
+                let data = folder.path().join("data");
+                copy_folder(&fixture, &data);
+                if !is_clean {
+                    fs::remove_file(data.join("clean")).unwrap();
+                }
+                for _ in 0..2 {
+                    let after = u64::try_from(dice.below(90)).unwrap();
+                    Server::start_and_kill(&data, Duration::from_millis(after));
+                }
+                let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
+                for document in ["1.atom", "2.atom"] {
+                    let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
+                    let served = server.get(&format!("/feeds/fixture/{document}"));
+                    assert!(served.is_immutable() && served.body == kept, "{document}");
+                }
+                server.stop();
+                let said = check_folder("verify", &data);
+                assert!(
+                    said.contains("11 entries, 2 archived documents: 0 faults"),
+                    "{said}"
+                );
+                assert!(!data.join("sled.before").exists() && !data.join("clean").exists());
+            }
+        }
     }
 }
 

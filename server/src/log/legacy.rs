@@ -73,6 +73,8 @@ pub(super) fn upgrade(
         .and_then(|()| witness.sync())
         .map_err(data.io("write", "witness"))?;
     data.remove_folder("sled.before")?;
+    // A mark that was not true any more is still there.
+    let _gone = fs::remove_file(data.path("clean"));
     Ok(testimony)
 }
 
