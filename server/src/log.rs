@@ -249,6 +249,11 @@ pub trait Room: Send + Sync {
         true
     }
 
+    /// Returns whether the log takes no commits because the disk was full.
+    fn has_filled_up(&self) -> bool {
+        false
+    }
+
     /// Returns whether the disk has room for a commit with so many bytes of entries, and for settling it.
     ///
     /// # Errors

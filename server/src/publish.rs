@@ -417,6 +417,9 @@ impl Writer {
         if !self.log.is_open() {
             // Even an answer without changes may rest on the commit that failed, which may be gone after a
             // restart.
+            if self.log.has_filled_up() {
+                self.stopped = NotCommitted::NoSpace;
+            }
             return Err(self.stopped);
         }
         // Duplicates and refusals without changes rest on commits behind the barrier.

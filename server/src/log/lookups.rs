@@ -428,6 +428,10 @@ impl Room for SledLog {
         !self.failed.load(Ordering::Acquire)
     }
 
+    fn has_filled_up(&self) -> bool {
+        self.has_filled_up.load(Ordering::Acquire)
+    }
+
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
         let unsettled = self.chapters.read().bytes();
         let free =

@@ -335,6 +335,7 @@ fn open_log(
         folder: data.path("sled"),
         barrier: Arc::clone(&disk.barrier),
         witness: (witness, testimony),
+        has_filled_up: Arc::default(),
     };
     let (folder, journal) = (data.path.clone(), journal.map_err(failed)?);
     let log = SledLog::new(folder, chapters, journal, work, disk.chapter_bytes);

@@ -23,6 +23,7 @@ use super::{
     record::CommitFacts,
     settled::Settled,
     settling::{settle, settle_end},
+    space::is_full,
     witness::{Testimony, Witness},
 };
 
@@ -40,6 +41,7 @@ struct Shared {
     barrier: Arc<dyn Barrier>,
     witness: Mutex<(Witness, Testimony)>,
     ending: AtomicBool,
+    has_filled_up: Arc<AtomicBool>,
     /// Set when a settling fails: the log takes no more commits.
     failed: Arc<AtomicBool>,
 }
@@ -51,6 +53,8 @@ pub(super) struct Work {
     pub(super) folder: PathBuf,
     pub(super) barrier: Arc<dyn Barrier>,
     pub(super) witness: (Witness, Testimony),
+    /// Set when a settling fails because the disk is full.
+    pub(super) has_filled_up: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Settler {
@@ -73,6 +77,7 @@ impl Settler {
                 settled: work.settled,
                 folder: work.folder,
                 barrier: work.barrier,
+                has_filled_up: work.has_filled_up,
                 witness: Mutex::new(work.witness),
                 chapters: Arc::clone(chapters),
                 ending: AtomicBool::new(false),
@@ -238,6 +243,10 @@ fn run(shared: &Shared) {
                     error,
                     "the journal cannot be settled; the log takes no entries until the server is restarted"
                 );
+                // Before the failure, for which publishers are given this reason.
+                shared
+                    .has_filled_up
+                    .store(is_full(error), Ordering::Release);
                 shared.failed.store(true, Ordering::Release);
                 return;
             }

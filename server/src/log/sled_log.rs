@@ -60,6 +60,8 @@ pub struct SledLog {
     pub(super) ids: RwLock<Option<IdIndex>>,
     pub(super) announcements: Announcements,
     pub(super) failed: Arc<AtomicBool>,
+    /// Whether a settling failed because the disk was full.
+    pub(super) has_filled_up: Arc<AtomicBool>,
     pub(super) folder: PathBuf,
     /// Bytes of the largest commit refused for lack of room; 0 once there was room again.
     pub(super) wanted: AtomicU64,
@@ -84,6 +86,7 @@ impl SledLog {
     ) -> Self {
         let announcements = Announcements::behind(chapters.head.number);
         let (chapters, failed) = (Arc::new(RwLock::new(chapters)), Arc::default());
+        let has_filled_up = Arc::clone(&work.has_filled_up);
         Self {
             settled: Arc::clone(&work.settled),
             settler: Settler::new(work, &chapters, &failed),
@@ -93,6 +96,7 @@ impl SledLog {
             ids: RwLock::default(),
             announcements,
             failed,
+            has_filled_up,
             folder,
             wanted: AtomicU64::new(0),
         }
