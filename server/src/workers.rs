@@ -4,6 +4,7 @@
 //! and no work is moved between processors. A new connection goes where the fewest are open.
 
 use std::{
+    cell::RefCell,
     io,
     sync::{
         Arc,
@@ -17,6 +18,19 @@ use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,
 };
+
+thread_local! {
+    /// Tasks of the worker whose thread this is.
+    static OPEN: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
+}
+
+/// Returns whether the running task is the only one of its worker, so that it may block the thread.
+pub fn is_alone() -> bool {
+    OPEN.with_borrow(|open| {
+        open.as_ref()
+            .is_some_and(|open| open.load(Ordering::Relaxed) == 1)
+    })
+}
 
 /// Threads that answer connections.
 #[derive(Debug)]
@@ -88,16 +102,19 @@ impl Worker {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (end, ended) = oneshot::channel();
         let handle = runtime.handle().clone();
+        let open: Arc<AtomicUsize> = Arc::default();
+        let counted = Arc::clone(&open);
         let thread = std::thread::Builder::new()
             .name("worker".into())
             .spawn(move || {
+                OPEN.set(Some(counted));
                 // The tasks run while this waits.
                 let time = runtime.block_on(ended).unwrap_or_default();
                 runtime.shutdown_timeout(time);
             })?;
         Ok(Self {
             runtime: handle,
-            open: Arc::default(),
+            open,
             end,
             thread,
         })

@@ -24,6 +24,8 @@ pub(super) struct Chapter {
     pub(super) file: Arc<JournalFile>,
     /// Bytes of its records.
     bytes: u64,
+    /// Number of its groups of entries.
+    groups: usize,
     /// Facts of each commit, in order.
     commits: Vec<Place>,
     feeds: HashMap<FeedKey, Changed>,
@@ -49,6 +51,7 @@ impl Chapter {
         Self {
             file,
             bytes: 0,
+            groups: 0,
             commits: vec![],
             feeds: HashMap::new(),
             keyed: BTreeMap::new(),
@@ -63,8 +66,10 @@ impl Chapter {
 
     /// Returns approximately how many bytes of memory it takes.
     pub(super) fn memory(&self) -> usize {
-        let groups = 2 * self.commits.len() * size_of::<(Position, Place)>();
-        groups + self.feeds.len() * FEED_BYTES + self.keyed.len() * KEYED_BYTES
+        // A list that grows takes up to twice the memory of its items.
+        let lists =
+            self.groups * size_of::<(Position, Place)>() + self.commits.len() * size_of::<Place>();
+        2 * lists + self.feeds.len() * FEED_BYTES + self.keyed.len() * KEYED_BYTES
     }
 
     /// Returns the bytes of its records.
@@ -84,6 +89,7 @@ impl Chapter {
                 b'e' => {
                     let (feed, first) = record::entry_of_key(key)?;
                     self.changed(feed).groups.push((first, place));
+                    self.groups += 1;
                 }
                 _ => drop(self.keyed.insert(key.to_vec(), place)),
             }

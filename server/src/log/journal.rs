@@ -592,21 +592,32 @@ impl JournalFile {
         }
     }
 
+    /// Cuts off what the file has beyond `most` bytes: each start reads it to its end.
+    fn shorten(&self, most: u64) -> io::Result<()> {
+        let [least, _] = AHEAD_BYTES;
+        let most = most.max(least).checked_next_multiple_of(least);
+        match most {
+            Some(most) if self.file.metadata()?.len() > most => self.file.set_len(most),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns whether the file begins behind a commit with this chain hash.
     pub(super) fn follows(&self, chain: &ChainHash) -> bool {
         self.before == *chain
     }
 
-    /// Gives the room of a file whose content is settled to a later one; removes it while somebody reads it.
-    pub(super) fn recycle(self: Arc<Self>) {
+    /// Gives the room of a settled file to a later one, `most` bytes of it. A file that is being read is removed.
+    pub(super) fn recycle(self: Arc<Self>, most: u64) {
         let spare = self.path.with_file_name(SPARE);
         let path = self.path.clone();
         // A reader holds the file, not its name: what it reads must not be written over.
-        let is_free = Arc::into_inner(self).is_some() && !spare.exists();
-        let done = if is_free {
-            fs::rename(&path, &spare)
-        } else {
-            fs::remove_file(&path)
+        let unread = Arc::into_inner(self).filter(|_| !spare.exists());
+        let done = match unread {
+            Some(settled) => settled
+                .shorten(most)
+                .and_then(|()| fs::rename(&path, &spare)),
+            None => fs::remove_file(&path),
         };
         // Nothing depends on it: the next opening tries it again.
         if let Err(error) = done {

@@ -295,6 +295,11 @@ fn open_log(
 ) -> Result<SledLog, OpenError> {
     // Only read so far: a refusal touches nothing.
     let (mut read, mut unused) = read_journal(data, &testimony)?;
+    let known = read.head.map_or(testimony.commit, |head| head.number);
+    if known < testimony.end {
+        let what = format!("it ends at commit {known} and had {}", testimony.end);
+        return Err(data.damaged(what));
+    }
     let settled = open_settled(data, &testimony)?;
     let failed = |error| data.open_error(error);
     let end = settled_end(&settled, &testimony).map_err(failed)?;
@@ -303,13 +308,6 @@ fn open_log(
         return Err(data.damaged("its journal is missing"));
     };
     let head = read.head.unwrap_or(end);
-    if head.number < testimony.end {
-        let what = format!(
-            "it ends at commit {} and had {}",
-            head.number, testimony.end
-        );
-        return Err(data.damaged(what));
-    }
     let snapshot = newest_snapshot(&data.path("sled")).map_err(data.io("read", "sled"))?;
     let testimony = Testimony {
         commit: end.number,
@@ -335,6 +333,7 @@ fn open_log(
         folder: data.path("sled"),
         barrier: Arc::clone(&disk.barrier),
         witness: (witness, testimony),
+        spare_bytes: disk.chapter_bytes,
         has_filled_up: Arc::default(),
     };
     let (folder, journal) = (data.path.clone(), journal.map_err(failed)?);
@@ -342,7 +341,7 @@ fn open_log(
     // Before the room of settled files is used again: the witness must know that they are settled.
     log.note_settled().map_err(failed)?;
     for file in unused {
-        file.recycle();
+        file.recycle(disk.chapter_bytes);
     }
     Ok(log)
 }

@@ -37,6 +37,7 @@ struct Shared {
     settled: Arc<Settled>,
     /// Folder of sled.
     folder: PathBuf,
+    spare_bytes: u64,
     chapters: Arc<RwLock<Chapters>>,
     barrier: Arc<dyn Barrier>,
     witness: Mutex<(Witness, Testimony)>,
@@ -53,6 +54,8 @@ pub(super) struct Work {
     pub(super) folder: PathBuf,
     pub(super) barrier: Arc<dyn Barrier>,
     pub(super) witness: (Witness, Testimony),
+    /// Most bytes of a file of the journal that is kept to be used again.
+    pub(super) spare_bytes: u64,
     /// Set when a settling fails because the disk is full.
     pub(super) has_filled_up: Arc<AtomicBool>,
 }
@@ -76,6 +79,7 @@ impl Settler {
             shared: Arc::new(Shared {
                 settled: work.settled,
                 folder: work.folder,
+                spare_bytes: work.spare_bytes,
                 barrier: work.barrier,
                 has_filled_up: work.has_filled_up,
                 witness: Mutex::new(work.witness),
@@ -232,7 +236,7 @@ fn run(shared: &Shared) {
                 let file = Arc::clone(&chapter.file);
                 shared.chapters.write().full.pop_front();
                 drop(chapter);
-                file.recycle();
+                file.recycle(shared.spare_bytes);
                 shared.barrier.begins(Step::Done);
                 debug!("a chapter is settled");
             }

@@ -236,7 +236,10 @@ fn lost_commits(data: &Path, old: Option<&Remains>) -> Vec<String> {
     let lost = old.map_or(vec![], Remains::lost);
     let lost = lost
         .into_iter()
-        .map(|lost| format!("commits {} to {} cannot be read", lost.start(), lost.end()));
+        .map(|lost| match (lost.start(), lost.end()) {
+            (start, end) if start == end => format!("commit {start} cannot be read"),
+            (start, end) => format!("commits {start} to {end} cannot be read"),
+        });
     lost.chain(end).collect()
 }
 

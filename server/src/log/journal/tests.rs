@@ -120,7 +120,7 @@ fn what_was_in_a_file_before_is_not_read() {
     let mut journal = written(folder.path(), 1, &[100; 50]);
     let old = Arc::clone(journal.file());
     journal.rotate(CommitNumber(51), chain(50)).unwrap();
-    old.recycle();
+    old.recycle(u64::MAX);
     assert!(folder.path().join(SPARE).exists());
     append(&mut journal, 51, 100);
     journal.rotate(CommitNumber(52), chain(51)).unwrap();
@@ -145,7 +145,7 @@ fn a_file_that_is_read_is_not_used_again() {
     .unwrap();
     let reader = Arc::clone(&file);
     journal.rotate(CommitNumber(6), chain(5)).unwrap();
-    file.recycle();
+    file.recycle(u64::MAX);
     journal.rotate(CommitNumber(6), chain(5)).unwrap();
     for number in 6..12 {
         append(&mut journal, number, 100);
@@ -189,4 +189,18 @@ fn whole_records_are_found_around_damage() {
         file.scan_remains(|record| found.push(record.number.0));
     }
     assert_eq!(found, [1, 2, 4, 5, 6]);
+}
+
+/// Goal: a file that has grown far beyond a chapter takes no time at later starts.
+#[test]
+fn a_spare_file_is_no_longer_than_a_chapter() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = written(folder.path(), 1, &[2_000_000]);
+    let old = Arc::clone(journal.file());
+    journal.rotate(CommitNumber(2), chain(1)).unwrap();
+    old.recycle(100_000);
+    assert_eq!(
+        fs::metadata(folder.path().join(SPARE)).unwrap().len(),
+        131_072
+    );
 }
