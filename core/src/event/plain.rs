@@ -1,7 +1,7 @@
 //! Entries in the form that the gate gives to most events, read without a tokenizer.
 //!
-//! Pure. Replays print millions of such entries. Whatever is not exactly of this form is left to the general reader,
-//! which gives the same event.
+//! Pure. Replays print millions of such entries. The general reader takes all other forms, and gives the same event for
+//! this one.
 
 use std::borrow::Cow;
 
@@ -33,7 +33,7 @@ pub(super) fn has_any(text: &str, is_such: impl Fn(u8) -> bool) -> bool {
         .fold(false, |found, byte| found | is_such(byte))
 }
 
-/// Reads an element whose tag is read. Returns what is behind it.
+/// Reads the inside of an element. Returns the rest behind its end.
 fn read_element<'f>(event: &mut Event, tag: &str, inside: &'f str) -> Option<&'f str> {
     let (member, end) = match tag {
         "id" => (&mut event.id, "</id>"),
@@ -72,7 +72,7 @@ fn read_element<'f>(event: &mut Event, tag: &str, inside: &'f str) -> Option<&'f
     Some(rest)
 }
 
-/// Returns the text before an end tag, and what is behind that.
+/// Returns the text before an end tag, and the rest behind the tag.
 fn read_text<'f>(inside: &'f str, end: &str) -> Option<(Cow<'f, str>, &'f str)> {
     let (text, _) = inside.split_once('<')?;
     let rest = inside.get(text.len()..)?.strip_prefix(end)?;

@@ -29,15 +29,15 @@ pub enum Step {
     Settling,
     /// sled is opened again.
     Reopening,
-    /// The witness is told, and the file of a settled chapter is given away.
+    /// The witness is written, and the file of a settled chapter becomes the spare one.
     Recycling,
     /// The step before is done.
     Done,
 }
 
-/// Makes what was written to a file durable.
+/// Makes the content of a file durable.
 pub trait Barrier: Send + Sync {
-    /// Is told which step begins.
+    /// Takes note of the step that begins.
     fn begins(&self, _step: Step) {}
 
     /// Returns once everything written to the file before would survive a power cut.

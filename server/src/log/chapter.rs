@@ -1,4 +1,4 @@
-//! A chapter: the commits of one file of the journal, found by what they changed.
+//! A chapter: the commits of one file of the journal, with an index by feed and key.
 //!
 //! Pure, but for reading the file. It holds places in the file and no content, since a chapter may have a million
 //! entries.

@@ -113,7 +113,7 @@ impl JournalFile {
         Ok(at)
     }
 
-    /// Checks that the file ends at `end` because its last commit was never whole: no later commit is behind.
+    /// Checks that the file ends at `end` because a crash tore its last commit: no later commit is behind.
     ///
     /// # Errors
     ///
@@ -431,7 +431,7 @@ impl Journal {
         let ahead = self.written.clamp(least, most);
         let length = end.max(self.written + ahead).next_multiple_of(least);
         let (file, path) = (&self.file.file, &self.file.path);
-        // The length comes first, and in whole steps: a file that was cut short is known by it.
+        // The length comes first, in whole steps, so that any other length is damage.
         file.set_len(length).map_err(LogError::io("write", path))?;
         // A large record needs few syncs for its bytes anyway.
         if end - self.end <= most {
@@ -557,7 +557,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
     Ok(files)
 }
 
-/// Opens the files of a damaged journal, oldest first: those that can be opened, whatever their heads say.
+/// Opens the files of a damaged journal, oldest first. A damaged head is no obstacle.
 pub(super) fn open_remains(folder: &Path) -> Vec<JournalFile> {
     let items = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<JournalFile> = items
@@ -611,7 +611,7 @@ impl JournalFile {
     pub(super) fn recycle(self: Arc<Self>, most: u64) {
         let spare = self.path.with_file_name(SPARE);
         let path = self.path.clone();
-        // A reader holds the file, not its name: what it reads must not be written over.
+        // A reader holds the file and not its name, so the file must keep its content.
         let unread = Arc::into_inner(self).filter(|_| !spare.exists());
         let done = match unread {
             Some(settled) => settled

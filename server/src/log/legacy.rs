@@ -31,7 +31,7 @@ const LOOKED_AT_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 const LOOK_BYTES: usize = 16 * 1024;
 const LOOKS_MAX: u64 = 4_096;
 
-/// Brings a log of storage version 1 or 2 to this version. Returns what its witness says from now on.
+/// Brings a log of storage version 1 or 2 to this version. Returns its new testimony.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub(super) fn upgrade(
     info!("the log is brought to storage version {STORAGE_VERSION}");
     let sled = data.path("sled");
     let settled = open_old(data, "sled")?;
-    let end = check(&settled, old).map_err(|error| data.open_error(error))?;
+    let end = check(&settled, old, CHECKED_COMMITS).map_err(|error| data.open_error(error))?;
     let converted = convert(&settled, end).and_then(|()| settled.close());
     converted.map_err(|error| data.open_error(error))?;
     sync_tree(&sled).map_err(data.io("sync", "sled"))?;
@@ -78,8 +78,8 @@ pub(super) fn upgrade(
     Ok(testimony)
 }
 
-/// Returns whether the last stop was clean and sled's files are as they were then. sled's recovery overwrites what it
-/// takes for torn, so they are compared before: every byte of a small log; of a large one, which cannot be read in the
+/// Returns whether the last stop was clean and sled's files are unchanged since. sled's recovery overwrites
+/// segments that look torn, so the files are compared before: every byte of a small log; of a large one, which cannot be read in the
 /// time of a start, the time of the last write, the length and some bytes of each file.
 fn is_unchanged(data: &DataFolder) -> bool {
     let Ok(mark) = fs::read_to_string(data.path("clean")) else {
@@ -138,7 +138,12 @@ fn look_at(folder: &Path, large: bool, hasher: &mut crc32fast::Hasher) -> io::Re
 /// Checks a copy and puts it in the place of the original, which is kept until the upgrade is done.
 fn put_copy_in_place(data: &DataFolder, old: &Testimony) -> Result<(), OpenError> {
     let source = source(data, old)?;
-    check_length(data, source, old)?;
+    // sled may have released segments at the end of its file; then every commit is checked.
+    let checked = if is_shorter(data, source, old)? {
+        u64::MAX
+    } else {
+        CHECKED_COMMITS
+    };
     // An earlier opening that broke off has left it.
     data.remove_folder("sled.opening")?;
     make_room(data, source)?;
@@ -146,7 +151,7 @@ fn put_copy_in_place(data: &DataFolder, old: &Testimony) -> Result<(), OpenError
     copy_folder(&data.path(source), &copy).map_err(data.io("copy to", "sled.opening"))?;
     data.remove_leftovers("sled.opening")?;
     let checked = open_old(data, "sled.opening").and_then(|settled| {
-        let checked = check(&settled, old).and_then(|_| settled.close());
+        let checked = check(&settled, old, checked).and_then(|_| settled.close());
         checked.map_err(|error| data.open_error(error))
     });
     if let Err(error) = checked {
@@ -177,16 +182,16 @@ fn source(data: &DataFolder, old: &Testimony) -> Result<&'static str, OpenError>
     Err(data.damaged("sled/db is missing"))
 }
 
-/// Refuses a file of sled that is shorter than the witness recorded: something is lost, unless sled itself has
-/// released whole segments at its end since.
-fn check_length(data: &DataFolder, source: &str, old: &Testimony) -> Result<(), OpenError> {
+/// Returns whether sled's file is shorter than the witness recorded, by whole segments, which sled itself may have
+/// released since. Any other file that is shorter has lost something.
+fn is_shorter(data: &DataFolder, source: &str, old: &Testimony) -> Result<bool, OpenError> {
     let path = data.path(source).join("db");
     let found = fs::metadata(path)
         .map_err(data.io("measure", source))?
         .len();
     let expected = old.snapshot;
     if found >= expected || (found > 0 && found.is_multiple_of(SEGMENT_BYTES)) {
-        return Ok(());
+        return Ok(found < expected);
     }
     let what = format!("{source}/db has {found} bytes and had {expected}");
     Err(data.damaged(what))
@@ -231,8 +236,8 @@ fn open_old(data: &DataFolder, name: &str) -> Result<Settled, OpenError> {
     }
 }
 
-/// Checks an old log: not behind its witness, its newest commits and their feeds readable. Returns where it ends.
-fn check(settled: &Settled, old: &Testimony) -> Result<LogHead, LogError> {
+/// Checks an old log: not behind its witness, its newest `commits` and their feeds readable. Returns where it ends.
+fn check(settled: &Settled, old: &Testimony, commits: u64) -> Result<LogHead, LogError> {
     let end = end_of(settled)?;
     if end.number < old.commit {
         let what = format!("it ends at commit {} and had {}", end.number, old.commit);
@@ -243,7 +248,7 @@ fn check(settled: &Settled, old: &Testimony) -> Result<LogHead, LogError> {
         let what = format!("commit {} is not what it was", old.commit);
         return Err(LogError::damaged(what));
     }
-    for number in end.number.0.saturating_sub(CHECKED_COMMITS) + 1..=end.number.0 {
+    for number in end.number.0.saturating_sub(commits) + 1..=end.number.0 {
         for change in facts_of(settled, CommitNumber(number))?.changes {
             check_change(settled, &change)?;
         }

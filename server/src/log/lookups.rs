@@ -300,7 +300,7 @@ impl Series for SledLog {
     fn entries(&self, feed: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
         let mut groups: Vec<(Arc<JournalFile>, Position, Place)> = vec![];
         let chapters = self.chapters.read();
-        // What comes before the first unsettled entry of the feed is settled, whatever is settled meanwhile.
+        // Entries before the first unsettled one of the feed are settled, and stay so while a settling goes on.
         let unsettled = chapters.all().find_map(|chapter| chapter.first_of(feed));
         for chapter in chapters.all() {
             for (first, place) in chapter.groups(feed, &range) {

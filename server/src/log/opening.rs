@@ -1,7 +1,7 @@
-//! Opening a log on a disk, without ever letting sled destroy what only it has.
+//! Opening a log on a disk, so that sled never destroys the only copy of a commit.
 //!
 //! Shell: the data folder. sled stands still between two settlings, and its recovery, which writes, is rehearsed
-//! before. The journal is read first: whatever is refused is left as it was.
+//! before. The journal is read first. A refused log stays unchanged.
 
 use std::{
     fs, io,
@@ -256,7 +256,7 @@ fn begin_journal(data: &DataFolder, disk: &Disk) -> Result<(), OpenError> {
     sync_folder(&data.path).map_err(data.io("sync", ""))
 }
 
-/// Begins a log whose witness is there and says nothing yet.
+/// Begins a log whose witness has no testimony yet.
 fn begin(data: &DataFolder, disk: &Disk, witness: &mut Witness) -> Result<Testimony, OpenError> {
     begin_journal(data, disk)?;
     witness
@@ -405,7 +405,7 @@ fn read_journal(
 fn open_settled(data: &DataFolder, testimony: &Testimony) -> Result<Settled, OpenError> {
     let folder = data.path("sled");
     if testimony.commit == CommitNumber(0) {
-        // All is in the journal, so what a first settling has left is of no use.
+        // All commits are in the journal, so the remains of a first settling are of no use.
         data.remove_folder("sled")?;
         let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
         let begun = settled
@@ -444,7 +444,7 @@ fn settled_end(settled: &Settled, testimony: &Testimony) -> Result<LogHead, LogE
     Ok(end)
 }
 
-/// Takes away chapters that were settled before the witness was told. Returns their files.
+/// Removes chapters that are in sled although the witness does not name them yet. Returns their files.
 fn take_settled(
     data: &DataFolder,
     read: &mut ReadJournal,

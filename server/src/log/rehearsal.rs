@@ -1,7 +1,7 @@
 //! A rehearsal of sled's recovery, which only reads.
 //!
-//! Shell: sled's files. When sled (0.34.7) is opened it recovers, and overwrites what it takes for torn: it expects
-//! the segments behind the highest stable position that any header names to follow each other, and takes nothing if
+//! Shell: sled's files. An opening of sled (0.34.7) is a recovery, which overwrites all segments that look torn. It
+//! expects the segments behind the highest stable position that any header names to follow each other, and takes nothing if
 //! one of them is missing; it fills the rest of the last segment with zeros, and every segment that no page points to.
 //! So a small damage can make it destroy all. What it would do follows from its files, and is worked out here first.
 //!
@@ -76,7 +76,7 @@ pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<(), Refusal> {
 /// sled's note of where its pages are.
 #[derive(Debug)]
 struct Snapshot {
-    /// End of what it knows.
+    /// End of the log that it covers.
     stable: Lsn,
     /// Segment that was not full, by its place in the file.
     active: Option<u64>,
@@ -270,7 +270,7 @@ fn read_headers(file: &File, places: Range<u64>) -> io::Result<Vec<Option<(Lsn, 
     places.map(read).collect()
 }
 
-/// Returns where a segment begins in the log, and what was stable when it was begun.
+/// Returns the position of a segment in the log, and the end of the stable part when the segment began.
 fn decode_header(head: &[u8; 20]) -> Option<(Lsn, Lsn)> {
     const MASK: i64 = i64::MAX;
     let (checksum, rest) = head.split_first_chunk::<4>()?;
@@ -293,13 +293,13 @@ fn segment_of(lsn: Lsn) -> Lsn {
 /// What is found at a place in the log.
 #[derive(Debug)]
 enum Message {
-    /// A page as a whole, or that it is free.
+    /// A whole page, or the end of a page.
     Base(usize),
     /// A change of a page.
     Change(usize),
     /// Nothing to recover.
     Nothing,
-    /// A batch that is whole only up to this position.
+    /// A batch, which ends at this position.
     Batch(Lsn),
     /// The segment has no more.
     Cap,
@@ -321,7 +321,7 @@ struct Recovery<'f> {
     stable: Lsn,
     /// Position of a message that is damaged although sled had called it stable.
     torn: Option<Lsn>,
-    /// End of what is recovered.
+    /// End of the recovered part.
     end: Option<Lsn>,
 }
 
@@ -354,7 +354,7 @@ impl<'f> Recovery<'f> {
         })
     }
 
-    /// Works out what sled recovers.
+    /// Computes the pages that sled recovers.
     fn run(&mut self) -> Result<(), Refusal> {
         // Nothing was written since, and the next segment is not begun.
         if self.segments.is_empty() && self.noted.active.is_none() {
@@ -459,7 +459,7 @@ impl<'f> Recovery<'f> {
         }
     }
 
-    /// Judges what sled would leave.
+    /// Judges the result of the recovery.
     fn judge(&self) -> Result<(), Refusal> {
         if self.end.is_none_or(|end| end < self.noted.stable) {
             return harm("sled's log ends before the last settling");
@@ -483,7 +483,7 @@ impl<'f> Recovery<'f> {
         if self.unread.keys().any(|lsn| live.contains(lsn)) {
             return harm("sled would overwrite pages");
         }
-        // Only what had not been synced may be torn.
+        // A crash tears unsynced messages only.
         if let Some(torn) = self.torn.filter(|torn| *torn < segment_of(self.stable)) {
             return harm(format!("sled's log is damaged at {torn}"));
         }

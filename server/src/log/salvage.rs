@@ -76,7 +76,7 @@ impl Remains {
             .insert(item.key.to_vec(), (Arc::clone(file), item.place));
     }
 
-    /// Adds what sled returns, unless more of it is there already.
+    /// Adds an opened copy of sled, unless an earlier one reaches further.
     pub(super) fn add_settled(&mut self, settled: Settled) {
         let told = quietly(|| {
             let told = settled.raw_value(SETTLED_KEY).ok().flatten();
@@ -122,9 +122,10 @@ impl Remains {
     }
 
     /// Returns keys and values of sled that begin with `prefix`, up to the first that it cannot read.
-    fn of_sled(&self, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn of_sled(&self, prefix: &[u8]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
         let settled = self.settled.as_ref();
-        settled.map_or_else(Vec::new, |settled| settled.readable_pairs(prefix))
+        let pairs = settled.map(|settled| settled.readable_pairs(prefix));
+        pairs.into_iter().flatten()
     }
 
     /// Returns keys and bodies of the journal that begin with `prefix`.
@@ -139,7 +140,7 @@ impl Remains {
 
     /// Returns the feeds whose names can be read, in the record of the name or in their settings.
     pub fn names(&self) -> BTreeMap<FeedName, FeedKey> {
-        let of_sled = self.of_sled(b"n");
+        let of_sled: Vec<_> = self.of_sled(b"n").collect();
         let of_sled = of_sled
             .iter()
             .filter_map(|(key, value)| Some((key, Bytes::copy_from_slice(codec::unseal(value)?))));
@@ -148,7 +149,7 @@ impl Remains {
             let feed = codec::Reader(&body).feed()?;
             Some((record::name_of_key(key)?, feed))
         });
-        let with_settings = self.of_sled(b"s").into_iter().map(|(key, _)| key);
+        let with_settings = self.of_sled(b"s").map(|(key, _)| key);
         let with_settings =
             with_settings.chain(self.of_journal_from(b"s").map(|(key, _)| key.clone()));
         let mut feeds: Vec<FeedKey> = with_settings
@@ -171,7 +172,7 @@ impl Remains {
         if let Some((_, body)) = unsettled {
             return record::decode_head(&body);
         }
-        let value = self.of_sled(&key).into_iter().next()?.1;
+        let value = self.of_sled(&key).next()?.1;
         record::decode_head(codec::unseal(&value)?)
     }
 
@@ -202,7 +203,7 @@ impl Remains {
     /// Returns how documents of a feed were opened, as far as that can be read.
     pub fn openings(&self, feed: FeedKey) -> Vec<(DocumentNumber, Opening)> {
         let prefix = record::documents_prefix(feed);
-        let of_sled = self.of_sled(&prefix);
+        let of_sled: Vec<_> = self.of_sled(&prefix).collect();
         let of_sled = of_sled
             .iter()
             .filter_map(|(_, value)| record::decode_opening(codec::unseal(value)?));
@@ -344,7 +345,7 @@ mod tests {
         }
         opened.log.settle_all();
         let keys = opened.log.settled.readable_pairs(b"");
-        let keys: Vec<Vec<u8>> = keys.into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<Vec<u8>> = keys.map(|(key, _)| key).collect();
         opened.close().unwrap();
         let (documents, entries) = open_closed(&whole);
         assert!(documents.len() >= 3 && keys.len() > 20);

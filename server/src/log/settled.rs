@@ -1,9 +1,9 @@
 //! The settled part of the log, in sled.
 //!
-//! Shell: sled; the only file that names it. It is written by one settling at a time and stands still in between. Its
-//! readers ask for nothing behind the last settling, so what a settling has begun to write is not seen.
+//! Shell: sled; the only file that names it. One settling at a time writes it; it stands still in between.
+//! Readers ask for nothing behind the last settling, so they never see a settling half done.
 //!
-//! sled writes a page again after ten changes and after each split, and keeps what is dead until half of a segment is.
+//! sled writes a page again after ten changes and after each split, and frees a segment once half of it is garbage.
 //! Values that arrive in the order of their keys therefore cost five times their bytes. So the keys go ahead with
 //! empty values, and the pages have split by the time the values come: each is then written once.
 
@@ -115,8 +115,8 @@ impl Settled {
         Ok(found.into_iter().next().map(|(_, body)| body))
     }
 
-    /// Returns the records from the one that holds `at` on, up to `end`, with their keys without parts. A record holds
-    /// what is behind its key, within the same first `prefix` bytes.
+    /// Returns the records from the one that holds `at` on, up to `end`, with their keys without parts. A record covers
+    /// its own key and all keys up to the next record, within the same first `prefix` bytes.
     ///
     /// # Errors
     ///
@@ -191,14 +191,13 @@ impl Settled {
     }
 
     /// Returns all pairs whose keys begin with `prefix`, up to the first that sled cannot read.
-    pub(super) fn readable_pairs(&self, prefix: &[u8]) -> Pairs {
-        let db = self.db.read();
-        let items = db
-            .iter()
-            .flat_map(|db| db.scan_prefix(prefix).map_while(Result::ok));
-        items
-            .map(|(key, value)| (key.to_vec(), value.to_vec()))
-            .collect()
+    pub(super) fn readable_pairs(
+        &self,
+        prefix: &[u8],
+    ) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
+        let items = self.db.read().as_ref().map(|db| db.scan_prefix(prefix));
+        let items = items.into_iter().flatten().map_while(Result::ok);
+        items.map(|(key, value)| (key.to_vec(), value.to_vec()))
     }
 
     /// Stores a value of one part.
@@ -238,7 +237,7 @@ impl Settled {
         }
     }
 
-    /// Writes what was stored to the disk.
+    /// Makes all stored values durable.
     ///
     /// # Errors
     ///

@@ -128,7 +128,7 @@ impl Settler {
         self.wait();
     }
 
-    /// Notes durably what is settled.
+    /// Writes the end of the settled part to the witness, durably.
     ///
     /// # Errors
     ///
@@ -202,13 +202,13 @@ impl Shared {
             .chain;
         self.barrier.begins(Step::Settling);
         settle(chapter, &self.settled, &|| self.go_on())?;
-        // Before the mark: whatever is recovered of sled, it has no mark without the records.
+        // Before the mark, so that no recovery of sled finds the mark without the records.
         self.settled.flush()?;
         settle_end(chapter, &self.settled)?;
         self.settled.flush()?;
         self.go_on()?;
         self.barrier.begins(Step::Reopening);
-        // sled notes where its pages are, which is what the next opening is judged by.
+        // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
         self.settled.reopen()?;
         sync_folder(&self.folder).map_err(LogError::io("sync", &self.folder))?;
         let snapshot = newest_snapshot(&self.folder).map_err(LogError::io("read", &self.folder))?;

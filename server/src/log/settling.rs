@@ -1,6 +1,6 @@
 //! Settling: a chapter of the journal becomes records in sled.
 //!
-//! Pure, but for reading the chapter and writing what comes of it. Groups of a feed's entries are packed into records,
+//! Pure, but for reads of the chapter and writes to sled. Groups of a feed's entries are packed into records,
 //! and so are the facts of commits; of a feed's heads, the last one counts. The result depends on the chapter alone, so
 //! a settling that broke off is simply begun again.
 

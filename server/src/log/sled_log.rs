@@ -9,8 +9,8 @@
 //! readers ◄───────────── chapters, the newest first; else sled
 //! ```
 //!
-//! A reader asks the chapters before sled. A chapter goes only after sled has all of it, so nothing is missed; what sled
-//! has already of a chapter is not looked at before.
+//! A reader asks the chapters before sled. A chapter goes only after sled has all of it, so readers miss
+//! nothing, and see nothing of a settling half done.
 
 use std::{
     fmt,
@@ -182,7 +182,7 @@ impl SledLog {
         }
     }
 
-    /// Tells the witness what the opening has found, before the room of settled files is used again.
+    /// Writes the findings of the opening to the witness, before settled files are used again.
     pub(super) fn note_settled(&self) -> Result<(), LogError> {
         self.settler.note_settled()
     }

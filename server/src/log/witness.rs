@@ -82,7 +82,7 @@ impl Testimony {
     }
 }
 
-/// Returns the turn of a slot and what it says.
+/// Returns the turn and the statement of a slot.
 fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Said)> {
     let version = slot.strip_prefix(MAGIC)?.first()?;
     let version = char::from(*version).to_digit(10)?;
@@ -138,7 +138,7 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Opens a witness, and returns what the newer of its sound slots says, if any is.
+    /// Opens a witness, and returns the statement of the newer of its sound slots, if any is.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Witness {
     }
 }
 
-/// Returns what a witness says, if there is one that can be read.
+/// Returns the statement of a witness, if there is a readable one.
 pub fn read(path: &Path) -> Option<Said> {
     let (_, said) = newest(&File::open(path).ok()?)?;
     Some(said)
