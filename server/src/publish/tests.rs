@@ -8,8 +8,9 @@ use simplefeed_core::{
     event,
     feed::{CommitNumber, DocumentNumber, FeedKey, Position, Revision},
     history::ChainHash,
-    plan::Opening,
+    plan::{FeedHead, Opening},
     refusal::RefusalKind,
+    settings::Settings,
 };
 
 use super::*;

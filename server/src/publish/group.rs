@@ -1,0 +1,366 @@
+//! A group: requests that become one commit.
+//!
+//! Pure over the log. It plans each request on the state that the ones before it leave, and keeps the answers until the
+//! commit is durable.
+
+use std::{collections::HashMap, sync::Arc};
+
+use quick_cache::unsync::Cache;
+use simplefeed_core::{
+    commit::Change,
+    entry::Draft,
+    feed::{EntryId, FeedId, FeedName},
+    limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX},
+    plan::{self, FeedHead, FeedState, Known, Plan, Stamp},
+    refusal::Refusal,
+    settings::{Choices, Defaults, Settings},
+    sup::SupId,
+    timestamp::Timestamp,
+};
+use tracing::error;
+use uuid::Uuid;
+
+use super::request::{
+    Append, Appended, Committed, Conditions, Configure, Configured, Heads, PublishError, Reply,
+    Request,
+};
+use crate::{
+    head_tag::HeadTag,
+    log::{EntryLog, LogError, LogHead, settings_of},
+};
+
+/// An answer that waits for the barrier.
+pub(super) type Answer = Box<dyn FnOnce(Committed) + Send>;
+
+/// Requests that become one commit.
+pub(super) struct Group<'w> {
+    log: &'w dyn EntryLog,
+    defaults: &'w Defaults,
+    kept: &'w Cache<FeedName, FeedState>,
+    stamp: Stamp,
+    feeds: u64,
+    /// Feeds as the group leaves them so far, by name, with the ids it adds.
+    pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
+    pub(super) changes: Vec<Change>,
+    pub(super) answers: Vec<Answer>,
+    /// Bytes of the entries that the group stores.
+    bytes: usize,
+}
+
+impl<'w> Group<'w> {
+    pub(super) fn new(
+        log: &'w dyn EntryLog,
+        defaults: &'w Defaults,
+        kept: &'w Cache<FeedName, FeedState>,
+        head: LogHead,
+        instant: Timestamp,
+    ) -> Self {
+        Self {
+            log,
+            defaults,
+            kept,
+            stamp: Stamp {
+                instant,
+                entries_before: 0,
+                epoch: head.epoch,
+            },
+            feeds: head.feeds,
+            states: HashMap::new(),
+            changes: vec![],
+            answers: vec![],
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn has_room_for(&self, request: &Request) -> bool {
+        let (entries, bytes) = size(request, &self.defaults.author);
+        let entries_before = usize::try_from(self.stamp.entries_before).unwrap_or(usize::MAX);
+        // Without this exception, a request larger than a group would wait for ever.
+        self.answers.is_empty()
+            || (self.answers.len() < GROUP_REQUESTS_MAX
+                && entries_before + entries <= BATCH_ENTRIES_MAX
+                && self.bytes + bytes <= BODY_BYTES_MAX)
+    }
+
+    pub(super) fn add(&mut self, request: Request) {
+        match request {
+            Request::Append(append, reply) => {
+                let outcome = self.append(append);
+                self.answer(reply, outcome, |appended, commit| appended.commit = commit);
+            }
+            Request::Configure(configure, reply) => {
+                let outcome = self.configure(configure);
+                self.answer(reply, outcome, |_, _| {});
+            }
+        }
+    }
+
+    fn answer<T: Send + 'static>(
+        &mut self,
+        reply: Reply<T>,
+        outcome: Result<T, PublishError>,
+        number: impl FnOnce(&mut T, u64) + Send + 'static,
+    ) {
+        self.answers.push(Box::new(move |commit| {
+            let outcome = match commit {
+                Ok(commit) => outcome.map(|mut value| {
+                    number(&mut value, commit);
+                    value
+                }),
+                Err(why) => Err(why.into()),
+            };
+            // The client may have gone; its entries are stored all the same.
+            drop(reply.send(outcome));
+        }));
+    }
+
+    fn append(&mut self, append: Append) -> Result<Appended, PublishError> {
+        let Append {
+            feed,
+            mut drafts,
+            key,
+            conditions,
+            room: _room,
+        } = append;
+        let (creation, state) = if let Some(state) = self.state(&feed)? {
+            (vec![], state)
+        } else {
+            let plan = self.create(&feed, Choices::default(), None)?;
+            (plan.changes, plan.state)
+        };
+        // Ids come first, because duplicates and conflicts are looked up by id.
+        plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
+        let known = self.known(&feed, &state, &drafts)?;
+        let plan = plan::plan(&state, &drafts, &known, self.defaults, self.stamp)?;
+        let existed = creation.is_empty();
+        // A duplicate skips the conditions: its first attempt, whose answer was lost, changed the head itself.
+        if !plan.changes.is_empty() {
+            conditions.check(&state, existed)?;
+        }
+        let results = plan.results.clone();
+        let exists = existed || !plan.changes.is_empty();
+        let state = if plan.changes.is_empty() {
+            // Nothing is stored, so a feed that does not exist is not created either.
+            state
+        } else {
+            self.take(&feed, creation, plan)
+        };
+        let tag = HeadTag::new(state.head.clone());
+        // The answer shows the settings under today's defaults, which a batch of duplicates does not
+        // record.
+        let current = state.settings.under(self.defaults);
+        Ok(Appended {
+            results,
+            commit: 0,
+            tag,
+            settings: current.map_or(state.settings, Arc::new),
+            exists,
+        })
+    }
+
+    fn configure(&mut self, configure: Configure) -> Result<Configured, PublishError> {
+        let Configure {
+            feed,
+            choices,
+            id,
+            conditions,
+        } = configure;
+        choices.check()?;
+        let (plan, created) = match self.state(&feed)? {
+            None => {
+                let plan = self.create(&feed, choices, id)?;
+                // The planned feed does not exist yet: `If-Match` fails, `If-None-Match: *` passes.
+                conditions.check(&plan.state, false)?;
+                (plan, true)
+            }
+            Some(state) => {
+                conditions.check(&state, true)?;
+                if id.is_some_and(|id| id != state.settings.id) {
+                    let detail = "the id of a feed is given at its creation and never changes";
+                    return Err(Refusal::unacceptable(detail, "settings")
+                        .at_element("id")
+                        .into());
+                }
+                (
+                    plan::plan_settings(&state, choices, self.defaults, self.stamp)?,
+                    false,
+                )
+            }
+        };
+        let state = self.take(&feed, vec![], plan);
+        Ok(Configured {
+            tag: HeadTag::new(state.head.clone()),
+            settings: state.settings,
+            created,
+        })
+    }
+
+    /// Returns a feed as the group leaves it.
+    fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
+        // The group's own state comes first, because it is newer than the cache and the log.
+        if let Some((state, _)) = self.states.get(feed) {
+            return Ok(Some(state.clone()));
+        }
+        if let Some(kept) = self.kept.get(feed) {
+            // Only the writer changes feeds, so the cache is never stale.
+            let same = |head: Option<FeedHead>| head.as_ref() == Some(&kept.head);
+            debug_assert!(
+                self.log.named(feed).map_or(true, same),
+                "what is kept of feed {feed} is what the log has"
+            );
+            return Ok(Some(kept.clone()));
+        }
+        let Some(head) = self.log.named(feed).map_err(log_unavailable)? else {
+            return Ok(None);
+        };
+        let settings = settings_of(self.log, head.feed, head.revision).map_err(log_unavailable)?;
+        let settings = Arc::new(settings);
+        Ok(Some(FeedState { head, settings }))
+    }
+
+    fn create(
+        &self,
+        feed: &FeedName,
+        choices: Choices,
+        id: Option<FeedId>,
+    ) -> Result<Plan, PublishError> {
+        // `feeds` includes those that this group creates.
+        if self.feeds >= FEEDS_MAX {
+            return Err(PublishError::Full);
+        }
+        let given = id.is_some();
+        let id = id.unwrap_or_else(|| FeedId::of_uuid(Uuid::new_v4()));
+        // A given id may belong to a feed of this group, which the log does not have yet. A random one, of
+        // 122 random bits, is not looked up.
+        let in_group = self
+            .states
+            .values()
+            .any(|(state, _)| state.head.feed == id.key());
+        if given && (in_group || self.log.feed(id.key()).map_err(log_unavailable)?.is_some()) {
+            let detail = format!("another feed has the id {id}");
+            return Err(Refusal::unacceptable(detail, "settings")
+                .at_element("id")
+                .into());
+        }
+        let defaults = self.defaults.clone();
+        let settings = Settings {
+            name: feed.clone(),
+            id,
+            choices,
+            defaults,
+            sup_id: Some(SupId::of_bits(Uuid::new_v4().as_u128())),
+            was_closed: false,
+        };
+        Ok(plan::plan_creation(settings, self.stamp))
+    }
+
+    /// Returns the entries that have the ids of the drafts, from this group or the log.
+    fn known(
+        &self,
+        feed: &FeedName,
+        state: &FeedState,
+        drafts: &[Draft],
+    ) -> Result<HashMap<EntryId, Known>, PublishError> {
+        let in_group = self.states.get(feed).map(|(_, added)| added);
+        let mut known = HashMap::new();
+        for id in drafts.iter().filter_map(|draft| draft.id.as_ref()) {
+            let found = match in_group.and_then(|added| added.get(id)) {
+                Some(found) => Some(found.clone()),
+                None => self
+                    .log
+                    .find(state.head.feed, id)
+                    .map_err(log_unavailable)?,
+            };
+            if let Some(found) = found {
+                known.insert(id.clone(), found);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Adds a plan to the commit. Returns the feed as the commit leaves it so far.
+    fn take(&mut self, feed: &FeedName, creation: Vec<Change>, plan: Plan) -> FeedState {
+        let changes: Vec<Change> = creation.into_iter().chain(plan.changes).collect();
+        let (_, added) = self
+            .states
+            .entry(feed.clone())
+            .or_insert_with(|| (plan.state.clone(), HashMap::new()));
+        // The results that are no duplicates belong to the entries among the changes, in the same order.
+        let mut outcomes = plan.results.iter().filter(|outcome| !outcome.duplicate);
+        for change in &changes {
+            match change {
+                // The first revision of its settings creates a feed.
+                Change::Settings { revision, .. } if revision.0 == 1 => self.feeds += 1,
+                Change::Entry {
+                    at,
+                    id,
+                    sent,
+                    digest,
+                    fragment,
+                    ..
+                } => {
+                    self.stamp.entries_before += 1;
+                    self.bytes += fragment.len();
+                    if let Some(outcome) = outcomes.next() {
+                        let known = Known {
+                            at: *at,
+                            document: outcome.document,
+                            sent: *sent,
+                            fragment: *digest,
+                        };
+                        added.insert(id.clone(), known);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.changes.extend(changes);
+        if let Some((state, _)) = self.states.get_mut(feed) {
+            *state = plan.state.clone();
+        }
+        plan.state
+    }
+}
+
+impl Conditions {
+    fn check(&self, state: &FeedState, exists: bool) -> Result<(), Refusal> {
+        // `exists` is apart from the state, because a feed to be created has a planned one.
+        let matches = |heads: &Heads| match heads {
+            Heads::Any => exists,
+            Heads::Tags(tags) => exists && HeadTag::new(state.head.clone()).is_among(tags),
+        };
+        // `If-Match` comes first (RFC 9110, 13.2.2).
+        if self.if_match.as_ref().is_some_and(|heads| !matches(heads)) {
+            let detail = "the feed has changed since, or does not have the tag given";
+            return Err(Refusal::precondition(detail));
+        }
+        if self.if_none_match.as_ref().is_some_and(matches) {
+            let detail = match self.if_none_match {
+                Some(Heads::Any) => "the feed is there already",
+                _ => "the feed has the tag given",
+            };
+            return Err(Refusal::precondition(detail));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the entries of a request, and their bytes once they are completed with this author.
+pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
+    match request {
+        Request::Append(append, _) => (
+            append.drafts.len(),
+            append.drafts.iter().map(|draft| draft.size(author)).sum(),
+        ),
+        // Settings add no entries; `GROUP_REQUESTS_MAX` bounds them.
+        Request::Configure(..) => (0, 0),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn log_unavailable(error: LogError) -> PublishError {
+    let error: &(dyn std::error::Error + 'static) = &error;
+    // Logged here, because the publisher's answer does not show the cause.
+    error!(error, "the log cannot be read");
+    PublishError::Unavailable
+}

@@ -1,0 +1,149 @@
+//! Requests to the writer, and its answers.
+//!
+//! Pure.
+
+use std::sync::Arc;
+
+use simplefeed_core::{
+    entry::Draft,
+    feed::{FeedId, FeedName},
+    limits::FEEDS_MAX,
+    plan::Outcome,
+    refusal::Refusal,
+    settings::{Choices, Settings},
+};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::head_tag::HeadTag;
+
+/// Entries to append to a feed, which is created if need be.
+#[derive(Debug)]
+pub struct Append {
+    /// Name of the feed, which the first entry creates.
+    pub feed: FeedName,
+    /// The entries, oldest first.
+    pub drafts: Vec<Draft>,
+    /// Idempotency key of the request, from which entries without an id get theirs; random ids if it is
+    /// absent.
+    pub key: Option<String>,
+    /// Conditions on the feed's head; not checked if every entry is a duplicate.
+    pub conditions: Conditions,
+    /// Memory reserved for the drafts; returned when the writer has planned the request, before the commit.
+    pub room: Room,
+}
+
+/// Reserved memory of a piece of work, returned on drop when the work ends.
+pub type Room = Option<OwnedSemaphorePermit>;
+
+/// Conditions on the head of a feed (RFC 9110, 13.1.1 and 13.1.2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// Heads, one of which the feed must have.
+    pub if_match: Option<Heads>,
+    /// Heads, none of which the feed may have.
+    pub if_none_match: Option<Heads>,
+}
+
+/// Heads that a feed may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heads {
+    /// Any head, hence any feed that exists (`*`).
+    Any,
+    /// One of these opaque tags, with or without the letter of a coding.
+    Tags(Vec<String>),
+}
+
+/// Settings to give to a feed, which is created if need be.
+#[derive(Debug)]
+pub struct Configure {
+    /// Name of the feed, which is created if it does not exist.
+    pub feed: FeedName,
+    /// Settings to change; absent ones stay as they are.
+    pub choices: Choices,
+    /// Id of a feed to be created, random if absent. An existing feed accepts only its own id.
+    pub id: Option<FeedId>,
+    /// Conditions on the feed's head; nothing changes unless they hold.
+    pub conditions: Conditions,
+}
+
+/// Result of an [`Append`].
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// One result for each entry, in the order of the drafts.
+    pub results: Vec<Outcome>,
+    /// Number of the commit that holds the appended entries; the log's last one if all were duplicates.
+    pub commit: u64,
+    /// Entity tags of the feed's head after the request.
+    pub tag: HeadTag,
+    /// Settings of the feed under the server's current defaults, even if these are not recorded yet.
+    pub settings: Arc<Settings>,
+    /// Whether there is such a feed: an empty batch creates none.
+    pub exists: bool,
+}
+
+/// Result of a [`Configure`].
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// Settings of the feed after the change.
+    pub settings: Arc<Settings>,
+    /// Whether the feed was created.
+    pub created: bool,
+    /// Entity tags of the feed's head after the change.
+    pub tag: HeadTag,
+}
+
+/// Reason why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The publisher must send something else.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// There are as many feeds as there may be.
+    #[error("the server has {FEEDS_MAX} feeds, which is its limit")]
+    Full,
+    /// The disk is too full to open the log again with more in it, so nothing is stored. If this very
+    /// request filled the disk, a restart may find it stored; a repeat is safe.
+    #[error("the disk is full")]
+    NoSpace,
+    /// More requests wait than may wait. The same request may succeed soon.
+    #[error("too many requests are waiting")]
+    Busy,
+    /// The log takes no commits. A restart may find this request stored; a repeat is safe.
+    #[error("the log takes no entries now")]
+    Unavailable,
+}
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, PublishError>>;
+
+pub(super) enum Request {
+    Append(Append, Reply<Appended>),
+    Configure(Configure, Reply<Configured>),
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Request")
+    }
+}
+
+/// Why a group was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotCommitted {
+    /// The log takes no commits since one failed.
+    Stopped,
+    /// The disk is full.
+    NoSpace,
+}
+
+impl From<NotCommitted> for PublishError {
+    fn from(why: NotCommitted) -> Self {
+        match why {
+            NotCommitted::Stopped => Self::Unavailable,
+            NotCommitted::NoSpace => Self::NoSpace,
+        }
+    }
+}
+
+/// The number of the log's last commit, or why a group is not in it.
+pub(super) type Committed = Result<u64, NotCommitted>;
