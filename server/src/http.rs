@@ -70,6 +70,21 @@ enum Connection {
     Unix(std::os::unix::net::UnixStream),
 }
 
+/// Both directions of a connection.
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+impl Connection {
+    /// Gives the connection to the runtime of the running task.
+    fn register(self) -> io::Result<Box<dyn Duplex>> {
+        Ok(match self {
+            Self::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
+            Self::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
+        })
+    }
+}
+
 impl Listener {
     async fn accept(&self) -> io::Result<Connection> {
         match self {
@@ -167,16 +182,9 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
             let open = service.answers.connections();
             open.inc();
             workers.spawn(async move {
-                // The runtime of the worker takes the connection here.
-                match connection {
-                    Connection::Tcp(stream) => match TcpStream::from_std(stream) {
-                        Ok(stream) => converse(stream, limits, stopping, answer, failed).await,
-                        Err(error) => warn!(%error, "a connection cannot be served"),
-                    },
-                    Connection::Unix(stream) => match UnixStream::from_std(stream) {
-                        Ok(stream) => converse(stream, limits, stopping, answer, failed).await,
-                        Err(error) => warn!(%error, "a connection cannot be served"),
-                    },
+                match connection.register() {
+                    Ok(stream) => converse(stream, limits, stopping, answer, failed).await,
+                    Err(error) => warn!(%error, "a connection cannot be served"),
                 }
                 open.dec();
                 drop(slot);
@@ -184,17 +192,8 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
             debug!("a connection is turned away");
             workers.spawn(async move {
-                match connection {
-                    Connection::Tcp(stream) => {
-                        if let Ok(stream) = TcpStream::from_std(stream) {
-                            turn_away(stream, place).await;
-                        }
-                    }
-                    Connection::Unix(stream) => {
-                        if let Ok(stream) = UnixStream::from_std(stream) {
-                            turn_away(stream, place).await;
-                        }
-                    }
+                if let Ok(stream) = connection.register() {
+                    turn_away(stream, place).await;
                 }
             });
         }
