@@ -21,6 +21,7 @@ use crate::{
 };
 
 mod canonical;
+mod content;
 mod from_entry;
 mod listed;
 mod one_or_more;

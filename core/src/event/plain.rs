@@ -5,7 +5,10 @@
 
 use std::borrow::Cow;
 
-use super::{Author, Authors, Category, Event, from_entry::content_of_text};
+use super::{
+    Author, Authors, Category, Event,
+    content::{content_of_text, has_any},
+};
 
 const BEGIN: &str = "<entry xmlns=\"http://www.w3.org/2005/Atom\">";
 const END: &str = "</entry>";
@@ -24,13 +27,6 @@ pub(super) fn read_plain(fragment: &str) -> Option<Event> {
         rest = read_element(&mut event, tag, behind)?;
     }
     Some(event)
-}
-
-/// Returns whether a text has such a byte. It looks at all of them, several at a time, which is quicker than to stop at
-/// the first one.
-pub(super) fn has_any(text: &str, is_such: impl Fn(u8) -> bool) -> bool {
-    text.bytes()
-        .fold(false, |found, byte| found | is_such(byte))
 }
 
 /// Reads the inside of an element. Returns the rest behind its end.
