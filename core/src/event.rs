@@ -17,7 +17,7 @@ use crate::{
     limits::BATCH_ENTRIES_MAX,
     refusal::Refusal,
     scanner::{JsonForm, TEXT_JSON, essence, inline, is_json_type, is_xml_type, scan},
-    xml::{escape_text, is_char},
+    xml::{escape_text, find_forbidden},
 };
 
 mod canonical;
@@ -29,6 +29,7 @@ mod plain;
 
 use canonical::canonical_event;
 use listed::Listed;
+use plain::plain_draft;
 
 /// Entry as JSON. Unknown members are refused; the gate completes absent ones.
 ///
@@ -282,12 +283,19 @@ fn draft_of(text: &str) -> Result<Draft, Refusal> {
         let detail = "an event is a JSON object, not an array";
         return Err(Refusal::unacceptable(detail, "Simplefeed profile: events"));
     }
-    let atom = event.to_atom()?;
-    let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
-    let mut draft = drafts.pop().expect("an entry document has one entry");
+    let mut draft = match plain_draft(&event, event.to_atom()?) {
+        Ok(draft) => draft,
+        Err(atom) => scanned(&atom)?,
+    };
     // The digest covers the event, not the Atom made from it, so that a later writer can make other Atom.
     draft.sent = Digest::of(canonical_event(text)?.as_bytes());
     Ok(draft)
+}
+
+/// Returns the draft of an event's Atom, from the gate.
+fn scanned(atom: &str) -> Result<Draft, Refusal> {
+    let mut drafts = scan(atom.as_bytes()).map_err(without_line)?;
+    Ok(drafts.pop().expect("an entry document has one entry"))
 }
 
 /// Removes the line: it counts in the Atom made from the event, which the publisher has never seen.
@@ -315,7 +323,7 @@ impl Event {
 
     /// Returns the event as an Atom entry, before the gate's completions.
     fn to_atom(&self) -> Result<String, Refusal> {
-        let mut out = String::from("<entry xmlns=\"http://www.w3.org/2005/Atom\">");
+        let mut out = String::from(plain::BEGIN);
         for (name, text) in [
             ("id", &self.id),
             ("title", &self.title),
@@ -366,12 +374,7 @@ impl Event {
     }
 
     fn push_content(&self, out: &mut String) -> Result<(), Refusal> {
-        // Without a JSON type, `null` means an absent content, as other members do.
-        let Some(raw) = self
-            .content
-            .as_deref()
-            .filter(|raw| raw.get() != "null" || self.has_json_type())
-        else {
+        let Some(raw) = self.given_content() else {
             return match &self.kind {
                 Some(_) => Err(wrong_content("there is a type but no content")),
                 None => Ok(()),
@@ -407,8 +410,11 @@ impl Event {
         Ok(())
     }
 
-    fn has_json_type(&self) -> bool {
-        self.kind.as_deref().is_some_and(is_json_type)
+    /// Returns the content, unless it is absent. Without a JSON type, `null` means so, as it does in other members.
+    fn given_content(&self) -> Option<&RawValue> {
+        let has_json_type = || self.kind.as_deref().is_some_and(is_json_type);
+        let content = self.content.as_deref();
+        content.filter(|raw| raw.get() != "null" || has_json_type())
     }
 }
 
@@ -465,9 +471,9 @@ fn push_empty(
 
 fn check_chars<'a>(member: &str, text: &'a str) -> Result<&'a str, Refusal> {
     // JSON strings can hold characters that XML 1.0 cannot carry, not even as references.
-    match text.chars().find(|c| !is_char(*c)) {
+    match find_forbidden(text) {
         None => Ok(text),
-        Some(bad) => {
+        Some((_, bad)) => {
             let detail = format!("{member} has the character U+{:04X}", u32::from(bad));
             Err(Refusal::unacceptable(detail, "XML 1.0, 2.2").at_element(member))
         }

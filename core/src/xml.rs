@@ -23,6 +23,7 @@ pub use tag::{Attribute, Tag};
 pub use text::{
     attribute_value, escape_attribute, escape_text, escaped_len, is_char, resolve_reference,
 };
+pub(crate) use text::{find_forbidden, has_any};
 use text::{is_blank, is_nc_name, normalize_lines};
 
 /// The namespace of Atom (RFC 4287, 1.2).
@@ -108,7 +109,7 @@ impl<'a> Tokens<'a> {
     ///
     /// Returns the first character that XML 1.0 does not admit.
     pub fn new(text: &'a str) -> Result<Self, XmlError> {
-        if let Some((offset, bad)) = text.char_indices().find(|(_, c)| !is_char(*c)) {
+        if let Some((offset, bad)) = find_forbidden(text) {
             let code = u32::from(bad);
             return Err(XmlError::new(
                 format!("character U+{code:04X} is not allowed"),

@@ -3,7 +3,7 @@
 //! Pure. The text has already passed a JSON parser, so this module only follows its structure. It reads the text
 //! once, at any depth of nesting.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, ops::Range};
 
 use super::json_refusal;
 use crate::{limits::DEPTH_MAX, refusal::Refusal};
@@ -21,12 +21,9 @@ const PLACE: [&str; 3] = ["document", "position", "feed"];
 pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
     let mut reading = Reading { json, at: 0 };
     reading.skip_blanks();
-    // Members are sorted because parsers do not keep their order.
-    let mut members = reading.read_members(1)?;
-    // `replay` adds the place, so `append` must find the same digest without it.
-    members.retain(|name, _| !PLACE.contains(&name.as_str()));
     let mut out = String::with_capacity(json.len());
-    push_members(&members, &mut out)?;
+    // `replay` adds the place, so `append` must find the same digest without it.
+    reading.read_members(1, &PLACE, &mut out)?;
     Ok(out)
 }
 
@@ -58,16 +55,11 @@ impl<'a> Reading<'a> {
             return Err(Refusal::malformed(detail));
         }
         match self.peek() {
-            Some(b'{') => push_members(&self.read_members(depth + 1)?, out)?,
+            Some(b'{') => self.read_members(depth + 1, &[], out)?,
             Some(b'[') => self.read_items(depth + 1, out)?,
             Some(b'"') => {
                 let string = self.read_string();
-                // Escapes can spell one string in many ways; a string without them has one.
-                if string.contains('\\') {
-                    out.push_str(&spelled(&unescape_string(string)?)?);
-                } else {
-                    out.push_str(string);
-                }
+                push_spelled(string, out)?;
             }
             // Numbers stay as sent: reading them as floats would make different amounts equal.
             _ => out.push_str(self.read_word()),
@@ -92,28 +84,58 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Returns the members of an object with their values in canonical form.
-    fn read_members(&mut self, depth: usize) -> Result<BTreeMap<String, String>, Refusal> {
+    /// Appends the object that begins here, its members sorted by name, since parsers do not keep their order, and
+    /// without those of the names `without`.
+    fn read_members(
+        &mut self,
+        depth: usize,
+        without: &[&str],
+        out: &mut String,
+    ) -> Result<(), Refusal> {
         self.sign();
-        let mut members = BTreeMap::new();
+        let begin = out.len();
+        // Name of each member, and its place in `out` behind `begin`.
+        let mut members: Vec<(Cow<'a, str>, Range<usize>)> = vec![];
         while let Some(byte) = self.peek().filter(|byte| *byte != b'}') {
             if byte == b',' {
                 self.sign();
                 continue;
             }
-            let name = unescape_string(self.read_string())?;
+            out.push(if members.is_empty() { '{' } else { ',' });
+            let from = out.len() - begin;
+            let name = self.read_string();
+            push_spelled(name, out)?;
+            out.push(':');
             self.skip_blanks();
             self.sign();
-            let mut value = String::new();
-            self.value(depth, &mut value)?;
+            self.value(depth, out)?;
+            members.push((unescaped(name)?, from..out.len() - begin));
+        }
+        self.sign();
+        let is_kept = |name: &str| !without.contains(&name);
+        let are_in_order =
+            |members: &[(Cow<'a, str>, _)]| members.is_sorted_by(|(one, _), (next, _)| one < next);
+        let are_all_kept = members.iter().all(|(name, _)| is_kept(name));
+        if !are_in_order(&members) || members.is_empty() || !are_all_kept {
+            members.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
             // Parsers disagree about which of two equal members counts.
-            if members.insert(name, value).is_some() {
+            if !are_in_order(&members) {
                 let detail = "a JSON object has the same member twice";
                 return Err(Refusal::malformed(detail));
             }
+            let as_read = out.split_off(begin);
+            out.push('{');
+            for (name, place) in members {
+                if is_kept(&name) {
+                    if out.len() > begin + 1 {
+                        out.push(',');
+                    }
+                    out.push_str(as_read.get(place).unwrap_or_default());
+                }
+            }
         }
-        self.sign();
-        Ok(members)
+        out.push('}');
+        Ok(())
     }
 
     /// Returns the string that begins here, with its quotes.
@@ -141,24 +163,25 @@ impl<'a> Reading<'a> {
     }
 }
 
-fn push_members(members: &BTreeMap<String, String>, out: &mut String) -> Result<(), Refusal> {
-    out.push('{');
-    for (index, (name, value)) in members.iter().enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        out.push_str(&spelled(name)?);
-        out.push(':');
-        out.push_str(value);
+/// Appends a string in its one spelling. Escapes can spell it in many ways; a string without them has one.
+fn push_spelled(string: &str, out: &mut String) -> Result<(), Refusal> {
+    if string.contains('\\') {
+        let spelled = serde_json::to_string(&*unescaped(string)?);
+        out.push_str(&spelled.map_err(|error| json_refusal(&error))?);
+    } else {
+        out.push_str(string);
     }
-    out.push('}');
     Ok(())
 }
 
-fn unescape_string(string: &str) -> Result<String, Refusal> {
-    serde_json::from_str(string).map_err(|error| json_refusal(&error))
-}
-
-fn spelled(text: &str) -> Result<String, Refusal> {
-    serde_json::to_string(text).map_err(|error| json_refusal(&error))
+/// Returns the text of a string with its quotes.
+fn unescaped(string: &str) -> Result<Cow<'_, str>, Refusal> {
+    if string.contains('\\') {
+        let text: Result<String, _> = serde_json::from_str(string);
+        return text.map(Cow::Owned).map_err(|error| json_refusal(&error));
+    }
+    let inner = string
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    Ok(Cow::Borrowed(inner.unwrap_or_default()))
 }

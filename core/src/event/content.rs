@@ -5,7 +5,10 @@
 use data_encoding::BASE64;
 use serde_json::value::RawValue;
 
-use crate::scanner::{JSON, TEXT_JSON, essence, is_json_type};
+use crate::{
+    scanner::{JSON, TEXT_JSON, essence, is_json_type},
+    xml::has_any,
+};
 
 /// Returns type and content of the text of a content element that is no markup.
 pub(super) fn content_of_text(kind: String, text: &str) -> (String, Box<RawValue>) {
@@ -46,11 +49,4 @@ fn json_in_base64(text: &str) -> Option<Box<RawValue>> {
 /// Returns a text as a JSON string.
 pub(super) fn to_json(text: &str) -> Box<RawValue> {
     serde_json::value::to_raw_value(text).expect("a string has a JSON form")
-}
-
-/// Returns whether a text has such a byte. It looks at all of them, several at a time, which is quicker than to stop at
-/// the first one.
-pub(super) fn has_any(text: &str, is_such: impl Fn(u8) -> bool) -> bool {
-    text.bytes()
-        .fold(false, |found, byte| found | is_such(byte))
 }

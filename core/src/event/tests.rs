@@ -341,3 +341,164 @@ proptest::proptest! {
         }
     }
 }
+
+/// Returns both drafts of an event, without their digests; a refusal is `None`.
+fn both_drafts(event: &Event) -> (Option<String>, Option<String>) {
+    let shown = |mut draft: Draft| {
+        draft.sent = Digest([0; 32]);
+        format!("{draft:?}")
+    };
+    let atom = event.to_atom().unwrap();
+    let gate = scanned(&atom).ok();
+    (plain_draft(event, atom).ok().map(shown), gate.map(shown))
+}
+
+/// Goal: common events need no tokenizer on their way in, either.
+#[test]
+fn common_events_are_taken_plainly() {
+    for event in [
+        r#"{"title":"Order 7","content":{"total":12.50,"of":["<a>","&"]}}"#,
+        r#"{"id":"urn:x","title":"A & B","summary":"s","content":"text\r\nlines ]]>"}"#,
+        r#"{"author":["Ann","Bo"],"categories":["a\"b\n"],"updated":"2026-01-01T00:00:00Z"}"#,
+        "{}",
+    ] {
+        let (plain, gate) = both_drafts(&serde_json::from_str(event).unwrap());
+        assert!(plain.is_some(), "{event}");
+        assert_eq!(plain, gate);
+    }
+}
+
+proptest::proptest! {
+    /// Goal: what is stored of an event does not depend on which way it took.
+    /// Method: events with right and wrong values in every member.
+    #[test]
+    fn a_plain_draft_is_the_one_of_the_gate(
+        chosen in proptest::collection::vec((0..13_usize, 0..32_usize), 0..8),
+    ) {
+        const TEXTS: [&str; 8] = [
+            "a", "", "urn:x:1", "http://h/a b", "<b/>&amp;]]>", "2026-01-01T00:00:00Z", "2026-13-01T00:00:00Z", "\r\n\t\u{e9}\u{fffd}",
+        ];
+        const MEMBERS: [&str; 5] = ["id", "title", "updated", "published", "summary"];
+        let mut event = serde_json::Map::new();
+        for (member, value) in chosen {
+            let text = TEXTS[value % TEXTS.len()];
+            let (name, value) = match member {
+                0..5 => (MEMBERS[member], serde_json::json!(text)),
+                5 => ("author", serde_json::json!(text)),
+                6 => ("author", serde_json::json!([text, {"name": "n", "uri": text}])),
+                7 => ("author", serde_json::json!([])),
+                8 => ("categories", serde_json::json!([text, {"term": text, "label": text}])),
+                9 => ("links", serde_json::json!([{"href": text}])),
+                10 => ("content", serde_json::json!(text)),
+                11 => ("content", [serde_json::json!(null), serde_json::json!({"a": text})][value % 2].clone()),
+                _ => ("type", serde_json::json!(
+                    ["text", "html", "text/json", "application/json; a=b", "application/ld+json", "text/plain"][value % 6]
+                )),
+            };
+            event.insert(name.into(), value);
+        }
+        let event: Event = serde_json::from_value(event.into()).unwrap();
+        if event.to_atom().is_ok() {
+            let (plain, gate) = both_drafts(&event);
+            if plain.is_some() {
+                proptest::prop_assert_eq!(plain, gate, "{:?}", event);
+            }
+        }
+    }
+}
+
+/// JSON as a test makes it: words and strings in both spellings, canonical first, and members by their names.
+#[derive(Clone, Debug)]
+enum Made {
+    Word(&'static str),
+    Text(&'static str, &'static str),
+    Items(Vec<Made>),
+    Members(std::collections::BTreeMap<usize, Made>),
+}
+
+/// Names in their order, each in its canonical spelling and another one.
+const NAMES: [(&str, &str); 5] = [
+    (r#""""#, r#""""#),
+    (r#""A""#, r#""\u0041""#),
+    (r#""\"""#, r#""\u0022""#),
+    (r#""a b""#, r#""a\u0020b""#),
+    ("\"\u{e9}\"", r#""\u00e9""#),
+];
+
+fn canonical(made: &Made) -> String {
+    match made {
+        Made::Word(word) => (*word).into(),
+        Made::Text(canonical, _) => (*canonical).into(),
+        Made::Items(items) => {
+            let items: Vec<String> = items.iter().map(canonical).collect();
+            format!("[{}]", items.join(","))
+        }
+        Made::Members(members) => {
+            let mut sorted: Vec<_> = members.iter().collect();
+            // A quotation mark comes before letters.
+            sorted
+                .sort_by_key(|(name, _)| serde_json::from_str::<String>(NAMES[**name].0).unwrap());
+            let members = sorted.into_iter();
+            let members: Vec<String> = members
+                .map(|(name, value)| format!("{}:{}", NAMES[*name].0, canonical(value)))
+                .collect();
+            format!("{{{}}}", members.join(","))
+        }
+    }
+}
+
+/// Returns the same in another spelling, its members in the order of their numbers or in the reverse one.
+fn respelled(made: &Made, is_reversed: bool) -> String {
+    match made {
+        Made::Word(word) => format!(" {word}\n"),
+        Made::Text(_, other) => (*other).into(),
+        Made::Items(items) => {
+            let items: Vec<String> = items
+                .iter()
+                .map(|item| respelled(item, !is_reversed))
+                .collect();
+            format!("[ {} ]", items.join(" ,\t"))
+        }
+        Made::Members(members) => {
+            let mut members: Vec<String> = members
+                .iter()
+                .map(|(name, value)| {
+                    format!("{} : {}", NAMES[*name].1, respelled(value, !is_reversed))
+                })
+                .collect();
+            if is_reversed {
+                members.reverse();
+            }
+            format!("{{ {} }}", members.join(" , "))
+        }
+    }
+}
+
+fn made() -> impl proptest::strategy::Strategy<Value = Made> {
+    use proptest::prelude::*;
+    let leaf = prop_oneof![
+        proptest::sample::select(vec!["1", "1.50", "-0e7", "true", "null"]).prop_map(Made::Word),
+        proptest::sample::select(NAMES.to_vec()).prop_map(|(one, other)| Made::Text(one, other)),
+    ];
+    leaf.prop_recursive(5, 40, 5, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(Made::Items),
+            proptest::collection::btree_map(0..NAMES.len(), inner, 0..5).prop_map(Made::Members),
+        ]
+    })
+}
+
+proptest::proptest! {
+    /// Goal: every spelling of an event has one digest, so that a repeat is known as one.
+    #[test]
+    fn every_spelling_has_one_canonical_form(content in made(), is_reversed: bool) {
+        let members = format!(r#""content":{},"title":"t""#, canonical(&content));
+        let spellings = [
+            format!("{{{members}}}"),
+            format!(r#"{{"title":"\u0074","position":7,"content":{}}}"#, respelled(&content, is_reversed)),
+        ];
+        for spelling in spellings {
+            proptest::prop_assert_eq!(canonical_event(&spelling).unwrap(), format!("{{{}}}", members));
+        }
+    }
+}

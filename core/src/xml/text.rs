@@ -16,6 +16,23 @@ pub fn is_char(c: char) -> bool {
     }
 }
 
+/// Returns the first character that XML 1.0 does not admit, and its offset in bytes.
+pub(crate) fn find_forbidden(text: &str) -> Option<(usize, char)> {
+    // Control characters, and the first byte of all characters from U+F000 to U+FFFF in UTF-8.
+    let may_be = |byte: u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 0xef);
+    if !has_any(text, may_be) {
+        return None;
+    }
+    text.char_indices().find(|(_, c)| !is_char(*c))
+}
+
+/// Returns whether a text has such a byte. It looks at all of them, several at a time, which is quicker than to stop at
+/// the first one.
+pub(crate) fn has_any(text: &str, is_such: impl Fn(u8) -> bool) -> bool {
+    text.bytes()
+        .fold(false, |found, byte| found | is_such(byte))
+}
+
 /// Returns whether `text` is white space only, as XML understands it.
 pub(super) fn is_blank(text: &str) -> bool {
     text.bytes()
@@ -106,13 +123,13 @@ pub fn attribute_value(raw: &str) -> Result<Cow<'_, str>, String> {
 ///
 /// A carriage return is written as a reference, because parsers turn a literal one into a line feed.
 pub fn escape_text(text: &str, out: &mut String) {
-    escape(text, out, |c| matches!(c, '&' | '<' | '>' | '\r'));
+    escape(text, out, |byte| matches!(byte, b'&' | b'<' | b'>' | b'\r'));
 }
 
 /// Appends `text` as the value of an attribute in double quotes.
 pub fn escape_attribute(text: &str, out: &mut String) {
-    escape(text, out, |c| {
-        matches!(c, '&' | '<' | '"' | '\r' | '\n' | '\t')
+    escape(text, out, |byte| {
+        matches!(byte, b'&' | b'<' | b'"' | b'\r' | b'\n' | b'\t')
     });
 }
 
@@ -128,9 +145,10 @@ pub fn escaped_len(text: &str) -> usize {
     bytes.sum()
 }
 
-fn escape(text: &str, out: &mut String, special: impl Fn(char) -> bool) {
+fn escape(text: &str, out: &mut String, is_special: impl Fn(u8) -> bool) {
     let mut rest = text;
-    while let Some(at) = rest.find(&special) {
+    // All special characters are of one byte, which is part of no other character.
+    while let Some(at) = rest.bytes().position(&is_special) {
         let (plain, tail) = rest.split_at(at);
         out.push_str(plain);
         let mut chars = tail.chars();
