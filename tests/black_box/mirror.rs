@@ -167,6 +167,8 @@ fn a_mirror_goes_on_after_kills() {
                 .all(|(line, number)| line == format!("urn:t:{number}"))
         );
     }
+    // The index grows as long as documents are archived.
+    scene.server.wait_until_frozen("/feeds/a/134.atom");
     scene.mirror();
     scene.check();
     let replay = |url: &str| simplefeed(&["replay", url, "--format", "atom"], b"");

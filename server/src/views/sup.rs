@@ -3,7 +3,7 @@
 //! Shell: the state that follows the log, and the files of archived windows. [`windows`] decides which updates a
 //! document has and when a window ends; [`files`] keeps closed windows.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::{
@@ -31,6 +31,9 @@ pub mod windows;
 use files::{NAME, SupFiles, every_window};
 use windows::{Current, SupWindows, Window, file_name, series_name};
 
+/// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is woken for each commit
+/// would take its time from the publisher.
+const PACE: Duration = Duration::from_millis(50);
 /// Most commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
 /// Windows waiting to be written at which the view applies no more commits.
@@ -200,6 +203,10 @@ impl View for Sup {
 
     fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {
         self.note_idle(commit)
+    }
+
+    fn pace(&self) -> Duration {
+        PACE
     }
 
     fn made(&self) -> u64 {

@@ -378,7 +378,7 @@ impl Archive {
             // A lost document completes an index block, too.
             self.close_index_block(&mut files, name, &settings, &lost)?;
             files.put_in_place()?;
-            self.manifests.record(name, &lost)?;
+            self.manifests.record(name, &[lost])?;
         }
         Ok(None)
     }
@@ -455,9 +455,7 @@ impl Archive {
         }
         // Files first, records last: a record promises durable files.
         files.put_in_place()?;
-        for archived in &records {
-            self.manifests.record(feed, archived)?;
-        }
+        self.manifests.record(feed, &records)?;
         Ok(worst)
     }
 

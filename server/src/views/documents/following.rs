@@ -28,8 +28,9 @@ use crate::{
     },
 };
 
-/// Pause of an up-to-date follower. Documents that are closed meanwhile share a sync.
-const PACE: Duration = Duration::from_millis(50);
+/// Pause of an up-to-date follower. Documents that are closed meanwhile share their syncs, each of which holds up the
+/// commits on the same disk. Until then, a closed document is served from the log.
+const PACE: Duration = Duration::from_millis(500);
 /// Feeds with work to do at which it is carried out.
 const WAITING_MAX: usize = 1_000;
 

@@ -236,12 +236,16 @@ impl Manifests {
             .collect()
     }
 
-    /// Records that a document is archived, durably. Its predecessors must be recorded already.
+    /// Records that documents are archived, durably and in one write. They follow each other, and the predecessors of
+    /// the first must be recorded already.
     ///
     /// # Errors
     ///
     /// See [`ViewError`].
-    pub fn record(&self, feed: &FeedName, archived: &Archived) -> Result<(), ViewError> {
+    pub fn record(&self, feed: &FeedName, archived: &[Archived]) -> Result<(), ViewError> {
+        let Some(first) = archived.first() else {
+            return Ok(());
+        };
         fs::create_dir_all(&self.folder).map_err(self.io("create", feed))?;
         let path = self.path(feed);
         let created = !path.exists();
@@ -252,8 +256,9 @@ impl Manifests {
             .open(&path);
         let file = file.map_err(self.io("write", feed))?;
         // At its own place and not at the end, so a torn record is replaced.
-        let offset = (archived.name.number.get() - 1) * RECORD_LENGTH;
-        file.write_all_at(&archived.encode(), offset)
+        let offset = (first.name.number.get() - 1) * RECORD_LENGTH;
+        let records: Vec<u8> = archived.iter().flat_map(Archived::encode).collect();
+        file.write_all_at(&records, offset)
             .and_then(|()| file.sync_data())
             .map_err(self.io("write", feed))?;
         // The name of a new file must be durable as well.
@@ -310,7 +315,7 @@ mod tests {
         let feed = FeedName::parse("a").unwrap();
         assert_eq!(manifests.count(&feed).unwrap(), 0);
         for number in 1..=3 {
-            manifests.record(&feed, &archived(number)).unwrap();
+            manifests.record(&feed, &[archived(number)]).unwrap();
         }
         assert_eq!(manifests.count(&feed).unwrap(), 3);
         let two = DocumentNumber::new(2).unwrap();
@@ -333,7 +338,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let manifests = Manifests::new(folder.path());
         let feed = FeedName::parse("a").unwrap();
-        manifests.record(&feed, &archived(1)).unwrap();
+        manifests.record(&feed, &[archived(1)]).unwrap();
         let path = manifests.path(&feed);
         let mut bytes = fs::read(&path).unwrap();
         for at in 0..bytes.len() {
