@@ -19,6 +19,10 @@ use tokio::{
     sync::oneshot,
 };
 
+/// Threads of all workers that read files and take large bodies. More would not make a disk quicker, and each keeps
+/// memory of its own.
+const BLOCKING_MAX: usize = 64;
+
 thread_local! {
     /// Tasks of the worker whose thread this is.
     static OPEN: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
@@ -62,7 +66,9 @@ impl Workers {
     /// Returns why the system gives no thread.
     pub fn start() -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers: io::Result<Vec<Worker>> = (0..processors).map(|_| Worker::start()).collect();
+        let blocking = (BLOCKING_MAX / processors).max(4);
+        let workers = (0..processors).map(|_| Worker::start(blocking));
+        let workers: io::Result<Vec<Worker>> = workers.collect();
         Ok(Self(workers?))
     }
 
@@ -98,8 +104,11 @@ impl Workers {
 }
 
 impl Worker {
-    fn start() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+    fn start(blocking: usize) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .max_blocking_threads(blocking)
+            .enable_all()
+            .build()?;
         let (end, ended) = oneshot::channel();
         let handle = runtime.handle().clone();
         let open: Arc<AtomicUsize> = Arc::default();

@@ -11,7 +11,7 @@ use super::reply::Reply;
 use crate::resource::{Coding, Resource};
 
 /// The bytes of bodies and headers kept in memory.
-const READY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const READY_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Memory of an answer without its body, in bytes; an estimate.
 const HEADERS_BYTES: usize = 2 * 1024;
 

@@ -42,7 +42,7 @@ const SNAPSHOTS_MAX: usize = 20_000;
 /// Archived documents whose facts are kept in memory.
 const ARCHIVED_MAX: usize = 100_000;
 /// Bytes of bodies kept in memory.
-const BODIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const BODIES_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Resource that a path below a feed names.
 #[derive(Clone, Debug, PartialEq, Eq)]
