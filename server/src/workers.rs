@@ -21,7 +21,7 @@ use tokio::{
 
 /// Threads of all workers that read files and take large bodies. More would not make a disk quicker, and each keeps
 /// memory of its own.
-const BLOCKING_MAX: usize = 64;
+const BLOCKING_MAX: usize = 16;
 
 thread_local! {
     /// Tasks of the worker whose thread this is.

@@ -40,7 +40,7 @@ const STRIPES: usize = 4_096;
 /// Feeds whose snapshots are kept in memory.
 const SNAPSHOTS_MAX: usize = 20_000;
 /// Archived documents whose facts are kept in memory.
-const ARCHIVED_MAX: usize = 100_000;
+const ARCHIVED_MAX: usize = 20_000;
 /// Bytes of bodies kept in memory.
 const BODIES_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
