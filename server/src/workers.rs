@@ -16,16 +16,39 @@ use std::{
 
 use tokio::{
     runtime::{Builder, Handle},
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
+    task::JoinError,
 };
 
 /// Threads of all workers that read files and take large bodies. More would not make a disk quicker, and each keeps
 /// memory of its own.
 const BLOCKING_MAX: usize = 16;
+/// Of these threads, those of one worker that do long work at the same time. Reads get the others.
+const LONG_MAX: usize = 2;
 
 thread_local! {
     /// Tasks of the worker whose thread this is.
     static OPEN: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
+    /// Permits for the long work of this thread's tasks.
+    static LONG: Arc<Semaphore> = Arc::new(Semaphore::new(LONG_MAX));
+}
+
+/// Runs work that takes a processor for long, such as reading a large body, on another thread. It waits its turn,
+/// so that reads need not wait for it.
+///
+/// # Errors
+///
+/// Returns the panic of the work.
+pub async fn long<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let turn = LONG.with(Arc::clone).acquire_owned().await;
+    tokio::task::spawn_blocking(move || {
+        let done = work();
+        drop(turn);
+        done
+    })
+    .await
 }
 
 /// Returns whether the running task is the only one of its worker, so that it may block the thread.
@@ -127,5 +150,44 @@ impl Worker {
             end,
             thread,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Goal: whoever sends many large bodies does not keep others from reading.
+    #[test]
+    fn long_work_leaves_threads_for_reads() {
+        let workers = Workers::start().unwrap();
+        let (ended, release) = (
+            Arc::new(parking_lot::RwLock::new(())),
+            Duration::from_secs(30),
+        );
+        let held = ended.write();
+        let count = 2 * BLOCKING_MAX.max(4 * workers.0.len());
+        for _ in 0..count {
+            let ended = Arc::clone(&ended);
+            workers.spawn(async move {
+                long(move || drop(ended.read())).await.unwrap();
+            });
+        }
+        let (tell, read) = mpsc::channel();
+        for _ in &workers.0 {
+            let tell = tell.clone();
+            workers.spawn(async move {
+                tokio::task::spawn_blocking(move || tell.send(()).unwrap())
+                    .await
+                    .unwrap();
+            });
+        }
+        let reads = workers.0.iter().map(|_| read.recv_timeout(release));
+        let all: Result<Vec<()>, _> = reads.collect();
+        drop(held);
+        workers.end(release);
+        assert!(all.is_ok(), "a read waited for long work");
     }
 }

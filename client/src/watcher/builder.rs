@@ -205,7 +205,11 @@ impl WatchBuilder {
         let transport = options.transport(transport)?;
         // Watchers that start together must not look together.
         // One in unit tests, so that their looks are the same each time.
-        let seed = if cfg!(test) { 1 } else { std::process::id().into() };
+        let seed = if cfg!(test) {
+            1
+        } else {
+            std::process::id().into()
+        };
         let mut watch = Watch::new(pace, seed);
         let (journal, mut notes) = match state {
             Some(state) => {

@@ -18,9 +18,10 @@ use crate::{
     },
     metrics::Fate,
     publish::{Append, Configure},
+    workers,
 };
 
-/// Largest body that is parsed on the thread of its connection, in bytes. A larger one gets a blocking thread.
+/// Largest body that is parsed on the thread of its connection, in bytes.
 const INLINE_BODY_BYTES: usize = 16 * 1024;
 
 /// Appends the entries of a request to a feed.
@@ -35,7 +36,7 @@ pub(super) async fn append(site: &Site, exchange: Exchange<'_>) -> Result<Outcom
         (media.drafts(&body), room)
     } else {
         // The memory moves with the work, which goes on even if the client leaves.
-        let work = tokio::task::spawn_blocking(move || (media.drafts(&body), room));
+        let work = workers::long(move || (media.drafts(&body), room));
         work.await.map_err(|error| {
             error!(%error, "reading entries failed");
             Problem::internal()
