@@ -39,7 +39,7 @@ use crate::{
     log::{EntryLog, LogError, LogHead, space::is_full},
     metrics::Metrics,
     watermark::Watermark,
-    workers::is_alone,
+    workers::block_alone,
 };
 
 mod group;
@@ -114,10 +114,13 @@ impl Publisher {
     /// Serves a request on this thread if no other request and no other connection waits for it, and it takes little
     /// time. Returns it if not.
     fn serve_alone(&self, request: Request) -> Option<Request> {
-        // Requests in the queue share a commit with it. A disk that stalls must not stall readers on this thread.
-        if self.waiting.load(Ordering::Acquire) > 0 || !is_alone() || !is_small(&request) {
+        // Requests in the queue share a commit with it.
+        if self.waiting.load(Ordering::Acquire) > 0 || !is_small(&request) {
             return Some(request);
         }
+        let Some(_blocking) = block_alone() else {
+            return Some(request);
+        };
         match self.writer.try_lock() {
             Some(mut writer) if writer.took < ALONE_MAX => {
                 let left = serve_or_abort(&mut writer, request, || None);
@@ -316,7 +319,7 @@ impl Writer {
                 note_changes(&commit);
                 Ok(commit.number.0)
             }
-            Err(LogError::Stopped) => Err(self.stopped),
+            Err(LogError::Stopped | LogError::Closing) => Err(self.stopped),
             Err(error) => {
                 let error: &(dyn std::error::Error + 'static) = &error;
                 error!(

@@ -93,6 +93,7 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Start)?);
         let log = store.log();
+        store.begin_work();
         // Before any view or reader, because an epoch renames the open documents.
         begin_epoch_if_restored(&*log, &store, &watermark)?;
         // The server before may have given out the log's last second as `Last-Modified`.
@@ -171,6 +172,11 @@ impl Server {
             store,
         } = self;
         info!(address = %listening.address(), %public_url, "started");
+        let until = async {
+            until.await;
+            // Now, since a publisher may wait for a settling, and the stop for the publisher.
+            store.end_work();
+        };
         let served = listening.serve(&config, gates, &pipeline, &metrics, until, CUT_OFF);
         // The writer ends with the last clone of its publisher, and the pipeline has one.
         drop((pipeline, metrics, publisher));

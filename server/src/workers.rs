@@ -1,14 +1,15 @@
-//! Threads that answer connections, one for each processor.
+//! Threads that answer connections, one for each processor, and at least two.
 //!
 //! Shell: threads. Each has a runtime of its own, and a connection stays where it was put: a request wakes one thread,
-//! and no work is moved between processors. A new connection goes where the fewest are open.
+//! and no work is moved between processors. A new connection goes where the fewest are open, but not where a task
+//! blocks its thread.
 
 use std::{
     cell::RefCell,
     io,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -21,14 +22,15 @@ use tokio::{
 };
 
 /// Threads of all workers that read files and take large bodies. More would not make a disk quicker, and each keeps
-/// memory of its own.
+/// memory of its own. With many workers, each has the least.
 const BLOCKING_MAX: usize = 16;
+const BLOCKING_LEAST: usize = 4;
 /// Of these threads, those of one worker that do long work at the same time. Reads get the others.
 const LONG_MAX: usize = 2;
 
 thread_local! {
-    /// Tasks of the worker whose thread this is.
-    static OPEN: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
+    /// Load of the worker whose thread this is.
+    static LOAD: RefCell<Option<Arc<Load>>> = const { RefCell::new(None) };
     /// Permits for the long work of this thread's tasks.
     static LONG: Arc<Semaphore> = Arc::new(Semaphore::new(LONG_MAX));
 }
@@ -51,12 +53,33 @@ pub async fn long<T: Send + 'static>(
     .await
 }
 
-/// Returns whether the running task is the only one of its worker, so that it may block the thread.
-pub fn is_alone() -> bool {
-    OPEN.with_borrow(|open| {
-        open.as_ref()
-            .is_some_and(|open| open.load(Ordering::Relaxed) == 1)
-    })
+/// Lets the running task block its thread until this is dropped, if no other task is there. `None` if there is one,
+/// or if this is no worker's thread.
+pub fn block_alone() -> Option<Blocking> {
+    let load = LOAD.with_borrow(Clone::clone)?;
+    if load.tasks.load(Ordering::Acquire) != 1 {
+        return None;
+    }
+    load.is_blocked.store(true, Ordering::Release);
+    Some(Blocking(load))
+}
+
+/// A task blocks its thread. New connections go to other workers meanwhile.
+#[derive(Debug)]
+pub struct Blocking(Arc<Load>);
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        self.0.is_blocked.store(false, Ordering::Release);
+    }
+}
+
+/// What a worker has to do.
+#[derive(Debug, Default)]
+struct Load {
+    /// Tasks that have not ended.
+    tasks: AtomicUsize,
+    is_blocked: AtomicBool,
 }
 
 /// Threads that answer connections.
@@ -66,50 +89,56 @@ pub struct Workers(Vec<Worker>);
 #[derive(Debug)]
 struct Worker {
     runtime: Handle,
-    /// Tasks that have not ended.
-    open: Arc<AtomicUsize>,
+    load: Arc<Load>,
     end: oneshot::Sender<Duration>,
     thread: JoinHandle<()>,
 }
 
-/// A task that counts as open until it is dropped.
-struct Counted(Arc<AtomicUsize>);
+/// A task that counts until it is dropped.
+struct Counted(Arc<Load>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.tasks.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Workers {
-    /// Starts a thread for each processor.
+    /// Starts the threads.
     ///
     /// # Errors
     ///
     /// Returns why the system gives no thread.
     pub fn start() -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let blocking = (BLOCKING_MAX / processors).max(4);
-        let workers = (0..processors).map(|_| Worker::start(blocking));
+        // With one, a task that blocks its thread would keep all connections waiting.
+        let count = processors.max(2);
+        let blocking = (BLOCKING_MAX / count).max(BLOCKING_LEAST);
+        let workers = (0..count).map(|_| Worker::start(blocking));
         let workers: io::Result<Vec<Worker>> = workers.collect();
         Ok(Self(workers?))
     }
 
-    /// Runs a task on the thread that has the fewest.
+    /// Runs a task on the thread that has the fewest, of those that are not blocked if there is one.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let open = |worker: &&Worker| worker.open.load(Ordering::Relaxed);
-        let Some(worker) = self.0.iter().min_by_key(open) else {
+        let order = |worker: &&Worker| {
+            let Load { tasks, is_blocked } = &*worker.load;
+            let is_blocked = is_blocked.load(Ordering::Acquire);
+            (is_blocked, tasks.load(Ordering::Acquire))
+        };
+        let Some(worker) = self.0.iter().min_by_key(order) else {
             return;
         };
-        worker.open.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(Arc::clone(&worker.open));
+        worker.load.tasks.fetch_add(1, Ordering::AcqRel);
+        let counted = Counted(Arc::clone(&worker.load));
         drop(worker.runtime.spawn(async move {
             task.await;
             drop(counted);
         }));
     }
 
-    /// Ends the threads. Tasks are dropped where they wait; one that blocks its thread gets so much time.
+    /// Ends the threads. Tasks are dropped where they wait; work on other threads gets so much time. A task that blocks
+    /// its thread is waited for.
     pub fn end(self, time: Duration) {
         let threads: Vec<_> = self
             .0
@@ -134,19 +163,19 @@ impl Worker {
             .build()?;
         let (end, ended) = oneshot::channel();
         let handle = runtime.handle().clone();
-        let open: Arc<AtomicUsize> = Arc::default();
-        let counted = Arc::clone(&open);
+        let load: Arc<Load> = Arc::default();
+        let shared = Arc::clone(&load);
         let thread = std::thread::Builder::new()
             .name("worker".into())
             .spawn(move || {
-                OPEN.set(Some(counted));
+                LOAD.set(Some(shared));
                 // The tasks run while this waits.
                 let time = runtime.block_on(ended).unwrap_or_default();
                 runtime.shutdown_timeout(time);
             })?;
         Ok(Self {
             runtime: handle,
-            open,
+            load,
             end,
             thread,
         })

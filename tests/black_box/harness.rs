@@ -119,27 +119,38 @@ impl Server {
 
     /// Starts a server that settles after each so many bytes.
     pub(crate) fn start_settling(data: &Path, document_entries: u32, chapter_bytes: u32) -> Self {
+        Self::start_settling_at("127.0.0.1:0", data, document_entries, chapter_bytes)
+    }
+
+    /// Starts a server that settles after each so many bytes, where another one was.
+    pub(crate) fn start_settling_at(
+        address: &str,
+        data: &Path,
+        document_entries: u32,
+        chapter_bytes: u32,
+    ) -> Self {
         let mut command = Command::new(program("simplefeed-test-server"));
         command
             .arg(data)
             .arg("honest")
             .arg(document_entries.to_string())
-            .arg(chapter_bytes.to_string());
+            .arg(chapter_bytes.to_string())
+            .arg(address);
         Self::spawn(command)
     }
 
-    /// Starts the real server and kills it after a while, wherever its start has come to.
-    pub(crate) fn start_and_kill(data: &Path, after: Duration) {
-        let mut child = Command::new(program("simplefeed-server"))
-            .arg("serve")
-            .arg("--data")
+    /// Starts a server with a slow disk, which notes in `marker` what is under way, and kills it when `due` returns,
+    /// wherever its start has come to.
+    pub(crate) fn start_and_kill(data: &Path, marker: &Path, due: impl FnOnce()) {
+        let mut child = Command::new(program("simplefeed-test-server"))
             .arg(data)
-            .args(["--listen", "127.0.0.1:0"])
+            .arg(format!("marked:{}", marker.display()))
+            .args(["20", "100000"])
             .stderr(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        pause(after);
+        due();
         child.kill().unwrap();
         child.wait().unwrap();
     }

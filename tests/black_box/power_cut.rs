@@ -5,6 +5,7 @@
 //! server must find everything acknowledged in it, and a server without the barrier must not.
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -16,20 +17,22 @@ use std::{
 };
 
 use crate::{
+    crash::{OPENING, STEPS, Step, UPGRADING, await_step, is_at},
+    dice::Dice,
     faults::library,
-    harness::{Server, check_folder, ids, is_long, pause, program, simplefeed},
+    harness::{
+        Server, check_folder, copy_folder, ids, is_long, pause, program, simplefeed, workspace,
+    },
     http::Request,
     visibility::{Seen, crowd},
 };
 
 /// Runs: `tests/run --long`, and otherwise.
-const RUNS: [usize; 2] = [300, 10];
-/// Runs of the negative controls: those whose cut comes late in the half second after which sled syncs
-/// by itself.
+const RUNS: [usize; 2] = [300, 16];
+/// Runs of the negative controls.
 const CONTROL_RUNS: [usize; 5] = [3, 4, 9, 14, 16];
-/// Runs that are never left out: a commit of 8 MB makes sled write over segments before the barrier.
-const LARGE_RUNS: [usize; 2] = [27, 31];
 const WRITERS: usize = 4;
+const FEEDS: [&str; 2] = ["f0", "f1"];
 
 /// What is published in a run: bytes of an entry, entries of a request.
 #[derive(Clone, Copy, Debug)]
@@ -39,16 +42,50 @@ struct Load {
 }
 
 impl Load {
-    /// Sizes and groups of all kinds, one after the other.
+    /// Sizes and groups of all kinds, each with cuts of all kinds.
     fn of_run(run: usize) -> Self {
-        let entry_bytes = [600, 10_000, 40_000, 200_000][run % 4];
-        let batch = [1, 16, 256, 4_096][run / 4 % 4];
+        let entry_bytes = [600, 10_000, 40_000, 200_000][(run + run / 8) % 4];
+        let batch = [1, 16, 256, 4_096][run / 8 % 4];
         Self {
             entry_bytes,
             // A request has at most 16 MiB.
             batch: batch.min(8_000_000 / entry_bytes),
         }
     }
+}
+
+/// Where a cut comes.
+#[derive(Clone, Copy, Debug)]
+enum Aim {
+    /// At any instant of a server that syncs as fast as it can.
+    Time,
+    /// Within a step, which a slow disk notes.
+    Step(Step),
+    /// While the log is opened after a kill.
+    Opening,
+    /// While a log of this storage version is opened, with or without the mark of a clean stop.
+    Upgrade(u32, bool),
+}
+
+impl Aim {
+    fn of_run(run: usize) -> Self {
+        match (run % 8, STEPS.get(run % 8)) {
+            (_, Some((_, step))) => Self::Step(*step),
+            (5, _) => Self::Opening,
+            (6, _) => Self::Upgrade(1 + u32::from(run / 8 % 2 == 0), run / 16 % 2 == 0),
+            _ => Self::Time,
+        }
+    }
+}
+
+/// Outcome of a cut.
+struct Cut {
+    /// Entries that were acknowledged before.
+    promised: usize,
+    /// Those of them that are gone; all if the log cannot be opened.
+    lost: usize,
+    /// Whether the cut came where it was aimed at.
+    is_hit: bool,
 }
 
 /// An ext4 file system in an image file. Unmounted when dropped.
@@ -98,13 +135,7 @@ impl Disk {
             "the file system cannot be shut down"
         );
         let copy = self.image.with_extension("copy");
-        let mut cp = Command::new("cp");
-        let copied = cp
-            .arg("--sparse=always")
-            .arg(&self.image)
-            .arg(&copy)
-            .status();
-        assert!(copied.unwrap().success());
+        copy_image(&self.image, &copy);
         copy
     }
 
@@ -131,170 +162,337 @@ impl Drop for Disk {
     }
 }
 
-/// Writes from several clients until told to stop. Returns the ids acknowledged.
-fn write_until(
+/// Text that nothing compresses to less than three quarters, so that sled gets as many bytes as are sent.
+fn noise(dice: &mut Dice, bytes: usize) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes + 8);
+    while text.len() < bytes {
+        for byte in dice.next().to_be_bytes() {
+            text.push(char::from(LETTERS[usize::from(byte % 64)]));
+        }
+    }
+    text
+}
+
+/// Publishes a batch. Returns its ids if it was acknowledged.
+fn publish(
+    address: &str,
+    feed: &str,
+    name: &str,
+    dice: &mut Dice,
     load: Load,
-    server: &Arc<Server>,
-    stop: &Arc<AtomicBool>,
-    acknowledged: &Arc<Mutex<Vec<String>>>,
-) {
-    for writer in 0..WRITERS {
-        let (server, stop, acknowledged) = (
-            Arc::clone(server),
-            Arc::clone(stop),
-            Arc::clone(acknowledged),
-        );
-        std::thread::spawn(move || {
-            for request in 0.. {
-                if stop.load(Ordering::Acquire) {
-                    return;
-                }
-                let size = if request % 3 == 0 { 1 } else { load.batch };
-                let ids: Vec<String> = (0..size)
-                    .map(|n| format!("urn:t:{writer}-{request}-{n}"))
-                    .collect();
-                let body: String = ids
-                    .iter()
-                    .map(|id| {
-                        format!(
-                            "{{\"id\":\"{id}\",\"content\":\"{}\"}}\n",
-                            "x".repeat(load.entry_bytes)
-                        )
-                    })
-                    .collect();
-                let post = Request::post(
-                    &format!("/feeds/f{}", writer % 2),
-                    "application/x-ndjson",
-                    body,
-                );
-                match post.send(&server.address) {
-                    Ok(response) if response.status == 201 => {
-                        acknowledged.lock().unwrap().extend(ids)
+) -> Option<Vec<String>> {
+    let ids: Vec<String> = (0..load.batch)
+        .map(|n| format!("urn:t:{name}-{n}"))
+        .collect();
+    let line = |id: &String| {
+        let text = noise(dice, load.entry_bytes);
+        format!("{{\"id\":\"{id}\",\"content\":\"{text}\"}}\n")
+    };
+    let body: String = ids.iter().map(line).collect();
+    let post = Request::post(&format!("/feeds/{feed}"), "application/x-ndjson", body);
+    let answer = post.send(address).ok()?;
+    (answer.status == 201).then_some(ids)
+}
+
+/// A server that several clients write to, and what it has acknowledged.
+struct Written {
+    server: Arc<Server>,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<Mutex<Vec<String>>>,
+}
+
+impl Written {
+    fn start(server: Server, run: usize) -> Self {
+        let written = Self {
+            server: Arc::new(server),
+            stop: Arc::default(),
+            acknowledged: Arc::default(),
+        };
+        let load = Load::of_run(run);
+        for writer in 0..WRITERS {
+            let server = Arc::clone(&written.server);
+            let (stop, all) = (Arc::clone(&written.stop), Arc::clone(&written.acknowledged));
+            std::thread::spawn(move || {
+                let mut dice = Dice::new(u64::try_from(run * WRITERS + writer).unwrap());
+                for request in 0.. {
+                    let batch = if request % 3 == 0 { 1 } else { load.batch };
+                    let load = Load { batch, ..load };
+                    let (feed, name) = (FEEDS[writer % 2], format!("{writer}-{request}"));
+                    let ids = publish(&server.address, feed, &name, &mut dice, load);
+                    match ids {
+                        Some(ids) => all.lock().unwrap().extend(ids),
+                        None => return,
                     }
-                    _ => return,
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
                 }
-            }
-        });
+            });
+        }
+        written
+    }
+
+    /// Kills the server. Returns the ids it had acknowledged before.
+    fn kill(&self) -> Vec<String> {
+        let promised = self.acknowledged.lock().unwrap().clone();
+        self.server.kill_now();
+        self.stop.store(true, Ordering::Release);
+        promised
     }
 }
 
-/// One power cut. Returns how many entries were acknowledged, and how many of them are gone; all of
-/// them if the log cannot be opened.
-fn power_cut(run: usize, start: impl Fn(&Path) -> Server) -> Option<(usize, usize)> {
-    let folder = tempfile::tempdir().unwrap();
-    let disk = Disk::create(folder.path())?;
-    let data = disk.mount.join("data");
-    let server = Arc::new(start(&data));
-    let stop = Arc::new(AtomicBool::new(false));
-    let acknowledged = Arc::new(Mutex::new(vec![]));
-    write_until(Load::of_run(run), &server, &stop, &acknowledged);
-    // The first start is cut, too; some runs are long.
-    let time = 100 + 137 * (run * 7 % 23);
-    pause(Duration::from_millis(u64::try_from(time).unwrap()));
+/// A log that has been settled: sled has many segments, some of them written over.
+struct Base {
+    _folder: tempfile::TempDir,
+    image: PathBuf,
+    ids: Vec<String>,
+}
 
-    // Everything acknowledged up to now must be in the copy, which begins the moment it is killed.
-    let promised = acknowledged.lock().unwrap().clone();
-    server.kill_now();
+impl Base {
+    /// `None` if there are no loop devices.
+    fn create() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Disk::create(folder.path())?;
+        let server = Server::start_settling(&disk.mount.join("data"), 100, 1_000_000);
+        let (mut ids, mut dice) = (vec![], Dice::new(5));
+        for request in 0..160 {
+            let load = Load {
+                entry_bytes: [600, 3_000][request % 2],
+                batch: 60,
+            };
+            let (feed, name) = (FEEDS[request / 2 % 2], format!("base-{request}"));
+            ids.extend(publish(&server.address, feed, &name, &mut dice, load).unwrap());
+        }
+        server.stop();
+        let sled = fs::metadata(disk.mount.join("data/sled/db")).unwrap().len();
+        assert!(sled > 8 * 512 * 1024, "sled has few segments: {sled} bytes");
+        let image = disk.image.clone();
+        drop(disk);
+        Some(Self {
+            _folder: folder,
+            image,
+            ids,
+        })
+    }
+
+    /// Returns a disk of its own with that log.
+    fn disk(&self, folder: &Path) -> Disk {
+        let image = folder.join("disk.img");
+        copy_image(&self.image, &image);
+        Disk::of_image(image, folder.join("disk"))
+    }
+}
+
+fn copy_image(from: &Path, to: &Path) {
+    let mut cp = Command::new("cp");
+    let copied = cp.arg("--sparse=always").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
+/// Starts a server whose disk is slow, and notes its steps outside of that disk.
+fn start_marked(data: &Path, marker: &Path, run: usize) -> Server {
+    // Closed documents are synced, and much else with them, so that some runs close none.
+    Server::start_marked(data, marker, [20, 10_000][run / 8 % 2])
+}
+
+/// A server that is not slow: the real one, or one that settles often.
+fn start_quick(run: usize, data: &Path) -> Server {
+    match run / 8 % 3 {
+        0 => Server::start_settling(data, 10_000, 200_000),
+        1 => Server::start_settling(data, 100, 2_000_000),
+        _ => Server::start(data, &[]),
+    }
+}
+
+/// Cuts the power of a server that is written to, or started.
+fn power_cut(base: &Base, run: usize, start: impl Fn(&Path) -> Server) -> Cut {
+    let folder = tempfile::tempdir().unwrap();
+    let (marker, mut dice) = (
+        folder.path().join("marker"),
+        Dice::new(u64::try_from(run).unwrap()),
+    );
+    let aim = Aim::of_run(run);
+    let disk = match aim {
+        Aim::Upgrade(version, is_clean) => {
+            let disk = Disk::create(folder.path()).unwrap();
+            let data = disk.mount.join("data");
+            copy_folder(&workspace().join(format!("fixtures/log-{version}")), &data);
+            if !is_clean {
+                fs::remove_file(data.join("clean")).unwrap();
+            }
+            disk
+        }
+        _ => base.disk(folder.path()),
+    };
+    let data = disk.mount.join("data");
+    let mut within = |micros| {
+        let micros = u64::try_from(dice.below(micros)).unwrap();
+        pause(Duration::from_micros(micros));
+    };
+    // All that is there before counts as acknowledged, and is on the disk.
+    sync_mount(&disk.mount);
+    let mut promised = base.ids.clone();
+    let aimed = match aim {
+        Aim::Time => {
+            let written = Written::start(start(&data), run);
+            within(2_000_000);
+            promised.extend(written.kill());
+            None
+        }
+        Aim::Step(step) => {
+            let written = Written::start(start_marked(&data, &marker, run), run);
+            within(300_000);
+            await_step(&marker, step);
+            within(3_000);
+            promised.extend(written.kill());
+            Some(step)
+        }
+        Aim::Opening => {
+            let written = Written::start(start_marked(&data, &marker, run), run);
+            within(400_000);
+            promised.extend(written.kill());
+            fs::remove_file(&marker).unwrap();
+            // Dropped by now, or the folder is locked.
+            while Arc::strong_count(&written.server) > 1 {
+                pause(Duration::from_millis(1));
+            }
+            drop(written);
+            Server::start_and_kill(&data, &marker, || {
+                await_step(&marker, OPENING);
+                within(20_000);
+            });
+            Some(OPENING)
+        }
+        Aim::Upgrade(..) => {
+            promised.clear();
+            Server::start_and_kill(&data, &marker, || {
+                await_step(&marker, UPGRADING);
+                within(40_000);
+            });
+            Some(UPGRADING)
+        }
+    };
     let copy = disk.copy();
-    stop.store(true, Ordering::Release);
-    drop(server);
+    let is_hit = aimed.is_none_or(|step| is_at(&marker, step));
     drop(disk);
 
     let disk = Disk::of_image(copy, folder.path().join("after"));
     let data = disk.mount.join("data");
-    let found = std::panic::catch_unwind(|| {
-        let server = Server::start(&data, &[]);
-        let mut found = std::collections::HashSet::new();
-        for feed in ["f0", "f1"] {
-            if server.get(&format!("/feeds/{feed}")).status == 307 {
-                let ids = ids(&server, feed);
-                let (before, count) = (found.len(), ids.len());
-                found.extend(ids);
-                assert_eq!(found.len() - before, count, "an entry is there twice");
-            }
-        }
-        server.stop();
-        check_folder("verify", &data);
-        found
-    });
+    let found = std::panic::catch_unwind(|| found_in(&data, aim));
     let lost = match found {
         Ok(found) => promised.iter().filter(|id| !found.contains(*id)).count(),
         Err(_) => promised.len().max(1),
     };
-    Some((promised.len(), lost))
-}
-
-/// Starts a server for a power cut: every third is the real one, the others settle often.
-fn start(run: usize, data: &Path) -> Server {
-    match run % 3 {
-        0 => Server::start(data, &[]),
-        // Closed documents are synced, and much else with them, so that some runs close none.
-        1 => Server::start_settling(data, 10_000, 200_000),
-        _ => Server::start_settling(data, 100, 2_000_000),
+    Cut {
+        promised: promised.len(),
+        lost,
+        is_hit,
     }
 }
 
+/// Makes what is on a file system durable.
+fn sync_mount(mount: &Path) {
+    let synced = Command::new("sync").arg("-f").arg(mount).status();
+    assert!(synced.unwrap().success());
+}
+
+/// Returns the ids in a log, which must be sound.
+fn found_in(data: &Path, aim: Aim) -> HashSet<String> {
+    let server = Server::start(data, &[]);
+    let mut found = HashSet::new();
+    for feed in FEEDS {
+        if server.get(&format!("/feeds/{feed}")).status == 307 {
+            let ids = ids(&server, feed);
+            let (before, count) = (found.len(), ids.len());
+            found.extend(ids);
+            assert_eq!(found.len() - before, count, "an entry is there twice");
+        }
+    }
+    server.stop();
+    let said = check_folder("verify", data);
+    if let Aim::Upgrade(..) = aim {
+        assert!(
+            said.contains("11 entries, 2 archived documents: 0 faults"),
+            "{said}"
+        );
+    }
+    found
+}
+
 /// Goal: a power cut at any instant loses nothing acknowledged.
-/// Method: see the head of this file.
+/// Method: see the head of this file. The log is one that was settled often. Of eight cuts, five are aimed at the steps
+/// of a server that is written to, one at an opening, one at an upgrade, and one comes at any instant.
 #[test]
 #[ignore = "needs root, loop devices and mkfs.ext4"]
 fn acknowledged_means_on_the_disk() {
     let [long, short] = RUNS;
-    let runs: Vec<usize> = if is_long() {
-        (0..long).collect()
-    } else {
-        (0..short).chain(LARGE_RUNS).collect()
+    let runs = if is_long() { long } else { short };
+    let Some(base) = Base::create() else {
+        eprintln!(
+            "NOT RUN: power cut (no loop devices); the model in server/src/log/contract.rs ran"
+        );
+        return;
     };
     let mut acknowledged = 0;
-    for run in runs.clone() {
-        let Some((promised, lost)) = power_cut(run, |data| start(run, data)) else {
-            eprintln!(
-                "NOT RUN: power cut (no loop devices); the model in server/src/log/contract.rs ran"
-            );
-            return;
-        };
-        let load = Load::of_run(run);
+    let mut hits = [0; 8];
+    for run in 0..runs {
+        let cut = power_cut(&base, run, |data| start_quick(run, data));
+        let (load, aim) = (Load::of_run(run), Aim::of_run(run));
         assert_eq!(
-            lost, 0,
-            "run {run}, {load:?}: of {promised} acknowledged entries"
+            cut.lost, 0,
+            "run {run}, {load:?}, {aim:?}: of {} acknowledged entries",
+            cut.promised
         );
-        acknowledged += promised;
+        acknowledged += cut.promised.saturating_sub(base.ids.len());
+        hits[run % 8] += usize::from(cut.is_hit);
     }
+    eprintln!(
+        "power cut: {runs} runs, {acknowledged} acknowledged entries, 0 lost; hits: {} in syncs of the journal, {} in \
+         rotations, {} in settlings, {} in reopenings, {} in recyclings, {} in openings, {} in upgrades, {} at any time",
+        hits[0], hits[1], hits[2], hits[3], hits[4], hits[5], hits[6], hits[7]
+    );
     assert!(
-        acknowledged > 20 * runs.len(),
+        acknowledged > 20 * runs,
         "too few entries are acknowledged: {acknowledged}"
     );
-    let runs = runs.len();
-    eprintln!("power cut: {runs} runs, {acknowledged} acknowledged entries, 0 lost");
+    let aimed: usize = hits.iter().take(7).sum();
+    assert!(aimed * 3 >= runs, "too few cuts in steps: {hits:?}");
 }
 
-/// Goal: sled syncs for real whatever it takes for durable, and not only at the end of a commit.
-/// Method: it calls `fsync` where the system has no `sync_file_range`, which a filter sees to. (Without it
-/// about one in thirty of the large runs above left a log that sled could not open.)
+/// Goal: sled syncs for real whatever it takes for durable, and not only at the end of a settling.
+/// Method: it calls `fsync` where the system has no `sync_file_range`, which a filter sees to. What a power cut does to
+/// a sled that does not sync, `without_a_sync_of_sled_a_power_cut_loses_entries` shows.
 #[test]
 fn sled_is_made_to_sync() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]);
     assert_eq!(server.status("Seccomp:"), "2");
     let folder = tempfile::tempdir().unwrap();
-    let broken = Server::start_broken(folder.path(), "none");
+    let broken = Server::start_broken(folder.path(), "unfiltered");
     let own = fs::read_to_string("/proc/self/status").unwrap();
     let filtered = own.lines().any(|line| line == "Seccomp:\t2");
     assert!(filtered || broken.status("Seccomp:") == "0");
+}
+
+/// Cuts the power of broken servers at any time. Returns how many cuts lost entries.
+fn count_losses(start: impl Fn(&Path) -> Server) -> Option<usize> {
+    let base = Base::create()?;
+    let lost = CONTROL_RUNS.iter().filter(|run| {
+        // Every eighth cut is aimed at nothing.
+        power_cut(&base, 8 * *run + 7, &start).lost > 0
+    });
+    Some(lost.count())
 }
 
 /// The negative control: without the barrier the same test must fail.
 #[test]
 #[ignore = "needs root, loop devices and mkfs.ext4"]
 fn without_the_barrier_a_power_cut_loses_entries() {
-    let mut failed = 0;
-    for run in CONTROL_RUNS {
-        let Some((_, lost)) = power_cut(run, |data| Server::start_broken(data, "none")) else {
-            eprintln!("NOT RUN: power cut (no loop devices)");
-            return;
-        };
-        failed += usize::from(lost > 0);
-    }
+    let Some(failed) = count_losses(|data| Server::start_broken(data, "none")) else {
+        eprintln!("NOT RUN: power cut (no loop devices)");
+        return;
+    };
     eprintln!(
         "power cut without barrier: {failed} of {} runs lost entries",
         CONTROL_RUNS.len()
@@ -317,14 +515,10 @@ fn without_a_sync_of_sled_a_power_cut_loses_entries() {
             .env("FAULT_UNSYNCED", "/sled/db");
         Server::try_spawn(command).unwrap()
     };
-    let mut failed = 0;
-    for run in CONTROL_RUNS {
-        let Some((_, lost)) = power_cut(run, start) else {
-            eprintln!("NOT RUN: power cut (no loop devices)");
-            return;
-        };
-        failed += usize::from(lost > 0);
-    }
+    let Some(failed) = count_losses(start) else {
+        eprintln!("NOT RUN: power cut (no loop devices)");
+        return;
+    };
     eprintln!(
         "power cut with sled unsynced: {failed} of {} runs lost entries",
         CONTROL_RUNS.len()
@@ -339,7 +533,6 @@ fn power_cut_watched(start: impl Fn(&Path) -> Server) -> Option<Vec<String>> {
     let server = Arc::new(start(&disk.mount.join("data")));
     let seen = Arc::new(Seen::default());
     let mut copy = PathBuf::new();
-    // Late in the half second after which sled syncs by itself.
     crowd(&server, 0, &seen, Duration::from_millis(1_450), || {
         server.kill_now();
         copy = disk.copy();
@@ -362,7 +555,7 @@ fn power_cut_watched(start: impl Fn(&Path) -> Server) -> Option<Vec<String>> {
 fn what_was_seen_survives_a_power_cut() {
     let runs = if is_long() { 30 } else { 3 };
     for run in 0..runs {
-        let Some(violations) = power_cut_watched(|data| start(run, data)) else {
+        let Some(violations) = power_cut_watched(|data| start_quick(8 * run, data)) else {
             eprintln!("NOT RUN: power cut (no loop devices)");
             return;
         };
@@ -391,27 +584,32 @@ fn without_the_barrier_readers_see_what_is_lost() {
 }
 
 /// Goal: nobody is told anything that depends on a commit that did not reach the disk.
-/// Method: the sync of the third commit fails while a new entry, its duplicate and a conflict wait for it.
+/// Method: while a slow sync holds up the writer, a new entry, its repetition, a conflict with it and another entry come
+/// together into the next group, whose sync fails.
 #[test]
 fn a_group_that_fails_its_barrier_answers_503_to_all() {
     let folder = tempfile::tempdir().unwrap();
+    // The opening of a new journal takes two syncs, and each publish another.
     let server = Server::start_broken(folder.path(), "fail-after:4");
-    server.publish_ids("a", ["1".into(), "2".into()]);
-    for (line, what) in [
-        (
-            "{\"id\":\"urn:t:3\",\"content\":{\"n\":\"3\"}}",
-            "a new entry",
-        ),
-        (
-            "{\"id\":\"urn:t:3\",\"content\":{\"n\":\"3\"}}",
-            "its repetition",
-        ),
-        ("{\"id\":\"urn:t:4\"}", "another entry"),
-    ] {
-        let refused = server.publish("a", line);
-        assert_eq!(refused.status, 503, "{what}: {}", refused.text());
-        assert!(refused.maybe("retry-after").is_some());
-    }
+    server.publish_ids("a", ["1".into()]);
+    let three = "{\"id\":\"urn:t:3\",\"content\":{\"n\":\"3\"}}";
+    let group = [
+        three,
+        three,
+        "{\"id\":\"urn:t:3\",\"content\":\"other\"}",
+        "{\"id\":\"urn:t:4\"}",
+    ];
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| server.publish_ids("a", ["2".into()]));
+        pause(Duration::from_millis(40));
+        let sent = group.map(|line| scope.spawn(|| server.publish("a", line)));
+        first.join().unwrap();
+        for (answer, line) in sent.into_iter().zip(group) {
+            let refused = answer.join().unwrap();
+            assert_eq!(refused.status, 503, "{line}: {}", refused.text());
+            assert!(refused.maybe("retry-after").is_some());
+        }
+    });
     assert_eq!(server.get("/readyz").status, 503);
     assert_eq!(server.get("/healthz").status, 200);
     let recent = server.get("/feeds/a/recent.atom");
@@ -423,12 +621,12 @@ fn a_group_that_fails_its_barrier_answers_503_to_all() {
     drop(server);
 
     let server = Server::start(folder.path(), &[]);
-    let again = server.publish("a", "{\"id\":\"urn:t:3\",\"content\":{\"n\":\"3\"}}");
+    let again = server.publish("a", three);
     assert!(
         [200, 201].contains(&again.status),
         "repeating is safe: {}",
         again.text()
     );
     let ids = simplefeed(&["replay", &server.url("/feeds/a"), "--format", "id"], b"");
-    assert_eq!(ids, "urn:t:1\nurn:t:2\nurn:t:3\n");
+    assert!(ids.starts_with("urn:t:1\nurn:t:2\nurn:t:3\n"), "{ids}");
 }

@@ -3,8 +3,9 @@
 use std::{fs, time::Duration};
 
 use crate::{
+    crash::{UPGRADING, await_step, is_at},
     dice::Dice,
-    harness::{Server, check_folder, copy_folder, is_long, simplefeed, workspace},
+    harness::{Server, check_folder, copy_folder, is_long, pause, simplefeed, workspace},
     http::Request,
 };
 
@@ -62,11 +63,13 @@ fn a_log_of_every_version_is_opened() {
 }
 
 /// Goal: an upgrade may break off anywhere, and an old log may not have been closed before.
-/// Method: logs of versions 1 and 2, with and without their mark of a clean stop, are killed while they are opened.
+/// Method: logs of versions 1 and 2, with and without their mark of a clean stop, are killed while a slow disk notes that
+/// they are upgraded.
 #[test]
 fn an_upgrade_that_is_killed_is_begun_again() {
     let kills = if is_long() { 25 } else { 4 };
     let mut dice = Dice::new(3);
+    let mut within = 0;
     for version in [1, 2] {
         let fixture = workspace().join(format!("fixtures/log-{version}"));
         for is_clean in [true, false] {
@@ -77,9 +80,15 @@ fn an_upgrade_that_is_killed_is_begun_again() {
                 if !is_clean {
                     fs::remove_file(data.join("clean")).unwrap();
                 }
+                let marker = folder.path().join("marker");
                 for _ in 0..2 {
-                    let after = u64::try_from(dice.below(90)).unwrap();
-                    Server::start_and_kill(&data, Duration::from_millis(after));
+                    Server::start_and_kill(&data, &marker, || {
+                        await_step(&marker, UPGRADING);
+                        let after = u64::try_from(dice.below(40_000)).unwrap();
+                        pause(Duration::from_micros(after));
+                    });
+                    within += usize::from(is_at(&marker, UPGRADING));
+                    fs::remove_file(&marker).unwrap();
                 }
                 let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
                 for document in ["1.atom", "2.atom"] {
@@ -97,6 +106,11 @@ fn an_upgrade_that_is_killed_is_begun_again() {
             }
         }
     }
+    eprintln!("upgrades: {within} of {} kills within one", 8 * kills);
+    assert!(
+        within >= 2 * kills,
+        "too few kills within an upgrade: {within}"
+    );
 }
 
 /// Goal: what was shown compressed is compressed the same by later versions: it has a strong tag.

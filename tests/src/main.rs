@@ -1,10 +1,11 @@
 //! A server whose barrier is broken on purpose: the negative control of every durability test.
 //!
 //! Shell: `simplefeed-test-server DATA none` never syncs; `simplefeed-test-server DATA fail-after:N`
-//! syncs N times and then fails. A test of durability that passes with these proves nothing.
+//! syncs N times, slowly, and then fails. `simplefeed-test-server DATA unfiltered` syncs, but lets sled believe that
+//! `sync_file_range` does. A test of durability that passes with these proves nothing.
 //! `simplefeed-test-server DATA marked:FILE` is honest but slow, and notes in FILE what is under way, for tests that
 //! kill it there; `simplefeed-test-server DATA honest` is honest. Behind these, the entries of a document may be
-//! named, and the bytes of a chapter, after which the journal is settled.
+//! named, the bytes of a chapter, after which the journal is settled, and the address to listen at.
 #![expect(
     clippy::print_stderr,
     reason = "it says where it listens, like the real one"
@@ -41,9 +42,21 @@ impl Barrier for NoBarrier {
     }
 }
 
+/// Time of a sync that may fail, so that requests of a test come together behind it.
+const FAILING: Duration = Duration::from_millis(100);
+
 struct FailingBarrier {
     disk: DiskBarrier,
     left: AtomicU64,
+}
+
+/// Syncs, and has not made sled sync.
+struct UnfilteredBarrier;
+
+impl Barrier for UnfilteredBarrier {
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
 }
 
 impl Barrier for FailingBarrier {
@@ -53,6 +66,7 @@ impl Barrier for FailingBarrier {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
                 left.checked_sub(1)
             });
+        std::thread::park_timeout(FAILING);
         match left {
             Ok(_) => self.disk.sync(file),
             Err(_) => Err(io::Error::other("injected failure")),
@@ -77,6 +91,8 @@ impl Barrier for MarkedBarrier {
 
     fn begins(&self, step: Step) {
         let mark = match step {
+            Step::Opening => b"p",
+            Step::Upgrading => b"u",
             Step::Rotating => b"r",
             Step::Settling => b"s",
             Step::Reopening => b"o",
@@ -97,8 +113,10 @@ fn disk(kind: &str) -> io::Result<Disk> {
             marker: File::create(marker)?,
         }));
     }
-    if kind == "honest" {
-        return Ok(Disk::behind(DiskBarrier::new()?));
+    match kind {
+        "honest" => return Ok(Disk::behind(DiskBarrier::new()?)),
+        "unfiltered" => return Ok(Disk::behind(UnfilteredBarrier)),
+        _ => {}
     }
     match kind.strip_prefix("fail-after:") {
         None => Ok(Disk::behind(NoBarrier)),
@@ -121,7 +139,7 @@ fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     let (Some(data), Some(kind)) = (args.next(), args.next()) else {
         bail!(
-            "usage: simplefeed-test-server DATA none|honest|fail-after:N|marked:FILE [DOCUMENT-ENTRIES [CHAPTER-BYTES]]"
+            "usage: simplefeed-test-server DATA none|honest|unfiltered|fail-after:N|marked:FILE [DOCUMENT-ENTRIES [CHAPTER-BYTES [ADDRESS]]]"
         );
     };
     // Nothing else may sync the file system meanwhile, as archiving a closed document would.
@@ -130,10 +148,11 @@ fn main() -> anyhow::Result<()> {
     if let Some(bytes) = args.next() {
         disk.chapter_bytes = bytes.parse()?;
     }
+    let listen = args.next().map(|listen| listen.parse()).transpose()?;
     let data = PathBuf::from(data);
     let args = ServeArgs {
         data: Some(data.clone()),
-        listen: ([127, 0, 0, 1], 0).into(),
+        listen: listen.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()),
         document_entries,
         document_bytes: 32 * 1024 * 1024,
         ..ServeArgs::default()

@@ -386,7 +386,7 @@ pub async fn off_thread<T: Send + 'static>(
             error!(error, "a document cannot be read");
             Err(match unreadable {
                 // After a failed write, sled may have left a tree that it repairs only when it is opened again.
-                ViewError::Log(LogError::Storage(_)) => {
+                ViewError::Log(LogError::Storage(_) | LogError::Stopped) => {
                     Problem::unavailable("the log cannot be read until the server is restarted")
                 }
                 _ => Problem::internal(),

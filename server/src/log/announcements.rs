@@ -14,8 +14,9 @@ use tokio::sync::watch;
 
 use super::{Commits, LogError};
 
-/// Most outlines kept in memory for followers that are nearly up to date.
-const RECENT_OUTLINES_MAX: usize = 1_024;
+/// Most outlines kept in memory for followers that are nearly up to date: more than one publisher makes in the longest
+/// pause of a view.
+const RECENT_OUTLINES_MAX: usize = 4_096;
 /// Changes in outlines beyond which no other outline is kept in memory, or read at a time.
 pub(super) const OUTLINE_CHANGES_MAX: usize = 65_536;
 

@@ -23,6 +23,10 @@ const FEW_FILES: usize = 4;
 /// Steps of the log's work beside the commits, for tests that kill a server in the middle of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// The log is opened.
+    Opening,
+    /// A log of an older storage version is brought to this one.
+    Upgrading,
     /// A new file of the journal is begun.
     Rotating,
     /// A chapter is written to sled.
@@ -125,6 +129,19 @@ fn syncfs_reports_errors() -> bool {
 #[cfg(not(target_os = "linux"))]
 fn syncfs_reports_errors() -> bool {
     false
+}
+
+/// Syncs a file, and drops its pages from the system's memory, so that the next reads see the disk. After a sync that
+/// failed, Linux keeps the pages that it could not write and counts them as written.
+///
+/// # Errors
+///
+/// Returns the first write that the disk could not do.
+pub fn drop_pages(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    #[cfg(target_os = "linux")]
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
 }
 
 /// Syncs every file below a folder, then the folders, the innermost first.

@@ -23,10 +23,11 @@ use uuid::Uuid;
 
 use super::{
     Commits as _, EntryLog, Ids as _, LogError, Room as _, Series as _,
-    barrier::{Barrier, DiskBarrier},
+    barrier::{Barrier, DiskBarrier, Step},
     folder::copy_folder,
     memory::MemoryLog,
-    opening::{Disk, OpenedLog, open, open_with},
+    opening::{Disk, OpenedLog, SledStore, open, open_with},
+    store::Store as _,
 };
 
 pub(super) fn settings(feed: u128) -> Settings {
@@ -338,6 +339,83 @@ fn a_failed_barrier_is_final() {
         before
     );
     assert_eq!(log.commits(CommitNumber(1), 9).unwrap().len(), 1);
+}
+
+/// A disk at which each settling panics, as sled does when a sync fails while it is closed.
+struct Panicking(DiskBarrier);
+
+impl Barrier for Panicking {
+    fn sync(&self, file: &fs::File) -> std::io::Result<()> {
+        self.0.sync(file)
+    }
+
+    fn begins(&self, step: Step) {
+        assert!(step != Step::Reopening, "injected");
+    }
+}
+
+/// Goal: a settling that panics stops the log, and takes nothing; the next start settles again.
+#[test]
+fn a_settling_that_panics_stops_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Disk {
+        chapter_bytes: 1_000,
+        ..Disk::behind(Panicking(DiskBarrier::new().unwrap()))
+    };
+    let OpenedLog { log, folder: data } = open_with(folder.path(), &disk).unwrap();
+    let mut stored = 0;
+    for commit in script() {
+        match log.append(&commit) {
+            Ok(_) => stored = commit.number.0,
+            Err(error) => {
+                assert!(matches!(error, LogError::Stopped), "{error}");
+                break;
+            }
+        }
+        log.wait_for_settling();
+    }
+    assert!(!log.is_open() && stored > 0);
+    let all = log.commits(CommitNumber(1), 100).unwrap();
+    assert_eq!(all.len(), usize::try_from(stored).unwrap());
+    OpenedLog { log, folder: data }.close().unwrap();
+    let again = open(folder.path()).unwrap();
+    again.log.settle_all();
+    assert_eq!(again.log.commits(CommitNumber(1), 100).unwrap(), all);
+}
+
+/// Goal: whoever only looks at a log does not settle what a server has left, and a server does.
+#[test]
+fn a_mere_look_settles_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = |chapter_bytes| Disk {
+        chapter_bytes,
+        ..Disk::behind(DiskBarrier::new().unwrap())
+    };
+    let OpenedLog { log, folder: data } = open_with(folder.path(), &disk(1_000)).unwrap();
+    log.end_settling();
+    for commit in script() {
+        log.append(&commit).unwrap();
+    }
+    OpenedLog { log, folder: data }.close().unwrap();
+    let journal = || {
+        let items = fs::read_dir(folder.path().join("journal")).unwrap();
+        let mut names: Vec<_> = items.map(|item| item.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = journal();
+    assert!(before.len() > 2, "{before:?}");
+    let OpenedLog { log, folder: data } = open_with(folder.path(), &disk(u64::MAX)).unwrap();
+    log.wait_for_settling();
+    assert_eq!(journal(), before);
+    let store = SledStore::from(OpenedLog { log, folder: data });
+    store.begin_work();
+    let log = store.log();
+    while journal().len() > 2 {
+        std::thread::yield_now();
+    }
+    drop(log);
+    assert!(Box::new(store).close().unwrap());
 }
 
 /// Goal: a commit that is lost is damage, and never the end of the log; what comes before it can be read.

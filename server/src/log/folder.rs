@@ -28,7 +28,7 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// Why a log cannot be opened.
 ///
-/// Nothing in its folder was changed.
+/// Nothing in its folder was changed, unless sled could be opened and what it holds is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

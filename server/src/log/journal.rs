@@ -28,7 +28,7 @@ use tracing::warn;
 
 use super::{
     LogError,
-    barrier::{Barrier, Step, sync_folder},
+    barrier::{Barrier, Step, drop_pages, sync_folder},
 };
 use crate::codec::{Reader, Writer, seal, unseal};
 
@@ -36,6 +36,9 @@ const MAGIC: &[u8; 4] = b"SFJ1";
 /// Offset of the first record, so that the head of a file has a sector of its own.
 const HEAD_BYTES: u64 = 512;
 const RECORD_HEAD_BYTES: usize = 24;
+const RECORD_HEAD_LENGTH: u64 = 24;
+/// Numbers of commits are nearer to each other than this. Other bytes taken for a number hardly ever are.
+const NUMBERS_APART: u64 = 1 << 32;
 /// Records begin at multiples of this.
 const ALIGNMENT: usize = 8;
 /// Least and most zeros that are written ahead.
@@ -122,23 +125,23 @@ impl JournalFile {
         let length = self.length()?;
         let (mut at, mut piece) = (end, Piece::default());
         // A file has its length before a record is written, so a record never reaches over its end.
-        let head = self.bytes(at, HEAD_BYTES_OF_RECORD, length, &mut piece)?;
+        let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
         let head = head.and_then(RecordHead::decode);
         let is_cut = |head: &RecordHead| {
-            head.number == next && at + HEAD_BYTES_OF_RECORD + u64::from(head.length) > length
+            head.number == next && at + RECORD_HEAD_LENGTH + u64::from(head.length) > length
         };
         let [least, _] = AHEAD_BYTES;
         if head.is_some_and(|head| is_cut(&head)) || !length.is_multiple_of(least) {
             return Err(self.damage(end, "is cut short"));
         }
         let step = u64::try_from(ALIGNMENT).unwrap_or(1);
-        while at + HEAD_BYTES_OF_RECORD <= length {
-            let head = self.bytes(at, HEAD_BYTES_OF_RECORD, length, &mut piece)?;
+        while at + RECORD_HEAD_LENGTH <= length {
+            let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
             let number = head.and_then(|head| Some(RecordHead::decode(head)?.number));
             // Records of an earlier use of the file have smaller numbers; an entry's text has no bytes 0 to
             // counterfeit one with.
             let is_later =
-                number.is_some_and(|number| number > next && number.0 - next.0 < 1 << 32);
+                number.is_some_and(|number| number > next && number.0 - next.0 < NUMBERS_APART);
             if is_later && self.record(at, length, &mut piece)?.is_some() {
                 return Err(self.damage(end, "is damaged"));
             }
@@ -159,13 +162,13 @@ impl JournalFile {
         length: u64,
         piece: &'p mut Piece,
     ) -> Result<Option<Record<'p>>, LogError> {
-        let Some(head) = self.bytes(at, HEAD_BYTES_OF_RECORD, length, piece)? else {
+        let Some(head) = self.bytes(at, RECORD_HEAD_LENGTH, length, piece)? else {
             return Ok(None);
         };
         let Some(head) = RecordHead::decode(head) else {
             return Ok(None);
         };
-        let bytes = HEAD_BYTES_OF_RECORD + u64::from(head.length);
+        let bytes = RECORD_HEAD_LENGTH + u64::from(head.length);
         let Some(record) = self.bytes(at, bytes, length, piece)? else {
             return Ok(None);
         };
@@ -215,8 +218,6 @@ struct Piece {
     at: u64,
     bytes: Vec<u8>,
 }
-
-const HEAD_BYTES_OF_RECORD: u64 = 24;
 
 struct RecordHead {
     length: u32,
@@ -348,6 +349,8 @@ impl Journal {
     ) -> Result<Self, LogError> {
         fs::create_dir_all(folder).map_err(LogError::io("create", folder))?;
         let (file, written) = create_file(folder, &*barrier, first, before)?;
+        let parent = folder.parent().unwrap_or(folder);
+        sync_folder(parent).map_err(LogError::io("sync", parent))?;
         Ok(Self {
             folder: folder.into(),
             barrier,
@@ -581,15 +584,34 @@ impl JournalFile {
         let length = self.length().unwrap_or(0);
         let (mut at, mut piece) = (HEAD_BYTES, Piece::default());
         let step = u64::try_from(ALIGNMENT).unwrap_or(1);
-        while at < length {
-            at += match self.record(at, length, &mut piece) {
-                Ok(Some(record)) if record.number >= self.first => {
-                    take(&record);
+        let end = self.first.0.saturating_add(NUMBERS_APART);
+        while at + RECORD_HEAD_LENGTH <= length {
+            let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece);
+            let head = head.ok().flatten().and_then(RecordHead::decode);
+            // Before the checksum: any four bytes may be a length, of as many bytes as the file still has.
+            let is_likely = head.is_some_and(|head| (1..end).contains(&head.number.0));
+            let record = is_likely.then(|| self.record(at, length, &mut piece));
+            at += match record {
+                Some(Ok(Some(record))) => {
+                    if record.number >= self.first {
+                        take(&record);
+                    }
+                    // Nothing newer lies within a whole record of an earlier use.
                     record.bytes()
                 }
                 _ => step,
             };
         }
+    }
+
+    /// Makes sure that reads see the disk: after a sync that failed, the system keeps pages that never got there, and
+    /// counts them as written.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn drop_pages(&self) -> Result<(), LogError> {
+        drop_pages(&self.file).map_err(LogError::io("sync", &self.path))
     }
 
     /// Cuts off what the file has beyond `most` bytes: each start reads it to its end.
@@ -614,9 +636,11 @@ impl JournalFile {
         // A reader holds the file and not its name, so the file must keep its content.
         let unread = Arc::into_inner(self).filter(|_| !spare.exists());
         let done = match unread {
+            // Durably, before the file gets another head: under its old name, that head would be damage.
             Some(settled) => settled
                 .shorten(most)
-                .and_then(|()| fs::rename(&path, &spare)),
+                .and_then(|()| fs::rename(&path, &spare))
+                .and_then(|()| sync_folder(path.parent().unwrap_or(&path))),
             None => fs::remove_file(&path),
         };
         // Nothing depends on it: the next opening tries it again.

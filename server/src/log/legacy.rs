@@ -11,18 +11,17 @@ use tracing::info;
 
 use super::{
     LogError, LogHead,
-    barrier::{Barrier, sync_tree},
+    barrier::{Barrier, Step, sync_tree},
     folder::{DataFolder, OpenError, copy_folder},
     journal::Journal,
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
+    rehearsal::SEGMENT_BYTES,
     settled::Settled,
     settler::newest_snapshot,
     space::{folder_bytes, free_bytes},
     witness::{Testimony, Witness},
 };
 
-/// The unit in which sled shortens its file.
-const SEGMENT_BYTES: u64 = 512 * 1024;
 /// Commits at the end that are read before an old log is taken over.
 const CHECKED_COMMITS: u64 = 16;
 /// Most bytes of sled's files of which every one is read before sled may work in place.
@@ -42,6 +41,7 @@ pub(super) fn upgrade(
     witness: &mut Witness,
     old: &Testimony,
 ) -> Result<Testimony, OpenError> {
+    barrier.begins(Step::Upgrading);
     if is_unchanged(data) {
         // Gone before sled may write: a crash from here on is an unclean stop.
         data.remove_file("clean")?;
@@ -50,12 +50,14 @@ pub(super) fn upgrade(
         put_copy_in_place(data, old)?;
     }
     info!("the log is brought to storage version {STORAGE_VERSION}");
+    barrier.begins(Step::Upgrading);
     let sled = data.path("sled");
     let settled = open_old(data, "sled")?;
     let end = check(&settled, old, CHECKED_COMMITS).map_err(|error| data.open_error(error))?;
     let converted = convert(&settled, end).and_then(|()| settled.close());
     converted.map_err(|error| data.open_error(error))?;
     sync_tree(&sled).map_err(data.io("sync", "sled"))?;
+    barrier.begins(Step::Upgrading);
     let first = end.number.next();
     let journal = data.path("journal");
     Journal::create(&journal, Arc::clone(barrier), first, end.chain)
@@ -72,10 +74,21 @@ pub(super) fn upgrade(
         .write(&testimony)
         .and_then(|()| witness.sync())
         .map_err(data.io("write", "witness"))?;
-    data.remove_folder("sled.before")?;
-    // A mark that was not true any more is still there.
-    let _gone = fs::remove_file(data.path("clean"));
     Ok(testimony)
+}
+
+/// Removes from a log of this version what an upgrade has left, which may have broken off before.
+///
+/// # Errors
+///
+/// See [`OpenError`].
+pub(super) fn remove_rest(data: &DataFolder) -> Result<(), OpenError> {
+    for name in ["sled.before", "sled.opening"] {
+        data.remove_folder(name)?;
+    }
+    // The mark of a clean stop, which is not true any more.
+    let _gone = fs::remove_file(data.path("clean"));
+    Ok(())
 }
 
 /// Returns whether the last stop was clean and sled's files are unchanged since. sled's recovery overwrites

@@ -1,7 +1,8 @@
 //! Opening a log on a disk, so that sled never destroys the only copy of a commit.
 //!
 //! Shell: the data folder. sled stands still between two settlings, and its recovery, which writes, is rehearsed
-//! before. The journal is read first. A refused log stays unchanged.
+//! before. The journal is read first. What is refused before sled is opened stays unchanged; later refusals leave what
+//! sled's recovery and the journal have made of it.
 
 use std::{
     fs, io,
@@ -14,7 +15,7 @@ use tracing::info;
 
 use super::{
     EntryLog, LogError, LogHead,
-    barrier::{Barrier, DiskBarrier, sync_folder},
+    barrier::{Barrier, DiskBarrier, Step, drop_pages, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
     journal::{self, Journal, JournalFile},
@@ -202,6 +203,7 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
     // Before the lock, which creates the folder: a mistyped path is left as it is.
     let is_new = is_new(folder)?;
     let data = DataFolder::lock(folder)?;
+    disk.barrier.begins(Step::Opening);
     if is_new {
         info!(folder = %folder.display(), "a new log");
     }
@@ -209,7 +211,11 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
     let testimony = match said {
         Said::Current(testimony) => testimony,
         Said::Old(old) if is_unbegun(&data, &old) => begin(&data, disk, &mut witness)?,
-        Said::Old(old) => legacy::upgrade(&data, &disk.barrier, &mut witness, &old)?,
+        Said::Old(old) => {
+            let testimony = legacy::upgrade(&data, &disk.barrier, &mut witness, &old)?;
+            disk.barrier.begins(Step::Opening);
+            testimony
+        }
         Said::Newer(version) => {
             let folder = data.path.clone();
             return Err(OpenError::Newer { folder, version });
@@ -218,8 +224,9 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
     let log = open_log(&data, disk, witness, testimony)?;
     log.index_ids(&data.path("ids"))
         .map_err(|error| data.open_error(error))?;
-    log.settle_rest();
+    legacy::remove_rest(&data)?;
     data.write_process_id()?;
+    disk.barrier.begins(Step::Done);
     Ok(OpenedLog { log, folder: data })
 }
 
@@ -253,7 +260,7 @@ fn begin_journal(data: &DataFolder, disk: &Disk) -> Result<(), OpenError> {
     let (barrier, start) = (Arc::clone(&disk.barrier), LogHead::START);
     Journal::create(&data.path("journal"), barrier, CommitNumber(1), start.chain)
         .map_err(|error| data.open_error(error))?;
-    sync_folder(&data.path).map_err(data.io("sync", ""))
+    Ok(())
 }
 
 /// Begins a log whose witness has no testimony yet.
@@ -295,12 +302,25 @@ fn open_log(
 ) -> Result<SledLog, OpenError> {
     // Only read so far: a refusal touches nothing.
     let (mut read, mut unused) = read_journal(data, &testimony)?;
+    // The sync of the last commit may have failed: it is noted in the witness after its sync only.
+    if read.head.is_some_and(|head| head.number > testimony.end)
+        && let Some((newest, _)) = read.chapters.last()
+    {
+        let dropped = newest.file.drop_pages();
+        dropped.map_err(|error| data.open_error(error))?;
+        (read, unused) = read_journal(data, &testimony)?;
+    }
     let known = read.head.map_or(testimony.commit, |head| head.number);
     if known < testimony.end {
         let what = format!("it ends at commit {known} and had {}", testimony.end);
         return Err(data.damaged(what));
     }
-    let settled = open_settled(data, &testimony)?;
+    let stood_still = read.chapters.len() == 1;
+    let settled = open_settled(data, &testimony, stood_still)?;
+    // Names that an earlier start found or made may not be on the disk yet.
+    for folder in [data.path("journal"), data.path.clone()] {
+        sync_folder(&folder).map_err(data.io("sync", ""))?;
+    }
     let failed = |error| data.open_error(error);
     let end = settled_end(&settled, &testimony).map_err(failed)?;
     unused.extend(take_settled(data, &mut read, end)?);
@@ -402,7 +422,11 @@ fn read_journal(
 }
 
 /// Opens sled, if that does no harm.
-fn open_settled(data: &DataFolder, testimony: &Testimony) -> Result<Settled, OpenError> {
+fn open_settled(
+    data: &DataFolder,
+    testimony: &Testimony,
+    stood_still: bool,
+) -> Result<Settled, OpenError> {
     let folder = data.path("sled");
     if testimony.commit == CommitNumber(0) {
         // All commits are in the journal, so the remains of a first settling are of no use.
@@ -415,6 +439,10 @@ fn open_settled(data: &DataFolder, testimony: &Testimony) -> Result<Settled, Ope
         begun.map_err(|error| data.open_error(error))?;
         return Ok(settled);
     }
+    // A settling may have ended with a failed sync.
+    if !stood_still {
+        drop_pages_in(&folder).map_err(data.io("sync", "sled"))?;
+    }
     match rehearse(&folder, testimony.snapshot) {
         Ok(()) => {}
         Err(Refusal::Io(source)) => return Err(data.io("read", "sled")(source)),
@@ -422,10 +450,20 @@ fn open_settled(data: &DataFolder, testimony: &Testimony) -> Result<Settled, Ope
     }
     data.remove_leftovers("sled")?;
     let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
-    let synced = settled.flush();
-    synced.map_err(|error| data.open_error(error))?;
-    sync_folder(&folder).map_err(data.io("sync", "sled"))?;
+    // sled syncs nothing of what it finds, and the journal's copy may be given up next.
+    sync_tree(&folder).map_err(data.io("sync", "sled"))?;
     Ok(settled)
+}
+
+/// Makes sure that reads of sled's files see the disk.
+fn drop_pages_in(folder: &Path) -> io::Result<()> {
+    for item in fs::read_dir(folder)? {
+        let item = item?;
+        if item.file_type()?.is_file() {
+            drop_pages(&fs::File::open(item.path())?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns where the settled part ends, which is not before the witness.
@@ -503,6 +541,14 @@ impl Store for SledStore {
 
     fn control_socket(&self) -> Option<PathBuf> {
         Some(self.folder.control_socket())
+    }
+
+    fn begin_work(&self) {
+        self.log.settle_rest();
+    }
+
+    fn end_work(&self) {
+        self.log.end_settling();
     }
 
     fn end_reading(&self) {

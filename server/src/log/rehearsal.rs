@@ -19,7 +19,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const SEGMENT_BYTES: u64 = 512 * 1024;
+/// Unit in which sled uses its file.
+pub(super) const SEGMENT_BYTES: u64 = 512 * 1024;
 const SEGMENT_HEAD_BYTES: u64 = 20;
 /// Longest head of a message; none begins so near to the end of a segment.
 const MESSAGE_HEAD_BYTES_MAX: u64 = 32;

@@ -22,7 +22,7 @@ use std::{
 use parking_lot::{RwLock, RwLockReadGuard};
 use sled::{Db, Mode};
 
-use super::{LogError, record, watchdog::Watchdog};
+use super::{LogError, record, space::try_room, watchdog::Watchdog};
 use crate::codec;
 
 /// sled's page cache, in bytes.
@@ -35,6 +35,8 @@ const SWEPT_AFTER: usize = 5_000;
 const SWEEP_KEYS: u32 = 5_000;
 /// Reads of a page that make sled count them.
 const SWEEP_READS: usize = 64;
+/// Bytes of a snapshot of the first pages, at most.
+const SNAPSHOT_SLACK_BYTES: usize = 1024 * 1024;
 /// Keys that share a page of that tree, at least.
 const SWEEP_STRIDE: usize = 8;
 
@@ -86,6 +88,8 @@ impl Settled {
     pub(super) fn value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
         let db = self.readable()?;
         let value = db_of(db.as_ref())?.get(key).map_err(storage_error)?;
+        // A settling puts keys ahead of their values; without one, there is nothing yet.
+        let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
             let body = codec::unseal(&value).ok_or_else(|| record::damaged(kind, key))?;
             Ok(body.to_vec())
@@ -143,6 +147,9 @@ impl Settled {
         let db = self.readable()?;
         for item in db_of(db.as_ref())?.range(from..end.to_vec()) {
             let (key, value) = item.map_err(storage_error)?;
+            if value.is_empty() {
+                continue;
+            }
             let part = codec::unseal(&value).ok_or_else(|| record::damaged(kind, &key))?;
             // Part numbers are big-endian, so the parts of a record come in order.
             match found.last_mut() {
@@ -252,17 +259,36 @@ impl Settled {
         Ok(())
     }
 
-    /// Closes sled and opens it again, which makes it note where its pages are. Readers wait meanwhile.
+    /// Closes sled and opens it again, which makes it note where its pages are. Readers wait meanwhile; if it cannot be
+    /// opened again, they get errors until the server is restarted.
     ///
     /// # Errors
     ///
     /// Returns why it cannot be opened.
     pub(super) fn reopen(&self) -> Result<(), LogError> {
+        // An opening writes a snapshot. On a disk that is full, sled stays as it is, so that reads go on.
+        let fits = try_room(&self.folder, self.snapshot_bytes()?);
+        fits.map_err(LogError::io("write to", &self.folder))?;
         let mut db = self.db.write();
         drop(db.take());
         wait_for_release(&self.folder)?;
-        *db = Some(open_db(&self.folder)?);
+        // A second try, since readers need it: there may have been no file descriptor.
+        *db = Some(open_db(&self.folder).or_else(|_| open_db(&self.folder))?);
         Ok(())
+    }
+
+    /// Returns how large the next snapshot may be.
+    fn snapshot_bytes(&self) -> Result<usize, LogError> {
+        let failed = || LogError::io("read", &self.folder);
+        let mut most = 0;
+        for item in std::fs::read_dir(&self.folder).map_err(failed())? {
+            let item = item.map_err(failed())?;
+            if item.file_name().to_string_lossy().starts_with("snap.") {
+                most = item.metadata().map_err(failed())?.len().max(most);
+            }
+        }
+        // A settling adds some pages, and sled itself a few more.
+        Ok(usize::try_from(most).unwrap_or(0) * 2 + SNAPSHOT_SLACK_BYTES)
     }
 
     /// Closes sled.

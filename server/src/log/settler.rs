@@ -4,6 +4,7 @@
 
 use std::{
     fs, io,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -20,10 +21,9 @@ use super::{
     LogError,
     barrier::{Barrier, Step, sync_folder},
     chapter::{Chapter, Chapters},
-    record::CommitFacts,
     settled::Settled,
     settling::{settle, settle_end},
-    space::is_full,
+    space::{is_full, is_full_at},
     witness::{Testimony, Witness},
 };
 
@@ -100,7 +100,7 @@ impl Settler {
     /// Waits until nothing is being settled.
     pub(super) fn wait(&self) {
         if let Some(thread) = self.thread.lock().take() {
-            // A panic is logged, and has failed the log.
+            // `run` has caught the panics of a settling, and failed the log.
             drop(thread.join());
         }
     }
@@ -122,9 +122,19 @@ impl Settler {
         }
     }
 
-    /// Ends a settling, which the next process begins again.
-    pub(super) fn end(&self) {
+    /// Ends a settling soon, which the next process begins again.
+    pub(super) fn ask_to_end(&self) {
         self.shared.ending.store(true, Ordering::Release);
+    }
+
+    /// Returns whether settlings were asked to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.shared.ending.load(Ordering::Acquire)
+    }
+
+    /// Ends a settling, which the next process begins again. Waits for its end.
+    pub(super) fn end(&self) {
+        self.ask_to_end();
         self.wait();
     }
 
@@ -193,18 +203,13 @@ impl Shared {
     }
 
     fn settle_chapter(&self, chapter: &Chapter) -> Result<(), LogError> {
-        let Some((number, facts)) = chapter.all_facts().last() else {
-            return Ok(());
-        };
-        let facts = CommitFacts::decode(&chapter.value(facts)?);
-        let chain = facts
-            .ok_or_else(|| LogError::damaged(format!("the facts of commit {number}")))?
-            .chain;
         self.barrier.begins(Step::Settling);
         settle(chapter, &self.settled, &|| self.go_on())?;
         // Before the mark, so that no recovery of sled finds the mark without the records.
         self.settled.flush()?;
-        settle_end(chapter, &self.settled)?;
+        let Some(end) = settle_end(chapter, &self.settled)? else {
+            return Ok(());
+        };
         self.settled.flush()?;
         self.go_on()?;
         self.barrier.begins(Step::Reopening);
@@ -215,8 +220,8 @@ impl Shared {
         self.barrier.begins(Step::Recycling);
         // Before the file is used again: until now, the journal was the only sure copy.
         self.testify(|testimony| {
-            testimony.commit = number;
-            testimony.chain = chain;
+            testimony.commit = end.number;
+            testimony.chain = end.chain;
             testimony.snapshot = snapshot;
         })
     }
@@ -231,7 +236,10 @@ fn run(shared: &Shared) {
         let Some(chapter) = oldest else {
             return;
         };
-        match shared.settle_chapter(&chapter) {
+        // sled panics on some failures of the disk.
+        let settled = catch_unwind(AssertUnwindSafe(|| shared.settle_chapter(&chapter)));
+        let panicked = |_| Err(LogError::damaged("a settling panicked"));
+        match settled.unwrap_or_else(panicked) {
             Ok(()) => {
                 let file = Arc::clone(&chapter.file);
                 shared.chapters.write().full.pop_front();
@@ -248,9 +256,8 @@ fn run(shared: &Shared) {
                     "the journal cannot be settled; the log takes no entries until the server is restarted"
                 );
                 // Before the failure, for which publishers are given this reason.
-                shared
-                    .has_filled_up
-                    .store(is_full(error), Ordering::Release);
+                let is_full = is_full(error) || is_full_at(&shared.folder);
+                shared.has_filled_up.store(is_full, Ordering::Release);
                 shared.failed.store(true, Ordering::Release);
                 return;
             }

@@ -7,7 +7,7 @@
 use simplefeed_core::feed::{FeedKey, Position};
 
 use super::{
-    LogError,
+    LogError, LogHead,
     chapter::{Changed, Chapter},
     record::{self, CommitFacts, FactsRecord, RECORD_BYTES, SETTLED_KEY},
     settled::{Putting, Settled},
@@ -49,19 +49,23 @@ pub(super) fn settle(
     putting.finish()
 }
 
-/// Stores where a chapter ends: from now on, it counts as settled.
+/// Stores where a chapter ends: from now on, it counts as settled. Returns that end, if the chapter has commits.
 ///
 /// # Errors
 ///
 /// Returns the failure to read or to write.
-pub(super) fn settle_end(chapter: &Chapter, settled: &Settled) -> Result<(), LogError> {
+pub(super) fn settle_end(
+    chapter: &Chapter,
+    settled: &Settled,
+) -> Result<Option<LogHead>, LogError> {
     let Some((number, place)) = chapter.all_facts().last() else {
-        return Ok(());
+        return Ok(None);
     };
     let facts = CommitFacts::decode(&chapter.value(place)?);
     let damaged = || LogError::damaged(format!("the facts of commit {number}"));
     let end = facts.ok_or_else(damaged)?.end(number);
-    settled.put(SETTLED_KEY, &record::encode_end(&end))
+    settled.put(SETTLED_KEY, &record::encode_end(&end))?;
+    Ok(Some(end))
 }
 
 fn pack_entries(

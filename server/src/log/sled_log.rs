@@ -153,6 +153,9 @@ impl SledLog {
                 return Ok(());
             }
             self.settler.wait();
+            if self.settler.is_ending() {
+                return Err(LogError::Closing);
+            }
         }
         // Settling has failed: the chapters would grow without end.
         if self.failed.load(Ordering::Acquire) {
@@ -180,6 +183,11 @@ impl SledLog {
         if !self.chapters.read().full.is_empty() {
             self.settler.begin();
         }
+    }
+
+    /// Ends a settling at once, since the journal has all of it. Later ones end before they have done anything.
+    pub(super) fn end_settling(&self) {
+        self.settler.ask_to_end();
     }
 
     /// Writes the findings of the opening to the witness, before settled files are used again.
@@ -299,6 +307,11 @@ impl SledLog {
 
 #[cfg(test)]
 impl SledLog {
+    /// Waits for the end of a settling.
+    pub(super) fn wait_for_settling(&self) {
+        self.settler.wait();
+    }
+
     /// Settles all there is.
     pub(super) fn settle_all(&self) {
         let mut journal = self.journal.lock();

@@ -49,6 +49,25 @@ pub fn needed_bytes(unsettled: u64, payload: u64) -> u64 {
         .saturating_add(SLACK_BYTES)
 }
 
+/// Writes so many bytes to the file system of `folder`, and removes them. Free space alone does not tell whether they
+/// fit: quotas and reserves count, too.
+///
+/// # Errors
+///
+/// Returns why they do not fit.
+pub fn try_room(folder: &Path, bytes: usize) -> io::Result<()> {
+    let probe = folder.with_extension("probe");
+    let written = fs::write(&probe, vec![0; bytes]);
+    let _absent = fs::remove_file(&probe);
+    written
+}
+
+/// Returns whether not even a small file fits into the file system of `folder`. sled panics on a full disk, and the
+/// panic does not tell why.
+pub fn is_full_at(folder: &Path) -> bool {
+    try_room(folder, 4_096).is_err_and(|error| is_full(&error))
+}
+
 /// Returns whether an error, or one of its causes, is a full disk or an exhausted quota.
 pub fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);

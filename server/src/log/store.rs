@@ -38,6 +38,12 @@ pub trait Store: Send {
     /// Returns the path of the socket at which a server takes upkeep tasks, if the store has a folder for it.
     fn control_socket(&self) -> Option<PathBuf>;
 
+    /// Begins the log's work in the background, which a mere look at the log does without.
+    fn begin_work(&self) {}
+
+    /// Ends that work as soon as possible, also where a publisher waits for it. The server stops.
+    fn end_work(&self) {}
+
     /// Makes every read fail from now on, so that work still in progress ends.
     fn end_reading(&self);
 

@@ -17,6 +17,7 @@ use super::*;
 use crate::{
     log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog},
     views::{Views, folders::Folders},
+    workers::Workers,
 };
 
 /// A log whose appends wait for the test, and fail when it says so.
@@ -28,9 +29,15 @@ struct Gated {
     allowed: Mutex<u64>,
     fails: AtomicBool,
     failed: AtomicBool,
+    /// Threads of the appends.
+    threads: Mutex<Vec<String>>,
 }
 
 impl Gated {
+    fn appended_by(&self) -> Vec<String> {
+        self.threads.lock().unwrap().clone()
+    }
+
     fn allow(&self, appends: u64) {
         *self.allowed.lock().unwrap() = appends;
         self.changed.notify_all();
@@ -46,6 +53,8 @@ impl Gated {
 
 impl Commits for Gated {
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.threads.lock().unwrap().push(thread);
         let number = {
             let mut appends = self.appends.lock().unwrap();
             *appends += 1;
@@ -160,6 +169,73 @@ fn kind(answer: &Result<Appended, PublishError>) -> String {
     }
 }
 
+/// Starts a writer over a log.
+fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
+    let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(log);
+    let views = Views::of_upkeep(&Folders::new("nowhere".as_ref(), None));
+    let metrics = Arc::new(Metrics::new(Arc::clone(&shared), views, "nowhere".into()));
+    start(
+        shared,
+        Defaults::new("http://h"),
+        || Timestamp::from_micros(1),
+        Arc::new(Watermark::in_memory()),
+        metrics,
+    )
+}
+
+/// Goal: a request is served on the thread of its connection if nobody else waits for that thread, and only then;
+/// whoever comes meanwhile is answered by another thread.
+#[test]
+fn a_lone_request_is_served_on_its_thread() {
+    let log = Arc::new(Gated::default());
+    let (publisher, writer) = start_over(&log);
+    let workers = Workers::start().unwrap();
+    let send = |line: String| {
+        let (publisher, (done, answer)) = (publisher.clone(), std::sync::mpsc::channel());
+        workers.spawn(async move {
+            let appended = publisher.append(append(&line, None)).await;
+            done.send(appended.is_ok()).unwrap();
+        });
+        answer
+    };
+    // Alone on its thread, which it blocks while the log waits for the disk.
+    let first = send("{\"id\":\"urn:0\"}".into());
+    log.wait_for_append(1);
+    assert_eq!(log.appended_by(), ["worker"]);
+    for _ in 0..8 {
+        let (done, ran) = std::sync::mpsc::channel();
+        workers.spawn(async move { done.send(()).unwrap() });
+        ran.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
+    // The time that a slow disk takes.
+    std::thread::park_timeout(Duration::from_millis(50));
+    log.allow(1);
+    assert!(first.recv().unwrap());
+    // It took long, so the next one is left to the writer's thread, and so is one that has company.
+    let second = send("{\"id\":\"urn:1\"}".into());
+    log.wait_for_append(2);
+    assert_eq!(log.appended_by(), ["worker", "writer"]);
+    log.allow(u64::MAX);
+    assert!(second.recv().unwrap());
+    for n in 2..40 {
+        assert!(send(format!("{{\"id\":\"urn:{n}\"}}")).recv().unwrap());
+    }
+    // By then commits take little time again.
+    assert_eq!(log.appended_by().last(), Some(&"worker".to_owned()));
+    for _ in 0..2 * std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .max(2)
+    {
+        workers.spawn(std::future::pending());
+    }
+    let behind = log.appended_by().len();
+    assert!(send("{\"id\":\"urn:last\"}".into()).recv().unwrap());
+    assert_eq!(log.appended_by()[behind..], ["writer"]);
+    workers.end(Duration::ZERO);
+    drop(publisher);
+    writer.join().unwrap();
+}
+
 /// Goal: no answer leaves before the barrier that it depends on, and none at all if that fails.
 /// Method: while one commit waits for the disk, four requests queue up that become one group: a new
 /// entry, its repetition, a conflict with it, and a condition that it breaks.
@@ -167,21 +243,11 @@ fn kind(answer: &Result<Appended, PublishError>) -> String {
 fn a_group_is_answered_behind_its_barrier() {
     for fails in [false, true] {
         let log = Arc::new(Gated::default());
-        let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(&log);
-        let views = Views::of_upkeep(&Folders::new("nowhere".as_ref(), None));
-        let metrics = Arc::new(Metrics::new(Arc::clone(&shared), views, "nowhere".into()));
         let commits = Arc::new(Mutex::new(vec![]));
         let seen = Arc::clone(&commits);
-        shared
-            .announcements()
+        log.announcements()
             .listen(move |commit| seen.lock().unwrap().push(commit.entries()));
-        let (publisher, writer) = start(
-            shared,
-            Defaults::new("http://h"),
-            || Timestamp::from_micros(1),
-            Arc::new(Watermark::in_memory()),
-            metrics,
-        );
+        let (publisher, writer) = start_over(&log);
         let first = ask(&publisher, append("{\"id\":\"urn:0\"}", None));
         log.wait_for_append(1);
         let new = "{\"id\":\"urn:1\",\"content\":1}";

@@ -25,7 +25,7 @@ use simplefeed_core::{
 use super::{
     frozen::Frozen,
     index,
-    manifest::{Archived, Manifests},
+    manifest::{Archived, Manifests, TOGETHER_MAX},
     sidecar::Sidecar,
 };
 use crate::{
@@ -43,8 +43,6 @@ use crate::{
 
 /// Name of the view: of its folder, and in metrics.
 pub const NAME: &str = "archive-files";
-/// Most files of a feed that share a sync: documents of a batch, or files of a move.
-const TOGETHER_MAX: usize = 32;
 /// Bytes of rendered documents after which a batch is written, though it has fewer than `TOGETHER_MAX`.
 const TOGETHER_BYTES_MAX: usize = 8 * 1024 * 1024;
 

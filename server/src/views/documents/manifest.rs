@@ -24,6 +24,8 @@ use crate::{
 
 const RECORD_BYTES: usize = 160;
 const RECORD_LENGTH: u64 = 160;
+/// Most records of one write. A power cut may leave any of them out.
+pub(super) const TOGETHER_MAX: usize = 32;
 
 /// Facts about an archived document, as recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,12 +176,14 @@ impl Manifests {
         };
         let length = file.metadata().map_err(self.io("measure", feed))?.len();
         let count = length / RECORD_LENGTH;
-        let Some(last) = DocumentNumber::new(count) else {
+        let before = count.saturating_sub(u64::try_from(TOGETHER_MAX).unwrap_or(count));
+        let Some(first) = DocumentNumber::new(before + 1).filter(|_| count > 0) else {
             return Ok(0);
         };
-        // A power cut may leave a last record of zeros, which the next write replaces.
-        match self.get(feed, last) {
-            Err(ViewError::DamagedRecord { .. }) => Ok(count - 1),
+        // A power cut may have kept some pages of the last write. The next one replaces all from the first damaged
+        // record on.
+        match self.range(feed, first, count - before) {
+            Err(ViewError::DamagedRecord { document, .. }) => Ok(document - 1),
             found => found.map(|_| count),
         }
     }
@@ -331,6 +335,29 @@ mod tests {
         );
         manifests.forget(&feed, two).unwrap();
         assert_eq!(manifests.count(&feed).unwrap(), 1);
+    }
+
+    /// Goal: whichever pages of the last write a power cut keeps, the records before are sound, and the rest is written
+    /// again.
+    #[test]
+    fn a_torn_write_counts_up_to_its_first_hole() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifests = Manifests::new(folder.path());
+        let feed = FeedName::parse("a").unwrap();
+        let records: Vec<_> = (1..=40).map(archived).collect();
+        let (before, together) = records.split_at(40 - TOGETHER_MAX);
+        manifests.record(&feed, before).unwrap();
+        for lost in [0..2, 5..6, 0..together.len(), 30..32, 31..32] {
+            manifests.record(&feed, together).unwrap();
+            assert_eq!(manifests.count(&feed).unwrap(), 40);
+            let path = manifests.path(&feed);
+            let mut bytes = fs::read(&path).unwrap();
+            let at = |index: usize| (before.len() + index) * RECORD_BYTES;
+            bytes[at(lost.start)..at(lost.end)].fill(0);
+            fs::write(&path, &bytes).unwrap();
+            let expected = u64::try_from(before.len() + lost.start).unwrap();
+            assert_eq!(manifests.count(&feed).unwrap(), expected, "{lost:?}");
+        }
     }
 
     #[test]
