@@ -163,7 +163,7 @@ fn compare(mut grown: Vec<Grown>, rounds: usize, seconds: u64) -> anyhow::Result
 }
 
 /// Waits until a server has nothing left to do.
-fn settle(server: &Program) -> anyhow::Result<()> {
+pub(crate) fn settle(server: &Program) -> anyhow::Result<()> {
     for _ in 0..500 {
         let before = server.cpu_micros()?;
         std::thread::park_timeout(Duration::from_millis(200));
@@ -185,7 +185,7 @@ fn count(connection: &mut Connection) -> anyhow::Result<u32> {
 
 /// Starts a server that has answered a request, where it was before: its URL is in every document, and
 /// with another URL the next entry of each feed would begin a new document.
-fn opened(address: &str, data: &Path) -> anyhow::Result<Program> {
+pub(crate) fn opened(address: &str, data: &Path) -> anyhow::Result<Program> {
     let server = Program::simplefeed_at(address, data, &[])?;
     Connection::open(&server.address)?.get(RECENT)?;
     Ok(server)

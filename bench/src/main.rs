@@ -21,6 +21,7 @@ mod load;
 mod process;
 mod replay;
 mod serve;
+mod settle;
 mod sup;
 mod table;
 mod unfold;
@@ -61,6 +62,8 @@ enum Command {
     CatchUp,
     /// What things cost with 10 million entries and 100,000 feeds, against few
     Growth,
+    /// Single entries with all that follows, over one feed and over 100,000; requests while the journal is settled
+    Settle,
     /// Which of many feeds changed: requests, time until an update is seen, sizes and costs, against polling
     Sup,
     /// Bodies that are small and unfold to much, against ordinary entries; another publisher beside them
@@ -84,6 +87,7 @@ fn main() -> anyhow::Result<()> {
         Command::Replay => replay::measure(table, rounds),
         Command::CatchUp => catch_up::measure(table, rounds),
         Command::Growth => growth::measure(table, rounds, seconds),
+        Command::Settle => settle::measure(table, rounds),
         Command::Sup => sup::measure(table, rounds, seconds),
         Command::Unfold => unfold::measure(table, rounds, seconds),
         Command::LibraryReplay { url } => return replay::library(&url),

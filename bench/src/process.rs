@@ -185,6 +185,18 @@ impl Program {
         Ok(ticks * TICK_MICROS)
     }
 
+    /// Returns whether a thread of this name is running.
+    pub(crate) fn has_thread(&self, thread: &str) -> anyhow::Result<bool> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            // A thread may end meanwhile.
+            let name = fs::read_to_string(task?.path().join("comm"));
+            if name.is_ok_and(|name| name.trim() == thread) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Returns the CPU time used so far by a thread of the program, in microseconds.
     pub(crate) fn cpu_micros_of(&self, thread: &str) -> anyhow::Result<f64> {
         let tasks = format!("/proc/{}/task", self.child.id());

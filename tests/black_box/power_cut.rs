@@ -72,7 +72,7 @@ impl Aim {
         match (run % 8, STEPS.get(run % 8)) {
             (_, Some((_, step))) => Self::Step(*step),
             (5, _) => Self::Opening,
-            (6, _) => Self::Upgrade(1 + u32::from(run / 8 % 2 == 0), run / 16 % 2 == 0),
+            (6, _) => Self::Upgrade([2, 1][run / 8 % 2], (run / 16).is_multiple_of(2)),
             _ => Self::Time,
         }
     }

@@ -101,12 +101,12 @@ impl World {
         };
         world.shown = world.show(&server);
         server.stop();
-        let snapshots = fs::read_dir(world.data.join("sled")).unwrap().flatten();
+        let mut snapshots = fs::read_dir(world.data.join("sled")).unwrap().flatten();
         let is_settled = |item: fs::DirEntry| {
             let name = item.file_name().into_string().unwrap();
             name.starts_with("snap.") && item.metadata().unwrap().len() > 1_000
         };
-        assert!(snapshots.map(is_settled).any(|is| is), "nothing is settled");
+        assert!(snapshots.any(is_settled), "nothing is settled");
         assert!(world.shown.len() > 10, "{}", world.shown.len());
         world
     }

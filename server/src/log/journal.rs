@@ -7,7 +7,7 @@
 //! ```text
 //! file     "SFJ1" | number of its first commit u64 | chain hash before it 32 | CRC-32 u32 | zeros up to 512
 //! record   length u32 | CRC-32 u32 | number u64 | link u64 | items, filled up to 8 bytes
-//! item     length of the key u8 | key | length of the value | value
+//! item     length of the key u8 | key | length of the value | value; the first has the facts of the commit
 //! ```
 //!
 //! The length is that of the items; the CRC covers everything behind it. The link is the beginning of the chain hash
@@ -29,6 +29,7 @@ use tracing::warn;
 use super::{
     LogError,
     barrier::{Barrier, Step, drop_pages, sync_folder},
+    record,
 };
 use crate::codec::{Reader, Writer, seal, unseal};
 
@@ -37,8 +38,8 @@ const MAGIC: &[u8; 4] = b"SFJ1";
 const HEAD_BYTES: u64 = 512;
 const RECORD_HEAD_BYTES: usize = 24;
 const RECORD_HEAD_LENGTH: u64 = 24;
-/// Numbers of commits are nearer to each other than this. Other bytes taken for a number hardly ever are.
-const NUMBERS_APART: u64 = 1 << 32;
+/// Bytes of a record up to the end of its first key, which is that of a commit.
+const LIKELY_BYTES: u64 = RECORD_HEAD_LENGTH + 1 + 9;
 /// Records begin at multiples of this.
 const ALIGNMENT: usize = 8;
 /// Least and most zeros that are written ahead.
@@ -135,13 +136,10 @@ impl JournalFile {
             return Err(self.damage(end, "is cut short"));
         }
         let step = u64::try_from(ALIGNMENT).unwrap_or(1);
-        while at + RECORD_HEAD_LENGTH <= length {
-            let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
-            let number = head.and_then(|head| Some(RecordHead::decode(head)?.number));
-            // Records of an earlier use of the file have smaller numbers; an entry's text has no bytes 0 to
-            // counterfeit one with.
-            let is_later =
-                number.is_some_and(|number| number > next && number.0 - next.0 < NUMBERS_APART);
+        while at < length {
+            // Records of an earlier use of the file have smaller numbers.
+            let number = self.likely_record(at, length, &mut piece)?;
+            let is_later = number.is_some_and(|number| number > next);
             if is_later && self.record(at, length, &mut piece)?.is_some() {
                 return Err(self.damage(end, "is damaged"));
             }
@@ -153,6 +151,29 @@ impl JournalFile {
     fn length(&self) -> Result<u64, LogError> {
         let file = self.file.metadata();
         Ok(file.map_err(LogError::io("measure", &self.path))?.len())
+    }
+
+    /// Returns the number of the record that seems to begin at an offset. A look is short, while a checksum covers as
+    /// many bytes as a length says, and any four bytes may be a length.
+    fn likely_record(
+        &self,
+        at: u64,
+        length: u64,
+        piece: &mut Piece,
+    ) -> Result<Option<CommitNumber>, LogError> {
+        let Some(seen) = self.bytes(at, LIKELY_BYTES, length, piece)? else {
+            return Ok(None);
+        };
+        let head = RecordHead::decode(seen);
+        // The first item of each record has the commit's number in its key.
+        let (_, item) = seen.split_at(RECORD_HEAD_BYTES);
+        let number = head.map(|head| head.number);
+        let begins = |number: &CommitNumber| {
+            let key = record::commit_key(*number);
+            item.split_first()
+                .is_some_and(|(count, found)| usize::from(*count) == key.len() && *found == *key)
+        };
+        Ok(number.filter(begins))
     }
 
     /// Returns the record at an offset, if it is whole.
@@ -584,14 +605,10 @@ impl JournalFile {
         let length = self.length().unwrap_or(0);
         let (mut at, mut piece) = (HEAD_BYTES, Piece::default());
         let step = u64::try_from(ALIGNMENT).unwrap_or(1);
-        let end = self.first.0.saturating_add(NUMBERS_APART);
-        while at + RECORD_HEAD_LENGTH <= length {
-            let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece);
-            let head = head.ok().flatten().and_then(RecordHead::decode);
-            // Before the checksum: any four bytes may be a length, of as many bytes as the file still has.
-            let is_likely = head.is_some_and(|head| (1..end).contains(&head.number.0));
-            let record = is_likely.then(|| self.record(at, length, &mut piece));
-            at += match record {
+        while at < length {
+            let likely = self.likely_record(at, length, &mut piece);
+            let likely = likely.ok().flatten();
+            at += match likely.map(|_| self.record(at, length, &mut piece)) {
                 Some(Ok(Some(record))) => {
                     if record.number >= self.first {
                         take(&record);

@@ -21,7 +21,7 @@ const COMMITS_TOGETHER: usize = 1_000;
 /// Commits between two notes of the cursor.
 const NOTED_COMMITS: u64 = 1_024;
 /// Time that a server which stops leaves to a view for the work that waits. The next start does the rest.
-const GRACE: Duration = Duration::from_mins(1);
+const GRACE: Duration = Duration::from_secs(1);
 /// Pause after a round that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ impl Progress {
     }
 }
 
-/// Time that a view has for its work: until the server stops, and a minute more.
+/// Time that a view has for its work: until the server stops, and a second more: what is left is made after the next start.
 #[derive(Debug)]
 pub struct Grace<'s> {
     stop: &'s Stop,

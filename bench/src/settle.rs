@@ -1,0 +1,182 @@
+//! `settle`: what becomes of single entries behind the journal: their cost with all that follows, over one feed and over
+//! many; requests while a chapter is settled; memory; opening after a kill.
+//!
+//! Shell. A round goes on until more entries came than a chapter has, so that each round has its settling. A slice of a
+//! round counts as settling if the settler's thread was there at its beginning and at its end.
+
+use std::{path::Path, process::Command, time::Instant};
+
+use crate::{
+    growth::{opened, settle},
+    load::{Connection, append, create},
+    process::{Program, folder},
+    table::{Must, Row, Table},
+};
+
+/// Feeds of the log whose entries are spread.
+const FEEDS: u32 = 100_000;
+/// Entries of a round: more than a chapter has.
+const ROUND_ENTRIES: f64 = 550_000.0;
+const CONNECTIONS: usize = 64;
+
+/// A server, and what was measured of it.
+struct Log {
+    server: Program,
+    feeds: u32,
+    requests: f64,
+    /// CPU time of an entry, and the rate, in each round.
+    cpu: Vec<f64>,
+    rates: Vec<f64>,
+    /// The 99th percentiles of slices, without and with a settling.
+    p99: [Vec<f64>; 2],
+    memory: f64,
+}
+
+impl Log {
+    fn start(data: &Path, feeds: u32) -> anyhow::Result<Self> {
+        let server = Program::simplefeed(data)?;
+        create(&server, feeds)?;
+        settle(&server)?;
+        let mut log = Self {
+            server,
+            feeds,
+            requests: 0.0,
+            cpu: vec![],
+            rates: vec![],
+            p99: [vec![], vec![]],
+            memory: 0.0,
+        };
+        // Warms up, and leaves the cost of creating the feeds behind.
+        log.round()?;
+        log = Self {
+            cpu: vec![],
+            rates: vec![],
+            p99: [vec![], vec![]],
+            ..log
+        };
+        Ok(log)
+    }
+
+    fn round(&mut self) -> anyhow::Result<()> {
+        let (before, mut count, mut rates) = (self.server.cpu_micros()?, 0.0, vec![]);
+        while count < ROUND_ENTRIES {
+            let feed = format!(
+                "'bench' .. (({:.0} + n) * 7919 % {})",
+                self.requests, self.feeds
+            );
+            let was_settling = self.server.has_thread("settler")?;
+            let load = append(&self.server, &feed, CONNECTIONS, 1, 1)?;
+            match (was_settling, self.server.has_thread("settler")?) {
+                (false, false) => self.p99[0].push(load.p99_micros),
+                (true, true) => self.p99[1].push(load.p99_micros),
+                // Only a part of the slice.
+                _ => {}
+            }
+            count += load.count;
+            self.requests += load.count;
+            rates.push(load.per_second);
+            self.memory = self.server.memory_mib()?.max(self.memory);
+        }
+        settle(&self.server)?;
+        self.cpu.push((self.server.cpu_micros()? - before) / count);
+        self.rates.push(median(&mut rates));
+        Ok(())
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+pub(crate) fn measure(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
+    let folder = folder()?;
+    let data = [1, FEEDS].map(|feeds| folder.path().join(format!("{feeds} feeds")));
+    let [one, many] = &data;
+    let mut logs = [Log::start(one, 1)?, Log::start(many, FEEDS)?];
+    for _ in 0..rounds {
+        for log in &mut logs {
+            log.round()?;
+        }
+    }
+    let [one, many] = &mut logs;
+    let label = |feeds: u32| format!("single entries, 64 connections, {feeds} feeds");
+    for (unit, ours, theirs, must) in [
+        (
+            "CPU µs/entry, settled and archived",
+            &many.cpu,
+            &one.cpu,
+            Some(Must::AtMost(1.15)),
+        ),
+        ("durable entries/s", &many.rates, &one.rates, None),
+    ] {
+        table.add(Row {
+            what: label(FEEDS),
+            unit,
+            ours: ours.clone(),
+            peer: "one feed".into(),
+            theirs: theirs.clone(),
+            must,
+        });
+    }
+    for log in [one, many] {
+        let [without, with] = &mut log.p99;
+        // Slices of each kind come when they come, so their medians are compared.
+        table.add(Row {
+            what: label(log.feeds),
+            unit: "p99 µs while a chapter is settled",
+            ours: vec![median(with)],
+            peer: "otherwise".into(),
+            theirs: vec![median(without)],
+            must: Some(Must::AtMost(2.0)),
+        });
+        table.add(alone(
+            label(log.feeds),
+            "MiB of the server, at most",
+            log.memory,
+        ));
+    }
+    for (log, data) in logs.into_iter().zip(&data) {
+        let (feeds, address) = (log.feeds, log.server.address.clone());
+        log.server.kill()?;
+        drop_caches();
+        let began = Instant::now();
+        let server = opened(&address, data)?;
+        let time = began.elapsed().as_secs_f64();
+        table.add(alone(label(feeds), "s to open, killed, cold", time));
+        Connection::open(&server.address)?.get("/feeds")?;
+        settle(&server)?;
+        table.add(alone(
+            label(feeds),
+            "MiB of the server, opened again",
+            server.memory_mib()?,
+        ));
+        let began = Instant::now();
+        server.stop()?;
+        table.add(alone(
+            label(feeds),
+            "s to stop",
+            began.elapsed().as_secs_f64(),
+        ));
+    }
+    Ok(())
+}
+
+fn alone(what: String, unit: &'static str, value: f64) -> Row {
+    Row {
+        what,
+        unit,
+        ours: vec![value],
+        peer: String::new(),
+        theirs: vec![],
+        must: None,
+    }
+}
+
+/// Makes the next reads come from the disk. Without the right to do so, they may come from memory.
+fn drop_caches() {
+    let _synced = Command::new("sync").status();
+    if std::fs::write("/proc/sys/vm/drop_caches", "3").is_err() {
+        eprintln!("The system's cache stays warm, since only root can drop it.");
+    }
+}
