@@ -319,7 +319,7 @@ impl Writer {
                 note_changes(&commit);
                 Ok(commit.number.0)
             }
-            Err(LogError::Stopped | LogError::Closing) => Err(self.stopped),
+            Err(LogError::Stopped) => Err(self.stopped),
             Err(error) => {
                 let error: &(dyn std::error::Error + 'static) = &error;
                 error!(

@@ -57,11 +57,10 @@ pub async fn long<T: Send + 'static>(
 /// or if this is no worker's thread.
 pub fn block_alone() -> Option<Blocking> {
     let load = LOAD.with_borrow(Clone::clone)?;
-    if load.tasks.load(Ordering::Acquire) != 1 {
-        return None;
-    }
-    load.is_blocked.store(true, Ordering::Release);
-    Some(Blocking(load))
+    // First, so that a connection that comes between the two goes elsewhere.
+    load.is_blocked.store(true, Ordering::SeqCst);
+    let blocking = Blocking(load);
+    (blocking.0.tasks.load(Ordering::SeqCst) == 1).then_some(blocking)
 }
 
 /// A task blocks its thread. New connections go to other workers meanwhile.
@@ -123,13 +122,13 @@ impl Workers {
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let order = |worker: &&Worker| {
             let Load { tasks, is_blocked } = &*worker.load;
-            let is_blocked = is_blocked.load(Ordering::Acquire);
+            let is_blocked = is_blocked.load(Ordering::SeqCst);
             (is_blocked, tasks.load(Ordering::Acquire))
         };
         let Some(worker) = self.0.iter().min_by_key(order) else {
             return;
         };
-        worker.load.tasks.fetch_add(1, Ordering::AcqRel);
+        worker.load.tasks.fetch_add(1, Ordering::SeqCst);
         let counted = Counted(Arc::clone(&worker.load));
         drop(worker.runtime.spawn(async move {
             task.await;

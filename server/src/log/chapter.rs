@@ -46,6 +46,9 @@ pub(super) struct Changed {
 const FEED_BYTES: usize = 160;
 const KEYED_BYTES: usize = 110;
 
+/// Groups of entries that a feed should gain before they are settled.
+const GROUPS_MANY: usize = 8;
+
 impl Chapter {
     pub(super) fn new(file: Arc<JournalFile>) -> Self {
         Self {
@@ -70,6 +73,12 @@ impl Chapter {
         let lists =
             self.groups * size_of::<(Position, Place)>() + self.commits.len() * size_of::<Place>();
         2 * lists + self.feeds.len() * FEED_BYTES + self.keyed.len() * KEYED_BYTES
+    }
+
+    /// Returns whether its feeds have few groups of entries each. Settling it costs two records for each feed, and sled
+    /// keeps something in memory of each record, so more entries should share them.
+    pub(super) fn is_spread(&self) -> bool {
+        self.groups < GROUPS_MANY * self.feeds.len()
     }
 
     /// Returns the bytes of its records.

@@ -29,7 +29,6 @@ use tracing::warn;
 use super::{
     LogError,
     barrier::{Barrier, Step, drop_pages, sync_folder},
-    record,
 };
 use crate::codec::{Reader, Writer, seal, unseal};
 
@@ -38,8 +37,11 @@ const MAGIC: &[u8; 4] = b"SFJ1";
 const HEAD_BYTES: u64 = 512;
 const RECORD_HEAD_BYTES: usize = 24;
 const RECORD_HEAD_LENGTH: u64 = 24;
-/// Bytes of a record up to the end of its first key, which is that of a commit.
+/// Length of a commit's key, and the bytes of a record up to the end of its first key, which is such a one.
+const COMMIT_KEY_BYTES: u8 = 9;
 const LIKELY_BYTES: u64 = RECORD_HEAD_LENGTH + 1 + 9;
+/// Numbers of commits in one file are nearer to each other than this. Other bytes taken for a number hardly ever are.
+const NUMBERS_APART: u64 = 1 << 32;
 /// Records begin at multiples of this.
 const ALIGNMENT: usize = 8;
 /// Least and most zeros that are written ahead.
@@ -164,14 +166,15 @@ impl JournalFile {
         let Some(seen) = self.bytes(at, LIKELY_BYTES, length, piece)? else {
             return Ok(None);
         };
-        let head = RecordHead::decode(seen);
+        let number = RecordHead::decode(seen).map(|head| head.number);
         // The first item of each record has the commit's number in its key.
         let (_, item) = seen.split_at(RECORD_HEAD_BYTES);
-        let number = head.map(|head| head.number);
         let begins = |number: &CommitNumber| {
-            let key = record::commit_key(*number);
-            item.split_first()
-                .is_some_and(|(count, found)| usize::from(*count) == key.len() && *found == *key)
+            // An entry's text has no bytes 0, so it cannot counterfeit a number that is near.
+            number.0.abs_diff(self.first.0) < NUMBERS_APART
+                && item
+                    .strip_prefix(&[COMMIT_KEY_BYTES, b'c'])
+                    .is_some_and(|found| *found == number.0.to_be_bytes())
         };
         Ok(number.filter(begins))
     }
@@ -508,6 +511,8 @@ fn create_file(
     before: ChainHash,
 ) -> Result<(JournalFile, u64), LogError> {
     let (spare, path) = (folder.join(SPARE), folder.join(name_of(first)));
+    // Its name comes before its new head: under the name of a settled file, that head would be damage.
+    sync_folder(folder).map_err(LogError::io("sync", folder))?;
     let open = OpenOptions::new()
         .create(true)
         .read(true)
@@ -653,11 +658,9 @@ impl JournalFile {
         // A reader holds the file and not its name, so the file must keep its content.
         let unread = Arc::into_inner(self).filter(|_| !spare.exists());
         let done = match unread {
-            // Durably, before the file gets another head: under its old name, that head would be damage.
             Some(settled) => settled
                 .shorten(most)
-                .and_then(|()| fs::rename(&path, &spare))
-                .and_then(|()| sync_folder(path.parent().unwrap_or(&path))),
+                .and_then(|()| fs::rename(&path, &spare)),
             None => fs::remove_file(&path),
         };
         // Nothing depends on it: the next opening tries it again.

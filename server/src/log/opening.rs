@@ -304,10 +304,12 @@ fn open_log(
     let (mut read, mut unused) = read_journal(data, &testimony)?;
     // The sync of the last commit may have failed: it is noted in the witness after its sync only.
     if read.head.is_some_and(|head| head.number > testimony.end)
-        && let Some((newest, _)) = read.chapters.last()
+        && let Some((newest, _)) = read.chapters.pop()
     {
         let dropped = newest.file.drop_pages();
         dropped.map_err(|error| data.open_error(error))?;
+        // Before the second reading: an index of each file is enough.
+        drop((std::mem::take(&mut read.chapters), newest));
         (read, unused) = read_journal(data, &testimony)?;
     }
     let known = read.head.map_or(testimony.commit, |head| head.number);
@@ -353,7 +355,7 @@ fn open_log(
         folder: data.path("sled"),
         barrier: Arc::clone(&disk.barrier),
         witness: (witness, testimony),
-        spare_bytes: disk.chapter_bytes,
+        chapter_bytes: disk.chapter_bytes,
         has_filled_up: Arc::default(),
     };
     let (folder, journal) = (data.path.clone(), journal.map_err(failed)?);
@@ -428,6 +430,8 @@ fn open_settled(
     stood_still: bool,
 ) -> Result<Settled, OpenError> {
     let folder = data.path("sled");
+    // A probe that a kill has left.
+    let _absent = fs::remove_file(data.path("sled.probe"));
     if testimony.commit == CommitNumber(0) {
         // All commits are in the journal, so the remains of a first settling are of no use.
         data.remove_folder("sled")?;
@@ -511,6 +515,14 @@ fn take_settled(
 pub struct SledStore {
     log: Arc<SledLog>,
     folder: DataFolder,
+}
+
+#[cfg(test)]
+impl SledStore {
+    /// Waits for the end of a settling.
+    pub(super) fn wait_for_settling(&self) {
+        self.log.wait_for_settling();
+    }
 }
 
 impl From<OpenedLog> for SledStore {

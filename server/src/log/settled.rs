@@ -272,8 +272,7 @@ impl Settled {
         let mut db = self.db.write();
         drop(db.take());
         wait_for_release(&self.folder)?;
-        // A second try, since readers need it: there may have been no file descriptor.
-        *db = Some(open_db(&self.folder).or_else(|_| open_db(&self.folder))?);
+        *db = Some(open_db(&self.folder)?);
         Ok(())
     }
 

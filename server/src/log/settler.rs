@@ -23,6 +23,7 @@ use super::{
     chapter::{Chapter, Chapters},
     settled::Settled,
     settling::{settle, settle_end},
+    sled_log::SPREAD_CHAPTERS,
     space::{is_full, is_full_at},
     witness::{Testimony, Witness},
 };
@@ -37,7 +38,7 @@ struct Shared {
     settled: Arc<Settled>,
     /// Folder of sled.
     folder: PathBuf,
-    spare_bytes: u64,
+    chapter_bytes: u64,
     chapters: Arc<RwLock<Chapters>>,
     barrier: Arc<dyn Barrier>,
     witness: Mutex<(Witness, Testimony)>,
@@ -54,8 +55,8 @@ pub(super) struct Work {
     pub(super) folder: PathBuf,
     pub(super) barrier: Arc<dyn Barrier>,
     pub(super) witness: (Witness, Testimony),
-    /// Most bytes of a file of the journal that is kept to be used again.
-    pub(super) spare_bytes: u64,
+    /// Bytes of a chapter. A file that is used again has no more.
+    pub(super) chapter_bytes: u64,
     /// Set when a settling fails because the disk is full.
     pub(super) has_filled_up: Arc<AtomicBool>,
 }
@@ -79,7 +80,7 @@ impl Settler {
             shared: Arc::new(Shared {
                 settled: work.settled,
                 folder: work.folder,
-                spare_bytes: work.spare_bytes,
+                chapter_bytes: work.chapter_bytes,
                 barrier: work.barrier,
                 has_filled_up: work.has_filled_up,
                 witness: Mutex::new(work.witness),
@@ -125,11 +126,6 @@ impl Settler {
     /// Ends a settling soon, which the next process begins again.
     pub(super) fn ask_to_end(&self) {
         self.shared.ending.store(true, Ordering::Release);
-    }
-
-    /// Returns whether settlings were asked to end.
-    pub(super) fn is_ending(&self) -> bool {
-        self.shared.ending.load(Ordering::Acquire)
     }
 
     /// Ends a settling, which the next process begins again. Waits for its end.
@@ -242,9 +238,14 @@ fn run(shared: &Shared) {
         match settled.unwrap_or_else(panicked) {
             Ok(()) => {
                 let file = Arc::clone(&chapter.file);
+                let chapters = if chapter.is_spread() {
+                    SPREAD_CHAPTERS
+                } else {
+                    1
+                };
                 shared.chapters.write().full.pop_front();
                 drop(chapter);
-                file.recycle(shared.spare_bytes);
+                file.recycle(shared.chapter_bytes.saturating_mul(chapters));
                 shared.barrier.begins(Step::Done);
                 debug!("a chapter is settled");
             }

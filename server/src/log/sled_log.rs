@@ -45,6 +45,8 @@ use super::{
 const SLOW_COMMITS: u64 = 100_000;
 /// Memory of a chapter from which on it is settled, however small its file is.
 const CHAPTER_MEMORY_MAX: usize = 64 * 1024 * 1024;
+/// How many times its size a chapter grows to whose entries are spread over many feeds.
+pub(super) const SPREAD_CHAPTERS: u64 = 2;
 /// How many times its size a chapter may grow to while the one before is settled. Then appends wait.
 const BACKLOG_MAX: u64 = 4;
 
@@ -144,7 +146,10 @@ impl SledLog {
         let is_full = |bytes, memory| {
             journal.bytes() > bytes || self.chapters.read().newest.memory() > memory
         };
-        if !is_full(self.chapter_bytes, CHAPTER_MEMORY_MAX) {
+        let is_spread = self.chapters.read().newest.is_spread();
+        let chapters = if is_spread { SPREAD_CHAPTERS } else { 1 };
+        let bytes = self.chapter_bytes.saturating_mul(chapters);
+        if !is_full(bytes, CHAPTER_MEMORY_MAX) {
             return Ok(());
         }
         if self.settler.is_busy() {
@@ -153,9 +158,6 @@ impl SledLog {
                 return Ok(());
             }
             self.settler.wait();
-            if self.settler.is_ending() {
-                return Err(LogError::Closing);
-            }
         }
         // Settling has failed: the chapters would grow without end.
         if self.failed.load(Ordering::Acquire) {

@@ -15,7 +15,10 @@ impl Barrier for Counting {
 
 fn item(number: u64, bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let body = vec![u8::try_from(number % 251).unwrap(); bytes];
-    vec![(record::commit_key(CommitNumber(number)), seal(body))]
+    vec![(
+        crate::log::record::commit_key(CommitNumber(number)),
+        seal(body),
+    )]
 }
 
 fn chain(number: u64) -> ChainHash {
@@ -192,18 +195,25 @@ fn whole_records_are_found_around_damage() {
 }
 
 /// Goal: what is left of an earlier use of a file costs one look, whatever numbers and lengths are in it.
-/// Method: each eighth byte begins what could be the head of a later record, millions of bytes long.
+/// Method: each few bytes begins what could be the head of a later record, millions of bytes long: as binary numbers, and
+/// as text that a publisher may send.
 #[test]
 fn old_content_costs_one_look() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = written(folder.path(), 1, &[10]);
     let (length, number) = (0x007f_ffff_1234_5678_u64, 0x007f_ffff_u64);
     let decoy = [length.to_be_bytes(), number.to_be_bytes()].concat();
-    let old = decoy.repeat(2 * 1024 * 1024);
+    let text = b"\x00\x7fAABBBBCCCCCCCCDDDDDDDD\tcCCCCCCCC      ";
+    let old = [
+        decoy.repeat(2 * 1024 * 1024),
+        text.repeat(512 * 1024),
+        decoy.repeat(512 * 1024),
+    ];
+    let old = old.concat();
     let appended = journal.append(
         CommitNumber(2),
         &chain(1),
-        &[(record::commit_key(CommitNumber(2)), seal(old))],
+        &[(crate::log::record::commit_key(CommitNumber(2)), seal(old))],
         |_| Ok(()),
     );
     appended.unwrap();

@@ -299,8 +299,7 @@ impl Archive {
             self.choose_tree(name, settings.is_closed())?;
         }
         let last = newest.map_or(0, DocumentNumber::get);
-        // The manifest has no holes, so its length names the last archived document.
-        for number in self.manifests.count(name)? + 1..=last {
+        for number in self.manifests.count_before_hole(name)? + 1..=last {
             let Some(number) = DocumentNumber::new(number) else {
                 continue;
             };
