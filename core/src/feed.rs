@@ -85,6 +85,53 @@ impl From<FeedName> for String {
     }
 }
 
+/// Feeds: one by its name, or all whose names begin like a pattern that ends with `*`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FeedPattern {
+    beginning: String,
+    is_exact: bool,
+}
+
+impl FeedPattern {
+    /// Returns the pattern of a text, or `None` if no feed can match it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let beginning = text.strip_suffix('*').unwrap_or(text);
+        // The text before `*` must be able to begin a name, or no feed could ever match.
+        let can_match = beginning.is_empty() || FeedName::parse(beginning).is_some();
+        let is_exact = beginning == text;
+        (can_match && !text.is_empty()).then(|| Self {
+            beginning: beginning.into(),
+            is_exact,
+        })
+    }
+
+    /// Returns the pattern that all feeds match.
+    pub fn all() -> Self {
+        Self {
+            beginning: String::new(),
+            is_exact: false,
+        }
+    }
+
+    /// Returns the beginning of the names that match.
+    pub fn beginning(&self) -> &str {
+        &self.beginning
+    }
+
+    /// Returns whether a feed matches.
+    pub fn matches(&self, feed: &FeedName) -> bool {
+        let rest = feed.as_str().strip_prefix(&*self.beginning);
+        rest.is_some_and(|rest| rest.is_empty() || !self.is_exact)
+    }
+}
+
+impl fmt::Display for FeedPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let star = if self.is_exact { "" } else { "*" };
+        write!(f, "{}{star}", self.beginning)
+    }
+}
+
 /// Returns whether `text` can be an `atom:id`: an absolute IRI without white space or controls.
 ///
 /// RFC 4287, 4.2.6 and rule A-2. Only the scheme is checked: ids are compared character by character and never

@@ -27,8 +27,9 @@ use clap::{
     parser::ValueSource,
 };
 use sd_notify::NotifyState;
+use simplefeed_core::feed::FeedPattern;
 use simplefeed_server::{
-    access::{self, Day, FeedPattern, Right},
+    access::{self, Day, Right},
     config::{self, Config, LISTEN_DEFAULT, ServeArgs},
     control, exit, health,
     listening::{Listening, StopSignals},

@@ -11,15 +11,12 @@ use std::{
 use parking_lot::Mutex;
 use simplefeed_core::{
     commit::{Change, Commit},
-    feed::{FeedKey, FeedName},
+    feed::{FeedKey, FeedName, FeedPattern},
     limits::CATALOGUE_FEEDS_MAX,
     settings::Settings,
 };
 
-use crate::{
-    access::FeedPattern,
-    log::{LogError, Series, settings_of},
-};
+use crate::log::{LogError, Series, settings_of};
 
 /// The names of feeds, and whether they are open.
 #[derive(Debug, Default)]
