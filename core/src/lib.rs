@@ -17,6 +17,7 @@
 //! - [`plan`]: every decision of a publish.
 //! - [`header`], [`document`], [`index`]: the bytes a reader gets.
 //! - [`reader`]: those bytes (or a foreign feed's) into entries and links.
+//! - [`timeline`]: which entries a timeline has of the feeds that it follows.
 //! - [`sup`]: one document that lists the changed ones of many feeds; [`watch`]: the schedule of looks at them;
 //!   [`opml`]: lists of them.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
@@ -41,6 +42,7 @@ pub mod document;
 pub mod index;
 pub mod reader;
 pub mod replay;
+pub mod timeline;
 pub mod sup;
 pub mod opml;
 pub mod watch;

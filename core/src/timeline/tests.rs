@@ -1,0 +1,368 @@
+//! The definition of a timeline, told as simply as possible, and all small histories.
+
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+
+/// A log with some feeds, each with the instants of its entries.
+#[derive(Clone, Default)]
+struct World {
+    feeds: BTreeMap<FeedKey, (FeedName, bool, Vec<Timestamp>)>,
+    clock: i64,
+}
+
+fn key(n: u128) -> FeedKey {
+    FeedKey(Uuid::from_u128(n))
+}
+
+impl World {
+    fn tick(&mut self) -> Timestamp {
+        self.clock += 1;
+        Timestamp::from_micros(self.clock)
+    }
+
+    fn create(&mut self, feed: FeedKey, name: &str, is_closed: bool) {
+        let name = FeedName::parse(name).unwrap();
+        self.feeds.insert(feed, (name, is_closed, vec![]));
+    }
+}
+
+impl Feeds for World {
+    fn matching(&self, pattern: &FeedPattern) -> Vec<FeedKey> {
+        let matching = self
+            .feeds
+            .iter()
+            .filter(|(_, (name, ..))| pattern.matches(name));
+        matching.map(|(feed, _)| *feed).collect()
+    }
+
+    fn feed(&self, feed: FeedKey) -> Option<Feed> {
+        let (name, is_closed, instants) = self.feeds.get(&feed)?;
+        Some(Feed {
+            name: name.clone(),
+            next: Position(u64::try_from(instants.len()).unwrap()),
+            is_closed: *is_closed,
+        })
+    }
+
+    fn instant(&self, feed: FeedKey, at: Position) -> Timestamp {
+        self.feeds[&feed].2[usize::try_from(at.0).unwrap()]
+    }
+}
+
+/// The definition: a list to which entries are added as they come.
+#[derive(Clone, Default)]
+struct Naive {
+    items: Vec<Item>,
+    entries: Vec<(FeedKey, Position)>,
+}
+
+impl Naive {
+    fn takes(&self, feed: FeedKey, terms: Terms, world: &World) -> bool {
+        let Some(now) = world.feed(feed) else {
+            return false;
+        };
+        if now.is_closed && !terms.is_closed {
+            return false;
+        }
+        if let Some((own, is_had)) = terms.own
+            && own == feed
+        {
+            return is_had;
+        }
+        self.items.iter().any(|item| match item {
+            Item::Feed(one) => *one == feed,
+            Item::Pattern(pattern) => pattern.matches(&now.name),
+        })
+    }
+
+    fn change(&mut self, change: &Change, terms: Terms, world: &World) {
+        let before: Vec<FeedKey> = self.taken(terms, world);
+        self.items.retain(|item| !change.unfollow.contains(item));
+        self.items.extend(change.follow.iter().cloned());
+        let mut brought = vec![];
+        for feed in self.taken(terms, world) {
+            if before.contains(&feed) {
+                continue;
+            }
+            let next = world.feed(feed).unwrap().next.0;
+            for at in next.saturating_sub(change.backfill.into())..next {
+                if !self.entries.contains(&(feed, Position(at))) {
+                    brought.push((feed, Position(at)));
+                }
+            }
+        }
+        brought.sort_by_key(|(feed, at)| world.instant(*feed, *at));
+        self.entries.extend(brought);
+    }
+
+    fn taken(&self, terms: Terms, world: &World) -> Vec<FeedKey> {
+        let all = world.feeds.keys().copied();
+        all.filter(|feed| self.takes(*feed, terms, world)).collect()
+    }
+}
+
+/// Something that happens in a log.
+#[derive(Clone, Debug)]
+enum Step {
+    Append(u128),
+    Change(Change),
+    /// A feed that the pattern matches is created.
+    Create,
+    /// The closed feed is opened.
+    Open,
+}
+
+const CLOSED: u128 = 3;
+const LATER: u128 = 4;
+
+fn all() -> Item {
+    Item::Pattern(FeedPattern::parse("x-*").unwrap())
+}
+
+fn follow(item: Item, backfill: u32) -> Step {
+    Step::Change(Change {
+        follow: vec![item],
+        backfill,
+        ..Change::default()
+    })
+}
+
+fn unfollow(item: Item) -> Step {
+    Step::Change(Change {
+        unfollow: vec![item],
+        ..Change::default()
+    })
+}
+
+/// Lets it happen, and compares after each step.
+fn run(terms: Terms, steps: &[Step]) {
+    let mut world = World::default();
+    for (feed, name) in [(1, "x-one"), (2, "x-two")] {
+        world.create(key(feed), name, false);
+    }
+    world.create(key(CLOSED), "x-closed", true);
+    let mut following = Following::new(terms, &world);
+    let mut naive = Naive::default();
+    for step in steps {
+        let instant = world.tick();
+        match step {
+            Step::Append(feed) => {
+                let feed = key(*feed);
+                let Some(now) = world.feed(feed) else {
+                    continue;
+                };
+                assert_eq!(following.takes(feed), naive.takes(feed, terms, &world));
+                if naive.takes(feed, terms, &world) {
+                    naive.entries.push((feed, now.next));
+                }
+                world.feeds.get_mut(&feed).unwrap().2.push(instant);
+            }
+            Step::Change(change) => {
+                naive.change(change, terms, &world);
+                following.change(change, instant, &world);
+            }
+            Step::Create => {
+                if world.feed(key(LATER)).is_none() {
+                    world.create(key(LATER), "x-later", false);
+                    following.appeared(key(LATER), &world);
+                }
+            }
+            Step::Open => {
+                world.feeds.get_mut(&key(CLOSED)).unwrap().1 = false;
+                following.appeared(key(CLOSED), &world);
+            }
+        }
+    }
+    compare(&following, &naive, &world, steps);
+}
+
+/// Compares every page with the list.
+fn compare(following: &Following, naive: &Naive, world: &World, steps: &[Step]) {
+    let mut all = following.older(None, usize::MAX, world);
+    let newest_first: Vec<_> = all.iter().map(|one| (one.feed, one.at)).collect();
+    let mut expected = naive.entries.clone();
+    expected.reverse();
+    assert_eq!(newest_first, expected, "{steps:?}");
+    all.reverse();
+    assert!(
+        all.is_sorted_by(|one, next| one.place < next.place),
+        "{steps:?}"
+    );
+    for (index, anchor) in all.iter().enumerate() {
+        for limit in [1, 2, 7] {
+            let mut older = all[index.saturating_sub(limit)..index].to_vec();
+            older.reverse();
+            assert_eq!(following.older(Some(anchor.place), limit, world), older);
+            let end = all.len().min(index + 1 + limit);
+            let mut newer = all[index + 1..end].to_vec();
+            newer.reverse();
+            assert_eq!(following.newer(anchor.place, limit, world), newer);
+        }
+    }
+    assert_eq!(following.older(None, 0, world), []);
+}
+
+/// Goal: the ranges give the entries that the definition gives, each once, on every page.
+/// Method: all histories of six steps over two feeds, and of five with a closed feed, a later one and a pattern.
+#[test]
+fn every_small_history_gives_what_the_definition_gives() {
+    let (one, two) = (Item::Feed(key(1)), Item::Feed(key(2)));
+    let both = Step::Change(Change {
+        follow: vec![one.clone(), two.clone()],
+        unfollow: vec![],
+        backfill: 2,
+    });
+    let few = [
+        Step::Append(1),
+        Step::Append(2),
+        follow(one.clone(), 1),
+        both,
+        unfollow(one.clone()),
+    ];
+    exhaust(&few, 6, Terms::default());
+    let more = [
+        Step::Append(1),
+        Step::Append(CLOSED),
+        Step::Append(LATER),
+        follow(one.clone(), 0),
+        follow(all(), 2),
+        unfollow(all()),
+        unfollow(one),
+        Step::Create,
+        Step::Open,
+    ];
+    for terms in [
+        Terms::default(),
+        Terms {
+            is_closed: true,
+            ..Terms::default()
+        },
+        Terms {
+            own: Some((key(1), false)),
+            ..Terms::default()
+        },
+        Terms {
+            own: Some((key(1), true)),
+            ..Terms::default()
+        },
+    ] {
+        exhaust(&more, 5, terms);
+    }
+}
+
+fn exhaust(steps: &[Step], length: u32, terms: Terms) {
+    let count = steps.len().pow(length);
+    for number in 0..count {
+        let mut rest = number;
+        let history: Vec<Step> = (0..length)
+            .map(|_| {
+                let step = steps[rest % steps.len()].clone();
+                rest /= steps.len();
+                step
+            })
+            .collect();
+        run(terms, &history);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Goal: as above, for long histories.
+    #[test]
+    fn long_histories_give_what_the_definition_gives(
+        steps in prop::collection::vec(any_step(), 0..120),
+        is_closed in any::<bool>(),
+        own in prop::option::of((1_u128..3, any::<bool>())),
+    ) {
+        let own = own.map(|(feed, is_had)| (key(feed), is_had));
+        run(Terms { own, is_closed }, &steps);
+    }
+}
+
+fn any_item() -> impl Strategy<Value = Item> {
+    let feeds = (1_u128..=LATER).prop_map(|feed| Item::Feed(key(feed)));
+    let patterns = prop_oneof![Just("x-*"), Just("*"), Just("x-t*"), Just("x-l*")];
+    let pattern = |text| Item::Pattern(FeedPattern::parse(text).unwrap());
+    prop_oneof![feeds, patterns.prop_map(pattern)]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let change = (
+        prop::collection::vec(any_item(), 0..3),
+        prop::collection::vec(any_item(), 0..3),
+        0_u32..6,
+    );
+    prop_oneof![
+        12 => (1_u128..=LATER).prop_map(Step::Append),
+        4 => change.prop_map(|(follow, mut unfollow, backfill)| {
+            // One request does not ask for both.
+            unfollow.retain(|item| !follow.contains(item));
+            Step::Change(Change { follow, unfollow, backfill })
+        }),
+        1 => Just(Step::Create),
+        1 => Just(Step::Open),
+    ]
+}
+
+/// Goal: two requests at one instant have places of their own.
+#[test]
+fn requests_at_one_instant_share_the_indexes() {
+    let mut world = World::default();
+    for (feed, name) in [(1, "x-one"), (2, "x-two")] {
+        world.create(key(feed), name, false);
+    }
+    for feed in [1, 2, 1] {
+        let instant = world.tick();
+        world.feeds.get_mut(&key(feed)).unwrap().2.push(instant);
+    }
+    let mut following = Following::new(Terms::default(), &world);
+    let instant = world.tick();
+    for feed in [1, 2] {
+        let change = Change {
+            follow: vec![Item::Feed(key(feed))],
+            backfill: 5,
+            ..Change::default()
+        };
+        following.change(&change, instant, &world);
+    }
+    let places: Vec<Place> = following
+        .older(None, 9, &world)
+        .into_iter()
+        .map(|one| one.place)
+        .collect();
+    let expected = [2, 1, 0].map(|index| Place::of_backfill(instant, index));
+    assert_eq!(places, expected);
+}
+
+#[test]
+fn a_place_has_one_text() {
+    let places = [
+        Place::of_entry(Timestamp::from_micros(0)),
+        Place::of_backfill(Timestamp::from_micros(0), 0),
+        Place::of_entry(Timestamp::MAX),
+        Place::of_backfill(Timestamp::MIN, u32::MAX - 1),
+    ];
+    for place in places {
+        assert_eq!(Place::parse(&place.to_string()), Some(place));
+    }
+    for text in [
+        "",
+        "x",
+        "01",
+        "+1",
+        "1.",
+        ".1",
+        "1.01",
+        "1.+1",
+        "1.4294967295",
+        "1.2.3",
+        "1 ",
+        "-0",
+        "999999999999999999999",
+    ] {
+        assert_eq!(Place::parse(text), None, "{text}");
+    }
+}
