@@ -396,6 +396,15 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl ConfigError {
+    /// Returns the error that one problem makes.
+    pub fn of(problem: impl Into<String>) -> Self {
+        Self {
+            problems: vec![problem.into()],
+        }
+    }
+}
+
 impl Config {
     /// Returns the checked settings: those of `args`, and of their file where they are not `given` as a flag or in
     /// the environment.

@@ -2,6 +2,8 @@
 //!
 //! Pure.
 
+use simplefeed_core::feed::CommitNumber;
+
 use crate::{
     config::{ConfigError, ListenAddress},
     log::store::StoreError,
@@ -26,6 +28,17 @@ pub enum ServeError {
     /// The file of tokens cannot be used. Nothing was served.
     #[error("the tokens cannot be used")]
     Tokens(#[from] ConfigError),
+    /// The log ends before commits whose documents are archived, so it is an older copy. Nothing was served.
+    #[error(
+        "the log ends with commit {end}, and documents are archived up to commit {covered}: it is an older copy, or has \
+         lost its end"
+    )]
+    Behind {
+        /// Last commit of the log.
+        end: CommitNumber,
+        /// Last commit that a view's files cover.
+        covered: CommitNumber,
+    },
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),

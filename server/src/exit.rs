@@ -4,6 +4,7 @@
 
 use crate::{
     config::ConfigError,
+    error::ServeError,
     log::{LogError, folder::OpenError},
     upkeep::recover::RecoverError,
 };
@@ -44,7 +45,7 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,
         Some(OpenError::Absent { .. }) => NOT_FOUND,
         Some(OpenError::Foreign { .. }) => USAGE,
-        _ if damaged => INTEGRITY,
+        _ if damaged || is_behind(error) => INTEGRITY,
         _ => match error.downcast_ref() {
             Some(RecoverError::Nothing { .. }) => NOT_FOUND,
             _ => OTHER,
@@ -69,5 +70,20 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
         let hint = "hint: keep the folder as it is, and restore a backup into another one";
         texts.push(format!("{hint}, or try `simplefeed-server recover`."));
     }
+    if is_behind(error) {
+        texts.push(
+            "hint: restore a backup into another folder; `simplefeed-server rebuild` makes the documents of this log, \
+             and caches may have others under the same URLs."
+                .into(),
+        );
+    }
     texts
+}
+
+fn is_behind(error: &anyhow::Error) -> bool {
+    let behind = |cause: &ServeError| matches!(cause, ServeError::Behind { .. });
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref())
+        .any(behind)
 }

@@ -30,7 +30,7 @@ use sd_notify::NotifyState;
 use simplefeed_core::feed::FeedPattern;
 use simplefeed_server::{
     access::{self, Day, Right},
-    config::{self, Config, LISTEN_DEFAULT, ServeArgs},
+    config::{self, Config, ConfigError, LISTEN_DEFAULT, ServeArgs},
     control, exit, health,
     listening::{Listening, StopSignals},
     log::{
@@ -239,12 +239,13 @@ fn main() -> ExitCode {
         Command::Token(TokenCommand::Revoke(args)) => revoke_token(&args),
         Command::Verify(args) => look_after(&args, &Task::Verify),
         Command::Rebuild(args) => look_after(&args, &Task::Rebuild),
-        Command::Export(args) => absolute_path(&args.to).and_then(|to| {
+        Command::Export(args) => target(&args.to, &args.data.data).and_then(|to| {
             let entries = args.entries;
             look_after(&args.data, &Task::Export { to, entries })
         }),
         Command::Backup(args) => {
-            absolute_path(&args.to).and_then(|to| look_after(&args.data, &Task::Backup { to }))
+            let to = target(&args.to, &args.data.data);
+            to.and_then(|to| look_after(&args.data, &Task::Backup { to }))
         }
         Command::Recover(args) => recover(&args),
     };
@@ -530,6 +531,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
 /// Recovers a log that no server has open.
 fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
     let NewFolderArgs { data, to } = args;
+    let to = &target(to, &data.data)?;
     let report = recover::recover(&data.data, data.www.as_deref(), to)?;
     for missing in &report.missing {
         println!("{missing}");
@@ -546,9 +548,25 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the absolute path, because the server that does a task may be in another folder.
-fn absolute_path(path: &Path) -> anyhow::Result<PathBuf> {
-    std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
+/// Returns the absolute path of the folder that a task makes, because the server that does it may be in another folder.
+///
+/// # Errors
+///
+/// Returns that it lies within the data folder: what is there is taken for the log's.
+fn target(to: &Path, data: &Path) -> anyhow::Result<PathBuf> {
+    let absolute = |path: &Path| {
+        std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
+    };
+    let to = absolute(to)?;
+    // Links count, too: the nearest folder that is there decides.
+    let real = to.ancestors().find_map(|path| path.canonicalize().ok());
+    let data = absolute(data)?;
+    let data = data.canonicalize().unwrap_or(data);
+    if to.starts_with(&data) || real.is_some_and(|real| real.starts_with(&data)) {
+        let problem = format!("--to {} lies within the data folder", to.display());
+        return Err(ConfigError::of(problem).into());
+    }
+    Ok(to)
 }
 
 fn print_line(line: Line) {

@@ -93,14 +93,16 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Start)?);
         let log = store.log();
+        let folders = Folders::new(config.data(), config.www.as_deref());
+        let views = Views::all(&folders, config.sup_periods.iter().copied().max());
+        // Before anything is written: the next commits would be archived under URLs that have other contents.
+        refuse_older(&*log, &views)?;
         store.begin_work();
         // Before any view or reader, because an epoch renames the open documents.
         begin_epoch_if_restored(&*log, &store, &watermark)?;
         // The server before may have given out the log's last second as `Last-Modified`.
         watermark.begin_after(log.head().last);
         keep_to_ourselves(config.data()).map_err(ServeError::Start)?;
-        let folders = Folders::new(config.data(), config.www.as_deref());
-        let views = Views::all(&folders, config.sup_periods.iter().copied().max());
         let stop = Stop::default();
         let followers = spawn_followers(&views, &log, &stop)?;
         let control = spawn_control(store.control_socket(), &log, &stop, &folders)?;
@@ -268,6 +270,16 @@ fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>, open: &A
             documents.committed(commit);
         }
     });
+}
+
+/// Refuses a log that ends before what a view's files cover.
+fn refuse_older(log: &dyn EntryLog, views: &Views) -> Result<(), ServeError> {
+    let end = log.head().number;
+    let covered = views.iter().map(|(view, _)| view.covered()).max();
+    match covered {
+        Some(covered) if covered > end => Err(ServeError::Behind { end, covered }),
+        _ => Ok(()),
+    }
 }
 
 /// Begins an epoch, if the log was restored and not served since.

@@ -9,7 +9,8 @@ use std::{
 use crate::{
     dice::Dice,
     harness::{
-        Server, copy_folder, events, files, is_long, program, run, simplefeed, text, wait_for,
+        Server, check_folder, copy_folder, events, files, is_long, program, run, simplefeed, text,
+        wait_for,
     },
     http::Request,
     recover::recover,
@@ -493,4 +494,141 @@ fn damaged_archive_files_are_noticed() {
         server.wait_for_log(&["the archive is damaged", &format!("/{name} is not what")]);
         server.stop();
     }
+}
+
+/// Starts a server on a folder that it must refuse. Returns the exit code, and its words.
+fn refused(data: &Path, args: &[&str]) -> (Option<i32>, String) {
+    let data = data.to_str().unwrap();
+    let output = run(
+        "simplefeed-server",
+        &[args, &["--data", data]].concat(),
+        b"",
+    );
+    (output.status.code(), text(&output.stderr))
+}
+
+const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
+
+/// Returns a folder with documents that are archived.
+fn archived(folder: &Path) -> PathBuf {
+    let data = folder.join("data");
+    let server = Server::start(&data, &["--document-entries", "3"]);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
+    data
+}
+
+/// Goal: where a log is gone, no new one begins among its documents: it would serve them as its own, or write over them.
+#[test]
+fn a_lost_log_is_not_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = archived(folder.path());
+    let log = ["journal", "sled", "witness"];
+    let all_but_www = ["ids", "views", "sidecars", "watermark", "lock"];
+    for (name, is_emptied, gone) in [
+        ("gone", false, log.to_vec()),
+        ("emptied", true, log.to_vec()),
+        ("www", false, [&log[..], &all_but_www].concat()),
+        (
+            "ids",
+            false,
+            [&log[..], &["www", "views", "sidecars"]].concat(),
+        ),
+    ] {
+        let copy = folder.path().join(name);
+        copy_folder(&data, &copy);
+        for part in gone {
+            let path = copy.join(part);
+            if path.is_dir() {
+                fs::remove_dir_all(&path).unwrap();
+                if is_emptied {
+                    fs::create_dir(&path).unwrap();
+                }
+            } else if path.exists() {
+                fs::remove_file(&path).unwrap();
+            }
+        }
+        let before = files(&copy);
+        let (code, said) = refused(&copy, &SERVE);
+        assert_eq!(code, Some(15), "{name}: {said}");
+        assert!(said.contains("its log is missing"), "{name}: {said}");
+        let unlocked = |files: Vec<(PathBuf, Vec<u8>)>| -> Vec<_> {
+            let files = files.into_iter();
+            files.filter(|(path, _)| !path.ends_with("lock")).collect()
+        };
+        assert!(unlocked(before) == unlocked(files(&copy)), "{name}");
+    }
+    // Folders that a web server was given before are no history.
+    let new = folder.path().join("new");
+    fs::create_dir_all(new.join("www/feeds")).unwrap();
+    Server::start(&new, &[]).stop();
+}
+
+/// Goal: a log that was put back from an older copy, beside the documents of its lost end, is not served: the same URLs
+/// would get other contents. `rebuild` is the way out for those who know.
+#[test]
+fn an_older_copy_of_a_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = archived(folder.path());
+    let older = folder.path().join("older");
+    copy_folder(&data, &older);
+    let server = Server::start(&data, &["--document-entries", "3"]);
+    server.publish_ids("a", (8..20).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/5.atom");
+    server.stop();
+    for part in ["journal", "sled"] {
+        fs::remove_dir_all(data.join(part)).unwrap();
+        copy_folder(&older.join(part), &data.join(part));
+    }
+    fs::copy(older.join("witness"), data.join("witness")).unwrap();
+    for mark in [false, true] {
+        if mark {
+            fs::write(data.join("restored"), "").unwrap();
+        }
+        let (code, said) = refused(&data, &SERVE);
+        assert_eq!(code, Some(15), "{said}");
+        assert!(said.contains("it is an older copy"), "{said}");
+    }
+    fs::remove_file(data.join("restored")).unwrap();
+    check_folder("rebuild", &data);
+    let server = Server::start(&data, &[]);
+    server.publish_ids("a", ["new".to_owned()]);
+    assert_eq!(crate::harness::ids(&server, "a").len(), 9);
+    server.stop();
+}
+
+/// Goal: what has no content may have any length.
+#[test]
+fn a_spare_file_of_any_length_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start_settling(folder.path(), 10, 20_000);
+    server.publish_ids("a", (0..200).map(|n| n.to_string()));
+    server.stop();
+    let spare = folder.path().join("journal/spare");
+    for length in [0, 1, 65_537, 69_632, 1_000_000] {
+        fs::File::create(&spare).unwrap().set_len(length).unwrap();
+        let server = Server::start_settling(folder.path(), 10, 20_000);
+        server.publish_ids("a", (0..40).map(|n| format!("{length}-{n}")));
+        server.stop();
+        check_folder("verify", folder.path());
+    }
+}
+
+/// Goal: no task writes into the data folder, where its files would count as the log's.
+#[test]
+fn a_task_makes_no_folder_within_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = archived(folder.path());
+    std::os::unix::fs::symlink(data.join("www"), folder.path().join("link")).unwrap();
+    let before = files(&data);
+    for to in ["data", "data/www", "data/new/er", "link/new"] {
+        let to = folder.path().join(to);
+        for task in ["export", "backup", "recover"] {
+            let (code, said) = refused(&data, &[task, "--to", to.to_str().unwrap()]);
+            assert_eq!(code, Some(2), "{task}: {said}");
+            assert!(said.contains("within the data folder"), "{task}: {said}");
+        }
+    }
+    assert!(before == files(&data));
 }

@@ -572,3 +572,19 @@ fn idle_connections_cost_little_and_one_too_many_is_told() {
     }
     panic!("a place that is free is not given away");
 }
+
+/// Goal: a sender that stops in the middle of its body has its time once, and is told.
+#[test]
+fn a_stalled_body_is_told_in_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--stall-timeout", "1"]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let head = "POST /feeds/a HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+    let began = Instant::now();
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    // A refused body is read on for 10 s, which a stalled one is not.
+    assert!(began.elapsed() < Duration::from_secs(8));
+}

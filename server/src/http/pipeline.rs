@@ -159,8 +159,10 @@ impl<S: Send + Sync> Pipeline<S> {
         let mut answer = decided.unwrap_or_else(|problem| problem_answer(&problem));
         let body = request.body_mut();
         let is_unread = !body.is_end_stream();
-        // A client that waits for `100 Continue` has not sent its body, and reading would ask for it.
-        if is_unread && (waits || !drain(body).await) {
+        // A client that waits for `100 Continue` has not sent its body, and reading would ask for it. One that stalled
+        // has had its time.
+        let has_stalled = answer.status() == StatusCode::REQUEST_TIMEOUT;
+        if is_unread && (waits || has_stalled || !drain(body).await) {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(CONNECTION, close);
         }

@@ -134,8 +134,11 @@ impl JournalFile {
             head.number == next && at + RECORD_HEAD_LENGTH + u64::from(head.length) > length
         };
         let [least, _] = AHEAD_BYTES;
-        if head.is_some_and(|head| is_cut(&head)) || !length.is_multiple_of(least) {
+        if head.is_some_and(|head| is_cut(&head)) {
             return Err(self.damage(end, "is cut short"));
+        }
+        if !length.is_multiple_of(least) {
+            return Err(self.damage(length, "was cut or extended, for no file of a journal ends"));
         }
         let step = u64::try_from(ALIGNMENT).unwrap_or(1);
         while at < length {
@@ -531,6 +534,10 @@ fn create_file(
         file.set_len(least).map_err(LogError::io("write", &spare))?;
         head.resize(usize::try_from(least).unwrap_or(0), 0);
     }
+    // Somebody may have changed it. Later, any length but whole steps is damage.
+    let length = length.max(least) / least * least;
+    file.set_len(length)
+        .map_err(LogError::io("write", &spare))?;
     let written = file.write_all_at(&head, 0);
     written.map_err(LogError::io("write", &spare))?;
     let synced = barrier.sync(&file);
@@ -544,7 +551,7 @@ fn create_file(
         first,
         before,
     };
-    Ok((file, length.max(least)))
+    Ok((file, length))
 }
 
 /// Opens the files of a journal, oldest first.

@@ -118,6 +118,7 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
         CONTROL_SOCKET,
         "lost+found",
     ];
+    refuse_remains(folder)?;
     match names.iter().find(|name| !expected.contains(&name.as_str())) {
         Some(found) => Err(OpenError::Foreign {
             folder: folder.into(),
@@ -125,6 +126,32 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
         }),
         None => Ok(true),
     }
+}
+
+/// Refuses to begin a log where another one has left documents, or other files that follow from it: they would be taken
+/// for the new one's.
+fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
+    for name in ["www", "closed", "sidecars", "views", "ids"] {
+        if let Some(found) = first_file(&folder.join(name)) {
+            return Err(OpenError::Damaged {
+                folder: folder.into(),
+                what: format!("its log is missing, and {} is there", found.display()),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Returns a file below a folder, if there is any.
+fn first_file(folder: &Path) -> Option<PathBuf> {
+    let items = fs::read_dir(folder).ok()?.flatten();
+    items.map(|item| item.path()).find_map(|path| {
+        if path.is_dir() {
+            first_file(&path)
+        } else {
+            Some(path)
+        }
+    })
 }
 
 /// Reads what is left of the log in `folder`, in any state. sled's files are copied to `scratch` first, since opening
@@ -249,6 +276,7 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
     if has_commits(data) {
         return Err(data.damaged("its witness is missing"));
     }
+    refuse_remains(&data.path)?;
     begin_journal(data, disk)?;
     let witness = Witness::create(&path).map_err(data.io("create", "witness"))?;
     sync_folder(&data.path).map_err(data.io("sync", ""))?;

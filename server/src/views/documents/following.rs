@@ -46,6 +46,10 @@ impl View for Archive {
         Ok(if is_of_log { cursor } else { CommitNumber(0) })
     }
 
+    fn covered(&self) -> CommitNumber {
+        self.cursor()
+    }
+
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
         let wanted = closed_by(commit, log)?;
         let mut waiting = self.waiting.lock();
@@ -127,6 +131,10 @@ impl View for Archive {
     }
 
     fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        // What is made again covers this log, and no more.
+        if self.cursor() > log.head().number {
+            self.save_cursor(log.head().number)?;
+        }
         every_feed(log, |name, feed, closed| {
             // Records of documents that are not closed are of another log.
             self.forget_open(log, feed, name)?;
