@@ -394,6 +394,14 @@ fn check_recovery(what: &str, damaged: &Path, before: &Shown) {
     );
 }
 
+/// Returns whether a server on a folder serves all that was shown before, with the same bytes.
+fn serves_all(folder: &Path, before: &Shown) -> bool {
+    let server = Server::start(folder, &[]);
+    let now = show(&server);
+    server.stop();
+    before.iter().all(|shown| now.contains(shown))
+}
+
 /// Goal: damage is found when the log is opened or by `verify`, or it is harmless; it is never served,
 /// and a refusal makes nothing worse. `recover` gives back all that was archived.
 /// Method: random damage to a random file, after a clean and an unclean stop.
@@ -455,8 +463,9 @@ fn damage_is_found_or_harmless_and_never_served() {
         let output = run("simplefeed-server", &["verify", "--data", data], b"");
         match output.status.code() {
             Some(0) => {
+                // The archive may have made a record again just after the look.
                 assert!(
-                    complete,
+                    complete || serves_all(folder.path(), before),
                     "{what}: something is not served, and nothing is found"
                 );
                 harmless += 1;
