@@ -341,7 +341,8 @@ fn kills_lose_nothing() {
     );
     assert!(
         at_steps.iter().sum::<usize>() * 3 >= rounds
-            && at_steps.iter().all(|count| *count > 0)
+            // Of few rounds, none may meet a short step.
+            && (!is_long() || at_steps.iter().all(|count| *count > 0))
             && at_start > 0,
         "too few kills in steps: {at_steps:?}, in openings: {at_start}"
     );
