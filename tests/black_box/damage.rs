@@ -568,9 +568,10 @@ fn a_lost_log_is_not_begun_anew() {
         };
         assert!(unlocked(before) == unlocked(files(&copy)), "{name}");
     }
-    // Folders that a web server was given before are no history.
+    // Folders and files that a web server was given before are no history.
     let new = folder.path().join("new");
     fs::create_dir_all(new.join("www/feeds")).unwrap();
+    fs::write(new.join("www/robots.txt"), "User-agent: *").unwrap();
     Server::start(&new, &[]).stop();
 }
 

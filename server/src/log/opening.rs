@@ -131,7 +131,16 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
 /// Refuses to begin a log where another one has left documents, or other files that follow from it: they would be taken
 /// for the new one's.
 fn refuse_remains(folder: &Path) -> Result<(), OpenError> {
-    for name in ["www", "closed", "sidecars", "views", "ids"] {
+    // An operator may have files of their own in `www`.
+    let made = [
+        "www/feeds",
+        "www/sup",
+        "closed/feeds",
+        "sidecars",
+        "views",
+        "ids",
+    ];
+    for name in made {
         if let Some(found) = first_file(&folder.join(name)) {
             return Err(OpenError::Damaged {
                 folder: folder.into(),
