@@ -59,6 +59,7 @@ fn head() -> String {
         defaults: Defaults::new("https://example.org"),
         sup_id: None,
         was_closed: false,
+        timeline: None,
     };
     let opening = Opening {
         name,

@@ -3,15 +3,16 @@
 //! Pure. The encoding is for ever: every log carries hashes of it. It depends on nothing but the
 //! commit's meaning, so that two kinds of log that hold the same commits have the same chain.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 
 use crate::{
     digest::Digest,
     feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedKey, Position, Revision},
+    follow::{FollowChange, Item},
     history::HistoryHash,
-    settings::Settings,
+    settings::{Defaults, Settings},
     timestamp::Timestamp,
 };
 
@@ -79,6 +80,21 @@ pub enum Change {
         /// History hash after the last lost entry.
         history: HistoryHash,
     },
+    /// A timeline follows other feeds from now on.
+    Following {
+        /// The timeline.
+        feed: FeedKey,
+        /// What it follows, and what no longer.
+        change: Arc<FollowChange>,
+    },
+    /// The server's proposals changed. They hold for all timelines from now on, and in other feeds from the next
+    /// revision of their settings on.
+    Defaults {
+        /// Number of the change; the first one is made before the first timeline.
+        revision: Revision,
+        /// All proposals.
+        defaults: Defaults,
+    },
 }
 
 impl Change {
@@ -88,8 +104,9 @@ impl Change {
             Self::Settings { feed, .. }
             | Self::Opened { feed, .. }
             | Self::Entry { feed, .. }
-            | Self::Lost { feed, .. } => Some(*feed),
-            Self::Epoch { .. } => None,
+            | Self::Lost { feed, .. }
+            | Self::Following { feed, .. } => Some(*feed),
+            Self::Epoch { .. } | Self::Defaults { .. } => None,
         }
     }
 }
@@ -106,7 +123,7 @@ pub struct Outline {
 }
 
 /// One fact of a commit, without settings and entries themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeOutline {
     /// A feed was created (revision 1), or its settings changed.
     Settings {
@@ -149,6 +166,18 @@ pub enum ChangeOutline {
         /// History hash after the last lost entry.
         history: HistoryHash,
     },
+    /// A timeline follows other feeds from now on.
+    Following {
+        /// The timeline.
+        feed: FeedKey,
+        /// What it follows, and what no longer. Without it nobody can follow the log.
+        change: Arc<FollowChange>,
+    },
+    /// The server's proposals changed.
+    Defaults {
+        /// Number of the change.
+        revision: Revision,
+    },
 }
 
 impl ChangeOutline {
@@ -158,8 +187,17 @@ impl ChangeOutline {
             Self::Settings { feed, .. }
             | Self::Opened { feed, .. }
             | Self::Entries { feed, .. }
-            | Self::Lost { feed, .. } => Some(*feed),
-            Self::Epoch { .. } => None,
+            | Self::Lost { feed, .. }
+            | Self::Following { feed, .. } => Some(*feed),
+            Self::Epoch { .. } | Self::Defaults { .. } => None,
+        }
+    }
+
+    /// Returns the number of facts in the change, which its memory grows with.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Following { change, .. } => 1 + change.follow.len() + change.unfollow.len(),
+            _ => 1,
         }
     }
 }
@@ -172,6 +210,13 @@ impl Outline {
             match *change {
                 Change::Settings { feed, revision, .. } => {
                     changes.push(ChangeOutline::Settings { feed, revision });
+                }
+                Change::Following { feed, ref change } => {
+                    let change = Arc::clone(change);
+                    changes.push(ChangeOutline::Following { feed, change });
+                }
+                Change::Defaults { revision, .. } => {
+                    changes.push(ChangeOutline::Defaults { revision });
                 }
                 Change::Opened {
                     feed,
@@ -219,6 +264,11 @@ impl Outline {
                 count: 1,
             }),
         }
+    }
+
+    /// Returns the number of facts in the changes, which the outline's memory grows with.
+    pub fn weight(&self) -> usize {
+        self.changes.iter().map(ChangeOutline::weight).sum()
     }
 
     /// Returns the changed feeds, each once, in the order of their first change.
@@ -269,9 +319,10 @@ impl Commit {
     ///
     /// `simplefeed commit 1` and a line feed; number and instant (8 bytes each); the number of
     /// changes (4 bytes); then each change as one byte for its kind (1 settings, 2 opened, 3 entry,
-    /// 4 epoch, 5 lost) and its fields in order. Numbers are big-endian; a feed is 16 bytes, a digest 32.
-    /// Text follows its length in 4 bytes. Settings are their JSON. Of a fragment, its length
-    /// (4 bytes) and digest are covered.
+    /// 4 epoch, 5 lost, 6 following, 7 defaults) and its fields in order. Numbers are big-endian; a feed is 16 bytes, a
+    /// digest 32. Text follows its length in 4 bytes. Settings and defaults are their JSON. Of a fragment, its length
+    /// (4 bytes) and digest are covered. A change of what is followed is the number of entries brought along (4 bytes)
+    /// and two lists, each behind its length (4 bytes); an item is 0 and a feed, or 1 and the text of a pattern.
     pub fn encode(&self) -> Vec<u8> {
         // An estimate: numbers, two digests and an id fit into 192 bytes for most entries.
         let mut out = Vec::with_capacity(64 + self.changes.len() * 192);
@@ -341,6 +392,35 @@ fn encode_change(change: &Change, out: &mut Vec<u8>) {
             out.extend_from_slice(feed.0.as_bytes());
             out.extend_from_slice(&next.0.to_be_bytes());
             out.extend_from_slice(&history.0.0);
+        }
+        Change::Following { feed, change } => {
+            out.push(6);
+            out.extend_from_slice(feed.0.as_bytes());
+            out.extend_from_slice(&change.backfill.to_be_bytes());
+            push_items(&change.follow, out);
+            push_items(&change.unfollow, out);
+        }
+        Change::Defaults { revision, defaults } => {
+            out.push(7);
+            out.extend_from_slice(&revision.0.to_be_bytes());
+            let json = serde_json::to_vec(defaults).expect("defaults have a JSON form");
+            push_bytes(&json, out);
+        }
+    }
+}
+
+fn push_items(items: &[Item], out: &mut Vec<u8>) {
+    out.extend_from_slice(&length(items.len()));
+    for item in items {
+        match item {
+            Item::Feed(feed) => {
+                out.push(0);
+                out.extend_from_slice(feed.0.as_bytes());
+            }
+            Item::Pattern(pattern) => {
+                out.push(1);
+                push_bytes(pattern.to_string().as_bytes(), out);
+            }
         }
     }
 }

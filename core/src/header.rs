@@ -121,17 +121,25 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
         push_attribute("xmlns:fh", HISTORY, &mut out);
         out.push_str("/>\n");
     }
+    push_history(opening, settings, &mut out);
+    out
+}
+
+/// Tells which entries the document has.
+fn push_history(opening: &Opening, settings: &Settings, out: &mut String) {
     out.push_str("<history");
-    push_attribute("xmlns", SIMPLEFEED, &mut out);
-    push_attribute("first", &opening.first.to_string(), &mut out);
-    push_attribute("before", &opening.before.to_string(), &mut out);
+    push_attribute("xmlns", SIMPLEFEED, out);
+    push_attribute("first", &opening.first.to_string(), out);
+    // A running hash of a timeline would take every entry of it, whoever asks for whichever document.
+    if !settings.is_timeline() {
+        push_attribute("before", &opening.before.to_string(), out);
+    }
     // Documents of the first epoch keep the bytes they had before epochs existed.
     if opening.name.epoch > Epoch::FIRST {
-        push_attribute("epoch", &opening.name.epoch.to_string(), &mut out);
-        push_attribute("since", &opening.since.to_string(), &mut out);
+        push_attribute("epoch", &opening.name.epoch.to_string(), out);
+        push_attribute("since", &opening.since.to_string(), out);
     }
     out.push_str("/>\n");
-    out
 }
 
 /// Announces the feed's SUP address (rules SUP-A1, SUP-A2).
@@ -163,7 +171,7 @@ mod tests {
     use crate::{
         feed::{DocumentNumber, FeedId, FeedName, Position, Revision},
         history::HistoryHash,
-        settings::{Choices, Defaults},
+        settings::{Choices, Defaults, Own, TimelineKind},
     };
 
     fn name(number: u64) -> DocumentName {
@@ -185,6 +193,7 @@ mod tests {
             id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap(),
             sup_id: SupId::parse("4496672d"),
             was_closed: false,
+            timeline: None,
         }
     }
 
@@ -253,6 +262,18 @@ mod tests {
         let document = crate::document::feed_document(&open, &[b""; 0]);
         let read = crate::reader::Document::read(document, &url).unwrap();
         assert_eq!((read.epoch, read.since), (later.epoch, Position(107)));
+    }
+
+    /// A timeline has no history hash, and announces updates in a document of timelines.
+    #[test]
+    fn a_timeline_tells_positions_only() {
+        let timeline = Settings {
+            timeline: Some(TimelineKind::new(None, Own::Exclude)),
+            ..settings(false)
+        };
+        let recent = header(&opening(), &timeline, Form::Recent, Timestamp::default());
+        assert!(recent.contains("<history xmlns=\"urn:simplefeed:1\" first=\"100\"/>\n"));
+        assert!(recent.contains("https://example.org/sub/sup-timelines.json#4496672d"));
     }
 
     /// SF-4, SF-8 and the table of links.

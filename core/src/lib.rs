@@ -13,6 +13,7 @@
 //! - [`xml`]: strict XML, with byte ranges; [`scanner`]: posted Atom into drafts;
 //!   [`event`]: JSON events into drafts and back; [`syndication`]: `atom_syndication::Entry`.
 //! - [`entry`]: drafts, and how the gate completes them into fragments.
+//! - [`follow`]: what a timeline is asked to follow.
 //! - [`commit`]: the content of the log, and its encoding for the chain hash.
 //! - [`plan`]: every decision of a publish.
 //! - [`header`], [`document`], [`index`]: the bytes a reader gets.
@@ -35,6 +36,7 @@ pub mod entry;
 pub mod scanner;
 pub mod event;
 pub mod syndication;
+pub mod follow;
 pub mod commit;
 pub mod plan;
 pub mod header;

@@ -56,6 +56,30 @@ pub const DOCUMENT_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// The most feeds of one server.
 pub const FEEDS_MAX: u64 = 1_000_000;
 
+/// The bytes of an entry up to which a timeline without a choice of its own has it as a whole.
+pub const EMBED_BYTES_DEFAULT: u32 = 16_384;
+
+/// The most bytes of an entry that a timeline may choose to have as a whole: those of the largest entry.
+pub const EMBED_BYTES_MAX: u32 = 1024 * 1024;
+
+/// The bytes of a timeline's document: its entries, times the bytes of an entry that it has as a whole.
+pub const TIMELINE_DOCUMENT_BYTES_MAX: u32 = 32 * 1024 * 1024;
+
+/// The most feeds that a timeline follows by their names.
+pub const FOLLOWED_FEEDS_MAX: usize = 10_000;
+
+/// The most patterns that a timeline follows.
+pub const FOLLOWED_PATTERNS_MAX: usize = 16;
+
+/// The most timelines of one server.
+pub const TIMELINES_MAX: u64 = 10_000_000;
+
+/// The most newest entries that a followed feed brings along.
+pub const BACKFILL_MAX: u32 = 1_000;
+
+/// The most entries that one request brings along from all feeds.
+pub const BACKFILL_TOTAL_MAX: usize = 10_000;
+
 /// The most open connections of one server. Configurable.
 pub const CONNECTIONS_MAX: u32 = 4_096;
 

@@ -215,8 +215,9 @@ impl FeedHead {
                 // The document has a hole behind its newest entry; the next entry must open another one.
                 self.open.lost = true;
             }
-            // A feed's documents take the new epoch when they are opened, not here.
-            Change::Epoch { .. } => {}
+            // A feed's documents take the new epoch when they are opened, not here. What a timeline follows changes
+            // nothing that is recorded of it.
+            Change::Epoch { .. } | Change::Following { .. } | Change::Defaults { .. } => {}
         }
     }
 }

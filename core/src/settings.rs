@@ -14,9 +14,13 @@ use crate::{
         TITLE_BYTES_MAX,
     },
     refusal::Refusal,
-    sup::{SUP, SUP_CLOSED, SupId},
+    sup::{SUP, SUP_CLOSED, SUP_TIMELINES, SUP_TIMELINES_CLOSED, SupId},
     xml,
 };
+
+mod kind;
+
+pub use kind::{Embed, Own, TimelineKind};
 
 /// Proposals of the server for feeds without a choice of their own.
 ///
@@ -100,6 +104,9 @@ pub struct Choices {
     /// the feed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<bool>,
+    /// Most bytes of an entry that a timeline has as a whole; for timelines only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embed: Option<Embed>,
 }
 
 fn document_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
@@ -140,6 +147,7 @@ impl Choices {
             document_period: self.document_period.or(older.document_period),
             absolute_links: self.absolute_links.or(older.absolute_links),
             closed: self.closed.or(older.closed),
+            embed: self.embed.or(older.embed),
         }
     }
 
@@ -220,9 +228,22 @@ pub struct Settings {
     /// Whether the feed was closed once, and is public now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_closed: bool,
+    /// What makes the feed a timeline, chosen at its creation; `None` in feeds that take entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<TimelineKind>,
 }
 
 impl Settings {
+    /// Returns whether the feed is a timeline: its entries are those of the feeds that it follows.
+    pub fn is_timeline(&self) -> bool {
+        self.timeline.is_some()
+    }
+
+    /// Returns how much of an entry a timeline has.
+    pub fn embed(&self) -> Embed {
+        self.choices.embed.unwrap_or_default()
+    }
+
     /// Returns the feed's title.
     pub fn title(&self) -> &str {
         self.choices.title.as_deref().unwrap_or(self.name.as_str())
@@ -266,10 +287,11 @@ impl Settings {
 
     /// Returns the address that the feed announces on a server at `public_url`.
     pub fn sup_address_at(&self, public_url: &str) -> String {
-        let name = if self.is_or_was_closed() {
-            SUP_CLOSED
-        } else {
-            SUP
+        let name = match (self.is_timeline(), self.is_or_was_closed()) {
+            (false, false) => SUP,
+            (false, true) => SUP_CLOSED,
+            (true, false) => SUP_TIMELINES,
+            (true, true) => SUP_TIMELINES_CLOSED,
         };
         format!("{public_url}/{name}.json#{}", self.sup_id())
     }
@@ -283,34 +305,65 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`Unacceptable`] if they close a public feed: caches keep it.
+    /// [`Unacceptable`] if they close a public feed, which caches keep, or open a closed timeline, whose sources may be
+    /// closed; or if they do not [fit](Self::check) the kind of feed.
     ///
     /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
     pub fn with(&self, choices: Choices) -> Result<Option<Self>, Refusal> {
+        if self.is_timeline()
+            && choices
+                .closed
+                .is_some_and(|closed| closed != self.is_closed())
+        {
+            let detail = "whether a timeline is closed is chosen at its creation";
+            return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
+        }
         // A closed feed that repeats its choice changes nothing, and passes.
         if choices.closed == Some(true) && !self.is_closed() {
             let detail = "a feed that was public cannot be closed: caches have it";
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
         }
         let choices = choices.over(&self.choices);
-        Ok((choices != self.choices).then(|| Self {
+        if choices == self.choices {
+            return Ok(None);
+        }
+        let changed = Self {
             was_closed: self.was_closed || (self.is_closed() && choices.closed == Some(false)),
             choices,
             ..self.clone()
-        }))
+        };
+        changed.check()?;
+        Ok(Some(changed))
+    }
+
+    /// Checks that the choices fit the kind of feed, and each other.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first choice that does not, as [`Unacceptable`].
+    ///
+    /// [`Unacceptable`]: crate::refusal::RefusalKind::Unacceptable
+    pub fn check(&self) -> Result<(), Refusal> {
+        kind::check(self)
     }
 
     /// Returns the bounds at which a document is closed.
     pub fn cut_policy(&self) -> CutPolicy {
+        let entries = self
+            .choices
+            .document_entries
+            .unwrap_or(self.defaults.document_entries);
+        let bytes = self
+            .choices
+            .document_bytes
+            .unwrap_or(self.defaults.document_bytes);
+        let (entries, bytes) = match &self.timeline {
+            None => (entries, bytes),
+            Some(_) => kind::bounds(self.embed(), entries, bytes),
+        };
         CutPolicy {
-            entries: self
-                .choices
-                .document_entries
-                .unwrap_or(self.defaults.document_entries),
-            bytes: self
-                .choices
-                .document_bytes
-                .unwrap_or(self.defaults.document_bytes),
+            entries,
+            bytes,
             period: self
                 .choices
                 .document_period
@@ -341,14 +394,15 @@ impl Settings {
         (!changed.shapes_like(self)).then_some(changed)
     }
 
-    /// Returns whether both settings give the same bytes.
-    fn shapes_like(&self, other: &Self) -> bool {
+    /// Returns whether both settings of a feed give the same bytes.
+    pub fn shapes_like(&self, other: &Self) -> bool {
         self.title() == other.title()
             && self.author() == other.author()
             && self.absolute_links() == other.absolute_links()
             && self.cut_policy() == other.cut_policy()
             && self.base_url() == other.base_url()
             && self.defaults.sup == other.defaults.sup
+            && self.embed() == other.embed()
     }
 }
 
@@ -364,6 +418,7 @@ mod tests {
             defaults: Defaults::new("http://h/sub/"),
             sup_id: SupId::parse("4496672d"),
             was_closed: false,
+            timeline: None,
         }
     }
 

@@ -13,20 +13,21 @@
 //! The order is that of *places*, which are instants of the log. No publisher's date orders anything.
 //!
 //! [`Following`] keeps, of each feed, which positions came in which way: ranges, and a list of what follows brought
-//! along. So its size grows with follows and unfollows, and never with the entries that feeds gain.
+//! along. So its size grows with follows and unfollows, and never with the entries that feeds gain. A server has
+//! millions of follows, so feeds stand in it under any small key `S`.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    ops::Range,
-};
+use std::{collections::BTreeSet, fmt, ops::Range};
 
 use crate::{
     feed::{FeedKey, FeedName, FeedPattern, Position},
+    follow::{FollowChange, Item},
+    limits::BACKFILL_TOTAL_MAX,
     timestamp::Timestamp,
 };
 
+pub mod cuts;
 mod pages;
+pub mod showing;
 
 /// Place of an entry in a timeline: the instant at which it came, unique in the log. What a follow brings along comes at
 /// the follow's instant, oldest first, before an entry of that instant.
@@ -103,56 +104,49 @@ impl fmt::Display for Place {
 
 /// Entry of a timeline: an entry of a feed that it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub struct Delivery<S = FeedKey> {
     /// Place of the entry in the timeline.
     pub place: Place,
     /// Feed that the entry was appended to.
-    pub feed: FeedKey,
+    pub feed: S,
     /// Position of the entry in that feed.
     pub at: Position,
 }
 
-/// Something to follow: a feed, or the feeds that match a pattern, later ones included.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Item {
-    /// One feed.
-    Feed(FeedKey),
-    /// All feeds whose names match.
-    Pattern(FeedPattern),
-}
-
-/// Request to change what a timeline follows. All of it counts at once: what is unfollowed ends, what is followed
-/// begins, and a feed that goes on being followed is left alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Items to follow from now on. An item that is followed already stays as it is.
-    pub follow: Vec<Item>,
-    /// Items to follow no longer. What they brought stays.
-    pub unfollow: Vec<Item>,
-    /// Newest entries that each feed brings along which was not followed before.
-    pub backfill: u32,
-}
-
 /// Choices of a timeline, made at its creation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms<S = FeedKey> {
     /// Feed of the timeline's owner, and whether the timeline has its entries. Without them it is left out, whatever is
     /// followed.
-    pub own: Option<(FeedKey, bool)>,
+    pub own: Option<(S, bool)>,
     /// Whether the timeline is closed. An open one takes nothing from a closed feed.
     pub is_closed: bool,
 }
 
+impl<S> Default for Terms<S> {
+    fn default() -> Self {
+        Self {
+            own: None,
+            is_closed: false,
+        }
+    }
+}
+
 /// Feeds, as they are at one instant of the log.
-pub trait Feeds {
+pub trait Feeds<S = FeedKey> {
     /// Returns the feeds that match a pattern. Timelines are none of them.
-    fn matching(&self, pattern: &FeedPattern) -> Vec<FeedKey>;
+    fn matching(&self, pattern: &FeedPattern) -> Vec<S>;
 
     /// Returns what there is of a feed.
-    fn feed(&self, feed: FeedKey) -> Option<Feed>;
+    fn feed(&self, feed: S) -> Option<Feed>;
+
+    /// Returns the position that the next entry of a feed gets.
+    fn next(&self, feed: S) -> Option<Position> {
+        self.feed(feed).map(|feed| feed.next)
+    }
 
     /// Returns the instant of an entry that the feed has.
-    fn instant(&self, feed: FeedKey, at: Position) -> Timestamp;
+    fn instant(&self, feed: S, at: Position) -> Timestamp;
 }
 
 /// A feed at one instant of the log.
@@ -167,160 +161,258 @@ pub struct Feed {
 }
 
 /// What a timeline follows, and which positions of each feed it has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Following {
-    terms: Terms,
-    items: BTreeSet<Item>,
-    feeds: BTreeMap<FeedKey, Held>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Following<S = FeedKey> {
+    terms: Terms<S>,
+    patterns: Vec<FeedPattern>,
+    /// In the order of their keys.
+    feeds: Vec<Held<S>>,
     /// What follows brought along, in the order of their places.
-    batches: Vec<Batch>,
+    batches: Vec<Batch<S>>,
 }
 
-/// Positions of a feed that a timeline has. No position is in two ranges.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Held {
-    /// Ranges that came as the feed gained them, and are over.
-    past: Vec<Range<Position>>,
+/// A feed in a timeline. No position is in two of its ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held<S> {
+    feed: S,
+    /// Whether the feed is followed by its name.
+    is_item: bool,
     /// First position of the range that goes on.
     live: Option<Position>,
+    /// Ranges that came in another way. Few feeds have any, and a server has millions of follows.
+    other: Option<Box<Other>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Other {
+    /// Ranges that came as the feed gained them, and are over.
+    past: Vec<Range<Position>>,
     /// Ranges that follows brought along.
     brought: Vec<Range<Position>>,
 }
 
 /// Entries that a request brought along.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Batch {
+struct Batch<S> {
     instant: Timestamp,
     /// Index of its first entry: requests at one instant share the indexes.
     first: u32,
     /// Entries in the order of their places.
-    entries: Vec<(FeedKey, Position)>,
+    entries: Vec<(S, Position)>,
 }
 
-impl Following {
+impl<S: Copy + Ord> Following<S> {
     /// Returns the state of a new timeline. If it has its owner's feed, that counts as followed from `feeds` on.
-    pub fn new(terms: Terms, feeds: &impl Feeds) -> Self {
+    pub fn new(terms: Terms<S>, feeds: &impl Feeds<S>) -> Self {
         let mut following = Self {
             terms,
-            ..Self::default()
+            patterns: vec![],
+            feeds: vec![],
+            batches: vec![],
         };
         if let Some((own, true)) = terms.own {
-            following.adjust(own, feeds);
+            following.adjust(&BTreeSet::from([own]), feeds);
         }
         following
     }
 
     /// Returns what is followed, feeds first.
-    pub fn items(&self) -> impl Iterator<Item = &Item> {
-        self.items.iter()
+    pub fn items(&self) -> impl Iterator<Item = Item<S>> {
+        let feeds = self.feeds.iter().filter(|held| held.is_item);
+        let patterns = self.patterns.iter().cloned().map(Item::Pattern);
+        feeds.map(|held| Item::Feed(held.feed)).chain(patterns)
+    }
+
+    /// Returns the patterns that are followed.
+    pub fn patterns(&self) -> &[FeedPattern] {
+        &self.patterns
+    }
+
+    /// Returns whether an item is followed.
+    pub fn has(&self, item: &Item<S>) -> bool {
+        match item {
+            Item::Feed(feed) => self.held(*feed).is_some_and(|held| held.is_item),
+            Item::Pattern(pattern) => self.patterns.contains(pattern),
+        }
     }
 
     /// Returns whether a feed's entries come into the timeline now.
-    pub fn takes(&self, feed: FeedKey) -> bool {
-        self.feeds
-            .get(&feed)
-            .is_some_and(|held| held.live.is_some())
+    pub fn takes(&self, feed: S) -> bool {
+        self.held(feed).is_some_and(|held| held.live.is_some())
     }
 
     /// Returns every feed of which the timeline has, or may get, entries.
-    pub fn sources(&self) -> impl Iterator<Item = FeedKey> {
-        self.feeds.keys().copied()
+    pub fn sources(&self) -> impl Iterator<Item = S> {
+        self.feeds.iter().map(|held| held.feed)
     }
 
     /// Changes what is followed, at an instant of the log. `feeds` are as they are there.
-    pub fn change(&mut self, change: &Change, instant: Timestamp, feeds: &impl Feeds) {
+    pub fn change(&mut self, change: &FollowChange<S>, instant: Timestamp, feeds: &impl Feeds<S>) {
         let mut touched = BTreeSet::new();
         for item in &change.unfollow {
-            if self.items.remove(item) {
+            if self.set(item, false) {
                 touched.extend(feeds_of(item, feeds));
             }
         }
         for item in &change.follow {
-            if self.items.insert(item.clone()) {
+            if self.set(item, true) {
                 touched.extend(feeds_of(item, feeds));
             }
         }
-        let began: Vec<FeedKey> = touched
-            .into_iter()
-            .filter(|feed| self.adjust(*feed, feeds))
-            .collect();
+        let began = self.adjust(&touched, feeds);
+        if !change.unfollow.is_empty() {
+            // What is followed no longer, and brought nothing, is forgotten.
+            self.feeds
+                .retain(|held| held.is_item || held.live.is_some() || held.other.is_some());
+        }
         self.bring(&began, change.backfill, instant, feeds);
     }
 
     /// Takes note of a feed that was created or opened, which a pattern may match.
-    pub fn appeared(&mut self, feed: FeedKey, feeds: &impl Feeds) {
-        self.adjust(feed, feeds);
+    pub fn appeared(&mut self, feed: S, feeds: &impl Feeds<S>) {
+        self.adjust(&BTreeSet::from([feed]), feeds);
     }
 
-    /// Begins or ends to take the entries of a feed, as the items and terms want it. Returns whether it begins.
-    fn adjust(&mut self, feed: FeedKey, feeds: &impl Feeds) -> bool {
-        let Some(now) = feeds.feed(feed) else {
+    fn held(&self, feed: S) -> Option<&Held<S>> {
+        let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
+        found.ok().and_then(|index| self.feeds.get(index))
+    }
+
+    fn held_mut(&mut self, feed: S) -> Option<&mut Held<S>> {
+        let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
+        found.ok().and_then(|index| self.feeds.get_mut(index))
+    }
+
+    /// Notes whether an item is followed. Returns whether that is new.
+    fn set(&mut self, item: &Item<S>, is_followed: bool) -> bool {
+        if self.has(item) == is_followed {
             return false;
-        };
-        let is_wanted = self.wants(feed, &now);
-        let held = self.feeds.get(&feed).and_then(|held| held.live);
-        match (held, is_wanted) {
-            (None, true) => {
-                self.feeds.entry(feed).or_default().live = Some(now.next);
-                true
-            }
-            (Some(first), false) => {
-                let held = self.feeds.entry(feed).or_default();
-                held.live = None;
-                if first < now.next {
-                    held.past.push(first..now.next);
-                }
-                false
-            }
-            _ => false,
         }
+        match item {
+            Item::Pattern(pattern) if is_followed => {
+                self.patterns.push(pattern.clone());
+                self.patterns.sort();
+            }
+            Item::Pattern(pattern) => self.patterns.retain(|one| one != pattern),
+            Item::Feed(feed) => self.put(*feed).is_item = is_followed,
+        }
+        true
     }
 
-    fn wants(&self, feed: FeedKey, now: &Feed) -> bool {
+    /// Returns a feed of the timeline, which is put there if need be.
+    fn put(&mut self, feed: S) -> &mut Held<S> {
+        let found = self.feeds.binary_search_by_key(&feed, |held| held.feed);
+        let index = found.unwrap_or_else(|index| {
+            let held = Held {
+                feed,
+                is_item: false,
+                live: None,
+                other: None,
+            };
+            self.feeds.insert(index, held);
+            index
+        });
+        self.feeds.get_mut(index).expect("it is there")
+    }
+
+    /// Begins or ends to take the entries of feeds, as the items and terms want it. Returns those that begin.
+    fn adjust(&mut self, touched: &BTreeSet<S>, feeds: &impl Feeds<S>) -> Vec<S> {
+        let mut began = vec![];
+        for feed in touched {
+            let Some(now) = feeds.feed(*feed) else {
+                continue;
+            };
+            let is_wanted = self.wants(*feed, &now);
+            let live = self.held(*feed).and_then(|held| held.live);
+            match (live, is_wanted) {
+                (None, true) => {
+                    self.put(*feed).live = Some(now.next);
+                    began.push(*feed);
+                }
+                (Some(first), false) => {
+                    let held = self.put(*feed);
+                    held.live = None;
+                    if first < now.next {
+                        held.other
+                            .get_or_insert_default()
+                            .past
+                            .push(first..now.next);
+                    }
+                }
+                _ => {}
+            }
+        }
+        began
+    }
+
+    fn wants(&self, feed: S, now: &Feed) -> bool {
         let is_seen = self.terms.is_closed || !now.is_closed;
         let is_followed = match self.terms.own {
             Some((own, is_had)) if own == feed => is_had,
-            _ => self.items.iter().any(|item| match item {
-                Item::Feed(followed) => *followed == feed,
-                Item::Pattern(pattern) => pattern.matches(&now.name),
-            }),
+            _ => {
+                self.has(&Item::Feed(feed))
+                    || self
+                        .patterns
+                        .iter()
+                        .any(|pattern| pattern.matches(&now.name))
+            }
         };
         is_seen && is_followed
     }
 
     /// Brings the newest `count` entries of each feed along, but those that the timeline has.
-    fn bring(&mut self, began: &[FeedKey], count: u32, instant: Timestamp, feeds: &impl Feeds) {
+    fn bring(&mut self, began: &[S], count: u32, instant: Timestamp, feeds: &impl Feeds<S>) {
         let mut entries = vec![];
         for feed in began {
-            let Some(held) = self.feeds.get_mut(feed) else {
+            let Some(held) = self.held(*feed).filter(|_| count > 0) else {
                 continue;
             };
             let end = held.live.unwrap_or_default();
             let begin = Position(end.0.saturating_sub(count.into()));
-            let missing = held.missing(begin..end);
-            for range in &missing {
-                entries.extend((range.start.0..range.end.0).map(|at| (*feed, Position(at))));
+            for range in held.missing(begin..end) {
+                let found = (range.start.0..range.end.0).map(Position);
+                entries.extend(found.map(|at| (feeds.instant(*feed, at), *feed, at)));
+                // Only the newest of all come, so memory has a bound however many feeds there are.
+                if entries.len() > 2 * BACKFILL_TOTAL_MAX {
+                    keep_newest(&mut entries);
+                }
             }
-            held.brought.extend(missing);
         }
+        keep_newest(&mut entries);
         if entries.is_empty() {
             return;
         }
-        entries.sort_by_key(|(feed, at)| feeds.instant(*feed, *at));
+        for (_, feed, at) in &entries {
+            if let Some(held) = self.held_mut(*feed) {
+                held.bring(*at);
+            }
+        }
         let last = self.batches.last().filter(|batch| batch.instant == instant);
         let first = last.map_or(0, |batch| batch.first + count_of(batch.entries.len()));
         self.batches.push(Batch {
             instant,
             first,
-            entries,
+            entries: entries
+                .into_iter()
+                .map(|(_, feed, at)| (feed, at))
+                .collect(),
         });
     }
 }
 
-impl Held {
+/// Sorts entries by their instants, and keeps the newest of them.
+fn keep_newest<S>(entries: &mut Vec<(Timestamp, S, Position)>) {
+    entries.sort_by_key(|(instant, ..)| *instant);
+    entries.drain(..entries.len().saturating_sub(BACKFILL_TOTAL_MAX));
+}
+
+impl<S> Held<S> {
     /// Returns the parts of a range that the timeline does not have.
     fn missing(&self, wanted: Range<Position>) -> Vec<Range<Position>> {
-        let mut had: Vec<&Range<Position>> = self.past.iter().chain(&self.brought).collect();
+        let mut had: Vec<&Range<Position>> = match &self.other {
+            Some(other) => other.past.iter().chain(&other.brought).collect(),
+            None => vec![],
+        };
         had.sort_by_key(|range| range.start);
         let (mut missing, mut next) = (vec![], wanted.start);
         for range in had {
@@ -335,9 +427,18 @@ impl Held {
         }
         missing
     }
+
+    /// Notes that an entry was brought along.
+    fn bring(&mut self, at: Position) {
+        let brought = &mut self.other.get_or_insert_default().brought;
+        match brought.last_mut().filter(|last| last.end == at) {
+            Some(last) => last.end = at.next(),
+            None => brought.push(at..at.next()),
+        }
+    }
 }
 
-impl Batch {
+impl<S> Batch<S> {
     fn place(&self, index: usize) -> Place {
         Place::of_backfill(self.instant, self.first + count_of(index))
     }
@@ -347,7 +448,7 @@ fn count_of(entries: usize) -> u32 {
     u32::try_from(entries).unwrap_or(u32::MAX)
 }
 
-fn feeds_of(item: &Item, feeds: &impl Feeds) -> Vec<FeedKey> {
+fn feeds_of<S: Copy>(item: &Item<S>, feeds: &impl Feeds<S>) -> Vec<S> {
     match item {
         Item::Feed(feed) => vec![*feed],
         Item::Pattern(pattern) => feeds.matching(pattern),

@@ -15,7 +15,7 @@ use simplefeed_core::{
     },
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
-    settings::Settings,
+    settings::{Defaults, Settings},
     timestamp::Timestamp,
 };
 
@@ -211,6 +211,13 @@ pub trait Series: Send + Sync {
     ///
     /// See [`LogError`].
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError>;
+
+    /// Returns the server's proposals of a revision, as timelines have them.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError>;
 
     /// Returns how a document was opened; the last time, if it was opened anew.
     ///

@@ -96,6 +96,7 @@ impl Publisher {
                 defaults: Defaults::new(BASE),
                 sup_id: Some(sup_id(number / shared)),
                 was_closed: false,
+                timeline: None,
             };
             let (feed, revision) = (settings.id.key(), Revision::FIRST);
             changes.push(Change::Settings {

@@ -25,6 +25,7 @@ impl Feed {
             defaults: defaults.clone(),
             sup_id: SupId::parse("4496672d"),
             was_closed: false,
+            timeline: None,
         };
         let now = Timestamp::parse("2026-01-01T00:30:00Z").unwrap();
         let state = plan_creation(settings, stamp(now)).state;

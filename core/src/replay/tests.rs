@@ -50,6 +50,7 @@ impl Feed {
             defaults: Defaults::new("http://h"),
             sup_id: None,
             was_closed: false,
+            timeline: None,
         };
         let instant = Timestamp::from_micros(1_000_000);
         let plan = plan_creation(settings, stamp(instant, Epoch::FIRST));

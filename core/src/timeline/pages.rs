@@ -6,22 +6,22 @@
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
 use super::{Batch, Delivery, Feeds, Following, Place};
-use crate::feed::{FeedKey, Position};
+use crate::{feed::Position, timestamp::Timestamp};
 
 /// Entries of a timeline that came in one way, in the order of their places.
-struct Run<'f> {
-    source: Source<'f>,
+struct Run<'f, S> {
+    source: Source<'f, S>,
     /// Positions in the feed, or indexes in the batch.
     range: Range<u64>,
 }
 
-enum Source<'f> {
-    Feed(FeedKey),
-    Batch(&'f Batch),
+enum Source<'f, S> {
+    Feed(S),
+    Batch(&'f Batch<S>),
 }
 
-impl Run<'_> {
-    fn delivery(&self, index: u64, feeds: &impl Feeds) -> Delivery {
+impl<S: Copy + Ord> Run<'_, S> {
+    fn delivery(&self, index: u64, feeds: &impl Feeds<S>) -> Delivery<S> {
         let (place, feed, at) = match self.source {
             Source::Feed(feed) => {
                 let at = Position(index);
@@ -40,9 +40,20 @@ impl Run<'_> {
         Delivery { place, feed, at }
     }
 
-    /// Returns the first index whose place is not before `is_before` says.
-    fn split(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Feeds) -> u64 {
+    /// Returns the first index whose place is not before `is_before` says. What is asked for is mostly near the end,
+    /// so the search begins there, in steps that double.
+    fn split(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Feeds<S>) -> u64 {
         let Range { mut start, mut end } = self.range;
+        let mut step = 1;
+        while start < end {
+            let probe = end.saturating_sub(step).max(start);
+            if is_before(self.delivery(probe, feeds).place) {
+                start = probe + 1;
+                break;
+            }
+            end = probe;
+            step *= 2;
+        }
         while start < end {
             let middle = start + (end - start) / 2;
             if is_before(self.delivery(middle, feeds).place) {
@@ -55,10 +66,62 @@ impl Run<'_> {
     }
 }
 
-impl Following {
+impl<S: Copy + Ord> Following<S> {
+    /// Returns the number of entries in the timeline.
+    pub fn count(&self, feeds: &impl Feeds<S>) -> u64 {
+        let runs = self.runs(feeds);
+        runs.iter().map(|run| run.range.end - run.range.start).sum()
+    }
+
+    /// Returns the number of entries that came before an instant.
+    pub fn rank(&self, instant: Timestamp, feeds: &impl Feeds<S>) -> u64 {
+        let runs = self.runs(feeds);
+        rank(&runs, instant, feeds)
+    }
+
+    /// Returns the place of the entry at a position of the timeline, or `None` if it has no such position.
+    pub fn place(&self, at: Position, feeds: &impl Feeds<S>) -> Option<Place> {
+        let runs = self.runs(feeds);
+        let ends = runs.iter().filter(|run| !run.range.is_empty()).map(|run| {
+            let first = run.delivery(run.range.start, feeds).place.instant();
+            (
+                first,
+                run.delivery(run.range.end - 1, feeds).place.instant(),
+            )
+        });
+        let (mut low, mut high) = ends.reduce(|one, other| {
+            // All runs lie between these instants.
+            (one.0.min(other.0), one.1.max(other.1))
+        })?;
+        // The last instant with no more than `at` entries before it is that of the entry.
+        while low < high {
+            let half = (high.micros() - low.micros() + 1) / 2;
+            let middle = low.plus_micros(u64::try_from(half).unwrap_or(1));
+            if rank(&runs, middle, feeds) <= at.0 {
+                low = middle;
+            } else {
+                high = Timestamp::from_micros(middle.micros() - 1);
+            }
+        }
+        let skipped = at.0 - rank(&runs, low, feeds).min(at.0);
+        let mut at_once: Vec<Place> = vec![];
+        for run in &runs {
+            let first = run.split(|place| place.instant() < low, feeds);
+            let places = (first..run.range.end).map(|index| run.delivery(index, feeds).place);
+            at_once.extend(places.take_while(|place| place.instant() == low));
+        }
+        at_once.sort();
+        at_once.get(usize::try_from(skipped).ok()?).copied()
+    }
+
     /// Returns at most `limit` entries strictly older than `anchor`, newest first; the newest of all without an anchor.
     /// The anchor need not be the place of an entry. `feeds` are as they are at the end of what the reader sees.
-    pub fn older(&self, anchor: Option<Place>, limit: usize, feeds: &impl Feeds) -> Vec<Delivery> {
+    pub fn older(
+        &self,
+        anchor: Option<Place>,
+        limit: usize,
+        feeds: &impl Feeds<S>,
+    ) -> Vec<Delivery<S>> {
         let runs = self.runs(feeds);
         let mut heads = BinaryHeap::new();
         let push = |heads: &mut BinaryHeap<_>, index: usize, end: u64| {
@@ -83,8 +146,14 @@ impl Following {
         page
     }
 
-    /// Returns at most `limit` entries strictly newer than `anchor` and closest to it, newest first.
-    pub fn newer(&self, anchor: Place, limit: usize, feeds: &impl Feeds) -> Vec<Delivery> {
+    /// Returns at most `limit` entries strictly newer than `anchor` and closest to it, newest first; the oldest of all
+    /// without an anchor.
+    pub fn newer(
+        &self,
+        anchor: Option<Place>,
+        limit: usize,
+        feeds: &impl Feeds<S>,
+    ) -> Vec<Delivery<S>> {
         let runs = self.runs(feeds);
         let mut heads = BinaryHeap::new();
         let push = |heads: &mut BinaryHeap<_>, index: usize, at: u64| {
@@ -94,7 +163,9 @@ impl Following {
             }
         };
         for (index, run) in runs.iter().enumerate() {
-            let first = run.split(|place| place <= anchor, feeds);
+            let first = anchor.map_or(run.range.start, |anchor| {
+                run.split(|place| place <= anchor, feeds)
+            });
             push(&mut heads, index, first);
         }
         let mut page = vec![];
@@ -108,14 +179,18 @@ impl Following {
         page
     }
 
-    fn runs(&self, feeds: &impl Feeds) -> Vec<Run<'_>> {
+    fn runs(&self, feeds: &impl Feeds<S>) -> Vec<Run<'_, S>> {
         let mut runs = vec![];
-        for (feed, held) in &self.feeds {
-            let next = feeds.feed(*feed).map(|feed| feed.next);
+        for held in &self.feeds {
+            let past = held
+                .other
+                .iter()
+                .flat_map(|other| other.past.iter().cloned());
+            let next = held.live.and_then(|_| feeds.next(held.feed));
             let live = held.live.zip(next).map(|(first, next)| first..next);
-            for range in held.past.iter().cloned().chain(live) {
+            for range in past.chain(live) {
                 runs.push(Run {
-                    source: Source::Feed(*feed),
+                    source: Source::Feed(held.feed),
                     range: range.start.0..range.end.0,
                 });
             }
@@ -129,4 +204,10 @@ impl Following {
         }
         runs
     }
+}
+
+fn rank<S: Copy + Ord>(runs: &[Run<'_, S>], instant: Timestamp, feeds: &impl Feeds<S>) -> u64 {
+    let before =
+        |run: &Run<'_, S>| run.split(|place| place.instant() < instant, feeds) - run.range.start;
+    runs.iter().map(before).sum()
 }

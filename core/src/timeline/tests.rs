@@ -1,5 +1,7 @@
 //! The definition of a timeline, told as simply as possible, and all small histories.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -77,7 +79,7 @@ impl Naive {
         })
     }
 
-    fn change(&mut self, change: &Change, terms: Terms, world: &World) {
+    fn change(&mut self, change: &FollowChange, terms: Terms, world: &World) {
         let before: Vec<FeedKey> = self.taken(terms, world);
         self.items.retain(|item| !change.unfollow.contains(item));
         self.items.extend(change.follow.iter().cloned());
@@ -107,7 +109,7 @@ impl Naive {
 #[derive(Clone, Debug)]
 enum Step {
     Append(u128),
-    Change(Change),
+    Change(FollowChange),
     /// A feed that the pattern matches is created.
     Create,
     /// The closed feed is opened.
@@ -122,17 +124,17 @@ fn all() -> Item {
 }
 
 fn follow(item: Item, backfill: u32) -> Step {
-    Step::Change(Change {
+    Step::Change(FollowChange {
         follow: vec![item],
         backfill,
-        ..Change::default()
+        ..FollowChange::default()
     })
 }
 
 fn unfollow(item: Item) -> Step {
-    Step::Change(Change {
+    Step::Change(FollowChange {
         unfollow: vec![item],
-        ..Change::default()
+        ..FollowChange::default()
     })
 }
 
@@ -198,10 +200,24 @@ fn compare(following: &Following, naive: &Naive, world: &World, steps: &[Step]) 
             let end = all.len().min(index + 1 + limit);
             let mut newer = all[index + 1..end].to_vec();
             newer.reverse();
-            assert_eq!(following.newer(anchor.place, limit, world), newer);
+            assert_eq!(following.newer(Some(anchor.place), limit, world), newer);
         }
     }
     assert_eq!(following.older(None, 0, world), []);
+    assert_eq!(following.count(world), count(all.iter()));
+    for (at, one) in (0..).map(Position).zip(&all) {
+        assert_eq!(following.place(at, world), Some(one.place), "{steps:?}");
+        let instant = one.place.instant();
+        let before = all.iter().filter(|other| other.place.instant() < instant);
+        assert_eq!(following.rank(instant, world), count(before), "{steps:?}");
+    }
+    assert_eq!(following.place(Position(count(all.iter())), world), None);
+    let oldest: Vec<_> = all.iter().take(3).rev().copied().collect();
+    assert_eq!(following.newer(None, 3, world), oldest);
+}
+
+fn count<'d>(deliveries: impl Iterator<Item = &'d Delivery>) -> u64 {
+    u64::try_from(deliveries.count()).unwrap()
 }
 
 /// Goal: the ranges give the entries that the definition gives, each once, on every page.
@@ -209,7 +225,7 @@ fn compare(following: &Following, naive: &Naive, world: &World, steps: &[Step]) 
 #[test]
 fn every_small_history_gives_what_the_definition_gives() {
     let (one, two) = (Item::Feed(key(1)), Item::Feed(key(2)));
-    let both = Step::Change(Change {
+    let both = Step::Change(FollowChange {
         follow: vec![one.clone(), two.clone()],
         unfollow: vec![],
         backfill: 2,
@@ -300,7 +316,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => change.prop_map(|(follow, mut unfollow, backfill)| {
             // One request does not ask for both.
             unfollow.retain(|item| !follow.contains(item));
-            Step::Change(Change { follow, unfollow, backfill })
+            Step::Change(FollowChange { follow, unfollow, backfill })
         }),
         1 => Just(Step::Create),
         1 => Just(Step::Open),
@@ -321,10 +337,10 @@ fn requests_at_one_instant_share_the_indexes() {
     let mut following = Following::new(Terms::default(), &world);
     let instant = world.tick();
     for feed in [1, 2] {
-        let change = Change {
+        let change = FollowChange {
             follow: vec![Item::Feed(key(feed))],
             backfill: 5,
-            ..Change::default()
+            ..FollowChange::default()
         };
         following.change(&change, instant, &world);
     }
@@ -335,6 +351,35 @@ fn requests_at_one_instant_share_the_indexes() {
         .collect();
     let expected = [2, 1, 0].map(|index| Place::of_backfill(instant, index));
     assert_eq!(places, expected);
+}
+
+/// Goal: what a request brings along has a bound in all, and the newest come.
+#[test]
+fn one_request_brings_the_newest_entries_of_all_feeds() {
+    let mut world = World::default();
+    let feeds: Vec<FeedKey> = (1..=15).map(key).collect();
+    for feed in &feeds {
+        world.create(*feed, "f", false);
+    }
+    // The first feed has the oldest entries.
+    for feed in &feeds {
+        for _ in 0..1_000 {
+            let instant = world.tick();
+            world.feeds.get_mut(feed).unwrap().2.push(instant);
+        }
+    }
+    let mut following = Following::new(Terms::default(), &world);
+    let change = FollowChange {
+        follow: feeds.iter().copied().map(Item::Feed).collect(),
+        unfollow: vec![],
+        backfill: 1_000,
+    };
+    let instant = world.tick();
+    following.change(&change, instant, &world);
+    let all = following.older(None, usize::MAX, &world);
+    assert_eq!(all.len(), BACKFILL_TOTAL_MAX);
+    let oldest = all.last().unwrap();
+    assert_eq!((oldest.feed, oldest.at), (key(6), Position(0)));
 }
 
 #[test]

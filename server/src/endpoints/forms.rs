@@ -14,7 +14,7 @@ use simplefeed_core::{
     limits::IDEMPOTENCY_KEY_BYTES_MAX,
     refusal::Refusal,
     scanner::{essence, scan},
-    settings::{Choices, Settings},
+    settings::{Choices, Embed, Settings},
 };
 
 use crate::{
@@ -230,6 +230,7 @@ struct SettingsBody {
     document_period: Option<Period>,
     absolute_links: Option<bool>,
     closed: Option<bool>,
+    embed: Option<Embed>,
 }
 
 /// Returns the settings that a PUT asks for, and the id of a feed to be created.
@@ -273,6 +274,7 @@ pub fn settings_body(
         document_period: parsed.document_period,
         absolute_links: parsed.absolute_links,
         closed: parsed.closed,
+        embed: parsed.embed,
     };
     Ok((choices, id.transpose()?))
 }

@@ -81,12 +81,12 @@ impl Announcements {
         drop(listeners);
         let outline = Outline::of(commit);
         let mut recent = self.recent();
-        recent.changes += outline.changes.len();
+        recent.changes += outline.weight();
         recent.outlines.push_back(outline);
         while (recent.outlines.len() > RECENT_OUTLINES_MAX || recent.changes > OUTLINE_CHANGES_MAX)
             && let Some(oldest) = recent.outlines.pop_front()
         {
-            recent.changes -= oldest.changes.len();
+            recent.changes -= oldest.weight();
         }
         drop(recent);
         self.grown.notify_all();

@@ -14,9 +14,13 @@ use bytes::Bytes;
 use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
-    feed::{CommitNumber, DocumentNumber, EntryId, Epoch, FeedId, FeedName, Position, Revision},
+    feed::{
+        CommitNumber, DocumentNumber, EntryId, Epoch, FeedId, FeedKey, FeedName, FeedPattern,
+        Position, Revision,
+    },
+    follow::{FollowChange, Item},
     history::HistoryHash,
-    settings::{Choices, Defaults, Settings},
+    settings::{Choices, Defaults, Own, Settings, TimelineKind},
     timestamp::Timestamp,
 };
 use uuid::Uuid;
@@ -38,6 +42,7 @@ pub(super) fn settings(feed: u128) -> Settings {
         defaults: Defaults::new("http://h"),
         sup_id: None,
         was_closed: false,
+        timeline: None,
     }
 }
 
@@ -70,6 +75,31 @@ fn create(feed: u128) -> Vec<Change> {
             revision,
         },
     ]
+}
+
+fn create_timeline(feed: u128) -> Vec<Change> {
+    let mut changes = create(feed);
+    for change in &mut changes {
+        if let Change::Settings { settings, .. } = change {
+            let owner = FeedName::parse("feed1");
+            settings.timeline = Some(TimelineKind::new(owner, Own::Include));
+        }
+    }
+    changes
+}
+
+/// A timeline follows so many feeds, and a pattern.
+fn following(feed: u128, count: u128) -> Change {
+    let feeds = (1..=count).map(|feed| Item::Feed(FeedKey(Uuid::from_u128(feed))));
+    let pattern = FeedPattern::parse("feed*").unwrap();
+    Change::Following {
+        feed: settings(feed).id.key(),
+        change: Arc::new(FollowChange {
+            follow: feeds.chain([Item::Pattern(pattern)]).collect(),
+            unfollow: vec![Item::Feed(settings(2).id.key())],
+            backfill: 1_000,
+        }),
+    }
 }
 
 fn open_document(feed: u128, document: u64, first: u64) -> Change {
@@ -123,6 +153,24 @@ pub(super) fn script() -> Vec<Commit> {
             history: HistoryHash(Digest::of(b"lost")),
         }],
         vec![open_document(1, 4, 410), entry(1, 410, 10)],
+        [
+            vec![Change::Defaults {
+                revision: Revision::FIRST,
+                defaults: Defaults::new("http://h"),
+            }],
+            create_timeline(3),
+            vec![following(3, 2)],
+        ]
+        .concat(),
+        // More than a record of facts has room for.
+        vec![entry(2, 3, 1), following(3, 3_000), entry(2, 4, 1)],
+        vec![Change::Defaults {
+            revision: Revision(2),
+            defaults: Defaults {
+                author: "a".repeat(9_000),
+                ..Defaults::new("http://other")
+            },
+        }],
     ];
     (1..)
         .zip(changes)
@@ -148,7 +196,10 @@ fn dump(log: &dyn EntryLog) -> String {
         "{:?}\n",
         log.feeds(FeedName::parse("feed1").as_ref(), 10).unwrap()
     );
-    for feed in 1..=3 {
+    for revision in 1..=3 {
+        seen += &format!("{:?}\n", log.defaults(Revision(revision)).unwrap());
+    }
+    for feed in 1..=4 {
         let key = settings(feed).id.key();
         seen += &format!("{:?}\n", log.feed(key).unwrap());
         seen += &format!("{:?}\n", log.named(&settings(feed).name).unwrap());
@@ -219,6 +270,26 @@ fn golden_chain() {
     assert_eq!(chain.to_string(), GOLDEN);
 }
 
+/// As above, for what timelines are made of.
+#[test]
+fn golden_chain_of_a_timeline() {
+    let log = MemoryLog::default();
+    let commits = script();
+    log.append(&commits[0]).unwrap();
+    let makes_timeline = |commit: &&Commit| {
+        let mut changes = commit.changes.iter();
+        changes.any(|change| matches!(change, Change::Defaults { .. }))
+    };
+    let timeline = Commit {
+        number: CommitNumber(2),
+        instant: commits[1].instant,
+        changes: commits.iter().find(makes_timeline).unwrap().changes.clone(),
+    };
+    let chain = log.append(&timeline).unwrap();
+    assert_eq!(chain.to_string(), GOLDEN_TIMELINE);
+}
+
+const GOLDEN_TIMELINE: &str = "d2d794e7210a330cc0f0f96ca7379e7c699cc41d35d1ba299bade9f35df26b90";
 const GOLDEN: &str = "de07b8f6860037d7d2f6c271f908a4b89f6f3e60965a5806db84042d90968274";
 
 #[test]

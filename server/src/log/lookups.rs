@@ -14,7 +14,7 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
-    settings::Settings,
+    settings::{Defaults, Settings},
 };
 
 use super::{
@@ -50,6 +50,14 @@ impl SledLog {
         match self.unsettled(|chapter| chapter.keyed(key))? {
             Some(value) => Ok(Some(value.to_vec())),
             None => self.settled.value(kind, key),
+        }
+    }
+
+    /// Returns the value of a key that sled has in parts.
+    fn long(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
+        match self.unsettled(|chapter| chapter.keyed(key))? {
+            Some(body) => Ok(Some(body.to_vec())),
+            None => self.settled.joined(kind, key),
         }
     }
 
@@ -122,6 +130,14 @@ impl SledLog {
                 }));
             }
             ChangeOutline::Epoch { epoch } => changes.push(Change::Epoch { epoch }),
+            ChangeOutline::Following { feed, change } => {
+                changes.push(Change::Following { feed, change });
+            }
+            ChangeOutline::Defaults { revision } => {
+                let missing = || LogError::damaged(format!("defaults {} are missing", revision.0));
+                let defaults = self.defaults(revision)?.ok_or_else(missing)?;
+                changes.push(Change::Defaults { revision, defaults });
+            }
             ChangeOutline::Lost {
                 feed,
                 next,
@@ -275,7 +291,7 @@ impl Commits for SledLog {
             match self.facts_of(number) {
                 Ok(Some(facts)) => {
                     let outline = facts.outline(number);
-                    changes += outline.changes.len();
+                    changes += outline.weight();
                     outlines.push(outline);
                     number = number.next();
                 }
@@ -339,12 +355,7 @@ impl Series for SledLog {
     }
 
     fn settings(&self, feed: FeedKey, revision: Revision) -> Result<Option<Settings>, LogError> {
-        let key = record::settings_key(feed, revision);
-        let body = match self.unsettled(|chapter| chapter.keyed(&key))? {
-            Some(body) => Some(body.to_vec()),
-            None => self.settled.joined("settings", &key)?,
-        };
-        let Some(body) = body else {
+        let Some(body) = self.long("settings", &record::settings_key(feed, revision))? else {
             return Ok(None);
         };
         serde_json::from_slice(&body).map(Some).map_err(|error| {
@@ -353,6 +364,13 @@ impl Series for SledLog {
                 revision.0, feed.0
             ))
         })
+    }
+
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
+        let body = self.long("defaults", &record::defaults_key(revision))?;
+        let damaged = |error| LogError::damaged(format!("defaults {}: {error}", revision.0));
+        body.map(|body| serde_json::from_slice(&body).map_err(damaged))
+            .transpose()
     }
 
     fn opening(

@@ -19,7 +19,7 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
-    settings::Settings,
+    settings::{Defaults, Settings},
 };
 
 use super::{
@@ -41,6 +41,7 @@ struct State {
     commits: Vec<(Commit, LogHead)>,
     names: BTreeMap<FeedName, FeedKey>,
     feeds: HashMap<FeedKey, Feed>,
+    defaults: HashMap<Revision, Defaults>,
 }
 
 #[derive(Debug)]
@@ -71,10 +72,17 @@ impl State {
         // Entry i of a commit has the commit's instant plus i microseconds, across all its feeds.
         let mut entries = 0;
         for change in &commit.changes {
-            if let Change::Epoch { epoch } = change {
-                // An epoch belongs to the log and to no feed.
-                head.epoch = *epoch;
-                continue;
+            match change {
+                // An epoch belongs to the log and to no feed, and so do defaults.
+                Change::Epoch { epoch } => {
+                    head.epoch = *epoch;
+                    continue;
+                }
+                Change::Defaults { revision, defaults } => {
+                    self.defaults.insert(*revision, defaults.clone());
+                    continue;
+                }
+                _ => {}
             }
             let entry_instant = commit.instant.plus_micros(entries);
             let feed = self.feed_of(change, commit, &mut head);
@@ -109,7 +117,10 @@ impl State {
                         fragment: fragment.clone(),
                     });
                 }
-                Change::Lost { .. } | Change::Epoch { .. } => {}
+                Change::Lost { .. }
+                | Change::Epoch { .. }
+                | Change::Following { .. }
+                | Change::Defaults { .. } => {}
             }
         }
         head.number = commit.number;
@@ -120,7 +131,7 @@ impl State {
     }
 
     fn feed_of(&mut self, change: &Change, commit: &Commit, head: &mut LogHead) -> &mut Feed {
-        let key = change.feed().expect("only an epoch is of no feed");
+        let key = change.feed().expect("an epoch and defaults are of no feed");
         // The first revision of its settings creates a feed.
         if let Change::Settings {
             settings,
@@ -256,6 +267,10 @@ impl Series for MemoryLog {
             .feeds
             .get(&feed)
             .and_then(|feed| feed.settings.get(&revision).cloned()))
+    }
+
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
+        Ok(self.state().defaults.get(&revision).cloned())
     }
 
     fn opening(

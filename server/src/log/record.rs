@@ -10,16 +10,19 @@
 //! h feed                       head of the feed
 //! d feed document              opening of a document
 //! s feed revision part         settings, as JSON
+//! g revision part              defaults, as JSON
 //! n name                       feed that has the name
 //! c commit part                facts of one commit
 //! ```
 //!
-//! In the journal, a commit is its facts (`c`) and its items (`e h d s n`), without parts. sled holds facts and
+//! In the journal, a commit is its facts (`c`) and its items (`e h d s g n`), without parts. sled holds facts and
 //! entries packed, so that it has few keys; versions 1 and 2 had `c` there, too, and one group in each record of
 //! entries. A packed record is compressed, if that makes it shorter.
 //!
 //! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
 //! body continues in the next part.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use simplefeed_core::{
@@ -27,9 +30,10 @@ use simplefeed_core::{
     digest::Digest,
     entry::Entry,
     feed::{
-        CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position,
-        Revision,
+        CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, FeedPattern,
+        Position, Revision,
     },
+    follow::{FollowChange, Item},
     history::{ChainHash, HistoryHash},
     plan::{FeedHead, OpenDocument, Opening},
     timestamp::Timestamp,
@@ -83,6 +87,10 @@ pub(super) fn document_key(feed: FeedKey, document: DocumentNumber) -> Vec<u8> {
 
 pub(super) fn settings_key(feed: FeedKey, revision: Revision) -> Vec<u8> {
     key(b's', &[feed.0.as_bytes(), &revision.0.to_be_bytes()])
+}
+
+pub(super) fn defaults_key(revision: Revision) -> Vec<u8> {
+    key(b'g', &[&revision.0.to_be_bytes()])
 }
 
 pub(super) fn name_key(name: &FeedName) -> Vec<u8> {
@@ -505,6 +513,17 @@ impl CommitFacts {
                     out.number(next.0);
                     out.bytes(&history.0.0);
                 }
+                ChangeOutline::Following { feed, ref change } => {
+                    out.number(6);
+                    out.feed(feed);
+                    out.number(u64::from(change.backfill));
+                    write_items(&change.follow, &mut out);
+                    write_items(&change.unfollow, &mut out);
+                }
+                ChangeOutline::Defaults { revision } => {
+                    out.number(7);
+                    out.number(u64::from(revision.0));
+                }
             }
         }
         out.0
@@ -525,6 +544,42 @@ impl CommitFacts {
         }
         Some(facts)
     }
+}
+
+fn write_items(items: &[Item], out: &mut Writer) {
+    out.length(items.len());
+    for item in items {
+        match item {
+            Item::Feed(feed) => {
+                out.number(0);
+                out.feed(*feed);
+            }
+            Item::Pattern(pattern) => {
+                let text = pattern.to_string();
+                out.number(1);
+                out.length(text.len());
+                out.bytes(text.as_bytes());
+            }
+        }
+    }
+}
+
+fn read_items(from: &mut Reader<'_>) -> Option<Vec<Item>> {
+    let count = from.length()?;
+    let mut items = vec![];
+    // Nothing is allocated for `count` beforehand: a damaged one could be of any size.
+    for _ in 0..count {
+        items.push(match from.number()? {
+            0 => Item::Feed(from.feed()?),
+            1 => {
+                let length = from.length()?;
+                let text = std::str::from_utf8(from.bytes(length)?).ok()?;
+                Item::Pattern(FeedPattern::parse(text)?)
+            }
+            _ => return None,
+        });
+    }
+    Some(items)
 }
 
 /// Facts of consecutive commits, being packed into a record.
@@ -614,6 +669,19 @@ fn read_change(from: &mut Reader<'_>) -> Option<ChangeOutline> {
             feed: from.feed()?,
             next: Position(from.number()?),
             history: HistoryHash(from.digest()?),
+        },
+        6 => {
+            let (feed, backfill) = (from.feed()?, from.small()?);
+            let change = FollowChange {
+                follow: read_items(from)?,
+                unfollow: read_items(from)?,
+                backfill,
+            };
+            let change = Arc::new(change);
+            ChangeOutline::Following { feed, change }
+        }
+        7 => ChangeOutline::Defaults {
+            revision: Revision(from.small()?),
         },
         // A newer kind comes with a newer storage version, so an unknown one is damage.
         _ => return None,

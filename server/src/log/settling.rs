@@ -32,9 +32,9 @@ pub(super) fn settle(
     }
     for (key, place) in chapter.keyed_from(&[]) {
         let body = chapter.value(*place)?;
-        // Only settings may be long; they alone are stored in parts.
+        // Only settings and defaults may be long; they alone are stored in parts.
         match key.first() {
-            Some(b's') => putting.put(key, &body)?,
+            Some(b's' | b'g') => putting.put(key, &body)?,
             _ => putting.put_value(key.clone(), codec::seal(body.to_vec()))?,
         }
     }

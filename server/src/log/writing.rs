@@ -2,7 +2,7 @@
 //!
 //! Pure.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use simplefeed_core::{
     commit::{Change, ChangeOutline, Commit, Outline},
@@ -53,12 +53,29 @@ impl<'c> Writing<'c> {
         let instant = self.commit.instant;
         // Entry i of the commit, of whichever feed, is i microseconds later.
         let entry_instant = instant.plus_micros(self.entries);
-        if let Change::Epoch { epoch } = change {
-            self.head.epoch = *epoch;
-            self.changes.push(ChangeOutline::Epoch { epoch: *epoch });
-        }
-        let Some(feed) = change.feed() else {
-            return Ok(());
+        let feed = match change {
+            Change::Epoch { epoch } => {
+                self.head.epoch = *epoch;
+                self.changes.push(ChangeOutline::Epoch { epoch: *epoch });
+                return Ok(());
+            }
+            Change::Defaults { revision, defaults } => {
+                let json = serde_json::to_vec(defaults).expect("defaults have a JSON form");
+                self.store(record::defaults_key(*revision), json);
+                let revision = *revision;
+                self.changes.push(ChangeOutline::Defaults { revision });
+                return Ok(());
+            }
+            // The timeline's head stays as it is, so that a follow costs no record of its own.
+            Change::Following { feed, change } => {
+                let (feed, change) = (*feed, Arc::clone(change));
+                self.changes.push(ChangeOutline::Following { feed, change });
+                return Ok(());
+            }
+            Change::Settings { feed, .. }
+            | Change::Opened { feed, .. }
+            | Change::Entry { feed, .. }
+            | Change::Lost { feed, .. } => *feed,
         };
         // The stored head is read once: later changes of the commit start from the head that it has made.
         if let std::collections::hash_map::Entry::Vacant(place) = self.feeds.entry(feed) {
@@ -144,8 +161,8 @@ impl<'c> Writing<'c> {
                 next: *next,
                 history: *history,
             }),
-            // `change` has recorded it, because an epoch is of no feed.
-            Change::Epoch { .. } => {}
+            // `change` has recorded these, because they change no head.
+            Change::Epoch { .. } | Change::Following { .. } | Change::Defaults { .. } => {}
         }
     }
 

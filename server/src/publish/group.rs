@@ -250,6 +250,7 @@ impl<'w> Group<'w> {
             defaults,
             sup_id: Some(SupId::of_bits(Uuid::new_v4().as_u128())),
             was_closed: false,
+            timeline: None,
         };
         Ok(plan::plan_creation(settings, self.stamp))
     }

@@ -107,6 +107,10 @@ impl Series for Gated {
         self.log.settings(feed, revision)
     }
 
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
+        self.log.defaults(revision)
+    }
+
     fn opening(
         &self,
         feed: FeedKey,

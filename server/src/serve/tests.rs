@@ -11,7 +11,7 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentNumber, EntryId, FeedKey, FeedName, Position, Revision},
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
-    settings::Settings,
+    settings::{Defaults, Settings},
 };
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -258,6 +258,10 @@ impl Series for Followed {
             }
             settings => Ok(settings),
         }
+    }
+
+    fn defaults(&self, revision: Revision) -> Result<Option<Defaults>, LogError> {
+        self.log.defaults(revision)
     }
 
     fn opening(&self, feed: FeedKey, number: DocumentNumber) -> Result<Option<Opening>, LogError> {

@@ -128,6 +128,7 @@ mod tests {
                 defaults: Defaults::new("http://h"),
                 sup_id: None,
                 was_closed: false,
+                timeline: None,
             };
             let (feed, revision) = (settings.id.key(), Revision::FIRST);
             changes.push(Change::Settings {

@@ -195,6 +195,7 @@ mod tests {
             defaults: Defaults::new("http://h/"),
             sup_id: None,
             was_closed: false,
+            timeline: None,
         };
         let mut changes = vec![Change::Settings {
             feed: feed(),

@@ -33,6 +33,7 @@ fn log_of(feeds: u128) -> MemoryLog {
             defaults: Defaults::new("http://h"),
             sup_id: Some(SupId::of_bits(feed)),
             was_closed: false,
+            timeline: None,
         };
         let (feed, revision) = (settings.id.key(), Revision::FIRST);
         changes.push(Change::Settings {

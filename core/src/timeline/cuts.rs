@@ -1,0 +1,333 @@
+//! Documents of a timeline: which entries each one has, and when it was opened.
+//!
+//! Pure. A timeline's documents are not recorded: they follow from its own sequence of entries, the settings in force at
+//! each entry's place, and the epochs. Closed documents never change, since a timeline only grows.
+//!
+//! A document ends before an entry with which other settings are in force, or which the cut policy of those in force
+//! does not let in (version 1 of the rule). Where only the number of entries counts, documents follow by arithmetic;
+//! elsewhere the entries are looked through once.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::Place;
+use crate::{
+    cut::{CutPolicy, Fill, Period},
+    digest::Digest,
+    feed::{DocumentName, DocumentNumber, Epoch, Position, Revision},
+    history::HistoryHash,
+    plan::Opening,
+    settings::Settings,
+    timestamp::Timestamp,
+};
+
+/// Entries that are looked through at a time.
+const STEP: usize = 1_000;
+
+/// Settings in force from an instant of the log on, up to those of the next spell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spell {
+    /// Instant from which on they are in force.
+    pub since: Timestamp,
+    /// The timeline's settings, with the server's defaults of that time.
+    pub settings: Arc<Settings>,
+}
+
+/// Facts about a timeline that shape its documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Course {
+    /// Settings that have been in force, one spell or more, oldest first. The first one begins with the timeline.
+    pub spells: Vec<Spell>,
+    /// Epochs that have begun, each with its instant, oldest first. The first epoch is not among them.
+    pub epochs: Vec<(Timestamp, Epoch)>,
+}
+
+/// The entries of a timeline, in its order.
+pub trait Sequence {
+    /// Returns the number of entries.
+    fn count(&self) -> u64;
+
+    /// Returns the number of entries that came before an instant.
+    fn rank(&self, instant: Timestamp) -> u64;
+
+    /// Returns the place of an entry that is there.
+    fn place(&self, at: Position) -> Option<Place>;
+
+    /// Returns at most `limit` entries behind a place, oldest first, each with its bytes; without a place, the oldest.
+    fn behind(&self, place: Option<Place>, limit: usize) -> Vec<(Place, u64)>;
+}
+
+/// Documents of a timeline, as far as they were asked for. Kept for the next question, and made again at any time.
+#[derive(Clone, Debug, Default)]
+pub struct Cuts {
+    /// One for each spell with entries.
+    stretches: Vec<Stretch>,
+    /// Spells that `stretches` covers to their ends.
+    spells: usize,
+    /// Places of the entries that open documents, by their positions.
+    places: HashMap<u64, Place>,
+}
+
+/// Documents under the same settings.
+#[derive(Clone, Debug)]
+struct Stretch {
+    spell: usize,
+    /// Number of its first document.
+    document: u64,
+    first: u64,
+    end: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// Each document but the last one has so many entries.
+    Even(u64),
+    /// First position of each document, and the newest entry looked at.
+    Listed(Vec<u64>, Option<(Place, Fill)>),
+}
+
+impl Stretch {
+    fn documents(&self) -> u64 {
+        match &self.kind {
+            Kind::Even(entries) => (self.end - self.first).div_ceil(*entries),
+            Kind::Listed(firsts, _) => u64::try_from(firsts.len()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Returns the first position of the document with this index.
+    fn first_of(&self, index: u64) -> u64 {
+        match &self.kind {
+            Kind::Even(entries) => self.first + index * entries,
+            Kind::Listed(firsts, _) => {
+                let first = usize::try_from(index)
+                    .ok()
+                    .and_then(|index| firsts.get(index));
+                first.copied().unwrap_or(self.end)
+            }
+        }
+    }
+
+    fn extend(&mut self, end: u64, policy: CutPolicy, sequence: &impl Sequence) {
+        let mut from = self.end;
+        self.end = end;
+        let Kind::Listed(firsts, newest) = &mut self.kind else {
+            return;
+        };
+        while from < end {
+            let after = newest.map(|(place, _)| place).or_else(|| {
+                let before = from.checked_sub(1)?;
+                sequence.place(Position(before))
+            });
+            let wanted = usize::try_from(end - from).unwrap_or(STEP).min(STEP);
+            let found = sequence.behind(after, wanted);
+            if found.is_empty() {
+                return;
+            }
+            for (place, bytes) in found {
+                let before = newest.map(|(_, fill)| fill);
+                let opens =
+                    before.is_none_or(|fill| policy.cuts_before(fill, bytes, place.instant()));
+                let (entries, sum) = match before {
+                    Some(fill) if !opens => (fill.entries, fill.bytes),
+                    _ => {
+                        firsts.push(from);
+                        (0, 0)
+                    }
+                };
+                let fill = Fill {
+                    entries: entries + 1,
+                    bytes: sum.saturating_add(bytes),
+                    newest: place.instant(),
+                };
+                *newest = Some((place, fill));
+                from += 1;
+            }
+        }
+    }
+}
+
+/// A document, and the entries that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Names, first position and date of the document. Its revision is the number of its spell, from 1.
+    pub opening: Opening,
+    /// Position behind its last entry.
+    pub end: Position,
+}
+
+impl Cuts {
+    /// Returns document `number`, or the newest one without a number; `None` if there is no such document.
+    pub fn cut(
+        &mut self,
+        number: Option<DocumentNumber>,
+        course: &Course,
+        sequence: &impl Sequence,
+    ) -> Option<Cut> {
+        self.extend(course, sequence);
+        let number = number.map_or_else(|| self.newest(), DocumentNumber::get);
+        let (first, end, spell) = self.bounds(number, course)?;
+        let created = course.spells.first()?.since;
+        let opened = match number {
+            1 => created,
+            _ => self.place(first, sequence)?.instant(),
+        };
+        let closed = match self.bounds(number + 1, course) {
+            Some((next, ..)) => self.place(next, sequence)?.instant(),
+            None => Timestamp::MAX,
+        };
+        let name = |number, epoch| {
+            DocumentNumber::new(number).map(|number| DocumentName { number, epoch })
+        };
+        let (linked, epoch) = (course.epoch_at(opened), course.epoch_at(closed));
+        let opening = Opening {
+            name: name(number, epoch)?,
+            linked: name(number, linked)?,
+            previous: name(number - 1, linked),
+            first: Position(first),
+            before: no_history(course, first),
+            revision: revision_of(spell),
+            opened,
+            after_loss: false,
+            since: Position(self.open_at(course.began(epoch), course, sequence)),
+        };
+        Some(Cut {
+            opening,
+            end: Position(end),
+        })
+    }
+
+    fn extend(&mut self, course: &Course, sequence: &impl Sequence) {
+        let last = course.spells.len().saturating_sub(1);
+        for (index, spell) in course.spells.iter().enumerate().skip(self.spells) {
+            let end = match course.spells.get(index + 1) {
+                Some(next) => sequence.rank(next.since),
+                None => sequence.count(),
+            };
+            let policy = spell.settings.cut_policy();
+            match self.stretches.last_mut().filter(|one| one.spell == index) {
+                Some(stretch) => stretch.extend(end, policy, sequence),
+                None => self.begin(index, end, policy, sequence),
+            }
+        }
+        self.spells = last;
+    }
+
+    fn begin(&mut self, spell: usize, end: u64, policy: CutPolicy, sequence: &impl Sequence) {
+        let (first, document) = match self.stretches.last() {
+            Some(before) => (before.end, before.document + before.documents()),
+            None => (0, 1),
+        };
+        if first == end {
+            return;
+        }
+        let is_even = policy.period == Period::None && policy.bytes == u64::MAX;
+        let kind = if is_even {
+            Kind::Even(policy.entries.max(1).into())
+        } else {
+            Kind::Listed(vec![], None)
+        };
+        let mut stretch = Stretch {
+            spell,
+            document,
+            first,
+            end: first,
+            kind,
+        };
+        stretch.extend(end, policy, sequence);
+        self.stretches.push(stretch);
+    }
+
+    fn newest(&self) -> u64 {
+        let last = self.stretches.last();
+        last.map_or(1, |last| last.document + last.documents() - 1)
+    }
+
+    /// Returns the positions of a document, and its spell.
+    fn bounds(&self, number: u64, course: &Course) -> Option<(u64, u64, usize)> {
+        if self.stretches.is_empty() && number == 1 {
+            // An empty document has the newest settings, since nobody has been promised others.
+            return Some((0, 0, course.spells.len() - 1));
+        }
+        let behind = self
+            .stretches
+            .partition_point(|stretch| stretch.document <= number);
+        let stretch = self.stretches.get(behind.checked_sub(1)?)?;
+        let index = number - stretch.document;
+        (index < stretch.documents()).then(|| {
+            let end = stretch.first_of(index + 1).min(stretch.end);
+            (stretch.first_of(index), end, stretch.spell)
+        })
+    }
+
+    /// Returns the first position of the document that was open at an instant.
+    fn open_at(&self, instant: Timestamp, course: &Course, sequence: &impl Sequence) -> u64 {
+        let course_began = course.spells.first().map(|spell| spell.since);
+        if course_began.is_none_or(|began| instant <= began) {
+            return 0;
+        }
+        let Some(newest) = sequence.rank(instant).checked_sub(1) else {
+            return 0;
+        };
+        let behind = self
+            .stretches
+            .partition_point(|stretch| stretch.first <= newest);
+        let stretch = behind.checked_sub(1).and_then(|at| self.stretches.get(at));
+        stretch.map_or(0, |stretch| match &stretch.kind {
+            Kind::Even(entries) => newest - (newest - stretch.first) % entries,
+            Kind::Listed(firsts, _) => {
+                let behind = firsts.partition_point(|first| *first <= newest);
+                let found = behind.checked_sub(1).and_then(|at| firsts.get(at));
+                found.copied().unwrap_or(stretch.first)
+            }
+        })
+    }
+
+    /// Returns the place of an entry that opens a document.
+    fn place(&mut self, at: u64, sequence: &impl Sequence) -> Option<Place> {
+        if let Some(place) = self.places.get(&at) {
+            return Some(*place);
+        }
+        let place = sequence.place(Position(at))?;
+        self.places.insert(at, place);
+        Some(place)
+    }
+}
+
+impl Course {
+    /// Returns the settings that are in force at an instant.
+    pub fn settings_at(&self, instant: Timestamp) -> Option<&Arc<Settings>> {
+        let behind = self.spells.partition_point(|spell| spell.since <= instant);
+        let spell = self.spells.get(behind.checked_sub(1)?)?;
+        Some(&spell.settings)
+    }
+
+    fn epoch_at(&self, instant: Timestamp) -> Epoch {
+        let behind = self.epochs.partition_point(|(began, _)| *began <= instant);
+        let epoch = behind.checked_sub(1).and_then(|at| self.epochs.get(at));
+        epoch.map_or(Epoch::FIRST, |(_, epoch)| *epoch)
+    }
+
+    fn began(&self, epoch: Epoch) -> Timestamp {
+        let found = self.epochs.iter().find(|(_, one)| *one == epoch);
+        found.map_or(Timestamp::MIN, |(began, _)| *began)
+    }
+}
+
+/// Returns the revision under which the settings of a spell are known.
+pub fn revision_of(spell: usize) -> Revision {
+    Revision(u32::try_from(spell + 1).unwrap_or(u32::MAX))
+}
+
+/// Returns what stands for the history hash of a timeline's first `entries` entries: a hash of the timeline and of
+/// their number. It tells states apart, and proves nothing, so no document shows it.
+pub fn no_history(course: &Course, entries: u64) -> HistoryHash {
+    let id = course
+        .spells
+        .first()
+        .map(|spell| spell.settings.id.as_str());
+    let parts = [id.unwrap_or_default().as_bytes(), &entries.to_be_bytes()];
+    HistoryHash(Digest::of_parts(&parts))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! An entry as it stands in a timeline: as in its feed, with where it comes from.
+//!
+//! Pure, and for ever: these bytes stand in frozen documents. Two elements are added before the end tag, each in a
+//! default namespace of its own, since an entry may use any prefixes: a link to the entry's own document, and the feed
+//! that it comes from, unless it tells that itself. An entry that is too large is *linked*: its content stays where it
+//! is.
+
+use bytes::Bytes;
+
+use crate::{
+    entry::{push_attribute, push_element},
+    scanner::outline,
+    settings::Embed,
+    timestamp::Timestamp,
+    xml::{ATOM, Namespace, Tag, Token, Tokens, XmlError},
+};
+
+/// Media type of an entry document, as links have it.
+const ENTRY_TYPE: &str = "application/atom+xml;type=entry";
+/// Longest author that a linked entry keeps, in bytes.
+const AUTHOR_BYTES_MAX: usize = 2_048;
+
+/// Where an entry comes from. All URLs are absolute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin<'o> {
+    /// URL of the entry's own document.
+    pub entry_url: &'o str,
+    /// The `atom:id` of its feed.
+    pub feed_id: &'o str,
+    /// Title of its feed.
+    pub title: &'o str,
+    /// Instant of the entry.
+    pub instant: Timestamp,
+    /// URL of its feed's recent document.
+    pub feed_url: &'o str,
+}
+
+/// Returns a fragment as a timeline shows it.
+///
+/// # Errors
+///
+/// Returns the fault of a fragment that the gate would not have accepted.
+pub fn shown(fragment: &Bytes, origin: &Origin<'_>, embed: Embed) -> Result<Bytes, XmlError> {
+    let text = std::str::from_utf8(fragment)
+        .map_err(|error| XmlError::new("an entry is not UTF-8", error.valid_up_to()))?;
+    let is_whole = embed.takes(text.len());
+    // Without the word there is no such element, and nothing to look for.
+    if is_whole && !text.contains("source") {
+        return Ok(with_origin(text, origin, true));
+    }
+    let parts = Parts::of(text)?;
+    if is_whole {
+        return Ok(with_origin(text, origin, !parts.has_source));
+    }
+    let linked = parts.linked(text, origin);
+    Ok(match linked.filter(|linked| embed.takes(linked.len())) {
+        Some(linked) => with_origin(&linked, origin, !parts.has_source),
+        None => with_origin(&parts.reduced(origin), origin, true),
+    })
+}
+
+/// Returns an entry with the elements that tell where it comes from.
+fn with_origin(entry: &str, origin: &Origin<'_>, has_source: bool) -> Bytes {
+    // The end tag is the last one of the entry, which ends with it.
+    let (before, end) = entry.split_at(entry.rfind("</").unwrap_or(entry.len()));
+    let mut out = String::with_capacity(entry.len() + 640);
+    out.push_str(before);
+    out.push_str("<link");
+    push_attribute("xmlns", ATOM, &mut out);
+    push_attribute("rel", "via", &mut out);
+    push_attribute("href", origin.entry_url, &mut out);
+    push_attribute("type", ENTRY_TYPE, &mut out);
+    out.push_str("/>");
+    if has_source {
+        out.push_str("<source");
+        push_attribute("xmlns", ATOM, &mut out);
+        out.push('>');
+        push_element("id", origin.feed_id, &mut out);
+        push_element("title", origin.title, &mut out);
+        push_element("updated", &origin.instant.to_string(), &mut out);
+        out.push_str("<link");
+        push_attribute("rel", "self", &mut out);
+        push_attribute("href", origin.feed_url, &mut out);
+        out.push_str("/></source>");
+    }
+    out.push_str(end);
+    out.into()
+}
+
+/// Appends what a linked entry has instead of its content.
+fn push_linked_content(origin: &Origin<'_>, has_summary: bool, out: &mut String) {
+    out.push_str("<content");
+    push_attribute("xmlns", ATOM, out);
+    push_attribute("type", ENTRY_TYPE, out);
+    push_attribute("src", origin.entry_url, out);
+    out.push_str("/>");
+    // RFC 4287, 4.1.1: content with `src` needs a summary.
+    if !has_summary {
+        out.push_str("<summary");
+        push_attribute("xmlns", ATOM, out);
+        out.push_str("/>");
+    }
+}
+
+/// Parts of an entry that matter to a timeline.
+#[derive(Debug, Default)]
+struct Parts {
+    has_source: bool,
+    has_summary: bool,
+    /// Bytes of the content element.
+    content: Option<std::ops::Range<usize>>,
+    id: String,
+    updated: String,
+    published: Option<String>,
+    /// First author, standing alone, unless it is too long.
+    author: Option<String>,
+}
+
+impl Parts {
+    fn of(text: &str) -> Result<Self, XmlError> {
+        let mut tokens = Tokens::new(text)?;
+        let mut parts = Self::default();
+        // The first token is the entry itself.
+        tokens.read()?;
+        while let Some(token) = tokens.read()? {
+            if let Token::Start(tag) = token {
+                parts.take(&tag, &mut tokens)?;
+            }
+        }
+        Ok(parts)
+    }
+
+    fn take(&mut self, tag: &Tag<'_>, tokens: &mut Tokens<'_>) -> Result<(), XmlError> {
+        let is = |local| tag.is(ATOM, local);
+        if is("id") {
+            self.id = text_of(tokens)?;
+        } else if is("updated") {
+            self.updated = text_of(tokens)?;
+        } else if is("published") {
+            self.published = Some(text_of(tokens)?);
+        } else {
+            let mut scope: Vec<(&str, Namespace<'_>)> = vec![];
+            if is("author") {
+                scope.extend(
+                    tokens
+                        .inherited_scope()
+                        .map(|(prefix, uri)| (prefix, uri.clone())),
+                );
+            }
+            tokens.skip()?;
+            self.has_source |= is("source");
+            self.has_summary |= is("summary");
+            if is("content") {
+                self.content = Some(tag.range.start..tokens.position());
+            } else if is("author") && self.author.is_none() {
+                let author = outline(tokens.text(), tag, tokens.position(), &scope);
+                self.author = Some(author).filter(|author| author.len() <= AUTHOR_BYTES_MAX);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the entry with a link instead of its content, or `None` if it has no content.
+    fn linked(&self, text: &str, origin: &Origin<'_>) -> Option<String> {
+        let content = self.content.clone()?;
+        let mut out = String::from(text.get(..content.start)?);
+        push_linked_content(origin, self.has_summary, &mut out);
+        out.push_str(text.get(content.end..)?);
+        Some(out)
+    }
+
+    /// Returns as much of the entry as every entry has.
+    fn reduced(&self, origin: &Origin<'_>) -> String {
+        let mut out = String::from("<entry");
+        push_attribute("xmlns", ATOM, &mut out);
+        out.push('>');
+        push_element("id", &self.id, &mut out);
+        push_element("title", &self.id, &mut out);
+        push_element("updated", &self.updated, &mut out);
+        if let Some(published) = &self.published {
+            push_element("published", published, &mut out);
+        }
+        out.push_str(self.author.as_deref().unwrap_or_default());
+        push_linked_content(origin, false, &mut out);
+        out.push_str("</entry>");
+        out
+    }
+}
+
+/// Returns the text of the element whose start tag was the last token.
+fn text_of(tokens: &mut Tokens<'_>) -> Result<String, XmlError> {
+    let mut text = String::new();
+    loop {
+        match tokens.read()? {
+            Some(Token::Text(piece)) => text.push_str(&piece),
+            // The gate lets no element into these.
+            Some(Token::Start(_)) => tokens.skip()?,
+            Some(Token::End(_)) | None => return Ok(text.trim().into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
