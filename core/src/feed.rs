@@ -113,6 +113,19 @@ impl FeedPattern {
         }
     }
 
+    /// Returns the pattern that one feed matches.
+    pub fn of(name: &FeedName) -> Self {
+        Self {
+            beginning: name.as_str().into(),
+            is_exact: true,
+        }
+    }
+
+    /// Returns the name of the one feed that matches; `None` if more may.
+    pub fn exact(&self) -> Option<FeedName> {
+        FeedName::parse(&self.beginning).filter(|_| self.is_exact)
+    }
+
     /// Returns the beginning of the names that match.
     pub fn beginning(&self) -> &str {
         &self.beginning

@@ -4,12 +4,32 @@
 
 use quick_xml::{Reader, events::Event};
 
-use crate::xml::attribute_value;
+use crate::{
+    entry::{push_attribute, push_element},
+    xml::attribute_value,
+};
 
 /// Reason why a list is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the list of feeds is not OPML: {0}")]
 pub struct InvalidOpml(String);
+
+/// Returns a list of feeds, each with its title and URL.
+pub fn list(title: &str, feeds: &[(String, String)]) -> String {
+    let mut out =
+        String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<opml version=\"2.0\">\n<head>");
+    push_element("title", title, &mut out);
+    out.push_str("</head>\n<body>\n");
+    for (title, url) in feeds {
+        out.push_str("<outline");
+        push_attribute("type", "rss", &mut out);
+        push_attribute("text", title, &mut out);
+        push_attribute("xmlUrl", url, &mut out);
+        out.push_str("/>\n");
+    }
+    out.push_str("</body>\n</opml>\n");
+    out
+}
 
 /// Returns the URLs of the feeds in a list, in its order.
 ///

@@ -416,8 +416,11 @@ pub fn plan_settings(
     };
     let chosen = state.settings.with(choices)?;
     let newest = chosen.as_ref().unwrap_or(&state.settings);
-    // One revision holds both the choices and the defaults.
-    let changed = newest.under(defaults).or_else(|| chosen.clone());
+    // One revision holds both the choices and the defaults. Those of timelines are recorded for all of them at once.
+    let proposed = newest
+        .under(defaults)
+        .filter(|settings| !settings.is_timeline());
+    let changed = proposed.or_else(|| chosen.clone());
     if let Some(settings) = changed {
         planning.change_settings(settings);
     }
@@ -429,19 +432,20 @@ pub fn plan_creation(settings: Settings, stamp: Stamp) -> Plan {
     // The revision and the opening must match `FeedHead::create`, which does not apply these changes.
     let head = FeedHead::create(&settings, stamp.instant, stamp.epoch);
     let feed = head.feed;
-    let changes = vec![
-        Change::Settings {
-            feed,
-            revision: Revision::FIRST,
-            settings: settings.clone(),
-        },
-        Change::Opened {
+    let mut changes = vec![Change::Settings {
+        feed,
+        revision: Revision::FIRST,
+        settings: settings.clone(),
+    }];
+    // The documents of a timeline follow from its entries.
+    if !settings.is_timeline() {
+        changes.push(Change::Opened {
             feed,
             document: DocumentNumber::OLDEST,
             first: Position(0),
             revision: Revision::FIRST,
-        },
-    ];
+        });
+    }
     Plan {
         changes,
         state: FeedState {
@@ -484,7 +488,8 @@ impl Planning {
             revision,
             settings,
         });
-        if self.plan.state.head.fill().entries == 0 {
+        let state = &self.plan.state;
+        if state.head.fill().entries == 0 && !state.settings.is_timeline() {
             let document = self.plan.state.head.open.opening.name.number;
             self.open(document);
         }

@@ -79,8 +79,9 @@ pub struct Document {
     pub updated: Option<Timestamp>,
     /// The feed-level links, at most [`DOCUMENT_LINKS_MAX`].
     pub links: Vec<Link>,
-    /// The position of the oldest entry and the history hash before it; `None` in a plain feed.
-    pub history: Option<(Position, HistoryHash)>,
+    /// The position of the oldest entry and the history hash before it; `None` in a plain feed. A timeline has
+    /// positions, and no hash.
+    pub history: Option<(Position, Option<HistoryHash>)>,
     /// The epoch in which the document was opened; the first if the document names none.
     pub epoch: Epoch,
     /// First position of the document that was open when that epoch began.
@@ -207,7 +208,7 @@ impl Document {
         let room = u64::try_from(entries.len())
             .ok()
             .and_then(|entries| entries.checked_add(1));
-        let history = history.filter(|(first, _): &(Position, HistoryHash)| {
+        let history = history.filter(|(first, _): &(Position, Option<HistoryHash>)| {
             room.is_some_and(|room| first.0.checked_add(room).is_some())
         });
         let mut document = Self {
@@ -263,6 +264,14 @@ impl Document {
         }
     }
 
+    /// Returns the history hash after all entries; `None` in timelines and in plain feeds.
+    pub fn history_after(&self) -> Option<HistoryHash> {
+        let (_, before) = self.history?;
+        // Documents list the newest entry first, and the hash begins with the oldest.
+        let entries = (0..self.len()).rev().filter_map(|index| self.entry(index));
+        Some(entries.fold(before?, |hash, entry| hash.extend(entry.fragment)))
+    }
+
     /// Returns the number of entries in this document.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -312,7 +321,7 @@ struct Head {
     feed: Option<String>,
     updated: Option<Timestamp>,
     links: Vec<Link>,
-    history: Option<(Position, HistoryHash)>,
+    history: Option<(Position, Option<HistoryHash>)>,
     epoch: Epoch,
     since: Position,
     archived: bool,
@@ -459,9 +468,14 @@ impl<'a> Reading<'a> {
             self.head.archived = true;
         } else if Self::is(tag, own, feed, SIMPLEFEED, b"history") {
             let first = Self::attribute_of(tag, "first").and_then(|text| text.parse().ok());
-            // Positions count only together with a hash, and a broken one makes a plain feed of the document.
-            let before = Self::attribute_of(tag, "before").and_then(|text| Digest::parse(&text));
-            self.head.history = first.map(Position).zip(before.map(HistoryHash));
+            let before = Self::attribute_of(tag, "before");
+            // A broken hash makes a plain feed of the document.
+            let before = before
+                .map(|text| Digest::parse(&text))
+                .map_or(Some(None), |before| {
+                    before.map(|before| Some(HistoryHash(before)))
+                });
+            self.head.history = first.map(Position).zip(before);
             let epoch = Self::attribute_of(tag, "epoch").and_then(|text| text.parse().ok());
             self.head.epoch = epoch.map(Epoch).unwrap_or_default();
             let since = Self::attribute_of(tag, "since").and_then(|text| text.parse().ok());

@@ -15,7 +15,8 @@ pub enum RefusalKind {
     Unacceptable,
     /// Larger than a bound. Status 413.
     TooLarge,
-    /// An entry with this id and other content exists. Status 409.
+    /// An entry with this id and other content exists, or something is not the kind that the request takes it for.
+    /// Status 409.
     Conflict,
     /// The feed has changed since the state that `If-Match` names. Status 412.
     Precondition,
@@ -107,6 +108,14 @@ impl Refusal {
             entry,
             conflicts,
             ..Self::new(RefusalKind::Conflict, detail)
+        }
+    }
+
+    /// Returns a refusal because what the request names is of another kind.
+    pub fn contradiction(detail: impl Into<String>, rule: &'static str) -> Self {
+        Self {
+            rule: Some(rule),
+            ..Self::new(RefusalKind::Conflict, detail.into())
         }
     }
 

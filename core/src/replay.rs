@@ -92,7 +92,7 @@ pub struct RunEntry {
     /// Its index in the document, from the top.
     pub index: usize,
     /// The entry's position and the history hash after it; `None` in a plain feed.
-    pub place: Option<(Position, HistoryHash)>,
+    pub place: Option<(Position, Option<HistoryHash>)>,
 }
 
 impl Run {

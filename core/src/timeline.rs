@@ -132,21 +132,22 @@ impl<S> Default for Terms<S> {
     }
 }
 
+/// Entries of feeds, as far as a reader sees them.
+pub trait Entries<S = FeedKey> {
+    /// Returns the position that the next entry of a feed gets.
+    fn next(&self, feed: S) -> Position;
+
+    /// Returns the instant of an entry that the feed has.
+    fn instant(&self, feed: S, at: Position) -> Timestamp;
+}
+
 /// Feeds, as they are at one instant of the log.
-pub trait Feeds<S = FeedKey> {
+pub trait Feeds<S = FeedKey>: Entries<S> {
     /// Returns the feeds that match a pattern. Timelines are none of them.
     fn matching(&self, pattern: &FeedPattern) -> Vec<S>;
 
     /// Returns what there is of a feed.
     fn feed(&self, feed: S) -> Option<Feed>;
-
-    /// Returns the position that the next entry of a feed gets.
-    fn next(&self, feed: S) -> Option<Position> {
-        self.feed(feed).map(|feed| feed.next)
-    }
-
-    /// Returns the instant of an entry that the feed has.
-    fn instant(&self, feed: S, at: Position) -> Timestamp;
 }
 
 /// A feed at one instant of the log.
@@ -154,8 +155,6 @@ pub trait Feeds<S = FeedKey> {
 pub struct Feed {
     /// Name that patterns match.
     pub name: FeedName,
-    /// Position that its next entry gets.
-    pub next: Position,
     /// Whether only those with a right to it may see it.
     pub is_closed: bool,
 }
@@ -323,20 +322,18 @@ impl<S: Copy + Ord> Following<S> {
                 continue;
             };
             let is_wanted = self.wants(*feed, &now);
+            let next = feeds.next(*feed);
             let live = self.held(*feed).and_then(|held| held.live);
             match (live, is_wanted) {
                 (None, true) => {
-                    self.put(*feed).live = Some(now.next);
+                    self.put(*feed).live = Some(next);
                     began.push(*feed);
                 }
                 (Some(first), false) => {
                     let held = self.put(*feed);
                     held.live = None;
-                    if first < now.next {
-                        held.other
-                            .get_or_insert_default()
-                            .past
-                            .push(first..now.next);
+                    if first < next {
+                        held.other.get_or_insert_default().past.push(first..next);
                     }
                 }
                 _ => {}

@@ -46,19 +46,30 @@ enum Answer {
 }
 
 /// Does the tasks sent to the socket, until the server stops.
-pub fn serve(listener: &UnixListener, log: &Arc<dyn EntryLog>, views: &Views, stop: &Stop) {
+pub fn serve(
+    listener: &UnixListener,
+    log: &Arc<dyn EntryLog>,
+    shown: &Arc<dyn EntryLog>,
+    views: &Views,
+    stop: &Stop,
+) {
     while !stop.is_requested_within(LOOK) {
         // The listener does not block: no client has connected.
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        if let Err(error) = answer(&stream, log, views) {
+        if let Err(error) = answer(&stream, log, shown, views) {
             warn!(%error, "nobody was there any more for the end of a task");
         }
     }
 }
 
-fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, views: &Views) -> io::Result<()> {
+fn answer(
+    stream: &UnixStream,
+    log: &Arc<dyn EntryLog>,
+    shown: &Arc<dyn EntryLog>,
+    views: &Views,
+) -> io::Result<()> {
     // On some systems, a connection inherits that from the listener.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WAIT))?;
@@ -75,7 +86,7 @@ fn answer(stream: &UnixStream, log: &Arc<dyn EntryLog>, views: &Views) -> io::Re
         .and_then(|task| {
             info!(?task, "a task begins");
             let mut there = true;
-            run(&task, log, views, &mut |line| {
+            run(&task, log, shown, views, &mut |line| {
                 // The client may have gone. A task that has begun is finished all the same.
                 there = there && send(&Answer::Tell(line)).is_ok();
             })

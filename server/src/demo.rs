@@ -15,7 +15,7 @@ use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
     log::opening::{self, SledStore},
-    publish::{Append, Conditions, Configure, Publisher},
+    publish::{Append, Conditions, Configure, Publisher, Wanted},
     serve::Server,
 };
 
@@ -80,6 +80,8 @@ async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
             choices,
             id: None,
             conditions: Conditions::default(),
+            timeline: None,
+            wanted: Wanted::default(),
         })
         .await?;
     let drafts = event::from_ndjson(EVENTS.as_bytes())?;

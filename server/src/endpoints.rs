@@ -13,7 +13,7 @@ use crate::{
     log::EntryLog,
     metrics::Metrics,
     publish::Publisher,
-    views::{Views, catalogue::OpenFeeds, documents::reading::Documents},
+    views::{Views, catalogue::OpenFeeds, documents::reading::Documents, timelines::Timelines},
     watermark::Watermark,
 };
 
@@ -24,6 +24,7 @@ pub mod health;
 pub mod metrics;
 pub mod publishing;
 pub mod sup;
+pub mod timelines;
 #[cfg(test)]
 pub mod counts;
 
@@ -32,6 +33,7 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     feeds::ENDPOINTS,
     catalogue::ENDPOINTS,
     sup::ENDPOINTS,
+    timelines::ENDPOINTS,
     health::ENDPOINTS,
     #[cfg(test)]
     counts::ENDPOINTS,
@@ -46,6 +48,8 @@ pub struct Site {
     pub documents: Arc<Documents>,
     /// Names of the feeds, and which of them are open.
     pub open: Arc<OpenFeeds>,
+    /// What timelines follow.
+    pub timelines: Arc<Timelines>,
     /// Way to the writer.
     pub publisher: Publisher,
     /// Views that follow the log.

@@ -6,7 +6,7 @@ use simplefeed_core::feed::CommitNumber;
 
 use crate::{
     config::{ConfigError, ListenAddress},
-    log::store::StoreError,
+    log::{LogError, store::StoreError},
     upkeep::restoration::RestorationError,
 };
 
@@ -42,6 +42,9 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
+    /// The log cannot be read. Nothing was served.
+    #[error("the log cannot be read")]
+    Log(#[from] LogError),
     /// A thread panicked. Nothing is lost.
     #[error("a thread failed, so the log is not closed; nothing is lost")]
     Failed,

@@ -13,6 +13,7 @@ use simplefeed_core::{
         CommitNumber, DocumentName, DocumentNumber, EntryId, Epoch, FeedKey, FeedName, Position,
         Revision,
     },
+    follow::Item,
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
     settings::{Defaults, Settings},
@@ -58,7 +59,7 @@ pub struct LogHead {
     pub chain: ChainHash,
     /// Current epoch; the first one unless the log was ever restored.
     pub epoch: Epoch,
-    /// The number of feeds.
+    /// The number of feeds, timelines not among them.
     pub feeds: u64,
 }
 
@@ -227,6 +228,15 @@ pub trait Series: Send + Sync {
     fn opening(&self, feed: FeedKey, document: DocumentNumber)
     -> Result<Option<Opening>, LogError>;
 
+    /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn sources(&self, _feed: FeedKey) -> Result<Option<Vec<FeedKey>>, LogError> {
+        Ok(None)
+    }
+
     /// Returns at most `max` feeds in the order of their names, from behind `after` on.
     ///
     /// # Errors
@@ -247,6 +257,15 @@ pub trait Ids: Send + Sync {
     ///
     /// See [`LogError`].
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
+}
+
+/// What timelines follow, after every commit of the log.
+pub trait Follows: Send + Sync {
+    /// Returns what a timeline follows, or `None` if that is not known yet.
+    fn items(&self, timeline: FeedKey) -> Option<Vec<Item>>;
+
+    /// Returns the number of timelines, or `None` if that is not known yet.
+    fn timelines(&self) -> Option<u64>;
 }
 
 /// Capacity for more commits.

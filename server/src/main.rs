@@ -41,7 +41,7 @@ use simplefeed_server::{
     },
     serve::Server,
     upkeep::{self, Line, Task, recover},
-    views::{Views, folders::Folders},
+    views::{Views, folders::Folders, timelines::merged::with_timelines},
 };
 use tracing_subscriber::EnvFilter;
 
@@ -517,9 +517,10 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
     let folders = Folders::new(&args.data, args.www.as_deref());
     let views = Views::of_upkeep(&folders);
-    let outcome = upkeep::run(task, &shared, &views, &mut print_line);
+    let shown = with_timelines(&shared).context("the log cannot be read")?;
+    let outcome = upkeep::run(task, &shared, &shown, &views, &mut print_line);
     // The log can be closed only by its last owner.
-    drop(shared);
+    drop((shared, shown));
     // With any fault, everything is left as it is.
     let sound = matches!(outcome, Ok(exit::OK));
     if let Some(log) = Arc::into_inner(log).filter(|_| sound) {

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use quick_cache::unsync::Cache;
 use simplefeed_core::{
     commit::{Change, Commit},
-    feed::{EntryId, FeedName},
+    feed::{EntryId, FeedName, Revision},
     limits::GROUP_REQUESTS_MAX,
     plan::{FeedState, Known},
     settings::Defaults,
@@ -36,17 +36,21 @@ use tokio::sync::oneshot;
 use tracing::{debug, error, info};
 
 use crate::{
-    log::{EntryLog, LogError, LogHead, space::is_full},
+    log::{EntryLog, Follows, LogError, LogHead, space::is_full},
     metrics::Metrics,
     watermark::Watermark,
     workers::block_alone,
 };
 
+mod following;
 mod group;
 mod request;
 
 use group::{Group, size};
-pub use request::{Append, Appended, Conditions, Configure, Configured, Heads, PublishError, Room};
+pub use request::{
+    Append, Appended, Conditions, Configure, Configured, Follow, Followed, Heads, PublishError,
+    Room, Wanted,
+};
 use request::{Committed, NotCommitted, Request};
 
 /// Feeds whose head and settings stay in the writer's memory; others are read from the log.
@@ -88,6 +92,16 @@ impl Publisher {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Configure(configure, reply), answer)
             .await
+    }
+
+    /// Changes what a timeline follows. Returns once that is durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`].
+    pub async fn follow(&self, follow: Follow) -> Result<Followed, PublishError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Follow(follow, reply), answer).await
     }
 
     async fn send<T>(
@@ -157,16 +171,23 @@ fn serve_or_abort(
 ///
 /// `clock` returns the machine's time. Each commit is later than the one before it and than everything
 /// `watermark` has published, even if the clock is not.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read.
 pub fn start(
     log: Arc<dyn EntryLog>,
+    follows: Arc<dyn Follows>,
     defaults: Defaults,
     clock: impl Fn() -> Timestamp + Send + 'static,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
-) -> (Publisher, JoinHandle<()>) {
+) -> Result<(Publisher, JoinHandle<()>), LogError> {
     let (queue, requests) = sync_channel(QUEUE_MAX);
     let writer = Arc::new(Mutex::new(Writer {
+        recorded: recorded_defaults(&*log)?,
         log,
+        follows,
         defaults,
         clock: Box::new(clock),
         watermark,
@@ -186,7 +207,17 @@ pub fn start(
         .name("writer".into())
         .spawn(move || serve_queue(&writer, &requests, &waiting))
         .expect("the system lets a server start its writer");
-    (publisher, thread)
+    Ok((publisher, thread))
+}
+
+/// Returns the newest defaults that the log has for timelines.
+fn recorded_defaults(log: &dyn EntryLog) -> Result<Option<(Revision, Defaults)>, LogError> {
+    let (mut newest, mut revision) = (None, Revision::FIRST);
+    while let Some(defaults) = log.defaults(revision)? {
+        newest = Some((revision, defaults));
+        revision = revision.next();
+    }
+    Ok(newest)
 }
 
 /// Serves the requests of the queue until the last [`Publisher`] is gone.
@@ -206,7 +237,10 @@ fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<Request>, waiting: &A
 
 struct Writer {
     log: Arc<dyn EntryLog>,
+    follows: Arc<dyn Follows>,
     defaults: Defaults,
+    /// Newest defaults that the log has for timelines; `None` if it has no timeline.
+    recorded: Option<(Revision, Defaults)>,
     clock: Box<dyn Fn() -> Timestamp + Send>,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
@@ -242,7 +276,8 @@ impl Writer {
         } else {
             clock.max(head.last.plus_micros(1))
         };
-        let mut group = Group::new(&*self.log, &self.defaults, &self.kept, head, instant);
+        let (log, follows) = (&*self.log, &*self.follows);
+        let mut group = Group::new(log, &self.defaults, &self.kept, follows, head, instant);
         let mut next = Some(first);
         while let Some(request) = next.take() {
             if !group.has_room_for(&request) {
@@ -252,12 +287,14 @@ impl Writer {
             group.add(request);
             next = others();
         }
+        let makes_timeline = group.makes_timeline();
         let Group {
-            changes,
+            mut changes,
             answers,
             states,
             ..
         } = group;
+        let recorded = self.record_defaults(&mut changes, makes_timeline);
         let (began, is_stored) = (std::time::Instant::now(), !changes.is_empty());
         let committed = self.commit(head, instant, changes);
         // A restart may find the commit that failed, so its second stays unpublished.
@@ -265,6 +302,7 @@ impl Writer {
             self.watermark.release();
         }
         if committed.is_ok() {
+            self.recorded = recorded;
             if is_stored {
                 let took = began.elapsed();
                 self.took = (self.took * 7 + took) / 8;
@@ -278,6 +316,31 @@ impl Writer {
             answer(committed);
         }
         next
+    }
+
+    /// Puts the defaults before the changes of a commit, if timelines have others. Returns those that the log has after
+    /// the commit.
+    fn record_defaults(
+        &self,
+        changes: &mut Vec<Change>,
+        makes_timeline: bool,
+    ) -> Option<(Revision, Defaults)> {
+        let revision = match &self.recorded {
+            None if !makes_timeline => return None,
+            None => Revision::FIRST,
+            Some((revision, defaults)) if changes.is_empty() || *defaults == self.defaults => {
+                return Some((*revision, defaults.clone()));
+            }
+            Some((revision, _)) => revision.next(),
+        };
+        let defaults = self.defaults.clone();
+        let change = Change::Defaults {
+            revision,
+            defaults: defaults.clone(),
+        };
+        // They are in force for all entries of the commit.
+        changes.insert(0, change);
+        Some((revision, defaults))
     }
 
     fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {

@@ -69,31 +69,56 @@ pub enum Validity {
     Once,
 }
 
-/// State of a counter that grows with each change of what was read from.
+/// State of counters that grow with each change of what was read from.
 #[derive(Clone, Debug)]
 pub struct Generation {
     counters: Arc<[AtomicU64]>,
-    index: usize,
+    watched: Watched,
+    /// Sum of the watched counters, none of which ever shrinks.
     seen: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Watched {
+    One(usize),
+    Many(Arc<[usize]>),
 }
 
 impl Generation {
     /// Returns the generation of now. It lasts until counter `index` of `counters` grows.
     pub fn of(counters: &Arc<[AtomicU64]>, index: usize) -> Self {
-        let now = counters
-            .get(index)
-            .map(|counter| counter.load(Ordering::Acquire));
+        Self::watching(counters, Watched::One(index))
+    }
+
+    /// Returns the generation of now. It lasts until any of the counters at `indexes` grows.
+    pub fn of_all(counters: &Arc<[AtomicU64]>, indexes: impl Into<Arc<[usize]>>) -> Self {
+        Self::watching(counters, Watched::Many(indexes.into()))
+    }
+
+    fn watching(counters: &Arc<[AtomicU64]>, watched: Watched) -> Self {
         Self {
+            seen: watched.sum(counters),
             counters: Arc::clone(counters),
-            index,
-            seen: now.unwrap_or_default(),
+            watched,
         }
     }
 
     /// Returns whether the generation lasts still.
     pub fn is_current(&self) -> bool {
-        let counter = self.counters.get(self.index);
-        counter.is_some_and(|counter| counter.load(Ordering::Acquire) == self.seen)
+        self.watched.sum(&self.counters) == self.seen
+    }
+}
+
+impl Watched {
+    fn sum(&self, counters: &[AtomicU64]) -> u64 {
+        let now = |index: &usize| {
+            let counter = counters.get(*index);
+            counter.map_or(0, |counter| counter.load(Ordering::Acquire))
+        };
+        match self {
+            Self::One(index) => now(index),
+            Self::Many(indexes) => indexes.iter().map(now).sum(),
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use crate::{
         follower::follow,
         scrub::scrub,
         sup::Sup,
+        timelines::{Timelines, merged::Merged},
     },
     watermark::Watermark,
 };
@@ -93,6 +94,8 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Start)?);
         let log = store.log();
+        let timelines = Arc::new(Timelines::new(Arc::clone(&log))?);
+        let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
         let folders = Folders::new(config.data(), config.www.as_deref());
         let views = Views::all(&folders, config.sup_periods.iter().copied().max());
         // Before anything is written: the next commits would be archived under URLs that have other contents.
@@ -104,19 +107,22 @@ impl Server {
         watermark.begin_after(log.head().last);
         keep_to_ourselves(config.data()).map_err(ServeError::Start)?;
         let stop = Stop::default();
-        let followers = spawn_followers(&views, &log, &stop)?;
-        let control = spawn_control(store.control_socket(), &log, &stop, &folders)?;
+        let followers = spawn_followers(&views, &shown, &stop)?;
+        let control = spawn_control(store.control_socket(), (&log, &shown), &stop, &folders)?;
         let metrics = Metrics::new(Arc::clone(&log), views.clone(), config.data().into());
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
             Arc::clone(&log),
+            Arc::<Timelines>::clone(&timelines),
             config.defaults(&public_url),
             now,
             Arc::clone(&watermark),
             Arc::clone(&metrics),
-        );
+        )?;
         let shared = Shared {
             log,
+            shown,
+            timelines,
             publisher: publisher.clone(),
             views,
             watermark,
@@ -208,6 +214,9 @@ impl Server {
 /// Parts of a server that are put together before its endpoints.
 struct Shared {
     log: Arc<dyn EntryLog>,
+    /// The log with its timelines.
+    shown: Arc<dyn EntryLog>,
+    timelines: Arc<Timelines>,
     publisher: Publisher,
     views: Views,
     watermark: Arc<Watermark>,
@@ -218,6 +227,8 @@ struct Shared {
 fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline<Site> {
     let Shared {
         log,
+        shown,
+        timelines,
         publisher,
         views,
         watermark,
@@ -227,9 +238,15 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     let archive = views.get::<Archive>();
     let archive = archive.expect("every list of views has the archive");
     let archive = Archive::clone(&archive);
-    let documents = Arc::new(Documents::new(Arc::<dyn EntryLog>::clone(&log), archive));
+    let waking = Arc::downgrade(&log);
+    archive.when_wanted(move || {
+        if let Some(log) = waking.upgrade() {
+            log.announcements().wake();
+        }
+    });
+    let documents = Arc::new(Documents::new(shown, archive));
     let open = Arc::new(OpenFeeds::default());
-    invalidate_with(&log, &documents, &open);
+    invalidate_with(&log, &timelines, &documents, &open);
     let updates = views.get::<Sup>().map(|view| {
         Arc::new(Updates::new(
             Arc::clone(&log),
@@ -244,6 +261,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         log,
         documents,
         open,
+        timelines,
         publisher,
         views,
         watermark,
@@ -259,10 +277,20 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
 
 /// Lets each commit invalidate what is kept in memory of its feeds. The log calls this before the publisher is
 /// answered, so a publisher finds its own entries at once.
-fn invalidate_with(log: &Arc<dyn EntryLog>, documents: &Arc<Documents>, open: &Arc<OpenFeeds>) {
+fn invalidate_with(
+    log: &Arc<dyn EntryLog>,
+    timelines: &Arc<Timelines>,
+    documents: &Arc<Documents>,
+    open: &Arc<OpenFeeds>,
+) {
     // The documents hold the log: a strong reference back would keep both for ever.
     let (documents, open) = (Arc::downgrade(documents), Arc::downgrade(open));
+    let timelines = Arc::downgrade(timelines);
     log.announcements().listen(move |commit| {
+        // First, since documents look for timelines.
+        if let Some(timelines) = timelines.upgrade() {
+            timelines.committed(commit);
+        }
         if let Some(open) = open.upgrade() {
             open.committed(commit);
         }
@@ -336,7 +364,7 @@ fn spawn_beside(
 /// same.
 fn spawn_control(
     path: Option<PathBuf>,
-    log: &Arc<dyn EntryLog>,
+    (log, shown): (&Arc<dyn EntryLog>, &Arc<dyn EntryLog>),
     stop: &Stop,
     folders: &Folders,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
@@ -344,9 +372,10 @@ fn spawn_control(
         return Ok(None);
     };
     let views = Views::of_upkeep(folders);
+    let shown = Arc::clone(shown);
     match socket::bind(&path, 0o600) {
         Ok(listener) => spawn_beside("control", log, stop, move |log, stop| {
-            control::serve(&listener, log, &views, stop);
+            control::serve(&listener, log, &shown, &views, stop);
         })
         .map(Some),
         Err(error) => {

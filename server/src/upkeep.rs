@@ -64,12 +64,13 @@ pub enum Line {
 pub fn run(
     task: &Task,
     log: &Arc<dyn EntryLog>,
+    shown: &Arc<dyn EntryLog>,
     views: &Views,
     tell: &mut dyn FnMut(Line),
 ) -> anyhow::Result<u8> {
     match task {
         Task::Verify => {
-            let report = verify(&**log, views)?;
+            let report = verify(&**log, &**shown, views)?;
             let (commits, entries) = (report.commits, report.entries);
             let documents = report.findings.documents;
             let faults = report.findings.faults.len();
@@ -87,7 +88,7 @@ pub fn run(
             })
         }
         Task::Rebuild => {
-            let report = rebuild(&**log, views)?;
+            let report = rebuild(&**shown, views)?;
             // These files are right by now, so the exit code stays 0.
             for document in &report.different {
                 tell(Line::Result(format!("{document} was different")));
@@ -100,7 +101,7 @@ pub fn run(
             Ok(exit::OK)
         }
         Task::Export { to, entries } => {
-            let feeds: Arc<dyn Series> = Arc::<dyn EntryLog>::clone(log);
+            let feeds: Arc<dyn Series> = Arc::<dyn EntryLog>::clone(shown);
             let files = export::export(&feeds, views, to, *entries)?;
             // The include is named, because nginx calls files final only with it.
             tell(Line::Note(format!(

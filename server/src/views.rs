@@ -20,6 +20,7 @@ pub mod scrub;
 pub mod catalogue;
 pub mod documents;
 pub mod sup;
+pub mod timelines;
 #[cfg(test)]
 pub mod counts;
 

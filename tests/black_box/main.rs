@@ -52,6 +52,7 @@ mod settings;
 mod states;
 mod sup;
 mod tidy;
+mod timelines;
 mod upgrades;
 mod visibility;
 mod worker;

@@ -338,7 +338,7 @@ fn the_writer_and_the_views_do_not_name_each_other() {
 /// Views are found in one list, and each can go without the others noticing.
 #[test]
 fn views_name_no_other_view() {
-    let views = ["documents", "sup", "counts"];
+    let views = ["documents", "sup", "timelines", "counts"];
     for view in views {
         let own = |file: &str| {
             file == format!("views/{view}.rs") || file.starts_with(&format!("views/{view}/"))

@@ -23,7 +23,6 @@ use simplefeed_client::{
 use simplefeed_core::{
     digest::Digest,
     feed::Position,
-    history::HistoryHash,
     index::IndexBlock,
     reader::Document,
     replay::{WalkError, is_same_feed},
@@ -499,13 +498,11 @@ fn end_of(document: &Document) -> Option<u64> {
 /// Returns whether `behind` goes on where `document` ends. Foreign documents have no hashes: they must only be of one
 /// feed.
 fn continues(document: &Document, behind: &Document) -> bool {
-    let (Some((_, before)), Some((first, expected))) = (document.history, behind.history) else {
+    let (Some(_), Some((first, expected))) = (document.history, behind.history) else {
         return is_same_feed(&behind.feed, document);
     };
-    let entries = (0..document.len())
-        .rev()
-        .filter_map(|index| document.entry(index));
-    let hash: HistoryHash = entries.fold(before, |hash, entry| hash.extend(entry.fragment));
+    // Timelines have positions only.
+    let hash = document.history_after();
     document.feed == behind.feed && end_of(document) == Some(first.0) && hash == expected
 }
 

@@ -14,7 +14,7 @@ pub(super) fn bookmark(document: &Document, url: &Url, entry: &RunEntry) -> Opti
         feed: document.feed.clone(),
         entry: Some(id.into()),
         position: entry.place.map(|(position, _)| position),
-        history: entry.place.map(|(_, history)| history),
+        history: entry.place.and_then(|(_, history)| history),
         epoch: document.epoch,
         oldest_first: document.is_turned(),
         document: Some(url.clone()),
@@ -48,14 +48,26 @@ pub(super) fn end_of(document: &Document) -> Option<Position> {
         .map(|(first, _)| Position(first.0 + count(document.len())))
 }
 
-/// Returns the position of a document's newest entry and the history hash after it; `None` for a document without
-/// positions or entries.
-pub(super) fn newest_place(document: &Document) -> Option<(Position, HistoryHash)> {
+/// Returns the position of a document's newest entry and the history hash after it, which timelines have not; `None`
+/// for a document without positions or entries.
+pub(super) fn newest_place(document: &Document) -> Option<(Position, Option<HistoryHash>)> {
     let (first, before) = document.history?;
     // An empty document has no newest entry.
     let newest = count(document.len()).checked_sub(1)?;
-    let history = hash_entries(document, before, document.len());
+    let history = before.map(|before| hash_entries(document, before, document.len()));
     Some((Position(first.0 + newest), history))
+}
+
+/// Returns whether the newest of a document's `oldest` oldest entries has the id of a place; where they are none, the
+/// place is before the document, and nothing contradicts it.
+pub(super) fn is_at(document: &Document, place: &Bookmark, oldest: usize) -> bool {
+    let Some(index) = document.len().checked_sub(oldest) else {
+        return false;
+    };
+    oldest == 0
+        || document
+            .entry(index)
+            .is_some_and(|entry| place.entry.as_deref() == Some(entry.id))
 }
 
 /// Returns the history hash after the `oldest` oldest entries of a document.

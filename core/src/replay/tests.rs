@@ -26,6 +26,7 @@ const BASE: &str = "http://h/feeds/a/";
 
 /// A feed as a server would show it, made by the same plan, header and document.
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "four kinds of feeds")]
 struct Feed {
     state: FeedState,
     fragments: Vec<Vec<u8>>,
@@ -33,6 +34,8 @@ struct Feed {
     instant: Timestamp,
     epoch: Epoch,
     numbered: bool,
+    /// Whether it is a timeline: its documents have positions without hashes, and all entries have the same id.
+    is_timeline: bool,
     /// Whether archived documents link forward, and say that they are archived.
     links_forward: bool,
     marks_archives: bool,
@@ -63,6 +66,7 @@ impl Feed {
             instant,
             epoch: Epoch::FIRST,
             numbered: true,
+            is_timeline: false,
             links_forward: true,
             marks_archives: true,
         }
@@ -166,6 +170,14 @@ impl Feed {
         let bytes = feed_document(&head, &self.fragments[first..end]);
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let mut text = text;
+        if self.is_timeline {
+            let before = format!(" before=\"{}\"", opening.before);
+            text = text.replace(&before, "");
+            for number in first..end {
+                let id = format!("<id>urn:{number}</id>");
+                text = text.replace(&id, "<id>urn:same</id>");
+            }
+        }
         for (kept, what) in [
             (self.numbered, "<history"),
             (self.links_forward, "<link rel=\"next-archive\""),
@@ -269,12 +281,23 @@ impl Walk {
 }
 
 fn numbers(run: &Run) -> Vec<usize> {
-    let ids = run
-        .entries
-        .iter()
-        .map(|entry| run.document.entry(entry.index).unwrap().id);
-    ids.map(|id| id.strip_prefix("urn:").unwrap().parse().unwrap())
+    let entries = run.entries.iter();
+    entries
+        .map(|entry| number_of(&run.document, entry.index))
         .collect()
+}
+
+/// Returns the number of an entry, by its title: in a timeline, ids repeat.
+fn number_of(document: &Document, index: usize) -> usize {
+    let entry = document.entry(index).unwrap();
+    let text = std::str::from_utf8(entry.fragment).unwrap();
+    let title = text.split("<title>urn:").nth(1);
+    let number = match title {
+        Some(title) => title.split('<').next(),
+        // Simulated feeds of others have no titles.
+        None => entry.id.strip_prefix("urn:"),
+    };
+    number.unwrap().parse().unwrap()
 }
 
 /// Returns the bookmark a consumer has after accepting entry `last`, found at its permanent URL.
@@ -286,12 +309,15 @@ fn bookmark_after(feed: &Feed, last: usize) -> Bookmark {
         .unwrap();
     let document = url(&holder.name.to_string());
     let read = feed.get(&document).unwrap();
-    let index = read.find(&format!("urn:{last}")).unwrap();
+    let mut indexes = 0..read.len();
+    let index = indexes
+        .find(|index| number_of(&read, *index) == last)
+        .unwrap();
     let after = read.len() - index;
     let place = read.history.map(|(first, before)| {
         (
             Position(first.0 + count(after) - 1),
-            hash_entries(&read, before, after),
+            before.map(|before| hash_entries(&read, before, after)),
         )
     });
     bookmark(&read, &document, &RunEntry { index, place }).unwrap()
@@ -304,21 +330,24 @@ fn bookmark_after(feed: &Feed, last: usize) -> Bookmark {
 fn a_walk_hands_over_exactly_what_is_newer() {
     for size in 1..=5 {
         for end in 0..=12_usize {
-            for numbered in [true, false] {
+            for (numbered, is_timeline) in [(true, false), (false, false), (true, true)] {
                 let mut feed = Feed::new(size);
                 feed.numbered = numbered;
+                feed.is_timeline = is_timeline;
                 feed.append(end);
                 let get = |ask: &Ask| feed.get(&ask.url);
                 let all: Vec<usize> = (0..end).collect();
                 assert_eq!(walk(Start::Oldest, get).0, all, "size {size}, end {end}");
                 assert_eq!(walk(Start::Newest, get).0, Vec::<usize>::new());
                 for last in 0..end {
-                    let start = Start::Entry(format!("urn:{last}"));
-                    assert_eq!(
-                        walk(start, get).0,
-                        all[last + 1..],
-                        "size {size}, {last} of {end}"
-                    );
+                    if !is_timeline {
+                        let start = Start::Entry(format!("urn:{last}"));
+                        assert_eq!(
+                            walk(start, get).0,
+                            all[last + 1..],
+                            "size {size}, {last} of {end}"
+                        );
+                    }
                     for grown in 0..=4 {
                         let mut feed = feed.clone();
                         let bookmark = bookmark_after(&feed, last);
@@ -332,7 +361,10 @@ fn a_walk_hands_over_exactly_what_is_newer() {
                             "size {size}, {last} of {end}+{grown}"
                         );
                         let newest = format!("urn:{}", end + grown - 1);
-                        assert_eq!(walked.bookmark().unwrap().entry.as_ref(), Some(&newest));
+                        let reached = walked.bookmark().unwrap();
+                        assert!(is_timeline || reached.entry.as_ref() == Some(&newest));
+                        let newest = Position(count(end + grown - 1));
+                        assert!(!numbered || reached.position == Some(newest));
                     }
                 }
             }
@@ -346,8 +378,9 @@ fn a_walk_hands_over_exactly_what_is_newer() {
 fn a_walk_is_right_while_the_feed_grows() {
     for size in 1..=5 {
         for end in 1..=12_usize {
-            for growth in 1..=2 {
+            for (growth, is_timeline) in [(1, false), (2, false), (1, true), (2, true)] {
                 let mut feed = Feed::new(size);
+                feed.is_timeline = is_timeline;
                 feed.append(end);
                 let mut first = true;
                 let (seen, _, outcome) = walk(Start::Oldest, |ask| {
@@ -364,6 +397,45 @@ fn a_walk_is_right_while_the_feed_grows() {
                 );
             }
         }
+    }
+}
+
+/// Goal: where the entry at the place has another id than the bookmark says, the timeline has another history.
+#[test]
+fn a_timeline_with_another_entry_at_the_place_has_another_history() {
+    let mut feed = Feed::new(2);
+    feed.append(5);
+    // The recent document begins behind entry 3, and shows nothing of it.
+    for last in [0, 1, 2, 4] {
+        let mut bookmark = bookmark_after(&feed, last);
+        bookmark.history = None;
+        let mut timeline = feed.clone();
+        // Its ids are others by this.
+        timeline.is_timeline = true;
+        let (seen, _, outcome) = walk(Start::Bookmark(bookmark.clone()), |ask| {
+            timeline.get(&ask.url)
+        });
+        assert!(seen.is_empty(), "{last}");
+        assert!(
+            matches!(outcome, Err(WalkError::HistoryChanged { .. })),
+            "{last}"
+        );
+        bookmark.entry = Some("urn:same".into());
+        let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| timeline.get(&ask.url));
+        assert_eq!((seen, outcome), ((last + 1..5).collect(), Ok(())), "{last}");
+    }
+    // After a restoration it is looked for.
+    let mut now = feed.restored(4);
+    now.append(1);
+    for (is_other, grown) in [(false, 1), (true, 0)] {
+        let mut bookmark = bookmark_after(&feed, 3);
+        bookmark.history = None;
+        let id = if is_other { "urn:other" } else { "urn:same" };
+        bookmark.entry = Some(id.into());
+        now.is_timeline = true;
+        let (seen, _, outcome) = walk(Start::Bookmark(bookmark), |ask| now.get(&ask.url));
+        assert_eq!(seen.len(), grown);
+        assert_eq!(outcome.is_err(), is_other);
     }
 }
 

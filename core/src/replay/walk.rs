@@ -8,7 +8,7 @@ use url::Url;
 
 use super::{
     Ask, AskKind, Bookmark, Run, RunEntry, Start, Validators, WalkError,
-    places::{bookmark, count, end_of, hash_entries, is_before, newest_place},
+    places::{bookmark, count, end_of, hash_entries, is_at, is_before, newest_place},
 };
 use crate::{
     feed::{Epoch, Position},
@@ -59,7 +59,7 @@ enum Standing {
 #[derive(Clone, Debug)]
 struct Pin {
     entry: String,
-    place: Option<(Position, HistoryHash)>,
+    place: Option<(Position, Option<HistoryHash>)>,
 }
 
 /// One round of catching up, from a start to the entry that is newest when the round begins.
@@ -477,9 +477,9 @@ impl Walk {
     /// Handles an entry that is in none of the documents. Where only its id is known, an old copy of the recent
     /// document may have hidden it, so the walk looks once more past all caches.
     fn not_found(&mut self) -> Result<(), WalkError> {
-        let placed = |last: &Bookmark| last.position.is_some() && last.history.is_some();
+        let placed = |last: &Bookmark| last.position.is_some();
         let placed = self.last.as_ref().is_some_and(placed);
-        // With position and hash, `standing` has already recognised old copies, so a second look cannot help.
+        // With a position, `standing` has already recognised old copies, so a second look cannot help.
         if placed || self.looked_again {
             return match self.walked_over.clone().filter(|_| self.lenient) {
                 Some(oldest) => {
@@ -606,9 +606,7 @@ impl Walk {
             (None, Start::Entry(id)) => return Ok(by_id(id)),
             (None, _) => return Ok(Standing::Holds(0)),
         };
-        let (Some(position), Some(history), Some((first, before))) =
-            (wanted.position, wanted.history, document.history)
-        else {
+        let (Some(position), Some((first, before))) = (wanted.position, document.history) else {
             return Ok(wanted.entry.as_deref().map_or(Standing::Elsewhere, by_id));
         };
         let next = position.0.saturating_add(1);
@@ -627,7 +625,19 @@ impl Walk {
         }
         // Saturates only for `next > end`, which the condition below excludes.
         let older = usize::try_from(next - first.0).unwrap_or(usize::MAX);
-        if next <= end && hash_entries(document, before, older) == history {
+        // The document shows nothing of the place itself. After a restoration that must be looked at, unless the walk
+        // comes from there.
+        let is_behind = matches!(self.state, State::Forward { .. });
+        let is_restored = document.epoch > wanted.epoch;
+        if older == 0 && before.is_none() && is_restored && !is_behind {
+            return Ok(Standing::Elsewhere);
+        }
+        let continues = match wanted.history.zip(before) {
+            Some((history, before)) => hash_entries(document, before, older) == history,
+            // A timeline: of its past, only the id of the entry at the place is known.
+            None => is_at(document, wanted, older),
+        };
+        if next <= end && continues {
             return Ok(Standing::Holds(older));
         }
         // A copy of an earlier epoch may differ; any other copy must not.
@@ -698,7 +708,9 @@ impl Walk {
         }
         match document.history {
             // The hash before position 0 depends on the feed's id alone, so even a first document is checkable.
-            Some((Position(0), before)) if before != HistoryHash::start_of_text(&document.feed) => {
+            Some((Position(0), Some(before)))
+                if before != HistoryHash::start_of_text(&document.feed) =>
+            {
                 Err(WalkError::HistoryChanged {
                     url: url.clone(),
                     position: Position(0),

@@ -149,7 +149,7 @@ impl Stretch {
 /// A document, and the entries that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Names, first position and date of the document. Its revision is the number of its spell, from 1.
+    /// Names, first position and date of the document. Its revision is that of its [spell](spell_of).
     pub opening: Opening,
     /// Position behind its last entry.
     pub end: Position,
@@ -194,6 +194,27 @@ impl Cuts {
             opening,
             end: Position(end),
         })
+    }
+
+    /// Returns the number of the document that has a position, if [`cut`](Self::cut) has come that far.
+    pub fn document_of(&self, at: Position) -> Option<DocumentNumber> {
+        let behind = self
+            .stretches
+            .partition_point(|stretch| stretch.first <= at.0);
+        let stretch = self.stretches.get(behind.checked_sub(1)?)?;
+        let index = match &stretch.kind {
+            Kind::Even(entries) => (at.0 - stretch.first) / entries,
+            Kind::Listed(firsts, _) => {
+                let behind = firsts.partition_point(|first| *first <= at.0);
+                u64::try_from(behind.checked_sub(1)?).ok()?
+            }
+        };
+        DocumentNumber::new(stretch.document + index)
+    }
+
+    /// Returns the place of an entry that opens a document, if it was looked for before.
+    pub fn known_place(&self, at: Position) -> Option<Place> {
+        self.places.get(&at.0).copied()
     }
 
     fn extend(&mut self, course: &Course, sequence: &impl Sequence) {
@@ -301,7 +322,8 @@ impl Course {
         Some(&spell.settings)
     }
 
-    fn epoch_at(&self, instant: Timestamp) -> Epoch {
+    /// Returns the epoch at an instant.
+    pub fn epoch_at(&self, instant: Timestamp) -> Epoch {
         let behind = self.epochs.partition_point(|(began, _)| *began <= instant);
         let epoch = behind.checked_sub(1).and_then(|at| self.epochs.get(at));
         epoch.map_or(Epoch::FIRST, |(_, epoch)| *epoch)
@@ -313,9 +335,18 @@ impl Course {
     }
 }
 
+/// Revisions of spells begin here: those of settings, which the log has, never come so far.
+const SPELLS: u32 = 1 << 31;
+
 /// Returns the revision under which the settings of a spell are known.
 pub fn revision_of(spell: usize) -> Revision {
-    Revision(u32::try_from(spell + 1).unwrap_or(u32::MAX))
+    let spell = u32::try_from(spell).unwrap_or(u32::MAX);
+    Revision(SPELLS.saturating_add(spell))
+}
+
+/// Returns the spell that is known under a revision; `None` for a revision of settings.
+pub fn spell_of(revision: Revision) -> Option<usize> {
+    usize::try_from(revision.0.checked_sub(SPELLS)?).ok()
 }
 
 /// Returns what stands for the history hash of a timeline's first `entries` entries: a hash of the timeline and of

@@ -5,7 +5,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
-use super::{Batch, Delivery, Feeds, Following, Place};
+use super::{Batch, Delivery, Entries, Following, Place};
 use crate::{feed::Position, timestamp::Timestamp};
 
 /// Entries of a timeline that came in one way, in the order of their places.
@@ -21,7 +21,7 @@ enum Source<'f, S> {
 }
 
 impl<S: Copy + Ord> Run<'_, S> {
-    fn delivery(&self, index: u64, feeds: &impl Feeds<S>) -> Delivery<S> {
+    fn delivery(&self, index: u64, feeds: &impl Entries<S>) -> Delivery<S> {
         let (place, feed, at) = match self.source {
             Source::Feed(feed) => {
                 let at = Position(index);
@@ -42,7 +42,7 @@ impl<S: Copy + Ord> Run<'_, S> {
 
     /// Returns the first index whose place is not before `is_before` says. What is asked for is mostly near the end,
     /// so the search begins there, in steps that double.
-    fn split(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Feeds<S>) -> u64 {
+    fn split(&self, is_before: impl Fn(Place) -> bool, feeds: &impl Entries<S>) -> u64 {
         let Range { mut start, mut end } = self.range;
         let mut step = 1;
         while start < end {
@@ -68,19 +68,19 @@ impl<S: Copy + Ord> Run<'_, S> {
 
 impl<S: Copy + Ord> Following<S> {
     /// Returns the number of entries in the timeline.
-    pub fn count(&self, feeds: &impl Feeds<S>) -> u64 {
+    pub fn count(&self, feeds: &impl Entries<S>) -> u64 {
         let runs = self.runs(feeds);
         runs.iter().map(|run| run.range.end - run.range.start).sum()
     }
 
     /// Returns the number of entries that came before an instant.
-    pub fn rank(&self, instant: Timestamp, feeds: &impl Feeds<S>) -> u64 {
+    pub fn rank(&self, instant: Timestamp, feeds: &impl Entries<S>) -> u64 {
         let runs = self.runs(feeds);
         rank(&runs, instant, feeds)
     }
 
     /// Returns the place of the entry at a position of the timeline, or `None` if it has no such position.
-    pub fn place(&self, at: Position, feeds: &impl Feeds<S>) -> Option<Place> {
+    pub fn place(&self, at: Position, feeds: &impl Entries<S>) -> Option<Place> {
         let runs = self.runs(feeds);
         let ends = runs.iter().filter(|run| !run.range.is_empty()).map(|run| {
             let first = run.delivery(run.range.start, feeds).place.instant();
@@ -120,7 +120,7 @@ impl<S: Copy + Ord> Following<S> {
         &self,
         anchor: Option<Place>,
         limit: usize,
-        feeds: &impl Feeds<S>,
+        feeds: &impl Entries<S>,
     ) -> Vec<Delivery<S>> {
         let runs = self.runs(feeds);
         let mut heads = BinaryHeap::new();
@@ -152,7 +152,7 @@ impl<S: Copy + Ord> Following<S> {
         &self,
         anchor: Option<Place>,
         limit: usize,
-        feeds: &impl Feeds<S>,
+        feeds: &impl Entries<S>,
     ) -> Vec<Delivery<S>> {
         let runs = self.runs(feeds);
         let mut heads = BinaryHeap::new();
@@ -179,15 +179,14 @@ impl<S: Copy + Ord> Following<S> {
         page
     }
 
-    fn runs(&self, feeds: &impl Feeds<S>) -> Vec<Run<'_, S>> {
+    fn runs(&self, feeds: &impl Entries<S>) -> Vec<Run<'_, S>> {
         let mut runs = vec![];
         for held in &self.feeds {
             let past = held
                 .other
                 .iter()
                 .flat_map(|other| other.past.iter().cloned());
-            let next = held.live.and_then(|_| feeds.next(held.feed));
-            let live = held.live.zip(next).map(|(first, next)| first..next);
+            let live = held.live.map(|first| first..feeds.next(held.feed));
             for range in past.chain(live) {
                 runs.push(Run {
                     source: Source::Feed(held.feed),
@@ -206,7 +205,7 @@ impl<S: Copy + Ord> Following<S> {
     }
 }
 
-fn rank<S: Copy + Ord>(runs: &[Run<'_, S>], instant: Timestamp, feeds: &impl Feeds<S>) -> u64 {
+fn rank<S: Copy + Ord>(runs: &[Run<'_, S>], instant: Timestamp, feeds: &impl Entries<S>) -> u64 {
     let before =
         |run: &Run<'_, S>| run.split(|place| place.instant() < instant, feeds) - run.range.start;
     runs.iter().map(before).sum()

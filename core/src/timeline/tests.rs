@@ -40,12 +40,17 @@ impl Feeds for World {
     }
 
     fn feed(&self, feed: FeedKey) -> Option<Feed> {
-        let (name, is_closed, instants) = self.feeds.get(&feed)?;
+        let (name, is_closed, _) = self.feeds.get(&feed)?;
         Some(Feed {
             name: name.clone(),
-            next: Position(u64::try_from(instants.len()).unwrap()),
             is_closed: *is_closed,
         })
+    }
+}
+
+impl Entries for World {
+    fn next(&self, feed: FeedKey) -> Position {
+        Position(u64::try_from(self.feeds[&feed].2.len()).unwrap())
     }
 
     fn instant(&self, feed: FeedKey, at: Position) -> Timestamp {
@@ -88,7 +93,7 @@ impl Naive {
             if before.contains(&feed) {
                 continue;
             }
-            let next = world.feed(feed).unwrap().next.0;
+            let next = world.next(feed).0;
             for at in next.saturating_sub(change.backfill.into())..next {
                 if !self.entries.contains(&(feed, Position(at))) {
                     brought.push((feed, Position(at)));
@@ -152,12 +157,12 @@ fn run(terms: Terms, steps: &[Step]) {
         match step {
             Step::Append(feed) => {
                 let feed = key(*feed);
-                let Some(now) = world.feed(feed) else {
+                if world.feed(feed).is_none() {
                     continue;
-                };
+                }
                 assert_eq!(following.takes(feed), naive.takes(feed, terms, &world));
                 if naive.takes(feed, terms, &world) {
-                    naive.entries.push((feed, now.next));
+                    naive.entries.push((feed, world.next(feed)));
                 }
                 world.feeds.get_mut(&feed).unwrap().2.push(instant);
             }

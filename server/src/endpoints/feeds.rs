@@ -112,10 +112,10 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 
 /// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
 #[derive(Clone, Debug)]
-struct Seen {
-    visibility: Visibility,
+pub(super) struct Seen {
+    pub(super) visibility: Visibility,
     announcement: Option<(HeaderName, HeaderValue)>,
-    over: i64,
+    pub(super) over: i64,
 }
 
 fn document(number: Option<Numbered>) -> Option<DocumentName> {
@@ -130,7 +130,7 @@ fn absent(feed: &FeedName) -> Problem {
 }
 
 /// Looks a feed up. For readers that may not see it, the feed does not exist.
-async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
+pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
     let feed = exchange.params.feed();
     let over = site.left_behind();
     let mut state = site.documents.current(feed);

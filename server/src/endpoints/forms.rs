@@ -10,13 +10,14 @@ use simplefeed_core::{
     cut::Period,
     entry::Draft,
     event,
-    feed::FeedId,
+    feed::{FeedId, FeedName, FeedPattern},
     limits::IDEMPOTENCY_KEY_BYTES_MAX,
     refusal::Refusal,
     scanner::{essence, scan},
-    settings::{Choices, Embed, Settings},
+    settings::{Choices, Embed, Own, Settings, TimelineKind},
 };
 
+use super::timelines::patterns;
 use crate::{
     http::{
         conditional::TagList,
@@ -94,14 +95,14 @@ fn shown(kind: &str) -> String {
     format!("Content-Type {kind:?}")
 }
 
-fn media_type(headers: &HeaderMap) -> &str {
+pub(super) fn media_type(headers: &HeaderMap) -> &str {
     headers
         .get(CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
         .unwrap_or_default()
 }
 
-fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
+pub(super) fn check_uncoded(headers: &HeaderMap) -> Result<(), Problem> {
     let codings = headers.get_all(CONTENT_ENCODING).iter();
     for coding in codings {
         // `identity` is the name of no coding at all (RFC 9110, 8.4.1).
@@ -219,9 +220,21 @@ pub fn entry_location(appended: &Appended) -> Option<String> {
     }
 }
 
+/// Kind of a feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Feed,
+    Timeline,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "settings (a JSON object)")]
 struct SettingsBody {
+    kind: Option<Kind>,
+    owner: Option<String>,
+    own: Option<Own>,
+    following: Option<Vec<String>>,
     id: Option<String>,
     title: Option<String>,
     author: Option<String>,
@@ -233,15 +246,25 @@ struct SettingsBody {
     embed: Option<Embed>,
 }
 
-/// Returns the settings that a PUT asks for, and the id of a feed to be created.
+/// Settings that a PUT asks for.
+#[derive(Debug)]
+pub struct SettingsForm {
+    /// Choices to change.
+    pub choices: Choices,
+    /// Id of a feed to be created.
+    pub id: Option<FeedId>,
+    /// What makes it a timeline.
+    pub timeline: Option<TimelineKind>,
+    /// What a timeline to be created follows.
+    pub following: Vec<FeedPattern>,
+}
+
+/// Returns the settings that a PUT asks for.
 ///
 /// # Errors
 ///
 /// A problem: 415 if it is not JSON by its type, 400 if it is not JSON, 422 if it has other members.
-pub fn settings_body(
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<(Choices, Option<FeedId>), Problem> {
+pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, Problem> {
     // The headers first, so a body of another kind is not read as JSON.
     check_uncoded(headers)?;
     if essence(media_type(headers)) != "application/json" {
@@ -259,6 +282,8 @@ pub fn settings_body(
         };
         Problem::from(&refusal)
     })?;
+    let timeline = timeline_of(&parsed)?;
+    let following = patterns(parsed.following.as_deref().unwrap_or_default(), "following")?;
     let id = parsed.id.map(|id| {
         // An IRI, because it becomes the feed's `atom:id` for ever.
         FeedId::parse(&id).ok_or_else(|| {
@@ -276,20 +301,63 @@ pub fn settings_body(
         closed: parsed.closed,
         embed: parsed.embed,
     };
-    Ok((choices, id.transpose()?))
+    Ok(SettingsForm {
+        choices,
+        id: id.transpose()?,
+        timeline,
+        following,
+    })
+}
+
+/// Returns what makes a feed a timeline, if the settings ask for one.
+fn timeline_of(parsed: &SettingsBody) -> Result<Option<TimelineKind>, Problem> {
+    let refused = |detail: &str, element: &str| {
+        let refusal = Refusal::unacceptable(detail, "settings").at_element(element);
+        Err(Problem::from(&refusal))
+    };
+    if parsed.kind != Some(Kind::Timeline) {
+        let of_timelines = [
+            ("owner", parsed.owner.is_some()),
+            ("own", parsed.own.is_some()),
+            ("following", parsed.following.is_some()),
+        ];
+        let given = of_timelines.iter().find(|(_, is_given)| *is_given);
+        return match given {
+            Some((member, _)) => refused("only a feed of kind timeline has this", member),
+            None => Ok(None),
+        };
+    }
+    let owner = match parsed.owner.as_deref().map(FeedName::parse) {
+        Some(None) => return refused("owner is no name of a feed", "owner"),
+        owner => owner.flatten(),
+    };
+    if owner.is_none() && parsed.own.is_some() {
+        return refused("own says what is done with the feed of an owner", "own");
+    }
+    let own = parsed.own.unwrap_or_default();
+    Ok(Some(TimelineKind::new(owner, own)))
 }
 
 #[derive(Debug, Serialize)]
 struct SettingsAnswer<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<Kind>,
     name: &'a str,
     id: &'a str,
     title: &'a str,
     author: &'a str,
     document_entries: u32,
-    document_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document_bytes: Option<u64>,
     document_period: Period,
     absolute_links: bool,
     closed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    embed: Option<Embed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own: Option<Own>,
     href: String,
 }
 
@@ -297,16 +365,23 @@ struct SettingsAnswer<'a> {
 pub fn settings_answer(configured: &Configured) -> Vec<u8> {
     let settings: &Settings = &configured.settings;
     let policy = settings.cut_policy();
+    let timeline = settings.timeline.as_ref();
+    let owner = timeline.and_then(|kind| kind.owner.as_ref());
     let answer = SettingsAnswer {
+        kind: timeline.map(|_| Kind::Timeline),
         name: settings.name.as_str(),
         id: settings.id.as_str(),
         title: settings.title(),
         author: settings.author(),
         document_entries: policy.entries,
-        document_bytes: policy.bytes,
+        // A timeline that links large entries has no bound in bytes.
+        document_bytes: Some(policy.bytes).filter(|bytes| *bytes < u64::MAX),
         document_period: policy.period,
         absolute_links: settings.absolute_links(),
         closed: settings.is_closed(),
+        embed: timeline.map(|_| settings.embed()),
+        owner: owner.map(FeedName::as_str),
+        own: owner.and(timeline).map(|kind| kind.own),
         href: format!("{}{}", settings.base_url(), simplefeed_core::header::RECENT),
     };
     serde_json::to_vec(&answer).expect("an answer has a JSON form")

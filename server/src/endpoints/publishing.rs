@@ -8,7 +8,7 @@ use tracing::error;
 
 use super::{
     Site,
-    forms::{self, EntryMedia},
+    forms::{self, EntryMedia, SettingsForm},
 };
 use crate::{
     http::{
@@ -17,7 +17,7 @@ use crate::{
         problem::Problem,
     },
     metrics::Fate,
-    publish::{Append, Configure},
+    publish::{Append, Configure, Wanted},
     workers,
 };
 
@@ -89,12 +89,24 @@ pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Out
     let feed = exchange.params.feed().clone();
     // The memory of the body is given back with `_room`, after the commit.
     let (body, _room) = exchange.body.read().await?;
-    let (choices, id) = forms::settings_body(exchange.headers, &body)?;
+    let SettingsForm {
+        choices,
+        id,
+        timeline,
+        following,
+    } = forms::settings_body(exchange.headers, &body)?;
+    let wanted = Wanted {
+        follow: following,
+        sight: exchange.access.sight(exchange.headers),
+        ..Wanted::default()
+    };
     let configure = Configure {
         feed,
         choices,
         id,
         conditions,
+        timeline,
+        wanted,
     };
     Ok(Outcome::Answer(
         match site.publisher.configure(configure).await {

@@ -9,8 +9,8 @@ use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode,
     header::{
-        ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER, VARY,
-        WWW_AUTHENTICATE,
+        ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue,
+        RETRY_AFTER, VARY, WWW_AUTHENTICATE,
     },
 };
 
@@ -103,19 +103,31 @@ pub fn plain(status: StatusCode, text: &'static str) -> Answer {
 
 /// Returns the answer to a publisher: JSON, with the entity tag of the feed's recent document.
 pub fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
+    let mut answer = document(status, body);
+    let headers = answer.headers_mut();
+    // The tag of the identity coding; conditions of a publish ignore the letter.
+    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent())));
+    answer
+}
+
+/// Returns an answer of JSON that no cache may keep.
+pub fn document(status: StatusCode, body: Vec<u8>) -> Answer {
     let mut answer = Response::new(whole(body));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, NO_STORE);
-    // The tag of the identity coding; conditions of a publish ignore the letter.
-    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent())));
     answer
 }
 
 /// Returns the refusal of a request that was not stored.
 pub fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&Problem::from(error));
+    if matches!(error, PublishError::IsTimeline(_)) {
+        // Of what a feed answers, a timeline takes all but entries.
+        let allow = HeaderValue::from_static("GET, HEAD, PUT");
+        answer.headers_mut().insert(ALLOW, allow);
+    }
     // A 507, which `problem_answer` gives no `Retry-After`. Room on a disk takes a while.
     if matches!(error, PublishError::NoSpace) {
         let headers = answer.headers_mut();

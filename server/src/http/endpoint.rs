@@ -12,7 +12,7 @@ use hyper::{
     body::Incoming,
     header::{HeaderName, HeaderValue},
 };
-use simplefeed_core::feed::{FeedName, Numbered};
+use simplefeed_core::feed::{FeedName, FeedPattern, Numbered};
 use tokio::sync::{Semaphore, watch};
 
 use super::{answers::Answer, problem::Problem, request::read_body};
@@ -32,8 +32,8 @@ pub type Handle<S> = for<'r> fn(&'r S, Exchange<'r>) -> Answering<'r>;
 /// Row of the table: a path, and the methods it answers.
 #[derive(Debug)]
 pub struct Endpoint<S: 'static> {
-    /// Path below the public URL. `{feed}` stands for the name of a feed, `{position}` for a number from 0, and any
-    /// other word in braces for a number from 1; either may have an epoch.
+    /// Path below the public URL. `{feed}` stands for the name of a feed, `{item}` for one or a pattern, `{position}`
+    /// for a number from 0, and any other word in braces for a number from 1; either may have an epoch.
     pub path: &'static str,
     /// Label of its requests in the metrics.
     pub label: &'static str,
@@ -78,6 +78,7 @@ pub enum Needs {
 pub struct Params {
     feed: Option<FeedName>,
     number: Option<Numbered>,
+    item: Option<FeedPattern>,
 }
 
 impl Params {
@@ -86,6 +87,13 @@ impl Params {
         self.feed
             .as_ref()
             .expect("the path of the endpoint has {feed}")
+    }
+
+    /// Returns the feed, or the pattern, that the path names behind its first feed.
+    pub fn item(&self) -> &FeedPattern {
+        self.item
+            .as_ref()
+            .expect("the path of the endpoint has {item}")
     }
 
     /// Returns the number that the path names, if it names one.
@@ -180,6 +188,8 @@ impl<S> Endpoint<S> {
             let value = segment.strip_prefix(before)?.strip_suffix(after)?;
             if name == "feed" {
                 params.feed = Some(FeedName::parse(value)?);
+            } else if name == "item" {
+                params.item = Some(FeedPattern::parse(value)?);
             } else {
                 let number = Numbered::parse(value)?;
                 let least = u64::from(name != "position");

@@ -220,7 +220,7 @@ impl From<&Refusal> for Problem {
         let (kind, title, status) = match refusal.kind {
             RefusalKind::Malformed => ("malformed", "malformed entry", StatusCode::BAD_REQUEST),
             RefusalKind::TooLarge => ("too-large", "too large", StatusCode::PAYLOAD_TOO_LARGE),
-            RefusalKind::Conflict => ("conflict", "conflicting content", StatusCode::CONFLICT),
+            RefusalKind::Conflict => ("conflict", "conflict", StatusCode::CONFLICT),
             RefusalKind::Precondition => (
                 "precondition",
                 "precondition failed",
@@ -288,7 +288,20 @@ impl From<&PublishError> for Problem {
                 let status = StatusCode::INSUFFICIENT_STORAGE;
                 Self::new("too-large", "too many feeds", status, error.to_string())
             }
-            PublishError::Busy => {
+            PublishError::FullOfTimelines => {
+                let status = StatusCode::INSUFFICIENT_STORAGE;
+                Self::new("too-large", "too many timelines", status, error.to_string())
+            }
+            PublishError::IsTimeline(_) => Self::new(
+                "method",
+                "method not allowed",
+                StatusCode::METHOD_NOT_ALLOWED,
+                error.to_string(),
+            ),
+            PublishError::NoTimeline(_) | PublishError::UnknownFeed(_) => {
+                Self::not_found(error.to_string())
+            }
+            PublishError::Behind | PublishError::Busy => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 Self::new("busy", "busy", status, error.to_string())
             }

@@ -38,8 +38,21 @@ struct Recent {
     outlines: VecDeque<Outline>,
     /// Number of their changes.
     changes: usize,
+    /// Number of wake-ups so far.
+    wakes: u64,
     /// Whether no more commits come.
     has_ended: bool,
+}
+
+/// Why a thread waits no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coming {
+    /// Readers see the commit.
+    Commit,
+    /// Somebody has left work for the thread: the number of wake-ups so far.
+    Woken(u64),
+    /// The announcements have ended.
+    End,
 }
 
 impl Default for Announcements {
@@ -112,15 +125,28 @@ impl Announcements {
         )
     }
 
-    /// Waits until readers of `log` see commit `number`. Returns whether they do; if not, the announcements ended.
-    pub fn comes(&self, number: CommitNumber, log: &dyn Commits) -> bool {
+    /// Waits until readers of `log` see commit `number`, or more than `wakes` wake-ups have happened.
+    pub fn comes(&self, number: CommitNumber, wakes: u64, log: &dyn Commits) -> Coming {
         let mut recent = self.recent();
         // The head is read under the lock: a commit that becomes visible later is announced later.
         self.grown.wait_while(&mut recent, |recent| {
-            number > log.head().number && !recent.has_ended
+            number > log.head().number && recent.wakes == wakes && !recent.has_ended
         });
+        let woken = recent.wakes;
         drop(recent);
-        number <= log.head().number
+        if number <= log.head().number {
+            Coming::Commit
+        } else if woken > wakes {
+            Coming::Woken(woken)
+        } else {
+            Coming::End
+        }
+    }
+
+    /// Wakes the threads that wait for a commit: a reader has left work for one of them.
+    pub fn wake(&self) {
+        self.recent().wakes += 1;
+        self.grown.notify_all();
     }
 
     /// Returns the outlines of at most `max` commits of `log` from number `from` on: from memory, if `from` is recent.
@@ -224,7 +250,7 @@ mod tests {
             thread::spawn(move || {
                 let mut seen = vec![];
                 let mut next = CommitNumber(from);
-                while log.announcements().comes(next, &*log) {
+                while log.announcements().comes(next, 0, &*log) == Coming::Commit {
                     let outlines = log.announcements().outlines(next, 7, &*log).unwrap();
                     for outline in outlines {
                         seen.push(outline.number.0);

@@ -139,7 +139,8 @@ impl State {
             ..
         } = change
         {
-            head.feeds += 1;
+            // Timelines are not counted.
+            head.feeds += u64::from(!settings.is_timeline());
             self.names.insert(settings.name.clone(), key);
             let feed = Feed {
                 head: FeedHead::create(settings, commit.instant, head.epoch),

@@ -82,8 +82,8 @@ impl<'c> Writing<'c> {
             let now = match (stored(feed)?, change) {
                 (Some(head), _) => head,
                 (None, Change::Settings { settings, .. }) => {
-                    // The first settings create the feed.
-                    self.head.feeds += 1;
+                    // The first settings create the feed. Timelines are not counted.
+                    self.head.feeds += u64::from(!settings.is_timeline());
                     FeedHead::create(settings, instant, self.head.epoch)
                 }
                 (None, _) => {

@@ -3,17 +3,21 @@
 //! Pure over the log. It plans each request on the state that the ones before it leave, and keeps the answers until the
 //! commit is durable.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use quick_cache::unsync::Cache;
 use simplefeed_core::{
     commit::Change,
     entry::Draft,
     feed::{EntryId, FeedId, FeedName},
-    limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX},
+    follow::{FollowChange, Item},
+    limits::{BATCH_ENTRIES_MAX, BODY_BYTES_MAX, FEEDS_MAX, GROUP_REQUESTS_MAX, TIMELINES_MAX},
     plan::{self, FeedHead, FeedState, Known, Plan, Stamp},
     refusal::Refusal,
-    settings::{Choices, Defaults, Settings},
+    settings::{Choices, Defaults, Settings, TimelineKind},
     sup::SupId,
     timestamp::Timestamp,
 };
@@ -22,11 +26,11 @@ use uuid::Uuid;
 
 use super::request::{
     Append, Appended, Committed, Conditions, Configure, Configured, Heads, PublishError, Reply,
-    Request,
+    Request, Wanted,
 };
 use crate::{
     head_tag::HeadTag,
-    log::{EntryLog, LogError, LogHead, settings_of},
+    log::{EntryLog, Follows, LogError, LogHead, settings_of},
 };
 
 /// An answer that waits for the barrier.
@@ -37,10 +41,15 @@ pub(super) struct Group<'w> {
     log: &'w dyn EntryLog,
     defaults: &'w Defaults,
     kept: &'w Cache<FeedName, FeedState>,
+    pub(super) follows: &'w dyn Follows,
     stamp: Stamp,
     feeds: u64,
+    /// Timelines that the group creates.
+    timelines: u64,
     /// Feeds as the group leaves them so far, by name, with the ids it adds.
     pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
+    /// What timelines follow, as the group leaves them so far.
+    pub(super) followed: HashMap<FeedName, BTreeSet<Item>>,
     pub(super) changes: Vec<Change>,
     pub(super) answers: Vec<Answer>,
     /// Bytes of the entries that the group stores.
@@ -52,6 +61,7 @@ impl<'w> Group<'w> {
         log: &'w dyn EntryLog,
         defaults: &'w Defaults,
         kept: &'w Cache<FeedName, FeedState>,
+        follows: &'w dyn Follows,
         head: LogHead,
         instant: Timestamp,
     ) -> Self {
@@ -59,13 +69,16 @@ impl<'w> Group<'w> {
             log,
             defaults,
             kept,
+            follows,
             stamp: Stamp {
                 instant,
                 entries_before: 0,
                 epoch: head.epoch,
             },
             feeds: head.feeds,
+            timelines: 0,
             states: HashMap::new(),
+            followed: HashMap::new(),
             changes: vec![],
             answers: vec![],
             bytes: 0,
@@ -92,7 +105,16 @@ impl<'w> Group<'w> {
                 let outcome = self.configure(configure);
                 self.answer(reply, outcome, |_, _| {});
             }
+            Request::Follow(follow, reply) => {
+                let outcome = self.follow(follow);
+                self.answer(reply, outcome, |_, _| {});
+            }
         }
+    }
+
+    /// Returns whether the group makes a timeline.
+    pub(super) fn makes_timeline(&self) -> bool {
+        self.timelines > 0
     }
 
     fn answer<T: Send + 'static>(
@@ -125,9 +147,12 @@ impl<'w> Group<'w> {
         let (creation, state) = if let Some(state) = self.state(&feed)? {
             (vec![], state)
         } else {
-            let plan = self.create(&feed, Choices::default(), None)?;
+            let plan = self.create(&feed, Choices::default(), None, None)?;
             (plan.changes, plan.state)
         };
+        if state.settings.is_timeline() {
+            return Err(PublishError::IsTimeline(feed));
+        }
         // Ids come first, because duplicates and conflicts are looked up by id.
         plan::give_ids(&mut drafts, state.head.feed, key.as_deref(), Uuid::now_v7);
         let known = self.known(&feed, &state, &drafts)?;
@@ -164,17 +189,28 @@ impl<'w> Group<'w> {
             choices,
             id,
             conditions,
+            timeline,
+            wanted,
         } = configure;
         choices.check()?;
+        let mut follow = FollowChange::default();
         let (plan, created) = match self.state(&feed)? {
             None => {
-                let plan = self.create(&feed, choices, id)?;
+                let plan = self.create(&feed, choices, id, timeline)?;
                 // The planned feed does not exist yet: `If-Match` fails, `If-None-Match: *` passes.
                 conditions.check(&plan.state, false)?;
+                if plan.state.settings.is_timeline() {
+                    self.followed.insert(feed.clone(), BTreeSet::new());
+                    let planned = self.planned_creation(&feed, &plan, &wanted);
+                    // A refused timeline follows nothing, as one that is not there.
+                    self.followed.remove(&feed);
+                    follow = planned?;
+                }
                 (plan, true)
             }
             Some(state) => {
                 conditions.check(&state, true)?;
+                check_kind(&state.settings, timeline.as_ref(), &wanted)?;
                 if id.is_some_and(|id| id != state.settings.id) {
                     let detail = "the id of a feed is given at its creation and never changes";
                     return Err(Refusal::unacceptable(detail, "settings")
@@ -188,6 +224,11 @@ impl<'w> Group<'w> {
             }
         };
         let state = self.take(&feed, vec![], plan);
+        if created && state.settings.is_timeline() {
+            self.timelines += 1;
+            self.followed.insert(feed.clone(), BTreeSet::new());
+            self.take_follow(&feed, &state, follow);
+        }
         Ok(Configured {
             tag: HeadTag::new(state.head.clone()),
             settings: state.settings,
@@ -195,8 +236,19 @@ impl<'w> Group<'w> {
         })
     }
 
+    /// Returns what a timeline to be created follows.
+    fn planned_creation(
+        &self,
+        feed: &FeedName,
+        plan: &Plan,
+        wanted: &Wanted,
+    ) -> Result<FollowChange, PublishError> {
+        self.check_owner(feed, &plan.state.settings, wanted)?;
+        self.planned(feed, &plan.state, wanted)
+    }
+
     /// Returns a feed as the group leaves it.
-    fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
+    pub(super) fn state(&self, feed: &FeedName) -> Result<Option<FeedState>, PublishError> {
         // The group's own state comes first, because it is newer than the cache and the log.
         if let Some((state, _)) = self.states.get(feed) {
             return Ok(Some(state.clone()));
@@ -223,9 +275,15 @@ impl<'w> Group<'w> {
         feed: &FeedName,
         choices: Choices,
         id: Option<FeedId>,
+        timeline: Option<TimelineKind>,
     ) -> Result<Plan, PublishError> {
-        // `feeds` includes those that this group creates.
-        if self.feeds >= FEEDS_MAX {
+        if timeline.is_some() {
+            let timelines = self.follows.timelines().ok_or(PublishError::Behind)?;
+            if timelines + self.timelines >= TIMELINES_MAX {
+                return Err(PublishError::FullOfTimelines);
+            }
+        } else if self.feeds >= FEEDS_MAX {
+            // `feeds` includes those that this group creates.
             return Err(PublishError::Full);
         }
         let given = id.is_some();
@@ -250,8 +308,9 @@ impl<'w> Group<'w> {
             defaults,
             sup_id: Some(SupId::of_bits(Uuid::new_v4().as_u128())),
             was_closed: false,
-            timeline: None,
+            timeline,
         };
+        settings.check()?;
         Ok(plan::plan_creation(settings, self.stamp))
     }
 
@@ -291,7 +350,9 @@ impl<'w> Group<'w> {
         for change in &changes {
             match change {
                 // The first revision of its settings creates a feed.
-                Change::Settings { revision, .. } if revision.0 == 1 => self.feeds += 1,
+                Change::Settings {
+                    revision, settings, ..
+                } if revision.0 == 1 => self.feeds += u64::from(!settings.is_timeline()),
                 Change::Entry {
                     at,
                     id,
@@ -321,6 +382,29 @@ impl<'w> Group<'w> {
         }
         plan.state
     }
+}
+
+/// Checks that a request takes an existing feed for what it is.
+fn check_kind(
+    settings: &Settings,
+    timeline: Option<&TimelineKind>,
+    wanted: &Wanted,
+) -> Result<(), Refusal> {
+    let refused =
+        |detail, element| Err(Refusal::unacceptable(detail, "settings").at_element(element));
+    match (timeline, &settings.timeline) {
+        (Some(_), None) => return refused("a feed never becomes a timeline", "kind"),
+        (Some(wanted), Some(kind)) if (&wanted.owner, wanted.own) != (&kind.owner, kind.own) => {
+            let detail = "owner and own are chosen at the creation of a timeline";
+            return refused(detail, "owner");
+        }
+        _ => {}
+    }
+    if !wanted.follow.is_empty() {
+        let detail = "the timeline is there already: change what it follows at its URL /following";
+        return refused(detail, "following");
+    }
+    Ok(())
 }
 
 impl Conditions {
@@ -353,8 +437,8 @@ pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
             append.drafts.len(),
             append.drafts.iter().map(|draft| draft.size(author)).sum(),
         ),
-        // Settings add no entries; `GROUP_REQUESTS_MAX` bounds them.
-        Request::Configure(..) => (0, 0),
+        // Settings and follows add no entries; `GROUP_REQUESTS_MAX` and their own bounds limit them.
+        Request::Configure(..) | Request::Follow(..) => (0, 0),
     }
 }
 

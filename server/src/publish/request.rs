@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use simplefeed_core::{
     entry::Draft,
-    feed::{FeedId, FeedName},
-    limits::FEEDS_MAX,
+    feed::{FeedId, FeedName, FeedPattern},
+    limits::{FEEDS_MAX, TIMELINES_MAX},
     plan::Outcome,
     refusal::Refusal,
-    settings::{Choices, Settings},
+    settings::{Choices, Settings, TimelineKind},
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::head_tag::HeadTag;
+use crate::{access::Sight, head_tag::HeadTag};
 
 /// Entries to append to a feed, which is created if need be.
 #[derive(Debug)]
@@ -64,6 +64,43 @@ pub struct Configure {
     pub id: Option<FeedId>,
     /// Conditions on the feed's head; nothing changes unless they hold.
     pub conditions: Conditions,
+    /// Kind of a timeline to be created; that of a timeline that is there must be the same.
+    pub timeline: Option<TimelineKind>,
+    /// What a timeline to be created follows.
+    pub wanted: Wanted,
+}
+
+/// Feeds that a timeline is to follow, or to follow no longer.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Feeds and patterns to follow.
+    pub follow: Vec<FeedPattern>,
+    /// Feeds and patterns to follow no longer.
+    pub unfollow: Vec<FeedPattern>,
+    /// Newest entries that each feed brings along.
+    pub backfill: u32,
+    /// Closed feeds that the caller may see.
+    pub sight: Sight,
+}
+
+/// Change of what a timeline follows.
+#[derive(Debug)]
+pub struct Follow {
+    /// Name of the timeline.
+    pub feed: FeedName,
+    /// What it is to follow.
+    pub wanted: Wanted,
+}
+
+/// Result of a [`Follow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// Items that are followed since the request.
+    pub followed: usize,
+    /// Items that are followed no longer.
+    pub unfollowed: usize,
+    /// All items that the timeline follows now.
+    pub items: usize,
 }
 
 /// Result of an [`Append`].
@@ -106,6 +143,21 @@ pub enum PublishError {
     /// request filled the disk, a restart may find it stored; a repeat is safe.
     #[error("the disk is full")]
     NoSpace,
+    /// There are as many timelines as there may be.
+    #[error("the server has {TIMELINES_MAX} timelines, which is its limit")]
+    FullOfTimelines,
+    /// A timeline takes no entries.
+    #[error("{0} is a timeline; publish to the feeds that it follows")]
+    IsTimeline(FeedName),
+    /// There is no timeline of that name.
+    #[error("there is no timeline {0}")]
+    NoTimeline(FeedName),
+    /// There is no feed of that name that the timeline may follow.
+    #[error("there is no feed {0}")]
+    UnknownFeed(FeedName),
+    /// What timelines follow is still being read. The same request may succeed soon.
+    #[error("what timelines follow is being read")]
+    Behind,
     /// More requests wait than may wait. The same request may succeed soon.
     #[error("too many requests are waiting")]
     Busy,
@@ -119,6 +171,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, PublishError>>;
 pub(super) enum Request {
     Append(Append, Reply<Appended>),
     Configure(Configure, Reply<Configured>),
+    Follow(Follow, Reply<Followed>),
 }
 
 impl std::fmt::Debug for Request {

@@ -6,7 +6,8 @@ use std::{
 use simplefeed_core::{
     entry::Entry,
     event,
-    feed::{CommitNumber, DocumentNumber, FeedKey, Position, Revision},
+    feed::{CommitNumber, DocumentNumber, FeedKey, Position},
+    follow::Item,
     history::ChainHash,
     plan::{FeedHead, Opening},
     refusal::RefusalKind,
@@ -180,11 +181,26 @@ fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
     let metrics = Arc::new(Metrics::new(Arc::clone(&shared), views, "nowhere".into()));
     start(
         shared,
+        Arc::new(NoTimelines),
         Defaults::new("http://h"),
         || Timestamp::from_micros(1),
         Arc::new(Watermark::in_memory()),
         metrics,
     )
+    .unwrap()
+}
+
+/// The log has no timeline.
+struct NoTimelines;
+
+impl Follows for NoTimelines {
+    fn items(&self, _: FeedKey) -> Option<Vec<Item>> {
+        None
+    }
+
+    fn timelines(&self) -> Option<u64> {
+        Some(0)
+    }
 }
 
 /// Goal: a request is served on the thread of its connection if nobody else waits for that thread, and only then;

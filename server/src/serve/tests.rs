@@ -25,7 +25,11 @@ use crate::{
         memory::{MemoryLog, MemoryStore},
         store::StoreError,
     },
-    upkeep::{rebuild::rebuild, verify::verify},
+    upkeep::{
+        rebuild::rebuild,
+        verify::{Report, verify},
+    },
+    views::{error::ViewError, timelines::merged::with_timelines},
 };
 
 /// A server that runs until it is dropped.
@@ -141,9 +145,14 @@ fn a_server_runs_over_a_log_in_memory() {
     server.wait_for("/sup.json", |answer| answer.contains("\"updates\":[["));
     server.stop();
     let views = views_of(&folder);
-    let report = verify(&*store.0, &views).unwrap();
+    let report = verified(&store, &views).unwrap();
     assert_eq!(report.findings.faults, [""; 0]);
     assert_eq!((report.entries, report.findings.documents), (5, 2));
+}
+
+fn verified(store: &MemoryStore, views: &Views) -> Result<Report, ViewError> {
+    let log = store.log();
+    verify(&*log, &*with_timelines(&log)?, views)
 }
 
 /// Goal: a view is its own files and a line in each list: the follower runs it, upkeep looks after it, its endpoints
@@ -174,9 +183,9 @@ fn a_view_needs_its_files_and_a_line_in_each_list() {
     let views = views_of(&folder);
     let path = folder.path().join("views/counts/entries");
     let right = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(verify(&*store.0, &views).unwrap().findings.faults, [""; 0]);
+    assert_eq!(verified(&store, &views).unwrap().findings.faults, [""; 0]);
     std::fs::write(&path, right.replace(" 3\n", " 4\n")).unwrap();
-    let report = verify(&*store.0, &views).unwrap();
+    let report = verified(&store, &views).unwrap();
     assert_eq!(report.findings.faults, ["the entries are counted wrong"]);
     let rebuilt = rebuild(&*store.0, &views).unwrap();
     assert_eq!(rebuilt.different, ["counts/entries"]);
@@ -395,7 +404,7 @@ fn a_server_follows_a_log_that_another_one_writes() {
     });
     writer.stop();
     for folder in &folders {
-        let report = verify(&*store.0, &views_of(folder)).unwrap();
+        let report = verified(&store, &views_of(folder)).unwrap();
         assert_eq!(report.findings.faults, [""; 0]);
     }
 }

@@ -4,7 +4,7 @@
 //! records must agree with each of its statements; then each view compares its files with the log. Damage becomes a
 //! fault in the report, and checking goes on behind it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use simplefeed_core::{
     commit::{Change, Commit},
@@ -39,11 +39,16 @@ pub struct Report {
 /// # Errors
 ///
 /// Returns an error only where checking cannot go on; faults are in the report.
-pub fn verify(log: &dyn EntryLog, views: &Views) -> Result<Report, ViewError> {
+pub fn verify(
+    log: &dyn EntryLog,
+    shown: &dyn EntryLog,
+    views: &Views,
+) -> Result<Report, ViewError> {
     let mut checking = Checking {
         log,
         report: Report::default(),
         feeds: HashMap::new(),
+        timelines: 0,
         epoch: Epoch::FIRST,
         next: CommitNumber(1),
         chain: ChainHash::START,
@@ -64,7 +69,7 @@ pub fn verify(log: &dyn EntryLog, views: &Views) -> Result<Report, ViewError> {
         is_complete,
     };
     for (view, _) in views.iter() {
-        view.verify(log, &replayed, &mut report.findings)?;
+        view.verify(shown, &replayed, &mut report.findings)?;
     }
     Ok(report)
 }
@@ -73,6 +78,8 @@ struct Checking<'l> {
     log: &'l dyn EntryLog,
     report: Report,
     feeds: HashMap<FeedKey, FeedHead>,
+    /// Feeds among them that are timelines.
+    timelines: usize,
     epoch: Epoch,
     /// The commit to replay next, the chain hash before it, and the instant it must be later than.
     next: CommitNumber,
@@ -132,7 +139,10 @@ impl Checking<'_> {
             let Some(key) = change.feed() else { continue };
             if let Change::Settings { settings, .. } = change {
                 let create = || FeedHead::create(settings, commit.instant, self.epoch);
-                self.feeds.entry(key).or_insert_with(create);
+                if let Entry::Vacant(vacant) = self.feeds.entry(key) {
+                    vacant.insert(create());
+                    self.timelines += usize::from(settings.is_timeline());
+                }
             }
             let Some(head) = self.feeds.get_mut(&key) else {
                 let number = commit.number;
@@ -191,10 +201,15 @@ impl Checking<'_> {
 
     /// Compares the heads with those that follow from the commits. The log may grow meanwhile: the replay
     /// must arrive at a head that is ahead of it.
+    /// Returns the number of feeds that the log counts.
+    fn counted(&self) -> usize {
+        self.feeds.len() - self.timelines
+    }
+
     fn check_heads(&mut self) -> Result<(), LogError> {
         // Read between two replays, so it must lie between their counts.
         let feeds = self.log.head().feeds;
-        let replayed = self.feeds.len();
+        let replayed = self.counted();
         let mut keys: Vec<FeedKey> = self.feeds.keys().copied().collect();
         // Twice, because a head may be asked for while it is being replaced.
         for _ in 0..2 {
@@ -217,7 +232,7 @@ impl Checking<'_> {
                 key.0
             ));
         }
-        let known = replayed..=self.feeds.len();
+        let known = replayed..=self.counted();
         if usize::try_from(feeds).is_ok_and(|feeds| !known.contains(&feeds)) {
             self.report.findings.fault(format!(
                 "there are {replayed} feeds, and the log says {feeds}"

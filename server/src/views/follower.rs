@@ -14,7 +14,10 @@ use simplefeed_core::feed::CommitNumber;
 use tracing::error;
 
 use super::{Applied, View, error::ViewError};
-use crate::{log::EntryLog, stop::Stop};
+use crate::{
+    log::{EntryLog, announcements::Coming},
+    stop::Stop,
+};
 
 /// Most commits that one round applies.
 const COMMITS_TOGETHER: usize = 1_000;
@@ -107,6 +110,7 @@ fn follow_within(
         carried_out: begun,
         noted: begun,
         is_full: false,
+        wakes: 0,
     };
     follower.run();
 }
@@ -123,6 +127,8 @@ struct Follower<'f> {
     carried_out: CommitNumber,
     noted: CommitNumber,
     is_full: bool,
+    /// Wake-ups that were answered.
+    wakes: u64,
 }
 
 impl Follower<'_> {
@@ -164,10 +170,15 @@ impl Follower<'_> {
                 return Ok(!self.stop.is_requested());
             }
         }
-        if !self.log.announcements().comes(next, self.log) {
-            return Ok(false);
-        }
         let announced = self.log.announcements();
+        match announced.comes(next, self.wakes, self.log) {
+            Coming::Commit => {}
+            Coming::Woken(wakes) => {
+                self.wakes = wakes;
+                return Ok(self.grace.lasts());
+            }
+            Coming::End => return Ok(false),
+        }
         for outline in announced.outlines(next, COMMITS_TOGETHER, self.log)? {
             let applied = self.view.apply(&outline, self.log)?;
             self.applied = outline.number;

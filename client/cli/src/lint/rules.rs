@@ -69,7 +69,7 @@ struct Behind {
     url: Url,
     /// Other URLs of the same document.
     also: Vec<Url>,
-    first: Option<(u64, HistoryHash)>,
+    first: Option<(u64, Option<HistoryHash>)>,
 }
 
 /// Checks one document after the other, from the newest to the oldest.
@@ -382,18 +382,15 @@ impl Rules {
 
     /// Checks positions and hashes: documents that have them continue each other exactly.
     fn check_history(&mut self, page: &Page) {
-        let Some((first, before)) = page.document.history else {
+        let Some((first, _)) = page.document.history else {
             return;
         };
         // A neighbour without positions proves nothing.
         let Some((next, expected)) = self.behind.as_ref().and_then(|behind| behind.first) else {
             return;
         };
-        // Documents list their newest entry first, and the hash begins with the oldest.
-        let entries = (0..page.document.len()).rev();
-        let hash = entries
-            .filter_map(|index| page.document.entry(index))
-            .fold(before, |hash, entry| hash.extend(entry.fragment));
+        // Timelines have positions only.
+        let hash = page.document.history_after();
         let end =
             u64::try_from(page.document.len()).map_or(u64::MAX, |len| first.0.saturating_add(len));
         if end != next {

@@ -5,7 +5,7 @@
 use url::Url;
 
 use super::{Bookmark, Run, RunEntry, State, Walk, WalkError, bookmark, count, hash_entries};
-use crate::{feed::Position, reader::Document};
+use crate::{feed::Position, history::HistoryHash, reader::Document};
 
 impl Walk {
     /// Hands over all but the `after` oldest entries, and decides the next step of the walk.
@@ -74,7 +74,7 @@ impl Walk {
         let mut place = document.history.map(|(first, before)| {
             (
                 first.0 + count(after),
-                hash_entries(document, before, after),
+                before.map(|before| hash_entries(document, before, after)),
             )
         });
         // Without a bookmark, the newest skipped entry becomes the place.
@@ -96,7 +96,10 @@ impl Walk {
                 break;
             };
             // `next` stays one ahead of the entry; `RunEntry` carries the entry's own position.
-            place = place.map(|(next, history)| (next + 1, history.extend(entry.fragment)));
+            let extended = |history: Option<HistoryHash>| {
+                history.map(|history| history.extend(entry.fragment))
+            };
+            place = place.map(|(next, history)| (next + 1, extended(history)));
             let place = place.map(|(next, history)| (Position(next - 1), history));
             let entry = RunEntry { index, place };
             if !self.still_seeking(document, index) {
@@ -124,23 +127,26 @@ impl Walk {
             })
     }
 
-    /// Compares the history at the pin with the one that the recent document promised.
+    /// Compares the history at the pin with the one that the recent document promised; in a timeline, the entry.
     fn check_pin(&self, url: &Url) -> Result<(), WalkError> {
-        let promised = self.pin.as_ref().and_then(|pin| pin.place);
-        let reached = self
-            .last
-            .as_ref()
-            .and_then(|last| last.position.zip(last.history));
-        match (promised, reached) {
-            // The hashes are comparable only at the pinned position itself.
-            (Some((at, promised)), Some((last, reached))) if at == last && promised != reached => {
-                Err(WalkError::HistoryChanged {
-                    url: url.clone(),
-                    position: at,
-                })
-            }
-            _ => Ok(()),
+        let (Some(pin), Some(last)) = (&self.pin, &self.last) else {
+            return Ok(());
+        };
+        // They are comparable only at the pinned position itself.
+        let Some((at, promised)) = pin.place.filter(|(at, _)| Some(*at) == last.position) else {
+            return Ok(());
+        };
+        let is_same = match promised.zip(last.history) {
+            Some((promised, reached)) => promised == reached,
+            None => last.entry.as_ref() == Some(&pin.entry),
+        };
+        if is_same {
+            return Ok(());
         }
+        Err(WalkError::HistoryChanged {
+            url: url.clone(),
+            position: at,
+        })
     }
 
     /// Whether an entry lies before the time to begin at. The first entry dated at or after it ends the search for

@@ -197,6 +197,9 @@ fn compare(cuts: &mut Cuts, steps: &[Step]) {
         assert_eq!(cut.opening, defined.opening, "{steps:?}");
         let end = defined.opening.first.0 + defined.fill.entries;
         assert_eq!(cut.end, Position(end), "{steps:?}");
+        for at in defined.opening.first.0..end {
+            assert_eq!(cuts.document_of(Position(at)), DocumentNumber::new(number));
+        }
     }
     let newest = cuts.cut(None, &course, &entries).unwrap();
     assert_eq!(

@@ -259,9 +259,9 @@ impl Sources {
         let told =
             proven.filter_map(|(number, file)| Some((number, file.document.as_ref()?.history?)));
         // A proven document comes before the log's opening of it.
-        before.extend(told.map(|(number, (_, before))| (*number, before)));
+        before.extend(told.filter_map(|(number, (_, before))| Some((*number, before?))));
         for (number, file) in &mut self.archived {
-            let after = file.document.as_ref().and_then(history_after);
+            let after = file.document.as_ref().and_then(Document::history_after);
             let expected = before.get(&number.next()).copied();
             if !file.proven && (after.is_none() || after != expected) {
                 file.document = None;
@@ -340,7 +340,7 @@ impl Sources {
             // Without any source, `place_unknown` finds a place once the neighbours are known.
             first: first.unwrap_or(UNKNOWN),
             before: told
-                .map(|(_, before)| before)
+                .and_then(|(_, before)| before)
                 .or(opening.map(|opening| opening.before)),
             revision: self.revision(sidecar, opening, previous),
             opened: opened.unwrap_or_default(),
@@ -554,15 +554,6 @@ fn first_of(sidecar: &Sidecar<'_>) -> Option<Position> {
         .entries
         .first()
         .map(|entry| Position(entry.position))
-}
-
-/// Returns the history hash after a document.
-fn history_after(document: &Document) -> Option<HistoryHash> {
-    let (_, before) = document.history?;
-    // Documents list the newest entry first; the hash grows from the oldest one.
-    let oldest_first = (0..document.len()).rev();
-    let entries = oldest_first.filter_map(|index| document.entry(index));
-    Some(entries.fold(before, |hash, entry| hash.extend(entry.fragment)))
 }
 
 /// Moves guessed instants to free microseconds, so that they displace no known entry.

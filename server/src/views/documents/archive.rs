@@ -8,7 +8,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -68,17 +68,27 @@ fn linked_name(frozen: &Frozen) -> Option<DocumentName> {
 /// Feeds with work to do, each with its newest closed document; `None` if only its files may have to move.
 pub(super) type Waiting = BTreeMap<FeedKey, Option<DocumentNumber>>;
 
+/// What wakes the follower of the log.
+type Wake = Box<dyn Fn() + Send + Sync>;
+
 /// Folders and manifests of the archived documents. Clones share the progress and the lock.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Archive {
     folders: Folders,
     views: PathBuf,
     /// Work of commits that the view has applied.
     pub(super) waiting: Arc<Mutex<Waiting>>,
+    wake: Arc<OnceLock<Wake>>,
     /// Documents that the follower of the log has archived since the start.
     made: Arc<AtomicU64>,
     /// Manifests of all feeds, below `views`.
     pub manifests: Manifests,
+}
+
+impl std::fmt::Debug for Archive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Archive").finish_non_exhaustive()
+    }
 }
 
 impl Archive {
@@ -90,8 +100,42 @@ impl Archive {
             manifests: Manifests::new(&views),
             views,
             waiting: Arc::default(),
+            wake: Arc::default(),
             made: Arc::default(),
         }
+    }
+
+    /// Leaves a document to the follower of the log, which archives it and those before it. Timelines are archived only
+    /// where somebody reads them.
+    pub(super) fn want(&self, feed: FeedKey, document: DocumentNumber) {
+        let mut waiting = self.waiting.lock();
+        let newest = waiting.entry(feed).or_insert(None);
+        *newest = (*newest).max(Some(document));
+        drop(waiting);
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
+    /// Calls `wake` whenever a reader has left work for the follower of the log.
+    pub fn when_wanted(&self, wake: impl Fn() + Send + Sync + 'static) {
+        // A second one would be another server over the same archive.
+        let _first = self.wake.set(Box::new(wake));
+    }
+
+    /// Returns the number of a feed's first documents that belong into files: all that are closed; of a timeline those
+    /// that somebody has asked for.
+    pub(super) fn documents_due(
+        &self,
+        name: &FeedName,
+        settings: &Settings,
+        open: DocumentNumber,
+    ) -> Result<u64, ViewError> {
+        let closed = open.get() - 1;
+        if settings.is_timeline() {
+            return Ok(self.manifests.count(name)?.min(closed));
+        }
+        Ok(closed)
     }
 
     fn folder(&self, feed: &FeedName) -> PathBuf {

@@ -7,6 +7,7 @@ use simplefeed_core::{
     feed::{DocumentNumber, FeedKey, FeedName, Position},
     limits::INDEX_BLOCK_DOCUMENTS,
     reader::Document,
+    settings::Settings,
 };
 use url::Url;
 
@@ -41,7 +42,7 @@ pub(super) fn check_feed(
             settings.name
         ));
     }
-    match check_documents(log, archive, &settings.name, feed, findings) {
+    match check_documents(log, archive, &settings, feed, findings) {
         // A damaged manifest concerns one feed; the others are still checked.
         Err(error @ ViewError::DamagedRecord { .. }) => {
             findings.fault(error.to_string());
@@ -54,10 +55,11 @@ pub(super) fn check_feed(
 fn check_documents(
     log: &dyn EntryLog,
     archive: &Archive,
-    name: &FeedName,
+    settings: &Settings,
     feed: FeedKey,
     findings: &mut Findings,
 ) -> Result<(), ViewError> {
+    let name = &settings.name;
     // In this order, because both may grow meanwhile.
     let closed = closed_documents(log, feed, findings)?;
     let complete = archive.is_up_to(log.head().number);
@@ -68,7 +70,7 @@ fn check_documents(
         ));
     }
     // After a crash the archive may be behind, but only behind its own cursor.
-    if recorded < closed && complete {
+    if recorded < closed && complete && !settings.is_timeline() {
         findings.fault(format!(
             "feed {name}: {closed} documents are closed, only {recorded} are archived"
         ));

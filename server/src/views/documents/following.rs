@@ -8,6 +8,7 @@ use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName},
     limits::CATALOGUE_FEEDS_MAX,
+    settings::Settings,
 };
 use tracing::{error, info};
 
@@ -135,10 +136,11 @@ impl View for Archive {
         if self.cursor() > log.head().number {
             self.save_cursor(log.head().number)?;
         }
-        every_feed(log, |name, feed, closed| {
+        every_feed(log, |name, feed, settings, open| {
             // Records of documents that are not closed are of another log.
             self.forget_open(log, feed, name)?;
-            for number in closed {
+            let due = 1..=self.documents_due(name, settings, open)?;
+            for number in due.filter_map(DocumentNumber::new) {
                 if let Some((document, remade)) = self.make(log, feed, name, number, None)? {
                     rebuilt.add(remade, || format!("{name}/{document}"));
                 }
@@ -175,8 +177,9 @@ impl View for Archive {
     fn copy(&self, log: &dyn EntryLog, to: &Folders) -> Result<u64, ViewError> {
         let copy = Self::new(to);
         let mut documents = 0;
-        every_feed(log, |name, feed, closed| {
-            for number in closed {
+        every_feed(log, |name, feed, settings, open| {
+            let due = 1..=self.documents_due(name, settings, open)?;
+            for number in due.filter_map(DocumentNumber::new) {
                 let made = copy.make(log, feed, name, number, Some(self))?;
                 documents += u64::from(made.is_some());
             }
@@ -222,14 +225,10 @@ fn closed_by(commit: &Outline, log: &dyn Series) -> Result<Waiting, LogError> {
     Ok(wanted)
 }
 
-/// Calls `each` with every feed of a log, and the numbers of its closed documents.
+/// Calls `each` with every feed of a log, and the number of its open document.
 fn every_feed(
     log: &dyn EntryLog,
-    mut each: impl FnMut(
-        &FeedName,
-        FeedKey,
-        &mut dyn Iterator<Item = DocumentNumber>,
-    ) -> Result<(), ViewError>,
+    mut each: impl FnMut(&FeedName, FeedKey, &Settings, DocumentNumber) -> Result<(), ViewError>,
 ) -> Result<(), ViewError> {
     let mut after: Option<FeedName> = None;
     loop {
@@ -240,8 +239,8 @@ fn every_feed(
         };
         after = Some(last.clone());
         for (name, head) in &feeds {
-            let closed = 1..head.open.opening.name.number.get();
-            each(name, head.feed, &mut closed.filter_map(DocumentNumber::new))?;
+            let settings = settings_of(log, head.feed, head.revision)?;
+            each(name, head.feed, &settings, head.open.opening.name.number)?;
         }
     }
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
-    commit::Commit,
+    commit::{Change, Commit},
     document::{entry_document, feed_document},
     feed::{DocumentName, FeedKey, FeedName, Numbered, Position},
     header::{ENTRY_TYPE, FEED_TYPE, Form, header},
@@ -37,6 +37,8 @@ use crate::{
 
 /// Counters of commits, shared by the feeds whose keys hash alike.
 const STRIPES: usize = 4_096;
+/// Counter of the commits that make feeds or change settings, behind the others. What a timeline has may depend on any.
+const SETTINGS_COUNTER: usize = STRIPES;
 /// Feeds whose snapshots are kept in memory.
 const SNAPSHOTS_MAX: usize = 20_000;
 /// Archived documents whose facts are kept in memory.
@@ -107,7 +109,7 @@ impl Documents {
             log,
             archive,
             stripes: std::iter::repeat_with(AtomicU64::default)
-                .take(STRIPES)
+                .take(STRIPES + 1)
                 .collect(),
             snapshots: Cache::new(SNAPSHOTS_MAX),
             archived: Cache::new(ARCHIVED_MAX),
@@ -123,13 +125,21 @@ impl Documents {
 
     /// Makes a commit visible to readers. The log calls this before the writer answers any request.
     pub fn committed(&self, commit: &Commit) {
-        for change in &commit.changes {
-            if let Some(counter) = change
-                .feed()
-                .and_then(|feed| self.stripes.get(stripe_of(feed)))
-            {
-                // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
+        let count = |index: usize| {
+            if let Some(counter) = self.stripes.get(index) {
                 counter.fetch_add(1, Ordering::Release);
+            }
+        };
+        for change in &commit.changes {
+            // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
+            if let Some(feed) = change.feed() {
+                count(stripe_of(feed));
+            }
+            if matches!(
+                change,
+                Change::Settings { .. } | Change::Defaults { .. } | Change::Epoch { .. }
+            ) {
+                count(SETTINGS_COUNTER);
             }
         }
     }
@@ -146,8 +156,8 @@ impl Documents {
         let Some(head) = self.log.named(feed)? else {
             return Ok(None);
         };
-        // The counter first: the state read after it may be newer than the counter, never older.
-        let generation = Generation::of(&self.stripes, stripe_of(head.feed));
+        // The counters first: the state read after them may be newer than they are, never older.
+        let generation = self.generation(head.feed)?;
         let Some(head) = self.log.feed(head.feed)? else {
             return Ok(None);
         };
@@ -164,6 +174,26 @@ impl Documents {
         });
         self.snapshots.insert(feed.clone(), Arc::clone(&snapshot));
         Ok(Some(snapshot))
+    }
+
+    /// Returns the generation of a feed's snapshots.
+    fn generation(&self, feed: FeedKey) -> Result<Generation, ViewError> {
+        let own = stripe_of(feed);
+        loop {
+            let before = Generation::of(&self.stripes, own);
+            let Some(sources) = self.log.sources(feed)? else {
+                return Ok(before);
+            };
+            let mut watched: Vec<usize> = sources.into_iter().map(stripe_of).collect();
+            watched.extend([own, SETTINGS_COUNTER]);
+            watched.sort_unstable();
+            watched.dedup();
+            let generation = Generation::of_all(&self.stripes, watched);
+            // Otherwise the timeline may follow others by now.
+            if before.is_current() {
+                return Ok(generation);
+            }
+        }
     }
 
     /// Returns the resource of an address if memory alone has it.
@@ -264,6 +294,10 @@ impl Documents {
         // Closed, but not yet a durable file: its bytes are final, but not called immutable.
         let frozen = Frozen::render(&*self.log, state.head.feed, name.number)?;
         let frozen = frozen.filter(|frozen| frozen.opening.name == name);
+        if frozen.is_some() && state.settings.is_timeline() {
+            // The next reader finds a file, which caches may keep.
+            self.archive.want(state.head.feed, name.number);
+        }
         Ok(frozen.map(|frozen| {
             let closed = Some(frozen.successor.opened);
             Resource::of_bytes(FEED_TYPE, closed, Validity::Once, frozen.bytes)

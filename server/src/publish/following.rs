@@ -1,0 +1,202 @@
+//! Follow requests: what a timeline is to follow, checked against the feeds as the group leaves them.
+//!
+//! Pure over the log.
+
+use std::collections::BTreeSet;
+
+use simplefeed_core::{
+    commit::Change,
+    feed::{FeedName, FeedPattern},
+    follow::{FollowChange, Item},
+    limits::{BACKFILL_MAX, FOLLOWED_FEEDS_MAX, FOLLOWED_PATTERNS_MAX},
+    plan::FeedState,
+    refusal::Refusal,
+    settings::Settings,
+};
+
+use super::{
+    group::Group,
+    request::{Follow, Followed, PublishError, Wanted},
+};
+
+/// Rule that refusals name.
+const RULE: &str = "Simplefeed profile: following";
+
+impl Group<'_> {
+    /// Changes what a timeline follows.
+    pub(super) fn follow(&mut self, follow: Follow) -> Result<Followed, PublishError> {
+        let Follow { feed, wanted } = follow;
+        let state = self.state(&feed)?;
+        let state = state.filter(|state| state.settings.is_timeline());
+        let Some(state) = state else {
+            return Err(PublishError::NoTimeline(feed));
+        };
+        let change = self.planned(&feed, &state, &wanted)?;
+        Ok(self.take_follow(&feed, &state, change))
+    }
+
+    /// Returns the effective part of a request. `state` is that of the timeline, which may be about to be created.
+    pub(super) fn planned(
+        &self,
+        timeline: &FeedName,
+        state: &FeedState,
+        wanted: &Wanted,
+    ) -> Result<FollowChange, PublishError> {
+        if wanted.backfill > BACKFILL_MAX {
+            let detail = format!("backfill is at most {BACKFILL_MAX}");
+            return Err(Refusal::unacceptable(detail, RULE)
+                .at_element("backfill")
+                .into());
+        }
+        let items = self.items(timeline, state)?;
+        let mut change = FollowChange {
+            backfill: wanted.backfill,
+            ..FollowChange::default()
+        };
+        for pattern in &wanted.unfollow {
+            let item = self.item_to_unfollow(pattern)?;
+            if let Some(item) = item.filter(|item| items.contains(item))
+                && !change.unfollow.contains(&item)
+            {
+                change.unfollow.push(item);
+            }
+        }
+        let mut new = BTreeSet::new();
+        for pattern in &wanted.follow {
+            let item = self.item_to_follow(timeline, &state.settings, pattern, wanted)?;
+            if wanted.unfollow.contains(pattern) {
+                let detail = format!("{pattern} is to be followed and unfollowed at once");
+                return Err(Refusal::unacceptable(detail, RULE)
+                    .at_element("unfollow")
+                    .into());
+            }
+            if !items.contains(&item) && new.insert(item.clone()) {
+                change.follow.push(item);
+            }
+        }
+        check_bounds(&items, &change)?;
+        Ok(change)
+    }
+
+    /// Adds a change to the commit.
+    pub(super) fn take_follow(
+        &mut self,
+        timeline: &FeedName,
+        state: &FeedState,
+        change: FollowChange,
+    ) -> Followed {
+        let mut items = self.items(timeline, state).unwrap_or_default();
+        for item in &change.unfollow {
+            items.remove(item);
+        }
+        items.extend(change.follow.iter().cloned());
+        let followed = Followed {
+            followed: change.follow.len(),
+            unfollowed: change.unfollow.len(),
+            items: items.len(),
+        };
+        self.followed.insert(timeline.clone(), items);
+        if !change.follow.is_empty() || !change.unfollow.is_empty() {
+            self.changes.push(Change::Following {
+                feed: state.head.feed,
+                change: change.into(),
+            });
+        }
+        followed
+    }
+
+    /// Returns what a timeline follows, as the group leaves it so far.
+    fn items(
+        &self,
+        timeline: &FeedName,
+        state: &FeedState,
+    ) -> Result<BTreeSet<Item>, PublishError> {
+        if let Some(items) = self.followed.get(timeline) {
+            return Ok(items.clone());
+        }
+        let items = self.follows.items(state.head.feed);
+        Ok(items.ok_or(PublishError::Behind)?.into_iter().collect())
+    }
+
+    /// Returns the item of a pattern that is to be followed.
+    fn item_to_follow(
+        &self,
+        timeline: &FeedName,
+        settings: &Settings,
+        pattern: &FeedPattern,
+        wanted: &Wanted,
+    ) -> Result<Item, PublishError> {
+        let Some(name) = pattern.exact() else {
+            return Ok(Item::Pattern(pattern.clone()));
+        };
+        if name == *timeline {
+            let detail = format!("timeline {timeline} cannot follow itself");
+            return Err(Refusal::contradiction(detail, RULE).into());
+        }
+        let found = self.state(&name)?;
+        let unknown = || PublishError::UnknownFeed(name.clone());
+        let found = found.ok_or_else(unknown)?;
+        // What the caller may not see, or the readers of the timeline may not, is not there.
+        if found.settings.is_closed() && !(settings.is_closed() && wanted.sight.shows(&name)) {
+            return Err(unknown());
+        }
+        if found.settings.is_timeline() {
+            let detail = format!("{name} is a timeline, and a timeline follows feeds only");
+            return Err(Refusal::contradiction(detail, RULE).into());
+        }
+        Ok(Item::Feed(found.head.feed))
+    }
+
+    /// Returns the item of a pattern that is to be followed no longer; `None` if nothing can follow it.
+    fn item_to_unfollow(&self, pattern: &FeedPattern) -> Result<Option<Item>, PublishError> {
+        let Some(name) = pattern.exact() else {
+            return Ok(Some(Item::Pattern(pattern.clone())));
+        };
+        let found = self.state(&name)?;
+        Ok(found.map(|found| Item::Feed(found.head.feed)))
+    }
+
+    /// Checks the feed of an owner of a timeline to be created, as one that is to be followed.
+    pub(super) fn check_owner(
+        &self,
+        timeline: &FeedName,
+        settings: &Settings,
+        wanted: &Wanted,
+    ) -> Result<(), PublishError> {
+        let owner = settings
+            .timeline
+            .as_ref()
+            .and_then(|kind| kind.owner.as_ref());
+        let Some(owner) = owner else { return Ok(()) };
+        let pattern = FeedPattern::of(owner);
+        self.item_to_follow(timeline, settings, &pattern, wanted)
+            .map(drop)
+    }
+}
+
+/// Checks the number of items that a timeline would follow.
+fn check_bounds(items: &BTreeSet<Item>, change: &FollowChange) -> Result<(), Refusal> {
+    let is_pattern = |item: &&Item| matches!(item, Item::Pattern(_));
+    let count = |items: &mut dyn Iterator<Item = &Item>| {
+        let (mut patterns, mut feeds) = (0, 0);
+        for item in items {
+            *(if is_pattern(&item) {
+                &mut patterns
+            } else {
+                &mut feeds
+            }) += 1;
+        }
+        (patterns, feeds)
+    };
+    let had = count(&mut items.iter());
+    let gone = count(&mut change.unfollow.iter());
+    let new = count(&mut change.follow.iter());
+    let detail = if had.0 + new.0 - gone.0 > FOLLOWED_PATTERNS_MAX {
+        format!("a timeline follows at most {FOLLOWED_PATTERNS_MAX} patterns")
+    } else if had.1 + new.1 - gone.1 > FOLLOWED_FEEDS_MAX {
+        format!("a timeline follows at most {FOLLOWED_FEEDS_MAX} feeds by their names")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::unacceptable(detail, RULE).at_element("follow"))
+}

@@ -1,0 +1,326 @@
+//! Timelines: feeds made of the entries of other feeds.
+//!
+//! Shell over the log: the graph of follows, which is computed from commits, and what readers ask of it. Nobody waits
+//! for it: a reader who finds the graph behind the log applies the missing commits first. So an entry is in every
+//! timeline as soon as its publisher is answered, and there is no queue to lose.
+//!
+//! A timeline is a [`Series`], and so all that makes documents, archives and indexes of a feed makes them of a timeline.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use quick_cache::sync::Cache;
+use simplefeed_core::{
+    commit::{Change, Commit},
+    entry::Entry,
+    feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, Position, Revision},
+    follow::Item,
+    plan::{FeedHead, OpenDocument, Opening},
+    settings::Settings,
+    timeline::cuts::{Course, Cut, Cuts, Sequence as _, no_history, revision_of, spell_of},
+};
+
+use crate::log::{EntryLog, Follows, LogError};
+
+mod entries;
+mod graph;
+pub mod lists;
+pub mod merged;
+mod reading;
+
+use entries::EntryCache;
+use graph::Graph;
+use reading::{Reading, Seen, Titles};
+
+/// Timelines whose documents are remembered.
+const KEPT_MAX: usize = 20_000;
+/// Commits that are applied under one lock.
+const COMMITS_TOGETHER: usize = 1_000;
+
+/// The timelines of a log.
+pub struct Timelines {
+    log: Arc<dyn EntryLog>,
+    /// Whether the log has any timeline. Without one, nothing is read.
+    exist: AtomicBool,
+    graph: RwLock<Graph>,
+    entries: EntryCache,
+    kept: Cache<FeedKey, Arc<Mutex<Kept>>>,
+}
+
+/// Commits behind which the graph may be for the writer to catch up by itself.
+const BEHIND_MAX: u64 = 10_000;
+
+/// Documents of a timeline, as far as they are known.
+#[derive(Debug, Default)]
+struct Kept {
+    /// Facts that the course was made of.
+    changes: (usize, usize, usize),
+    course: Option<Arc<Course>>,
+    cuts: Cuts,
+}
+
+impl std::fmt::Debug for Timelines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Timelines").finish_non_exhaustive()
+    }
+}
+
+impl Timelines {
+    /// Returns the timelines of a log.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn new(log: Arc<dyn EntryLog>) -> Result<Self, LogError> {
+        // The defaults are recorded before the first timeline.
+        let exist = log.defaults(Revision::FIRST)?.is_some();
+        Ok(Self {
+            log,
+            exist: AtomicBool::new(exist),
+            graph: RwLock::default(),
+            entries: EntryCache::default(),
+            kept: Cache::new(KEPT_MAX),
+        })
+    }
+
+    /// Takes note of a commit, which may make the first timeline.
+    pub fn committed(&self, commit: &Commit) {
+        // The writer puts the defaults before all else of a commit.
+        if let Some(Change::Defaults { .. }) = commit.changes.first() {
+            self.exist.store(true, Ordering::Release);
+        }
+    }
+
+    /// Returns what a timeline follows now, or `None` if there is no such timeline.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn items(&self, timeline: FeedKey) -> Result<Option<Vec<Item>>, LogError> {
+        let graph = self.graph()?;
+        let Some(state) = graph.timeline(timeline) else {
+            return Ok(None);
+        };
+        let items = state.following.items().filter_map(|item| match item {
+            Item::Feed(source) => Some(Item::Feed(graph.feeds.get(source)?.key)),
+            Item::Pattern(pattern) => Some(Item::Pattern(pattern)),
+        });
+        Ok(Some(items.collect()))
+    }
+
+    /// Returns the graph after every commit that readers see.
+    fn graph(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
+        let head = self.log.head().number;
+        let graph = self.graph.read();
+        if graph.applied >= head {
+            return Ok(graph);
+        }
+        drop(graph);
+        // Others may catch up between the locks, too.
+        let mut graph = self.graph.write();
+        self.catch_up(&mut graph, head)?;
+        Ok(RwLockWriteGuard::downgrade(graph))
+    }
+
+    fn catch_up(&self, graph: &mut Graph, head: CommitNumber) -> Result<(), LogError> {
+        while graph.applied < head {
+            let next = graph.applied.next();
+            let announcements = self.log.announcements();
+            let outlines = announcements.outlines(next, COMMITS_TOGETHER, &*self.log)?;
+            if outlines.is_empty() {
+                return Err(LogError::damaged(format!("commit {next} is missing")));
+            }
+            for outline in &outlines {
+                graph.apply(outline, &*self.log, &self.entries)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a feed is a timeline.
+    fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        Ok(self.graph()?.timeline(feed).is_some())
+    }
+
+    /// Lets `look` look through a timeline as it is now.
+    fn with<T>(
+        &self,
+        timeline: FeedKey,
+        look: impl FnOnce(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
+    ) -> Result<Option<T>, LogError> {
+        let kept = self
+            .kept
+            .get_or_insert_with(&timeline, || Ok::<_, LogError>(Arc::default()))?;
+        // Locked before the graph is looked at: what is kept only ever grows.
+        let mut kept = kept.lock();
+        let Some(seen) = Seen::of(&*self.graph()?, timeline) else {
+            return Ok(None);
+        };
+        let course = match kept
+            .course
+            .take()
+            .filter(|_| kept.changes == seen.changes())
+        {
+            Some(course) => course,
+            None => Arc::new(seen.course(&*self.log)?),
+        };
+        kept.changes = seen.changes();
+        kept.course = Some(Arc::clone(&course));
+        let reading = Reading::new(&seen, &self.entries, &*self.log);
+        let outcome = look(&reading, &course, &mut kept.cuts);
+        match reading.finish(()) {
+            Ok(()) => outcome.map(Some),
+            Err(error) => {
+                // What was found on the way may be wrong.
+                *kept = Kept::default();
+                Err(error)
+            }
+        }
+    }
+
+    fn cut(
+        &self,
+        timeline: FeedKey,
+        number: Option<DocumentNumber>,
+    ) -> Result<Option<Cut>, LogError> {
+        let cut = self.with(timeline, |reading, course, cuts| {
+            Ok(cuts.cut(number, course, reading))
+        })?;
+        Ok(cut.flatten())
+    }
+
+    /// Returns the end of a timeline.
+    fn head(&self, timeline: FeedKey) -> Result<Option<FeedHead>, LogError> {
+        let head = self.with(timeline, |reading, course, cuts| {
+            let Some(Cut { opening, end }) = cuts.cut(None, course, reading) else {
+                return Ok(None);
+            };
+            let newest = reading.older(None, 1);
+            let newest = newest.first().map(|delivery| delivery.place.instant());
+            Ok(Some(FeedHead {
+                feed: timeline,
+                revision: revision_of(course.spells.len() - 1),
+                next: end,
+                history: no_history(course, end.0),
+                open: OpenDocument {
+                    opening,
+                    bytes: 0,
+                    lost: false,
+                },
+                updated: newest.unwrap_or(reading.seen.created),
+            }))
+        })?;
+        Ok(head.flatten())
+    }
+
+    fn opening(
+        &self,
+        timeline: FeedKey,
+        document: DocumentNumber,
+    ) -> Result<Option<Opening>, LogError> {
+        let cut = self.cut(timeline, Some(document))?;
+        Ok(cut.map(|cut| cut.opening))
+    }
+
+    fn settings(
+        &self,
+        timeline: FeedKey,
+        revision: Revision,
+    ) -> Result<Option<Settings>, LogError> {
+        let Some(spell) = spell_of(revision) else {
+            return self.log.settings(timeline, revision);
+        };
+        let settings = self.with(timeline, |_, course, _| {
+            let spell = course.spells.get(spell);
+            Ok(spell.map(|spell| Settings::clone(&spell.settings)))
+        })?;
+        Ok(settings.flatten())
+    }
+
+    fn entries(&self, timeline: FeedKey, range: Range<Position>) -> Result<Vec<Entry>, LogError> {
+        let entries = self.with(timeline, |reading, course, cuts| {
+            let count = reading.count();
+            let end = range.end.0.min(count);
+            let Some(wanted) = end.checked_sub(range.start.0).filter(|wanted| *wanted > 0) else {
+                return Ok(vec![]);
+            };
+            // Documents are looked for before their entries, so that this place is known for most.
+            let end_at = Position(end);
+            let anchor = if end == count {
+                None
+            } else {
+                cuts.known_place(end_at).or_else(|| reading.place(end_at))
+            };
+            // The document of each entry.
+            cuts.cut(None, course, reading);
+            let limit = usize::try_from(wanted).unwrap_or(usize::MAX);
+            let mut titles = Titles::default();
+            let deliveries = reading.older(anchor, limit);
+            let positions = (range.start.0..end).map(Position);
+            let shown = positions
+                .zip(deliveries.iter().rev())
+                .map(|(at, delivery)| {
+                    let missing = || LogError::damaged("a timeline has an entry in no document");
+                    let name = DocumentName {
+                        number: cuts.document_of(at).ok_or_else(missing)?,
+                        epoch: course.epoch_at(delivery.place.instant()),
+                    };
+                    reading.show(delivery, at, name, course, &mut titles)
+                });
+            shown.collect()
+        })?;
+        Ok(entries.unwrap_or_default())
+    }
+
+    /// Returns the feeds that a timeline has, or may get, entries of.
+    fn sources(&self, timeline: FeedKey) -> Result<Option<Vec<FeedKey>>, LogError> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let graph = self.graph()?;
+        let Some(state) = graph.timeline(timeline) else {
+            return Ok(None);
+        };
+        let sources = state.following.sources();
+        let keys = sources.filter_map(|source| Some(graph.feeds.get(source)?.key));
+        Ok(Some(keys.collect()))
+    }
+}
+
+impl Follows for Timelines {
+    fn items(&self, timeline: FeedKey) -> Option<Vec<Item>> {
+        self.is_near()
+            .then(|| Self::items(self, timeline).ok())?
+            .flatten()
+    }
+
+    fn timelines(&self) -> Option<u64> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Some(0);
+        }
+        let graph = self.is_near().then(|| self.graph().ok())??;
+        u64::try_from(graph.timelines.len()).ok()
+    }
+}
+
+impl Timelines {
+    /// Returns whether catching up takes little time: every publisher waits for the writer.
+    fn is_near(&self) -> bool {
+        let head = self.log.head().number;
+        // A lock that is held is held by somebody who catches up.
+        let applied = self.graph.try_read().map(|graph| graph.applied);
+        applied.is_some_and(|applied| head.0 - applied.0.min(head.0) <= BEHIND_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;

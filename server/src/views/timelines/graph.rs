@@ -1,0 +1,394 @@
+//! Who follows what, computed from commits.
+//!
+//! Pure over the log. Feeds and timelines have small keys here, in the order of their creation, since a server has
+//! millions of follows. An entry of a feed changes two numbers of the feed, whatever the number of its followers.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+    sync::Arc,
+};
+
+use simplefeed_core::{
+    commit::{ChangeOutline, Outline},
+    feed::{CommitNumber, Epoch, FeedKey, FeedName, FeedPattern, Position, Revision},
+    follow::{FollowChange, Item},
+    settings::{Own, Settings},
+    timeline::{Entries, Feed, Feeds, Following, Terms},
+    timestamp::Timestamp,
+};
+
+use super::entries::EntryCache;
+use crate::log::{LogError, Series, settings_of};
+
+/// Key of a feed.
+pub(super) type Source = u32;
+/// Key of a timeline.
+pub(super) type Timeline = u32;
+/// Instants from which on revisions are in force, of settings or of defaults.
+pub(super) type Revisions = Vec<(Timestamp, Revision)>;
+
+/// A feed that timelines may follow.
+#[derive(Clone, Debug)]
+pub(super) struct FeedState {
+    pub(super) key: FeedKey,
+    pub(super) name: FeedName,
+    pub(super) is_closed: bool,
+    /// Position that its next entry gets.
+    pub(super) next: Position,
+    /// Instant of its newest entry.
+    pub(super) newest: Timestamp,
+}
+
+/// A timeline.
+#[derive(Clone, Debug)]
+pub(super) struct TimelineState {
+    pub(super) key: FeedKey,
+    pub(super) created: Timestamp,
+    pub(super) owner: Option<Source>,
+    /// Shared with readers, who look through it without a lock.
+    pub(super) following: Arc<Following<Source>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Node {
+    Feed(Source),
+    Timeline(Timeline),
+}
+
+/// Feeds and timelines as of a commit.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Graph {
+    pub(super) applied: CommitNumber,
+    pub(super) epochs: Vec<(Timestamp, Epoch)>,
+    pub(super) defaults: Revisions,
+    pub(super) feeds: Sources,
+    pub(super) timelines: Vec<TimelineState>,
+    nodes: HashMap<FeedKey, Node>,
+    /// Revisions of settings after the first, which few feeds have.
+    later: HashMap<FeedKey, Revisions>,
+    /// Timelines that follow patterns.
+    with_patterns: BTreeSet<Timeline>,
+    /// Timelines by the feeds of their owners.
+    owned: HashMap<Source, Vec<Timeline>>,
+}
+
+/// Feeds by their keys and names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sources {
+    all: Vec<FeedState>,
+    names: BTreeMap<FeedName, Source>,
+}
+
+impl Sources {
+    pub(super) fn get(&self, source: Source) -> Option<&FeedState> {
+        self.all.get(usize::try_from(source).ok()?)
+    }
+
+    fn get_mut(&mut self, source: Source) -> Option<&mut FeedState> {
+        self.all.get_mut(usize::try_from(source).ok()?)
+    }
+
+    fn add(&mut self, feed: FeedState) -> Source {
+        let source = key_of(self.all.len());
+        self.names.insert(feed.name.clone(), source);
+        self.all.push(feed);
+        source
+    }
+
+    /// Returns the feeds that match a pattern, in the order of their names.
+    pub(super) fn matching(&self, pattern: &FeedPattern) -> impl Iterator<Item = Source> {
+        let beginning = pattern.beginning();
+        let from = Bound::Included(beginning);
+        let found = self.names.range::<str, _>((from, Bound::Unbounded));
+        let found = found.take_while(move |(name, _)| name.as_str().starts_with(beginning));
+        let matching = found.filter(move |(name, _)| pattern.matches(name));
+        matching.map(|(_, source)| *source)
+    }
+}
+
+/// Adds a fact, unless a commit is applied again.
+fn push_new<T: PartialEq>(facts: &mut Vec<T>, fact: T) {
+    if facts.last() != Some(&fact) {
+        facts.push(fact);
+    }
+}
+
+fn key_of(index: usize) -> u32 {
+    u32::try_from(index).expect("there are fewer than 2^32 feeds")
+}
+
+impl Graph {
+    /// Returns a timeline by the key it has in the log.
+    pub(super) fn timeline(&self, feed: FeedKey) -> Option<&TimelineState> {
+        match self.nodes.get(&feed)? {
+            Node::Timeline(timeline) => self.at(*timeline),
+            Node::Feed(_) => None,
+        }
+    }
+
+    /// Returns a timeline by its key here.
+    pub(super) fn at(&self, timeline: Timeline) -> Option<&TimelineState> {
+        self.timelines.get(usize::try_from(timeline).ok()?)
+    }
+
+    /// Returns a feed by the key it has in the log.
+    pub(super) fn source(&self, feed: FeedKey) -> Option<Source> {
+        match self.nodes.get(&feed)? {
+            Node::Feed(source) => Some(*source),
+            Node::Timeline(_) => None,
+        }
+    }
+
+    /// Returns the names of the feeds among items.
+    pub(super) fn names(&self, items: impl Iterator<Item = Item<Source>>) -> Vec<FeedName> {
+        let feeds = items.filter_map(|item| match item {
+            Item::Feed(source) => self.feeds.get(source),
+            Item::Pattern(_) => None,
+        });
+        feeds.map(|feed| feed.name.clone()).collect()
+    }
+
+    /// Returns the timelines of an owner.
+    pub(super) fn owned_by(&self, owner: Source) -> &[Timeline] {
+        self.owned.get(&owner).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns from when on later revisions of a feed's settings are in force.
+    pub(super) fn later_revisions(&self, feed: FeedKey) -> &[(Timestamp, Revision)] {
+        self.later.get(&feed).map_or(&[], Vec::as_slice)
+    }
+
+    /// Applies the next commit. `entries` are those that the log has, up to that commit or beyond.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read. The graph has a part of the commit then, and takes the whole commit again.
+    pub(super) fn apply(
+        &mut self,
+        commit: &Outline,
+        log: &dyn Series,
+        entries: &EntryCache,
+    ) -> Result<(), LogError> {
+        let mut instant = commit.instant;
+        for change in &commit.changes {
+            match change {
+                ChangeOutline::Settings { feed, revision } => {
+                    self.apply_settings(*feed, *revision, instant, log)?;
+                }
+                ChangeOutline::Entries { feed, first, count } => {
+                    let newest = instant.plus_micros(count.saturating_sub(1));
+                    if let Some(source) = self.source(*feed)
+                        && let Some(state) = self.feeds.get_mut(source)
+                    {
+                        state.next = Position(first.0 + count);
+                        state.newest = newest;
+                    }
+                    instant = instant.plus_micros(*count);
+                }
+                ChangeOutline::Following { feed, change } => {
+                    self.follow(*feed, change, instant, log, entries)?;
+                }
+                ChangeOutline::Epoch { epoch } => push_new(&mut self.epochs, (instant, *epoch)),
+                ChangeOutline::Defaults { revision } => {
+                    push_new(&mut self.defaults, (instant, *revision));
+                }
+                ChangeOutline::Lost { feed, next, .. } => {
+                    if let Some(source) = self.source(*feed)
+                        && let Some(state) = self.feeds.get_mut(source)
+                    {
+                        state.next = *next;
+                    }
+                }
+                ChangeOutline::Opened { .. } => {}
+            }
+        }
+        self.applied = commit.number;
+        Ok(())
+    }
+
+    fn apply_settings(
+        &mut self,
+        feed: FeedKey,
+        revision: Revision,
+        instant: Timestamp,
+        log: &dyn Series,
+    ) -> Result<(), LogError> {
+        let settings = settings_of(log, feed, revision)?;
+        if revision > Revision::FIRST {
+            let later = self.later.entry(feed).or_default();
+            push_new(later, (instant, revision));
+        }
+        match (self.nodes.get(&feed).copied(), &settings.timeline) {
+            (None, Some(_)) => self.create_timeline(feed, &settings, instant),
+            (None, None) => {
+                let source = self.feeds.add(FeedState {
+                    key: feed,
+                    name: settings.name.clone(),
+                    is_closed: settings.is_closed(),
+                    next: Position(0),
+                    newest: instant,
+                });
+                self.nodes.insert(feed, Node::Feed(source));
+                self.appeared(source);
+            }
+            (Some(Node::Feed(source)), _) => {
+                let state = self.feeds.get_mut(source);
+                let was_closed = state.is_some_and(|state| {
+                    std::mem::replace(&mut state.is_closed, settings.is_closed())
+                });
+                if was_closed && !settings.is_closed() {
+                    self.appeared(source);
+                }
+            }
+            (Some(Node::Timeline(_)), _) => {}
+        }
+        Ok(())
+    }
+
+    fn create_timeline(&mut self, feed: FeedKey, settings: &Settings, instant: Timestamp) {
+        let kind = settings.timeline.as_ref();
+        let owner = kind.and_then(|kind| self.feeds.names.get(kind.owner.as_ref()?).copied());
+        let is_had = kind.is_some_and(|kind| kind.own == Own::Include);
+        let terms = Terms {
+            own: owner.map(|owner| (owner, is_had)),
+            is_closed: settings.is_closed(),
+        };
+        let timeline = key_of(self.timelines.len());
+        // Nothing is brought along, so no entry is looked at.
+        let following = Following::new(terms, &Now::without_entries(&self.feeds));
+        self.timelines.push(TimelineState {
+            key: feed,
+            created: instant,
+            owner,
+            following: Arc::new(following),
+        });
+        self.index(timeline);
+    }
+
+    /// Makes a timeline known by what it has.
+    fn index(&mut self, timeline: Timeline) {
+        let Some(state) = self.at(timeline) else {
+            return;
+        };
+        let (feed, owner) = (state.key, state.owner);
+        let has_patterns = !state.following.patterns().is_empty();
+        self.nodes.insert(feed, Node::Timeline(timeline));
+        if let Some(owner) = owner {
+            let owned = self.owned.entry(owner).or_default();
+            if !owned.contains(&timeline) {
+                owned.push(timeline);
+            }
+        }
+        if has_patterns {
+            self.with_patterns.insert(timeline);
+        } else {
+            self.with_patterns.remove(&timeline);
+        }
+    }
+
+    /// Lets timelines take a feed that was created or opened.
+    fn appeared(&mut self, source: Source) {
+        let owned = self.owned_by(source).iter();
+        let concerned: BTreeSet<Timeline> =
+            self.with_patterns.iter().chain(owned).copied().collect();
+        let now = Now::without_entries(&self.feeds);
+        for timeline in concerned {
+            let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+            if let Some(state) = self.timelines.get_mut(index) {
+                Arc::make_mut(&mut state.following).appeared(source, &now);
+            }
+        }
+    }
+
+    fn follow(
+        &mut self,
+        feed: FeedKey,
+        change: &FollowChange,
+        instant: Timestamp,
+        log: &dyn Series,
+        entries: &EntryCache,
+    ) -> Result<(), LogError> {
+        let Some(Node::Timeline(timeline)) = self.nodes.get(&feed).copied() else {
+            return Err(LogError::damaged(format!("{} is no timeline", feed.0)));
+        };
+        let change = FollowChange {
+            follow: self.items(&change.follow),
+            unfollow: self.items(&change.unfollow),
+            backfill: change.backfill,
+        };
+        let now = Now {
+            feeds: &self.feeds,
+            entries: Some((entries, log)),
+            failed: RefCell::default(),
+        };
+        let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+        if let Some(state) = self.timelines.get_mut(index) {
+            let before = Arc::clone(&state.following);
+            Arc::make_mut(&mut state.following).change(&change, instant, &now);
+            if let Some(error) = now.failed.into_inner() {
+                state.following = before;
+                return Err(error);
+            }
+        }
+        self.index(timeline);
+        Ok(())
+    }
+
+    fn items(&self, items: &[Item]) -> Vec<Item<Source>> {
+        let known = items.iter().filter_map(|item| match item {
+            Item::Feed(feed) => self.source(*feed).map(Item::Feed),
+            Item::Pattern(pattern) => Some(Item::Pattern(pattern.clone())),
+        });
+        known.collect()
+    }
+}
+
+/// Feeds as they are now.
+struct Now<'g> {
+    feeds: &'g Sources,
+    entries: Option<(&'g EntryCache, &'g dyn Series)>,
+    /// First failure to read an entry.
+    failed: RefCell<Option<LogError>>,
+}
+
+impl<'g> Now<'g> {
+    fn without_entries(feeds: &'g Sources) -> Self {
+        Self {
+            feeds,
+            entries: None,
+            failed: RefCell::default(),
+        }
+    }
+}
+
+impl Entries<Source> for Now<'_> {
+    fn next(&self, feed: Source) -> Position {
+        self.feeds.get(feed).map_or(Position(0), |feed| feed.next)
+    }
+
+    fn instant(&self, feed: Source, at: Position) -> Timestamp {
+        let (Some(feed), Some((entries, log))) = (self.feeds.get(feed), self.entries) else {
+            return Timestamp::MIN;
+        };
+        entries.instant(feed.key, at, log).unwrap_or_else(|error| {
+            self.failed.borrow_mut().get_or_insert(error);
+            Timestamp::MIN
+        })
+    }
+}
+
+impl Feeds<Source> for Now<'_> {
+    fn matching(&self, pattern: &FeedPattern) -> Vec<Source> {
+        self.feeds.matching(pattern).collect()
+    }
+
+    fn feed(&self, feed: Source) -> Option<Feed> {
+        let feed = self.feeds.get(feed)?;
+        Some(Feed {
+            name: feed.name.clone(),
+            is_closed: feed.is_closed,
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! Lists of who follows what, by name.
+//!
+//! Pure over the graph.
+
+use std::collections::HashMap;
+
+use simplefeed_core::{
+    feed::{FeedKey, FeedName, FeedPattern, Revision},
+    follow::Item,
+};
+
+use super::{
+    Timelines,
+    graph::{Source, TimelineState},
+};
+use crate::log::{LogError, settings_of};
+
+/// What a timeline follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowedItems {
+    /// Feeds that it follows by their names, sorted.
+    pub feeds: Vec<FeedName>,
+    /// Patterns, sorted.
+    pub patterns: Vec<FeedPattern>,
+}
+
+impl Timelines {
+    /// Returns what a timeline follows; `None` if there is no such timeline.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn following(&self, timeline: FeedKey) -> Result<Option<FollowedItems>, LogError> {
+        let graph = self.graph()?;
+        let Some(state) = graph.timeline(timeline) else {
+            return Ok(None);
+        };
+        let mut feeds: Vec<FeedName> = graph.names(state.following.items());
+        feeds.sort();
+        let patterns = state.following.patterns().to_vec();
+        Ok(Some(FollowedItems { feeds, patterns }))
+    }
+
+    /// Returns the names of the timelines that take the entries of a feed now, sorted.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn followers(&self, feed: FeedKey) -> Result<Vec<FeedName>, LogError> {
+        let keys: Vec<FeedKey> = {
+            let graph = self.graph()?;
+            let Some(source) = graph.source(feed) else {
+                return Ok(vec![]);
+            };
+            let takes = |state: &&TimelineState| state.following.takes(source);
+            graph
+                .timelines
+                .iter()
+                .filter(takes)
+                .map(|state| state.key)
+                .collect()
+        };
+        let mut names = vec![];
+        for key in keys {
+            names.push(settings_of(&*self.log, key, Revision::FIRST)?.name);
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Returns the feeds that are followed by the timelines whose owners a timeline follows, without those that it
+    /// follows itself and its owner's: most followed first, each with the number of these timelines. `None` if there is
+    /// no such timeline.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn friends_of_friends(
+        &self,
+        timeline: FeedKey,
+    ) -> Result<Option<Vec<(FeedName, usize)>>, LogError> {
+        let graph = self.graph()?;
+        let Some(state) = graph.timeline(timeline) else {
+            return Ok(None);
+        };
+        let mut counts: HashMap<Source, usize> = HashMap::new();
+        for item in state.following.items() {
+            let Item::Feed(friend) = item else { continue };
+            for theirs in graph
+                .owned_by(friend)
+                .iter()
+                .filter_map(|one| graph.at(*one))
+            {
+                for item in theirs.following.items() {
+                    if let Item::Feed(feed) = item {
+                        *counts.entry(feed).or_default() += 1;
+                    }
+                }
+            }
+        }
+        counts.retain(|feed, _| {
+            !state.following.has(&Item::Feed(*feed)) && state.owner != Some(*feed)
+        });
+        let named = counts
+            .into_iter()
+            .filter_map(|(feed, count)| Some((graph.feeds.get(feed)?.name.clone(), count)));
+        let mut found: Vec<(FeedName, usize)> = named.collect();
+        found.sort_by(|(one, count), (other, theirs)| theirs.cmp(count).then(one.cmp(other)));
+        Ok(Some(found))
+    }
+}

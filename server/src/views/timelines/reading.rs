@@ -1,0 +1,300 @@
+//! A timeline as one reader sees it: its entries, in its order, and the documents that they are in.
+//!
+//! Shell over the log. Everything a reader needs of the graph is copied under its lock; the entries are merged without
+//! it.
+
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
+
+use simplefeed_core::{
+    entry::Entry,
+    feed::{DocumentName, FeedKey, FeedName, Numbered, Position, Revision},
+    settings::Settings,
+    timeline::{
+        Delivery, Entries, Following, Place,
+        cuts::{Course, Sequence, Spell},
+        showing::{Origin, shown},
+    },
+    timestamp::Timestamp,
+};
+
+use super::{
+    entries::EntryCache,
+    graph::{Graph, Revisions, Source},
+};
+use crate::log::{LogError, Series, settings_of};
+
+/// A feed that a timeline has entries of.
+#[derive(Clone, Debug)]
+struct SeenFeed {
+    source: Source,
+    key: FeedKey,
+    name: FeedName,
+    next: Position,
+    newest: Timestamp,
+    later: Revisions,
+}
+
+/// A timeline, and what it follows, as of a commit.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    key: FeedKey,
+    pub(super) created: Timestamp,
+    following: Arc<Following<Source>>,
+    /// In the order of their keys.
+    feeds: Vec<SeenFeed>,
+    epochs: Vec<(Timestamp, simplefeed_core::feed::Epoch)>,
+    later: Revisions,
+    defaults: Revisions,
+}
+
+impl Seen {
+    /// Returns a timeline as it is in a graph.
+    pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<Self> {
+        let timeline = graph.timeline(feed)?;
+        let feeds = timeline.following.sources().filter_map(|source| {
+            let state = graph.feeds.get(source)?;
+            Some(SeenFeed {
+                source,
+                key: state.key,
+                name: state.name.clone(),
+                next: state.next,
+                newest: state.newest,
+                later: graph.later_revisions(state.key).to_vec(),
+            })
+        });
+        Some(Self {
+            key: feed,
+            created: timeline.created,
+            feeds: feeds.collect(),
+            following: Arc::clone(&timeline.following),
+            epochs: graph.epochs.clone(),
+            later: graph.later_revisions(feed).to_vec(),
+            defaults: graph.defaults.clone(),
+        })
+    }
+
+    /// Returns a number that grows whenever the timeline's settings change.
+    pub(super) fn changes(&self) -> (usize, usize, usize) {
+        (self.later.len(), self.defaults.len(), self.epochs.len())
+    }
+
+    fn feed(&self, source: Source) -> Option<&SeenFeed> {
+        let found = self.feeds.binary_search_by_key(&source, |feed| feed.source);
+        found.ok().and_then(|index| self.feeds.get(index))
+    }
+
+    /// Returns what shapes the timeline's documents.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub(super) fn course(&self, log: &dyn Series) -> Result<Course, LogError> {
+        // In force are the newest settings and the newest defaults, each at its time.
+        let own = [(self.created, Revision::FIRST)]
+            .into_iter()
+            .chain(self.later.iter().copied());
+        let mut facts: Vec<(Timestamp, Fact)> = own
+            .map(|(since, revision)| (since, Fact::Settings(revision)))
+            .collect();
+        let defaults = self.defaults.iter().copied();
+        facts.extend(defaults.map(|(since, revision)| (since, Fact::Defaults(revision))));
+        facts.sort_by_key(|(since, _)| *since);
+        let (mut defaults, mut spells) = (None, Vec::<Spell>::new());
+        for (since, fact) in facts {
+            let newest = spells.last().map(|spell| &spell.settings);
+            let mut settings = match (fact, newest) {
+                (Fact::Settings(revision), _) => settings_of(log, self.key, revision)?,
+                (Fact::Defaults(revision), newest) => {
+                    let missing = || LogError::damaged(format!("defaults {}", revision.0));
+                    defaults = Some(log.defaults(revision)?.ok_or_else(missing)?);
+                    match newest {
+                        Some(newest) => Settings::clone(newest),
+                        // Of the time before the timeline.
+                        None => continue,
+                    }
+                }
+            };
+            if let Some(defaults) = &defaults {
+                settings.defaults = defaults.clone();
+            }
+            let is_default = matches!(fact, Fact::Defaults(_));
+            if is_default && newest.is_some_and(|newest| newest.shapes_like(&settings)) {
+                continue;
+            }
+            // Two changes at one instant have no entry between them.
+            if spells.last().is_some_and(|spell| spell.since == since) {
+                spells.pop();
+            }
+            let settings = Arc::new(settings);
+            spells.push(Spell { since, settings });
+        }
+        let epochs = self.epochs.clone();
+        Ok(Course { spells, epochs })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Fact {
+    Settings(Revision),
+    Defaults(Revision),
+}
+
+/// Way of a reader through a timeline.
+pub(super) struct Reading<'r> {
+    pub(super) seen: &'r Seen,
+    pub(super) entries: &'r EntryCache,
+    pub(super) log: &'r dyn Series,
+    /// First failure to read the log. What follows from it is thrown away.
+    failed: RefCell<Option<LogError>>,
+}
+
+impl<'r> Reading<'r> {
+    pub(super) fn new(seen: &'r Seen, entries: &'r EntryCache, log: &'r dyn Series) -> Self {
+        Self {
+            seen,
+            entries,
+            log,
+            failed: RefCell::default(),
+        }
+    }
+
+    /// Returns what came out, unless the log could not be read.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first failure.
+    pub(super) fn finish<T>(self, outcome: T) -> Result<T, LogError> {
+        self.failed.into_inner().map_or(Ok(outcome), Err)
+    }
+
+    /// Returns entries older than a place, newest first.
+    pub(super) fn older(&self, anchor: Option<Place>, limit: usize) -> Vec<Delivery<Source>> {
+        self.seen.following.older(anchor, limit, self)
+    }
+
+    /// Returns entries newer than a place, newest first.
+    pub(super) fn newer(&self, anchor: Option<Place>, limit: usize) -> Vec<Delivery<Source>> {
+        self.seen.following.newer(anchor, limit, self)
+    }
+
+    /// Returns an entry as the timeline shows it, at its position and in its document.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub(super) fn show(
+        &self,
+        delivery: &Delivery<Source>,
+        at: Position,
+        document: DocumentName,
+        course: &Course,
+        titles: &mut Titles,
+    ) -> Result<Entry, LogError> {
+        let missing = || LogError::damaged("a timeline has an entry of no feed");
+        let feed = self.seen.feed(delivery.feed).ok_or_else(missing)?;
+        let entry = self.entries.entry(feed.key, delivery.at, self.log)?;
+        let instant = delivery.place.instant();
+        let settings = course.settings_at(instant).ok_or_else(missing)?;
+        let behind = feed.later.partition_point(|(since, _)| *since <= instant);
+        let revision = behind.checked_sub(1).and_then(|at| feed.later.get(at));
+        let revision = revision.map_or(Revision::FIRST, |(_, revision)| *revision);
+        let of_feed = titles.get(feed.key, revision, self.log)?;
+        let base = format!("{}/feeds/{}/", settings.defaults.public_url, feed.name);
+        let own = Numbered {
+            number: entry.at.0,
+            epoch: entry.document.epoch,
+        };
+        let origin = Origin {
+            entry_url: &format!("{base}entries/{own}.atom"),
+            feed_id: of_feed.id.as_str(),
+            title: of_feed.title(),
+            instant: entry.instant,
+            feed_url: &format!("{base}{}", simplefeed_core::header::RECENT),
+        };
+        let fragment = shown(&entry.fragment, &origin, settings.embed()).map_err(|error| {
+            let name = &feed.name;
+            LogError::damaged(format!("entry {} of feed {name}: {error}", entry.at))
+        })?;
+        Ok(Entry {
+            at,
+            document,
+            instant,
+            fragment,
+            ..entry
+        })
+    }
+}
+
+impl Entries<Source> for Reading<'_> {
+    fn next(&self, feed: Source) -> Position {
+        self.seen.feed(feed).map_or(Position(0), |feed| feed.next)
+    }
+
+    fn instant(&self, feed: Source, at: Position) -> Timestamp {
+        let Some(feed) = self.seen.feed(feed) else {
+            return Timestamp::MIN;
+        };
+        // The newest entry of each feed is what a merge begins with.
+        if at.next() == feed.next {
+            return feed.newest;
+        }
+        let instant = self.entries.instant(feed.key, at, self.log);
+        instant.unwrap_or_else(|error| {
+            self.failed.borrow_mut().get_or_insert(error);
+            Timestamp::MIN
+        })
+    }
+}
+
+impl Sequence for Reading<'_> {
+    fn count(&self) -> u64 {
+        self.seen.following.count(self)
+    }
+
+    fn rank(&self, instant: Timestamp) -> u64 {
+        self.seen.following.rank(instant, self)
+    }
+
+    fn place(&self, at: Position) -> Option<Place> {
+        self.seen.following.place(at, self)
+    }
+
+    fn behind(&self, place: Option<Place>, limit: usize) -> Vec<(Place, u64)> {
+        let mut found = self.newer(place, limit);
+        found.reverse();
+        let sizes = found.into_iter().map(|delivery| {
+            let feed = self.seen.feed(delivery.feed);
+            let entry = feed.map(|feed| self.entries.entry(feed.key, delivery.at, self.log));
+            let bytes = match entry {
+                Some(Ok(entry)) => entry.fragment.len(),
+                Some(Err(error)) => {
+                    self.failed.borrow_mut().get_or_insert(error);
+                    0
+                }
+                None => 0,
+            };
+            (delivery.place, u64::try_from(bytes).unwrap_or(u64::MAX))
+        });
+        sizes.collect()
+    }
+}
+
+/// Settings of feeds that a page shows entries of.
+#[derive(Debug, Default)]
+pub(super) struct Titles(HashMap<(FeedKey, Revision), Arc<Settings>>);
+
+impl Titles {
+    fn get(
+        &mut self,
+        feed: FeedKey,
+        revision: Revision,
+        log: &dyn Series,
+    ) -> Result<Arc<Settings>, LogError> {
+        if let Some(settings) = self.0.get(&(feed, revision)) {
+            return Ok(Arc::clone(settings));
+        }
+        let settings = Arc::new(settings_of(log, feed, revision)?);
+        self.0.insert((feed, revision), Arc::clone(&settings));
+        Ok(settings)
+    }
+}

@@ -1,0 +1,359 @@
+//! Timelines: follows as commits, documents that freeze, refusals.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    harness::{Server, check_folder, free_address, wait_for},
+    http::Request,
+};
+
+/// Starts a server with three feeds of three entries each, and a timeline of small documents that follows the first.
+fn start(folder: &std::path::Path) -> Server {
+    start_at(&free_address(), folder)
+}
+
+fn start_at(address: &str, folder: &std::path::Path) -> Server {
+    let server = Server::start_at(address, folder, &[]);
+    for feed in ["a", "b", "c"] {
+        server.publish_ids(feed, (1..=3).map(|number| format!("{feed}:{number}")));
+    }
+    let created = server.send(&Request::put(
+        "/feeds/home",
+        r#"{"kind":"timeline","title":"Home","following":["a"],"document_entries":2}"#,
+    ));
+    assert_eq!(created.status, 201, "{}", created.text());
+    server
+}
+
+fn follow(server: &Server, item: &str, body: &str) -> serde_json::Value {
+    let answer = server.send(&Request::put(
+        &format!("/feeds/home/following/{item}"),
+        body,
+    ));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+/// The ids in a timeline, oldest first, by its documents.
+fn ids(server: &Server) -> Vec<String> {
+    let mut ids = vec![];
+    for number in 1.. {
+        let document = server.get(&format!("/feeds/home/{number}.atom"));
+        if document.status == 404 {
+            break;
+        }
+        let text = document.text();
+        let mut found: Vec<String> = text
+            .split("<entry ")
+            .skip(1)
+            .map(|entry| {
+                let id = entry.split("<id>").nth(1).unwrap();
+                let id = id.split("</id>").next().unwrap();
+                id.strip_prefix("urn:t:").unwrap().to_owned()
+            })
+            .collect();
+        found.reverse();
+        ids.extend(found);
+    }
+    ids
+}
+
+/// Every URL of the timeline with its bytes, once all of its documents are frozen.
+fn all_bytes(server: &Server) -> BTreeMap<String, Vec<u8>> {
+    let entries = ids(server).len();
+    wait_for("the documents freeze", || {
+        let closed = (entries - 1) / 2;
+        let frozen = (1..=closed).all(|number| {
+            let document = server.get(&format!("/feeds/home/{number}.atom"));
+            document.is_immutable()
+        });
+        frozen.then_some(())
+    });
+    let documents = (1..=entries.div_ceil(2)).map(|number| format!("{number}.atom"));
+    let singles = (0..entries).map(|at| format!("entries/{at}.atom"));
+    let others = [
+        "recent.atom",
+        "index.json",
+        "following.json",
+        "following.opml",
+    ];
+    documents
+        .chain(singles)
+        .chain(others.map(str::to_owned))
+        .map(|name| {
+            let answer = server.get(&format!("/feeds/home/{name}"));
+            assert_eq!(answer.status, 200, "{name}");
+            (name, answer.body)
+        })
+        .collect()
+}
+
+/// Goal: an entry is in a timeline if its feed was followed when it came, or if a follow brought it along, once, and
+/// what is unfollowed stays.
+/// S-D2, S-D3 and the behaviours 1, 2 and 11 of SPECS 2.10.
+#[test]
+fn a_timeline_has_what_it_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path());
+    assert_eq!(ids(&server), [""; 0]);
+    server.publish_ids("a", ["a:4".to_owned()]);
+    server.publish_ids("b", ["b:4".to_owned()]);
+    assert_eq!(ids(&server), ["a:4"]);
+    let told = follow(&server, "b", r#"{"backfill":2}"#);
+    assert_eq!(
+        (&told["changed"], &told["items"]),
+        (&true.into(), &2.into())
+    );
+    assert_eq!(follow(&server, "b", "")["changed"], false);
+    assert_eq!(ids(&server), ["a:4", "b:3", "b:4"]);
+    let gone = server.send(&Request::new("DELETE", "/feeds/home/following/a"));
+    assert_eq!(gone.status, 200);
+    assert!(
+        gone.text().contains("entries that came before stay"),
+        "{}",
+        gone.text()
+    );
+    server.publish_ids("a", ["a:5".to_owned()]);
+    server.publish_ids("b", ["b:5".to_owned()]);
+    // What comes again is not there twice.
+    follow(&server, "a", r#"{"backfill":9}"#);
+    let expected = ["a:4", "b:3", "b:4", "b:5", "a:1", "a:2", "a:3", "a:5"];
+    assert_eq!(ids(&server), expected);
+    // A pattern takes feeds that come later.
+    follow(&server, "n*", "");
+    server.publish_ids("new", ["new:1".to_owned()]);
+    assert_eq!(ids(&server).last().unwrap(), "new:1");
+    server.stop();
+}
+
+/// Goal: frozen documents of a timeline are the same bytes after a restart, a kill and a rebuild, and nothing stored
+/// has a fault.
+#[test]
+fn frozen_documents_of_a_timeline_never_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let server = start_at(&address, folder.path());
+    follow(&server, "b", r#"{"backfill":3}"#);
+    server.publish_ids("a", (4..9).map(|number| format!("a:{number}")));
+    let before = all_bytes(&server);
+    assert_eq!(before.len(), 4 + 8 + 4);
+    server.kill();
+    let server = Server::start_at(&address, folder.path(), &[]);
+    assert!(all_bytes(&server) == before);
+    server.stop();
+    assert!(check_folder("verify", folder.path()).contains(": 0 faults"));
+    std::fs::remove_dir_all(folder.path().join("www")).unwrap();
+    let rebuilt = check_folder("rebuild", folder.path());
+    assert!(
+        rebuilt.contains("3 were missing, 0 were different"),
+        "{rebuilt}"
+    );
+    let server = Server::start_at(&address, folder.path(), &[]);
+    assert!(all_bytes(&server) == before);
+    server.stop();
+}
+
+/// Goal: changed defaults are one change for all timelines, and shape what comes after them only.
+#[test]
+fn changed_defaults_reach_timelines_at_their_next_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path());
+    server.publish_ids("a", ["a:4".to_owned()]);
+    let before = server.get("/feeds/home/1.atom").text();
+    server.stop();
+    // At another address, which is its public URL.
+    let server = Server::start(folder.path(), &[]);
+    server.publish_ids("a", ["a:5".to_owned()]);
+    let old = server.get("/feeds/home/1.atom").text();
+    let head = |document: &str| {
+        document
+            .split("<link rel=\"current\"")
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(head(&old), head(&before));
+    assert!(!old.contains(&server.url("/")), "{old}");
+    let new = server.get("/feeds/home/2.atom").text();
+    assert!(new.contains(&server.url("/feeds/home/2.atom")), "{new}");
+    assert!(
+        new.contains(&server.url("/feeds/a/entries/4.atom")),
+        "{new}"
+    );
+    server.stop();
+}
+
+/// Goal: each wrong request is told what is wrong with it, and changes nothing.
+#[test]
+fn wrong_follows_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path());
+    server.send(&Request::put("/feeds/other", r#"{"kind":"timeline"}"#));
+    server.send(&Request::put("/feeds/shut", r#"{"closed":true}"#));
+    let follow =
+        |item: &str, body: &str| Request::put(&format!("/feeds/home/following/{item}"), body);
+    let change = |body: &str| Request::post("/feeds/home/following", "application/json", body);
+    let opml = |body: &str| Request::post("/feeds/home/following", "text/x-opml", body);
+    let put = |feed: &str, body: &str| Request::put(&format!("/feeds/{feed}"), body);
+    let many: Vec<String> = (0..17).map(|number| format!("\"p{number}*\"")).collect();
+    let patterns = format!("{{\"follow\":[{}]}}", many.join(","));
+    let before = server.get("/feeds/home/following.json").text();
+    for (request, status, words) in [
+        (follow("home", ""), 409, "cannot follow itself"),
+        (follow("other", ""), 409, "other is a timeline"),
+        (follow("nobody", ""), 404, "no feed nobody"),
+        (follow("shut", ""), 404, "no feed shut"),
+        (follow("b", r#"{"backfill":1001}"#), 422, "at most 1000"),
+        (follow("b", r#"{"backfill":-1}"#), 422, "invalid value"),
+        (follow("b", r#"{"count":1}"#), 422, "unknown field"),
+        (follow("b", "{"), 400, "not JSON"),
+        (follow("B", ""), 404, "nothing at"),
+        (
+            Request::put("/feeds/a/following/b", ""),
+            404,
+            "no timeline a",
+        ),
+        (
+            Request::put("/feeds/none/following/b", ""),
+            404,
+            "no timeline none",
+        ),
+        (
+            change(r#"{"follow":["b","nobody"]}"#),
+            422,
+            "no feed nobody",
+        ),
+        (
+            change(r#"{"follow":["b"],"unfollow":["b"]}"#),
+            422,
+            "at once",
+        ),
+        (change(r#"{"follow":["B!"]}"#), 422, "no name of a feed"),
+        (change(&patterns), 422, "at most 16 patterns"),
+        (opml("<opml><body>"), 400, "not OPML"),
+        (
+            opml("<opml><body><outline xmlUrl=\"https://elsewhere.org/feeds/b\"/></body></opml>"),
+            422,
+            "no feed of this server",
+        ),
+        (
+            Request::post("/feeds/home", "application/json", "{}"),
+            405,
+            "publish to the feeds",
+        ),
+        (put("a", r#"{"kind":"timeline"}"#), 422, "never becomes"),
+        (
+            put("home", r#"{"kind":"timeline","owner":"b"}"#),
+            422,
+            "chosen at the creation",
+        ),
+        (
+            put("home", r#"{"closed":true}"#),
+            422,
+            "chosen at its creation",
+        ),
+        (put("home", r#"{"embed":0}"#), 422, "embed is neither"),
+        (
+            put("home", r#"{"document_bytes":9}"#),
+            422,
+            "only with embed",
+        ),
+        (
+            put("home", r#"{"embed":1000000,"document_entries":1000}"#),
+            422,
+            "at most 33",
+        ),
+        (put("a", r#"{"embed":5}"#), 422, "of timelines only"),
+        (put("x", r#"{"kind":"stream"}"#), 422, "unknown variant"),
+        (
+            put("x", r#"{"owner":"a"}"#),
+            422,
+            "only a feed of kind timeline",
+        ),
+        (
+            put("x", r#"{"kind":"timeline","owner":"nobody"}"#),
+            404,
+            "no feed nobody",
+        ),
+        (
+            put("x", r#"{"kind":"timeline","following":["home"]}"#),
+            409,
+            "home is a timeline",
+        ),
+        (Request::get("/feeds/a/following.json"), 404, "no timeline"),
+    ] {
+        let answer = server.send(&request);
+        assert_eq!(answer.status, status, "{}: {}", words, answer.text());
+        assert!(answer.text().contains(words), "{words}: {}", answer.text());
+    }
+    assert_eq!(server.get("/feeds/home/following.json").text(), before);
+    assert_eq!(server.get("/feeds/x").status, 404);
+    server.stop();
+}
+
+/// Goal: an OPML list of the server's own feeds is followed, and is given back.
+#[test]
+fn a_list_of_feeds_goes_in_and_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path());
+    let list = server.get("/feeds/home/following.opml").text();
+    assert!(list.contains(&server.url("/feeds/a/recent.atom")), "{list}");
+    server.send(&Request::put(
+        "/feeds/copy",
+        r#"{"kind":"timeline","title":"Copy"}"#,
+    ));
+    let list = list.replace("feeds/a/recent.atom", "feeds/c/recent.atom");
+    let taken = server.send(&Request::post("/feeds/copy/following", "text/x-opml", list));
+    assert_eq!(taken.json()["followed"], 1, "{}", taken.text());
+    let following = server.get("/feeds/copy/following.json").json();
+    assert_eq!(following["feeds"][0]["name"], "c");
+    let followers = server.get("/feeds/c/followers.json").json();
+    assert_eq!(
+        (&followers["count"], &followers["feeds"][0]["name"]),
+        (&1.into(), &"copy".into())
+    );
+    server.stop();
+}
+
+/// Goal: friends of friends are the feeds of those whom a timeline follows, most followed first, without its own.
+#[test]
+fn friends_of_friends_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path());
+    for feed in ["d", "e"] {
+        server.publish_ids(feed, [format!("{feed}:1")]);
+    }
+    for (name, body) in [
+        (
+            "of-a",
+            r#"{"kind":"timeline","owner":"a","following":["c","d"]}"#,
+        ),
+        (
+            "of-b",
+            r#"{"kind":"timeline","owner":"b","following":["a","d","e"]}"#,
+        ),
+        (
+            "mine",
+            r#"{"kind":"timeline","owner":"e","following":["a","b"]}"#,
+        ),
+    ] {
+        assert_eq!(
+            server
+                .send(&Request::put(&format!("/feeds/{name}"), body))
+                .status,
+            201
+        );
+    }
+    let friends = server.get("/feeds/mine/friends-of-friends.json").json();
+    let found: Vec<(String, u64)> = friends["feeds"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|feed| {
+            let name = feed["name"].as_str().unwrap().to_owned();
+            (name, feed["followed_by"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(found, [("d".to_owned(), 2), ("c".to_owned(), 1)]);
+    server.stop();
+}
