@@ -126,6 +126,14 @@ impl FeedPattern {
         FeedName::parse(&self.beginning).filter(|_| self.is_exact)
     }
 
+    /// Returns whether every feed that matches another pattern matches this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        if self.is_exact {
+            return self == other;
+        }
+        other.beginning.starts_with(&self.beginning)
+    }
+
     /// Returns the beginning of the names that match.
     pub fn beginning(&self) -> &str {
         &self.beginning

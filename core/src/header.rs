@@ -73,16 +73,7 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
     };
 
     let mut out = String::with_capacity(1_024);
-    out.push_str("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<feed");
-    push_attribute("xmlns", ATOM, &mut out);
-    out.push_str(">\n");
-    push_line("id", settings.id.as_str(), &mut out);
-    push_line("title", settings.title(), &mut out);
-    push_line("updated", &updated.to_string(), &mut out);
-    out.push_str("<author>");
-    push_element("name", settings.author(), &mut out);
-    out.push_str("</author>\n");
-    push_line("generator", "Simplefeed", &mut out);
+    push_beginning(settings, updated, &mut out);
     // `self` is absolute in any case (see the table above).
     push_link("self", &format!("{base}{own}"), None, &mut out);
     // `via` is the permanent URL under which a bookmark can find this document later.
@@ -123,6 +114,50 @@ pub fn header(opening: &Opening, settings: &Settings, form: Form, updated: Times
     }
     push_history(opening, settings, &mut out);
     out
+}
+
+/// Links of a paged document (RFC 5005, 3), relative to the feed's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageLinks {
+    /// The page itself.
+    pub own: String,
+    /// The page of the newest entries.
+    pub first: String,
+    /// The page of newer entries, if there are any.
+    pub previous: Option<String>,
+    /// The page of older entries, if there are any.
+    pub next: Option<String>,
+}
+
+/// Returns the bytes of a paged document before its first entry; `updated` is the instant of the newest entry on the
+/// page.
+pub fn paged_header(settings: &Settings, updated: Option<Timestamp>, links: &PageLinks) -> String {
+    let base = settings.base_url();
+    let mut out = String::with_capacity(1_024);
+    push_beginning(settings, updated.unwrap_or_default(), &mut out);
+    push_link("self", &format!("{base}{}", links.own), None, &mut out);
+    push_link("current", &format!("{base}{RECENT}"), None, &mut out);
+    push_link("first", &format!("{base}{}", links.first), None, &mut out);
+    for (rel, link) in [("previous", &links.previous), ("next", &links.next)] {
+        if let Some(link) = link {
+            push_link(rel, &format!("{base}{link}"), None, &mut out);
+        }
+    }
+    out
+}
+
+/// Appends what every document of a feed begins with.
+fn push_beginning(settings: &Settings, updated: Timestamp, out: &mut String) {
+    out.push_str("<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<feed");
+    push_attribute("xmlns", ATOM, out);
+    out.push_str(">\n");
+    push_line("id", settings.id.as_str(), out);
+    push_line("title", settings.title(), out);
+    push_line("updated", &updated.to_string(), out);
+    out.push_str("<author>");
+    push_element("name", settings.author(), out);
+    out.push_str("</author>\n");
+    push_line("generator", "Simplefeed", out);
 }
 
 /// Tells which entries the document has.
@@ -264,7 +299,7 @@ mod tests {
         assert_eq!((read.epoch, read.since), (later.epoch, Position(107)));
     }
 
-    /// A timeline has no history hash, and announces updates in a document of timelines.
+    /// A timeline has no history hash, and no SUP document tells of it.
     #[test]
     fn a_timeline_tells_positions_only() {
         let timeline = Settings {
@@ -273,7 +308,7 @@ mod tests {
         };
         let recent = header(&opening(), &timeline, Form::Recent, Timestamp::default());
         assert!(recent.contains("<history xmlns=\"urn:simplefeed:1\" first=\"100\"/>\n"));
-        assert!(recent.contains("https://example.org/sub/sup-timelines.json#4496672d"));
+        assert!(!recent.contains("sup.json"));
     }
 
     /// SF-4, SF-8 and the table of links.

@@ -83,6 +83,15 @@ pub const BACKFILL_TOTAL_MAX: usize = 10_000;
 /// The most open connections of one server. Configurable.
 pub const CONNECTIONS_MAX: u32 = 4_096;
 
+/// The most entries of a page.
+pub const PAGE_ENTRIES_MAX: u64 = 1_000;
+
+/// The bytes of entries from which on a page is full.
+pub const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The entries of a page whose reader asks for no number.
+pub const PAGE_ENTRIES_DEFAULT: i64 = 20;
+
 /// The feeds in one answer of the catalogue.
 pub const CATALOGUE_FEEDS_MAX: usize = 1_000;
 

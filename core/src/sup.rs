@@ -33,10 +33,6 @@ pub const SUP_DRAFT_REL: &str = "updates";
 pub const SUP: &str = "sup";
 /// Name of the document about feeds that are closed, or were: it shows each reader the feeds that reader may see.
 pub const SUP_CLOSED: &str = "sup-closed";
-/// Name of the SUP document of timelines, without its extension.
-pub const SUP_TIMELINES: &str = "sup-timelines";
-/// Name of the SUP document of closed timelines.
-pub const SUP_TIMELINES_CLOSED: &str = "sup-timelines-closed";
 /// The media type of a SUP document.
 pub const SUP_TYPE: &str = "application/json";
 

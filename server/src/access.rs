@@ -212,6 +212,11 @@ impl Sight {
         self.0.iter().any(|pattern| pattern.matches(feed))
     }
 
+    /// Whether the sender may see every closed feed that can match a pattern.
+    pub fn covers(&self, pattern: &FeedPattern) -> bool {
+        self.0.iter().any(|seen| seen.covers(pattern))
+    }
+
     /// Whether the sender may see no closed feed at all.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()

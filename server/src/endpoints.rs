@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
-use simplefeed_core::{settings::Settings, sup::SUP_HEADER, timestamp::Timestamp};
+use simplefeed_core::{feed::FeedKey, settings::Settings, sup::SUP_HEADER, timestamp::Timestamp};
 
 use crate::{
+    access::Sight,
     http::{answers::header_value, endpoint::Endpoint, reply::Lifetimes},
-    log::EntryLog,
+    log::{EntryLog, LogError},
     metrics::Metrics,
     publish::Publisher,
     views::{Views, catalogue::OpenFeeds, documents::reading::Documents, timelines::Timelines},
@@ -79,10 +80,35 @@ impl Site {
 
     /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).
     pub fn announcement(&self, settings: &Settings) -> Option<(HeaderName, HeaderValue)> {
-        self.updates.as_ref()?;
+        self.updates.as_ref().filter(|_| !settings.is_timeline())?;
         let address = header_value(&settings.sup_address_at(&self.public_url));
         Some((HeaderName::from_static(SUP_HEADER), address))
     }
+}
+
+/// Returns whether the sender of a request may see a feed. To see a closed timeline is to see entries of all closed
+/// feeds that it follows, or ever followed.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read.
+pub fn may_see(
+    timelines: &Timelines,
+    feed: FeedKey,
+    settings: &Settings,
+    sight: &Sight,
+) -> Result<bool, LogError> {
+    if !settings.is_closed() {
+        return Ok(true);
+    }
+    if !sight.shows(&settings.name) {
+        return Ok(false);
+    }
+    let closed = timelines.closed_sources(feed)?;
+    Ok(closed.is_none_or(|closed| {
+        closed.feeds.iter().all(|feed| sight.shows(feed))
+            && closed.patterns.iter().all(|pattern| sight.covers(pattern))
+    }))
 }
 
 #[cfg(test)]

@@ -17,11 +17,13 @@ use simplefeed_core::{
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
     settings::{Defaults, Settings},
+    timeline::Place,
     timestamp::Timestamp,
 };
 
 pub mod announcements;
 pub mod store;
+pub mod pages;
 pub mod memory;
 pub mod barrier;
 pub mod witness;
@@ -47,6 +49,7 @@ pub mod salvage;
 mod contract;
 
 use announcements::Announcements;
+use pages::PlacedEntry;
 
 /// The end of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +230,21 @@ pub trait Series: Send + Sync {
     /// See [`LogError`].
     fn opening(&self, feed: FeedKey, document: DocumentNumber)
     -> Result<Option<Opening>, LogError>;
+
+    /// Returns at most `limit` entries of a feed that are strictly older than a place, newest first; without a place, the
+    /// newest. With a negative limit, those that are strictly newer and closest to it.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn page(
+        &self,
+        feed: FeedKey,
+        anchor: Option<Place>,
+        limit: i64,
+    ) -> Result<Vec<PlacedEntry>, LogError> {
+        pages::page_of(self, feed, anchor, limit)
+    }
 
     /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
     ///

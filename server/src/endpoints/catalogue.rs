@@ -9,7 +9,7 @@ use simplefeed_core::{
     feed::FeedName, header::RECENT, limits::CATALOGUE_FEEDS_MAX, plan::FeedHead, settings::Settings,
 };
 
-use super::Site;
+use super::{Site, may_see};
 use crate::{
     access::Sight,
     http::{
@@ -19,7 +19,7 @@ use crate::{
     },
     log::{LogError, Series, settings_of},
     resource::{Resource, Validity, Visibility},
-    views::catalogue::OpenFeeds,
+    views::{catalogue::OpenFeeds, timelines::Timelines},
 };
 
 /// Path of the catalogue.
@@ -46,6 +46,8 @@ struct Catalogue {
 
 #[derive(Serialize)]
 struct CatalogueFeed {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
     name: String,
     id: String,
     title: String,
@@ -61,10 +63,18 @@ async fn catalogue(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Probl
     let sight = exchange.access.sight(exchange.headers);
     let over = site.left_behind();
     let (documents, open) = (Arc::clone(&site.documents), Arc::clone(&site.open));
+    let timelines = Arc::clone(&site.timelines);
     let public_url = site.public_url.clone();
     let listing = off_thread(move || {
         let log = &**documents.log();
-        Ok(list(log, &open, after.as_ref(), &public_url, &sight)?)
+        Ok(list(
+            log,
+            &timelines,
+            &open,
+            after.as_ref(),
+            &public_url,
+            &sight,
+        )?)
     });
     let (listing, lists_closed) = listing.await?;
     // Where no token is needed, the listing may show closed feeds, too.
@@ -101,6 +111,7 @@ fn after(query: &str) -> Result<Option<FeedName>, Problem> {
 /// whether any of those listed is closed. Feeds that are not shown cost nothing.
 fn list(
     log: &dyn Series,
+    timelines: &Timelines,
     open: &OpenFeeds,
     after: Option<&FeedName>,
     public_url: &str,
@@ -108,12 +119,24 @@ fn list(
 ) -> Result<(Bytes, bool), LogError> {
     let mut feeds = vec![];
     let mut lists_closed = false;
-    for name in open.names(log, after, sight.patterns(), SHOWN_AND_ONE)? {
-        // Read anew, because the names in memory have no titles or counts.
-        if let Some(head) = log.named(&name)? {
+    let mut after = after.cloned();
+    while feeds.len() < SHOWN_AND_ONE {
+        let wanted = SHOWN_AND_ONE - feeds.len();
+        let names = open.names(log, after.as_ref(), sight.patterns(), wanted)?;
+        let Some(last) = names.last().cloned() else {
+            break;
+        };
+        after = Some(last);
+        for name in names {
+            // Read anew, because the names in memory have no titles or counts.
+            let Some(head) = log.named(&name)? else {
+                continue;
+            };
             let settings = settings_of(log, head.feed, head.revision)?;
-            lists_closed |= settings.is_closed();
-            feeds.push(listed(&head, &settings, public_url));
+            if may_see(timelines, head.feed, &settings, sight)? {
+                lists_closed |= settings.is_closed();
+                feeds.push(listed(&head, &settings, public_url));
+            }
         }
     }
     Ok((page(feeds, public_url), lists_closed))
@@ -121,6 +144,7 @@ fn list(
 
 fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFeed {
     CatalogueFeed {
+        kind: settings.is_timeline().then_some("timeline"),
         name: settings.name.to_string(),
         id: settings.id.to_string(),
         title: settings.title().into(),

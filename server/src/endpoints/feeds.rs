@@ -8,10 +8,12 @@ use hyper::{
 };
 use simplefeed_core::{
     feed::{DocumentName, DocumentNumber, FeedName, Numbered},
-    header::RECENT,
+    header::{FEED_TYPE, RECENT},
+    limits::{PAGE_ENTRIES_DEFAULT, PAGE_ENTRIES_MAX},
+    timeline::Place,
 };
 
-use super::{Site, publishing};
+use super::{Site, may_see, publishing};
 use crate::{
     access::Right,
     http::{
@@ -21,8 +23,11 @@ use crate::{
         problem::Problem,
     },
     metrics::DOCUMENT,
-    resource::{Resource, Visibility},
-    views::documents::reading::Address,
+    resource::{Resource, Validity, Visibility},
+    views::documents::{
+        pages::{self, Form, Wanted},
+        reading::Address,
+    },
 };
 
 /// Paths below a feed.
@@ -86,6 +91,26 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         }],
     },
     Endpoint {
+        path: "/feeds/{feed}/page.atom",
+        label: "page",
+        has_query: true,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(page(site, exchange, Form::Atom)),
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/page.json",
+        label: "page",
+        has_query: true,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(page(site, exchange, Form::Json)),
+        }],
+    },
+    Endpoint {
         path: "/feeds/{feed}/index.json",
         label: "index",
         has_query: false,
@@ -139,13 +164,25 @@ pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, P
         state = off_thread(move || documents.snapshot(&name)).await?;
     }
     let state = state.ok_or_else(|| absent(feed))?;
-    let visibility = if !state.settings.is_closed() {
-        Visibility::Public
-    } else if exchange.access.sight(exchange.headers).shows(feed) {
+    let visibility = if state.settings.is_closed() {
+        let sight = exchange.access.sight(exchange.headers);
+        let is_seen = if state.settings.is_timeline() {
+            let (timelines, state) = (Arc::clone(&site.timelines), Arc::clone(&state));
+            let look = move || {
+                let key = state.head.feed;
+                Ok(may_see(&timelines, key, &state.settings, &sight)?)
+            };
+            off_thread(look).await?
+        } else {
+            sight.shows(feed)
+        };
+        if !is_seen {
+            // The answer is the same as for a feed that does not exist.
+            return Err(absent(feed));
+        }
         Visibility::Private
     } else {
-        // The answer is the same as for a feed that does not exist.
-        return Err(absent(feed));
+        Visibility::Public
     };
     let announcement = site.announcement(&state.settings);
     Ok(Seen {
@@ -190,6 +227,56 @@ async fn read(
         (None, Address::Document(name)) => renamed(site, feed, name, seen).await,
         (None, _) => Err(absent(&feed)),
     }
+}
+
+/// Shows a stretch of a feed by place.
+async fn page(site: &Site, exchange: Exchange<'_>, form: Form) -> Result<Outcome, Problem> {
+    let wanted = wanted_page(exchange.query())?;
+    let seen = seen(site, &exchange).await?;
+    let feed = exchange.params.feed().clone();
+    let documents = Arc::clone(&site.documents);
+    let name = feed.clone();
+    let found = off_thread(move || {
+        let Some(state) = documents.snapshot(&name)? else {
+            return Ok(None);
+        };
+        let (log, key) = (&**documents.log(), state.head.feed);
+        Ok(Some(pages::page(log, key, &state.settings, wanted, form)?))
+    });
+    let bytes = found.await?.ok_or_else(|| absent(&feed))?;
+    let media_type = match form {
+        Form::Atom => FEED_TYPE,
+        Form::Json => "application/json",
+    };
+    let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
+    Ok(show(site, resource, seen))
+}
+
+/// Returns the page that a query asks for.
+fn wanted_page(query: &str) -> Result<Wanted, Problem> {
+    let wrong = || {
+        let detail = format!(
+            "a page is asked for with limit= from -{PAGE_ENTRIES_MAX} to {PAGE_ENTRIES_MAX}, and anchor= as the links \
+             of pages have it"
+        );
+        Problem::malformed(detail)
+    };
+    let (mut limit, mut anchor) = (None, None);
+    for part in query.split('&').filter(|_| !query.is_empty()) {
+        match part.split_once('=') {
+            Some(("limit", number)) if limit.is_none() => {
+                let number: i64 = number.parse().ok().ok_or_else(wrong)?;
+                let is_bounded = number.unsigned_abs() <= PAGE_ENTRIES_MAX;
+                limit = Some(is_bounded.then_some(number).ok_or_else(wrong)?);
+            }
+            Some(("anchor", place)) if anchor.is_none() => {
+                anchor = Some(Place::parse(place).ok_or_else(wrong)?);
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    let limit = limit.unwrap_or(PAGE_ENTRIES_DEFAULT);
+    Ok(Wanted { anchor, limit })
 }
 
 fn show(site: &Site, resource: Resource, seen: Seen) -> Outcome {

@@ -18,6 +18,7 @@ use simplefeed_core::{
 use super::{
     Site,
     forms::{check_uncoded, media_type},
+    may_see,
 };
 use crate::{
     access::{Right, Sight},
@@ -146,7 +147,6 @@ struct ItemAnswer<'a> {
     item: String,
     followed: bool,
     changed: bool,
-    items: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
 }
@@ -157,7 +157,6 @@ struct ChangeAnswer<'a> {
     timeline: &'a str,
     followed: usize,
     unfollowed: usize,
-    items: usize,
 }
 
 /// Follows one item.
@@ -184,6 +183,7 @@ async fn unfollow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Proble
     let item = exchange.params.item().clone();
     let wanted = Wanted {
         unfollow: vec![item.clone()],
+        sight: exchange.access.sight(exchange.headers),
         ..Wanted::default()
     };
     change_one(site, exchange.params.feed(), item, false, wanted).await
@@ -204,7 +204,6 @@ async fn change_one(
             item: item.to_string(),
             followed,
             changed: outcome.followed + outcome.unfollowed > 0,
-            items: outcome.items,
             note: (!followed).then_some("entries that came before stay in the timeline"),
         }),
         Err(error) => publish_error(&error),
@@ -240,7 +239,6 @@ async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
             timeline: timeline.as_str(),
             followed: outcome.followed,
             unfollowed: outcome.unfollowed,
-            items: outcome.items,
         }),
         // One of many is wrong, and the URL is right.
         Err(PublishError::UnknownFeed(feed)) => {
@@ -457,7 +455,7 @@ impl Lists<'_> {
             return Ok(None);
         };
         let settings = settings_of(self.log, head.feed, head.revision)?;
-        let is_visible = !settings.is_closed() || self.sight.shows(name);
+        let is_visible = may_see(self.timelines, head.feed, &settings, self.sight)?;
         Ok(is_visible.then_some(settings))
     }
 

@@ -54,7 +54,7 @@ impl Group<'_> {
             ..FollowChange::default()
         };
         for pattern in &wanted.unfollow {
-            let item = self.item_to_unfollow(pattern)?;
+            let item = self.item_to_unfollow(pattern, wanted)?;
             if let Some(item) = item.filter(|item| items.contains(item))
                 && !change.unfollow.contains(&item)
             {
@@ -93,7 +93,6 @@ impl Group<'_> {
         let followed = Followed {
             followed: change.follow.len(),
             unfollowed: change.unfollow.len(),
-            items: items.len(),
         };
         self.followed.insert(timeline.clone(), items);
         if !change.follow.is_empty() || !change.unfollow.is_empty() {
@@ -148,11 +147,18 @@ impl Group<'_> {
     }
 
     /// Returns the item of a pattern that is to be followed no longer; `None` if nothing can follow it.
-    fn item_to_unfollow(&self, pattern: &FeedPattern) -> Result<Option<Item>, PublishError> {
+    fn item_to_unfollow(
+        &self,
+        pattern: &FeedPattern,
+        wanted: &Wanted,
+    ) -> Result<Option<Item>, PublishError> {
         let Some(name) = pattern.exact() else {
             return Ok(Some(Item::Pattern(pattern.clone())));
         };
-        let found = self.state(&name)?;
+        // Whether a feed is followed that the caller may not see, the answer must not tell.
+        let found = self
+            .state(&name)?
+            .filter(|found| !found.settings.is_closed() || wanted.sight.shows(&name));
         Ok(found.map(|found| Item::Feed(found.head.feed)))
     }
 

@@ -99,8 +99,6 @@ pub struct Followed {
     pub followed: usize,
     /// Items that are followed no longer.
     pub unfollowed: usize,
-    /// All items that the timeline follows now.
-    pub items: usize,
 }
 
 /// Result of an [`Append`].

@@ -1,12 +1,13 @@
 //! Documents: the entries of a feed as documents, open and archived, and the archive index.
 //!
-//! [`reading`] answers requests; [`archive`] keeps closed documents as files, rendered by [`frozen`] and recorded by
+//! [`reading`] answers requests, [`pages`] those for a stretch by place; [`archive`] keeps closed documents as files, rendered by [`frozen`] and recorded by
 //! [`manifest`]. The view follows the log to archive what a commit closes.
 
 pub mod archive;
 pub mod frozen;
 pub mod index;
 pub mod manifest;
+pub mod pages;
 pub mod reading;
 pub mod sidecar;
 mod checking;

@@ -23,10 +23,16 @@ use simplefeed_core::{
     follow::Item,
     plan::{FeedHead, OpenDocument, Opening},
     settings::Settings,
-    timeline::cuts::{Course, Cut, Cuts, Sequence as _, no_history, revision_of, spell_of},
+    timeline::{
+        Place,
+        cuts::{Course, Cut, Cuts, Sequence as _, no_history, revision_of, spell_of},
+    },
 };
 
-use crate::log::{EntryLog, Follows, LogError};
+use crate::log::{
+    EntryLog, Follows, LogError,
+    pages::{Filling, PlacedEntry},
+};
 
 mod entries;
 mod graph;
@@ -279,6 +285,49 @@ impl Timelines {
             shown.collect()
         })?;
         Ok(entries.unwrap_or_default())
+    }
+
+    /// Returns a page of a timeline. Its entries have no positions: to count what came before would take a look at
+    /// every feed.
+    fn page(
+        &self,
+        timeline: FeedKey,
+        anchor: Option<Place>,
+        limit: i64,
+    ) -> Result<Vec<PlacedEntry>, LogError> {
+        let size = usize::try_from(limit.unsigned_abs()).unwrap_or(usize::MAX);
+        let page = self.with(timeline, |reading, course, _| {
+            let found = if limit < 0 {
+                reading.newer(anchor, size)
+            } else {
+                reading.older(anchor, size)
+            };
+            let mut titles = Titles::default();
+            let mut filling = Filling::of(limit.unsigned_abs());
+            let nearest_first: Box<dyn Iterator<Item = _>> = if limit < 0 {
+                Box::new(found.iter().rev())
+            } else {
+                Box::new(found.iter())
+            };
+            for delivery in nearest_first {
+                if !filling.takes_more() {
+                    break;
+                }
+                let nowhere = DocumentName {
+                    number: DocumentNumber::OLDEST,
+                    epoch: course.epoch_at(delivery.place.instant()),
+                };
+                let entry = reading.show(delivery, Position(0), nowhere, course, &mut titles)?;
+                let place = delivery.place;
+                filling.add(PlacedEntry { place, entry });
+            }
+            let mut page = filling.finish();
+            if limit < 0 {
+                page.reverse();
+            }
+            Ok(page)
+        })?;
+        Ok(page.unwrap_or_default())
     }
 
     /// Returns the feeds that a timeline has, or may get, entries of.

@@ -2,7 +2,7 @@
 //!
 //! Pure over the graph.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::atomic::Ordering};
 
 use simplefeed_core::{
     feed::{FeedKey, FeedName, FeedPattern, Revision},
@@ -39,6 +39,31 @@ impl Timelines {
         feeds.sort();
         let patterns = state.following.patterns().to_vec();
         Ok(Some(FollowedItems { feeds, patterns }))
+    }
+
+    /// Returns the closed feeds that a timeline has, or may get, entries of, and the patterns that it follows; `None` if
+    /// there is no such timeline.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn closed_sources(&self, timeline: FeedKey) -> Result<Option<FollowedItems>, LogError> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let graph = self.graph()?;
+        let Some(state) = graph.timeline(timeline) else {
+            return Ok(None);
+        };
+        let sources = state.following.sources();
+        let closed = sources.filter_map(|source| {
+            let feed = graph.feeds.get(source)?;
+            feed.is_closed.then(|| feed.name.clone())
+        });
+        Ok(Some(FollowedItems {
+            feeds: closed.collect(),
+            patterns: state.following.patterns().to_vec(),
+        }))
     }
 
     /// Returns the names of the timelines that take the entries of a feed now, sorted.

@@ -11,11 +11,13 @@ use simplefeed_core::{
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
     settings::{Defaults, Settings},
+    timeline::Place,
 };
 
 use super::Timelines;
 use crate::log::{
     Commits, EntryLog, Ids, LogError, LogHead, Room, Series, announcements::Announcements,
+    pages::PlacedEntry,
 };
 
 /// A log in which timelines look like feeds.
@@ -127,6 +129,18 @@ impl Series for Merged {
             }
         }
         Ok(feeds)
+    }
+
+    fn page(
+        &self,
+        feed: FeedKey,
+        anchor: Option<Place>,
+        limit: i64,
+    ) -> Result<Vec<PlacedEntry>, LogError> {
+        if self.timelines.is_timeline(feed)? {
+            return self.timelines.page(feed, anchor, limit);
+        }
+        self.log.page(feed, anchor, limit)
     }
 
     fn sources(&self, feed: FeedKey) -> Result<Option<Vec<FeedKey>>, LogError> {

@@ -489,6 +489,19 @@ fn compare(world: &World, log: &Merged, steps: &[Step]) {
                 std::slice::from_ref(entry)
             );
         }
+        let mut placed = log.page(feed, None, 1_000).unwrap();
+        placed.reverse();
+        let fragments = placed.iter().map(|placed| &placed.entry.fragment);
+        assert!(fragments.eq(naive.shown.iter().map(|(fragment, ..)| fragment)));
+        for (index, anchor) in placed.iter().enumerate().step_by(5) {
+            let (older, newer) = (&placed[..index], &placed[index + 1..]);
+            let mut older = older[older.len().saturating_sub(3)..].to_vec();
+            older.reverse();
+            assert_eq!(log.page(feed, Some(anchor.place), 3).unwrap(), older);
+            let mut newer = newer[..newer.len().min(3)].to_vec();
+            newer.reverse();
+            assert_eq!(log.page(feed, Some(anchor.place), -3).unwrap(), newer);
+        }
         for (number, (opening, settings)) in (1..).zip(&naive.documents) {
             let number = DocumentNumber::new(number).unwrap();
             let found = log.opening(feed, number).unwrap().unwrap();
