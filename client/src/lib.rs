@@ -79,6 +79,7 @@ pub mod state;
 pub mod observer;
 pub mod watcher;
 pub mod publisher;
+pub mod timeline;
 pub mod fetch;
 pub mod transport;
 mod error;
@@ -107,6 +108,7 @@ pub use simplefeed_core::{
     xml::XmlError,
 };
 pub use state::StateFolder;
+pub use timeline::Timeline;
 pub use transport::Transport;
 pub use url::Url;
 pub use watcher::FeedWatcher;

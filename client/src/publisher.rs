@@ -411,7 +411,15 @@ impl Publisher {
         Ok(appended.results)
     }
 
-    async fn send_until_answered(&self, request: Request) -> Result<Answer, PublishError> {
+    /// Returns the URL that is published to, without a password.
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    pub(crate) async fn send_until_answered(
+        &self,
+        request: Request,
+    ) -> Result<Answer, PublishError> {
         let request = self.with_token(request);
         let transport = self
             .transport_in_use()

@@ -5,7 +5,7 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use url::Url;
 
@@ -16,6 +16,9 @@ use crate::{exit, source::SourceArgs};
 pub(crate) struct CatalogueArgs {
     /// URL of the catalogue
     url: Url,
+    /// Feeds of this kind only
+    #[arg(long)]
+    kind: Option<Kind>,
     #[command(flatten)]
     source: SourceArgs,
 }
@@ -26,8 +29,21 @@ struct Catalogue {
     next: Option<String>,
 }
 
+/// Kind of a feed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// A feed that takes entries
+    #[default]
+    Feed,
+    /// A feed made of others
+    Timeline,
+}
+
 #[derive(Deserialize)]
 struct Feed {
+    #[serde(default)]
+    kind: Kind,
     title: String,
     entries: u64,
     href: String,
@@ -41,7 +57,8 @@ pub(crate) async fn list(args: CatalogueArgs) -> anyhow::Result<u8> {
         let body = fetcher.bytes(&url).await?;
         let catalogue: Catalogue = serde_json::from_slice(&body)
             .with_context(|| format!("{url} is not a catalogue of feeds"))?;
-        for feed in &catalogue.feeds {
+        let is_wanted = |feed: &&Feed| args.kind.is_none_or(|kind| kind == feed.kind);
+        for feed in catalogue.feeds.iter().filter(is_wanted) {
             // A title is its publisher's: control characters must not reach the terminal.
             let plain = |text: &str| text.replace(char::is_control, " ");
             writeln!(

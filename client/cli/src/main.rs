@@ -32,6 +32,7 @@ mod source;
 mod state;
 mod status;
 mod sup;
+mod timeline;
 mod token;
 mod watch;
 
@@ -135,6 +136,27 @@ enum Command {
         after_help = "Example:\n  simplefeed bookmark set orders.bookmark --url URL --entry urn:order:7"
     )]
     Bookmark(bookmark::BookmarkArgs),
+    /// Follow feeds of the same server in a timeline
+    #[command(
+        after_help = "Examples:\n  simplefeed follow http://127.0.0.1:8080/feeds/home orders-eu orders-us --backfill 20\n  \
+        simplefeed follow http://127.0.0.1:8080/feeds/all '*'\n\n\
+        The timeline is created if it does not exist, which needs the right to administer it."
+    )]
+    Follow(timeline::FollowArgs),
+    /// Follow feeds no longer in a timeline
+    #[command(
+        after_help = "Example:\n  simplefeed unfollow http://127.0.0.1:8080/feeds/home orders-us\n\n\
+        Entries that came before stay in the timeline."
+    )]
+    Unfollow(timeline::UnfollowArgs),
+    /// List the feeds that a timeline follows
+    #[command(after_help = "Example:\n  simplefeed following http://127.0.0.1:8080/feeds/home")]
+    Following(timeline::ListArgs),
+    /// List the timelines that follow a feed
+    #[command(
+        after_help = "Example:\n  simplefeed followers http://127.0.0.1:8080/feeds/orders-eu"
+    )]
+    Followers(timeline::ListArgs),
     /// List the feeds of a server, given the URL of its catalogue
     #[command(after_help = "Example:\n  simplefeed ls http://127.0.0.1:8080/feeds")]
     Ls(catalogue::CatalogueArgs),
@@ -239,6 +261,10 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Mirror(args) => mirror::mirror(*args).await,
         Command::Bookmark(args) => bookmark::bookmark(args).await,
         Command::Ls(args) => catalogue::list(args).await,
+        Command::Follow(args) => timeline::follow(args).await,
+        Command::Unfollow(args) => timeline::unfollow(args).await,
+        Command::Following(args) => timeline::following(args).await,
+        Command::Followers(args) => timeline::followers(args).await,
         Command::Get(args) => get::get(args).await,
         Command::Completions { shell } => {
             let mut out = vec![];

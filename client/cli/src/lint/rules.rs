@@ -258,6 +258,10 @@ impl Rules {
                     "no Cache-Control: caches guess how long they may keep it",
                 );
             }
+        } else if is_timeline(&page.document) && !immutable {
+            let detail =
+                "not frozen yet: a document of a timeline freezes once somebody has read it";
+            self.add(Severity::Note, "SF-11", url, detail);
         } else if max_age.is_none_or(|age| age < ARCHIVE_SECONDS_MIN) {
             let said = if policy.is_empty() {
                 "nothing"
@@ -294,6 +298,10 @@ impl Rules {
             };
             let id = entry.id.to_owned();
             self.entry(page, index, &id);
+            // Ids are unique in the feed that an entry comes from.
+            if is_timeline(document) {
+                continue;
+            }
             let updated = document.updated_of(index);
             let content = Digest::of(entry.fragment);
             // Ids of foreign feeds can be long, and a feed can have many.
@@ -407,6 +415,11 @@ impl Rules {
             );
         }
     }
+}
+
+/// Returns whether a document is one of a timeline: it has positions, and no history hash.
+fn is_timeline(document: &Document) -> bool {
+    document.history.is_some_and(|(_, before)| before.is_none())
 }
 
 /// Returns the text of a refusal, without its line, which is not one of the document.

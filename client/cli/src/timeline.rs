@@ -1,0 +1,203 @@
+//! `follow`, `unfollow`, `following`, `followers`: what timelines follow.
+//!
+//! Shell: stdout. One line per feed: `name TAB title TAB URL`; a pattern stands alone on its line.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::Deserialize;
+use simplefeed_client::{
+    PublishError, Timeline,
+    timeline::{Changed, NewTimeline},
+};
+use url::Url;
+
+use crate::{exit, say, source::SourceArgs, token::TokenArgs};
+
+/// Follow feeds
+#[derive(Args, Debug)]
+pub(crate) struct FollowArgs {
+    /// URL of the timeline; it is created if it does not exist
+    timeline: String,
+    /// Names or URLs of feeds of the same server; a name that ends with * is a pattern
+    #[arg(required_unless_present = "opml")]
+    feeds: Vec<String>,
+    /// List of feeds (OPML) to follow; stdin if it is -
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["feeds", "backfill"])]
+    opml: Option<PathBuf>,
+    /// Newest entries of each feed that come along, up to 1,000
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    backfill: u32,
+    #[command(flatten)]
+    token: TokenArgs,
+}
+
+/// Follow feeds no longer
+#[derive(Args, Debug)]
+pub(crate) struct UnfollowArgs {
+    /// URL of the timeline
+    timeline: String,
+    /// Names or URLs of feeds, or patterns
+    #[arg(required = true)]
+    feeds: Vec<String>,
+    #[command(flatten)]
+    token: TokenArgs,
+}
+
+/// List what a timeline follows, or who follows a feed
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// URL of the timeline, or of the feed
+    url: Url,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
+    let timeline = managed(&args.timeline, &args.token)?;
+    let list = args.opml.as_deref().map(read).transpose()?;
+    let names = names(&args.timeline, &args.feeds);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let change = async || match &list {
+        Some(list) => timeline.follow_list(list.clone()).await,
+        None => timeline.follow(&names, args.backfill).await,
+    };
+    let changed = match change().await {
+        // There may be no timeline, or no such feed; then the second try tells which.
+        Err(PublishError::Refused { status: 404, .. }) => {
+            if timeline.create(&NewTimeline::default()).await? {
+                say::note(&format!("{} is a new timeline", args.timeline));
+            }
+            change().await?
+        }
+        changed => changed?,
+    };
+    tell(changed);
+    Ok(exit::OK)
+}
+
+pub(crate) async fn unfollow(args: UnfollowArgs) -> anyhow::Result<u8> {
+    let timeline = managed(&args.timeline, &args.token)?;
+    let names = names(&args.timeline, &args.feeds);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    tell(timeline.unfollow(&names).await?);
+    Ok(exit::OK)
+}
+
+fn tell(changed: Changed) {
+    say::note(&match (changed.followed, changed.unfollowed) {
+        (0, 0) => "Nothing has changed.".into(),
+        (followed, 0) => format!("{followed} more are followed."),
+        (_, unfollowed) => {
+            format!("{unfollowed} are followed no longer; entries that came before stay.")
+        }
+    });
+}
+
+fn managed(url: &str, token: &TokenArgs) -> anyhow::Result<Timeline> {
+    let token = token.token()?;
+    Ok(Timeline::new(url)?.with(|publisher| {
+        let publisher = publisher.on_retry(|error| {
+            say::warning(&format!("{}; trying again", say::chain(error)));
+        });
+        match &token {
+            Some(token) => publisher.bearer_token(token),
+            None => publisher,
+        }
+    }))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut list = String::new();
+    if path == Path::new("-") {
+        io::stdin()
+            .read_to_string(&mut list)
+            .context("cannot read the list of feeds")?;
+        return Ok(list);
+    }
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Returns the names of feeds that are given by name, or by a URL beside that of the timeline.
+fn names(timeline: &str, feeds: &[String]) -> Vec<String> {
+    let folder = timeline.trim_end_matches('/').rsplit_once('/');
+    let beside = folder.map(|(folder, _)| format!("{folder}/"));
+    let name = |feed: &String| {
+        let rest = beside.as_ref().and_then(|beside| feed.strip_prefix(beside));
+        let first = rest.and_then(|rest| rest.split('/').next());
+        first.unwrap_or(feed).to_owned()
+    };
+    feeds.iter().map(name).collect()
+}
+
+#[derive(Deserialize)]
+struct List {
+    feeds: Vec<Feed>,
+    #[serde(default)]
+    patterns: Vec<String>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Feed {
+    name: String,
+    title: String,
+    href: String,
+}
+
+pub(crate) async fn following(args: ListArgs) -> anyhow::Result<u8> {
+    list(args, "following.json").await
+}
+
+pub(crate) async fn followers(args: ListArgs) -> anyhow::Result<u8> {
+    list(args, "followers.json").await
+}
+
+async fn list(args: ListArgs, name: &str) -> anyhow::Result<u8> {
+    let fetcher = args.source.fetcher(&args.url)?;
+    let mut out = io::stdout().lock();
+    let base = args.url.as_str().trim_end_matches('/');
+    let mut next = Some(Url::parse(&format!("{base}/{name}"))?);
+    let mut patterns = vec![];
+    while let Some(url) = next {
+        let body = fetcher.bytes(&url).await?;
+        let list: List = serde_json::from_slice(&body)
+            .with_context(|| format!("{url} is not a list of feeds"))?;
+        for feed in &list.feeds {
+            // A title is its publisher's: control characters must not reach the terminal.
+            let plain = |text: &str| text.replace(char::is_control, " ");
+            let (name, title, href) = (plain(&feed.name), plain(&feed.title), plain(&feed.href));
+            writeln!(out, "{name}\t{title}\t{href}")?;
+        }
+        patterns = list.patterns;
+        next = list.next.map(|next| url.join(&next)).transpose()?;
+    }
+    for pattern in patterns {
+        writeln!(out, "{pattern}")?;
+    }
+    out.flush()?;
+    Ok(exit::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn feeds_are_named_or_stand_beside_the_timeline() {
+        let feeds = [
+            "a",
+            "x-*",
+            "http://h/sub/feeds/b",
+            "http://h/sub/feeds/c/recent.atom",
+            "http://other/feeds/d",
+        ];
+        let found = names("http://h/sub/feeds/home/", &feeds.map(str::to_owned));
+        assert_eq!(found, ["a", "x-*", "b", "c", "http://other/feeds/d"]);
+    }
+}

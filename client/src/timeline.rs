@@ -1,0 +1,170 @@
+//! Timelines: what they follow, for whoever manages them. To read one, use a [`Consumer`](crate::Consumer).
+//!
+//! Shell: the network. Every request may be repeated: what is followed already stays as it is.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use simplefeed_core::limits::CLIENT_DOCUMENT_BYTES_MAX;
+
+use crate::{
+    publisher::{PublishError, Publisher},
+    transport::{Method, Request},
+};
+
+/// A timeline to be created.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct NewTimeline {
+    /// Its title; its name if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Name of its owner's feed, whose entries it leaves out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Whether only those with a right to it, and to the closed feeds that it follows, may read it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub closed: bool,
+}
+
+/// Outcome of a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct Changed {
+    /// Items that are followed since the request.
+    pub followed: usize,
+    /// Items that are followed no longer.
+    pub unfollowed: usize,
+}
+
+/// Manages one timeline.
+///
+/// # Examples
+///
+/// A planet: everything that was imported, with the newest ten entries of each feed.
+///
+/// ```no_run
+/// use simplefeed_client::{Timeline, timeline::NewTimeline};
+///
+/// # async fn run() -> Result<(), simplefeed_client::PublishError> {
+/// let planet = Timeline::new("https://example.org/feeds/planet")?;
+/// planet.create(&NewTimeline::default()).await?;
+/// let changed = planet.follow(&["blog-*"], 10).await?;
+/// println!("{} items are new", changed.followed);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    settings: Publisher,
+    following: Publisher,
+}
+
+/// Body of a change.
+#[derive(Serialize)]
+struct Change<'c> {
+    follow: &'c [&'c str],
+    unfollow: &'c [&'c str],
+    backfill: u32,
+}
+
+impl Timeline {
+    /// Returns the timeline at `url`.
+    ///
+    /// # Errors
+    ///
+    /// If `url` is no URL.
+    pub fn new(url: &str) -> Result<Self, PublishError> {
+        let url = url.trim_end_matches('/');
+        Ok(Self {
+            settings: Publisher::new(url)?,
+            following: Publisher::new(&format!("{url}/following"))?,
+        })
+    }
+
+    /// Applies `with` to the ways to the server: to give them a token, or another transport.
+    #[must_use]
+    pub fn with(self, with: impl Fn(Publisher) -> Publisher) -> Self {
+        Self {
+            settings: with(self.settings),
+            following: with(self.following),
+        }
+    }
+
+    /// Creates the timeline, unless it is there. Returns whether it was created.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]; status 422 if it is there and is no timeline, or another owner's.
+    pub async fn create(&self, new: &NewTimeline) -> Result<bool, PublishError> {
+        let mut settings = serde_json::to_value(new)?;
+        if let Some(members) = settings.as_object_mut() {
+            members.insert("kind".into(), "timeline".into());
+        }
+        let body = Bytes::from(serde_json::to_vec(&settings)?);
+        let request = request(&self.settings, Method::Put, "application/json", body);
+        let answer = self.settings.send_until_answered(request).await?;
+        Ok(answer.status == 201)
+    }
+
+    /// Follows feeds and patterns, by their names. Each feed that was not followed brings its newest `backfill` entries
+    /// along.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]. Nothing is changed then.
+    pub async fn follow(&self, items: &[&str], backfill: u32) -> Result<Changed, PublishError> {
+        self.change(items, &[], backfill).await
+    }
+
+    /// Follows feeds and patterns no longer. Entries that came before stay.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]. Nothing is changed then.
+    pub async fn unfollow(&self, items: &[&str]) -> Result<Changed, PublishError> {
+        self.change(&[], items, 0).await
+    }
+
+    /// Follows the feeds of a list (OPML), all of which must be of this server.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]. Nothing is changed then.
+    pub async fn follow_list(&self, opml: String) -> Result<Changed, PublishError> {
+        self.post("text/x-opml", opml.into()).await
+    }
+
+    async fn change(
+        &self,
+        follow: &[&str],
+        unfollow: &[&str],
+        backfill: u32,
+    ) -> Result<Changed, PublishError> {
+        let change = Change {
+            follow,
+            unfollow,
+            backfill,
+        };
+        let body = serde_json::to_vec(&change)?;
+        self.post("application/json", body.into()).await
+    }
+
+    async fn post(&self, kind: &str, body: Bytes) -> Result<Changed, PublishError> {
+        let request = request(&self.following, Method::Post, kind, body);
+        let answer = self.following.send_until_answered(request).await?;
+        serde_json::from_slice(&answer.body).map_err(|source| PublishError::Answer {
+            url: self.following.url().clone(),
+            source,
+        })
+    }
+}
+
+fn request(to: &Publisher, method: Method, kind: &str, body: Bytes) -> Request {
+    Request {
+        method,
+        url: to.url().clone(),
+        headers: vec![("content-type", kind.into())],
+        body,
+        answer_bytes_max: CLIENT_DOCUMENT_BYTES_MAX,
+    }
+}
