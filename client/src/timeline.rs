@@ -44,13 +44,15 @@ pub struct Changed {
 /// A planet: everything that was imported, with the newest ten entries of each feed.
 ///
 /// ```no_run
-/// use simplefeed_client::{Timeline, timeline::NewTimeline};
+/// use simplefeed_client::{Timeline, timeline::{Changed, NewTimeline}};
 ///
 /// # async fn run() -> Result<(), simplefeed_client::PublishError> {
 /// let planet = Timeline::new("https://example.org/feeds/planet")?;
+/// let planet = planet.with(|publisher| publisher.bearer_token("sft_…"));
 /// planet.create(&NewTimeline::default()).await?;
-/// let changed = planet.follow(&["blog-*"], 10).await?;
-/// println!("{} items are new", changed.followed);
+/// let Changed { followed, .. } = planet.follow(&["blog-*"], 10).await?;
+/// println!("{followed} items are new");
+/// planet.unfollow(&["blog-of-nobody"]).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -130,6 +132,15 @@ impl Timeline {
     /// # Errors
     ///
     /// See [`PublishError`]. Nothing is changed then.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(home: simplefeed_client::Timeline) -> Result<(), Box<dyn std::error::Error>> {
+    /// let list = std::fs::read_to_string("subscriptions.opml")?;
+    /// home.follow_list(list).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn follow_list(&self, opml: String) -> Result<Changed, PublishError> {
         self.post("text/x-opml", opml.into()).await
     }

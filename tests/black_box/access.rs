@@ -136,6 +136,7 @@ fn paths(feed: &str) -> Vec<(String, &'static Endpoint<Site>)> {
             Some("document") => numbered("{document}", &[1, 1_001]),
             Some("position") => numbered("{position}", &[0]),
             Some("block") => numbered("{block}", &[1]),
+            Some("item") => vec![path.replace("{item}", "open")],
             // Not there yet: a window is archived after an hour, or ten thousand feeds.
             Some("window") => numbered("{window}", &[1]),
             Some(other) => panic!("{{{other}}} of {path} is not tried"),
@@ -148,6 +149,11 @@ fn paths(feed: &str) -> Vec<(String, &'static Endpoint<Site>)> {
 /// Whether an endpoint shows something of its feed.
 fn shows(endpoint: &Endpoint<Site>) -> bool {
     endpoint.path.contains("{feed}")
+}
+
+/// Whether an endpoint is one of timelines only.
+fn is_of_timelines(endpoint: &Endpoint<Site>) -> bool {
+    endpoint.path.contains("/following") || endpoint.path.contains("/friends")
 }
 
 /// Whether an endpoint lists what its caller may see, for nobody that is not known.
@@ -167,7 +173,7 @@ fn the_table_of_endpoints_holds() {
     let server = Server::start(&folder.path().join("data"), &args);
     let mut expected = std::collections::BTreeMap::new();
     for (path, endpoint) in paths("a") {
-        let answer = server.send(&Request::new("DELETE", &path));
+        let answer = server.send(&Request::new("PATCH", &path));
         assert_eq!(answer.status, 405, "{path}: {}", answer.text());
         assert_eq!(answer.header("allow"), endpoint.allow(), "{path}");
         *expected.entry(endpoint.label).or_insert(0) += 1;
@@ -240,10 +246,11 @@ fn every_route_asks_for_the_right_token() {
             let found = find(ALL, "", &path).map(|(found, _)| found.path);
             assert_eq!(found, Some(endpoint.path), "{path}");
             let (shows, is_list) = (shows(endpoint), is_list(endpoint));
-            let publishes = endpoint
-                .methods
-                .iter()
-                .any(|verb| verb.needs == Needs::Right(Right::Publish));
+            let publishes = |method: &str| {
+                let mut verbs = endpoint.methods.iter();
+                verbs.any(|verb| verb.method == method && matches!(verb.needs, Needs::Right(_)))
+            };
+            let of_timelines = is_of_timelines(endpoint);
             for (who, token) in credentials {
                 for method in ["GET", "HEAD", "POST", "PUT", "DELETE"] {
                     let body = if method == "POST" || method == "PUT" {
@@ -267,17 +274,25 @@ fn every_route_asks_for_the_right_token() {
                             assert_eq!(status, 404, "{what}");
                         }
                         "GET" | "HEAD" if !shows => assert_eq!(status, 200, "{what}"),
+                        "GET" | "HEAD" if of_timelines => {
+                            let answers = endpoint.methods.iter().any(|verb| verb.method == "GET");
+                            assert_eq!(status, if answers { 404 } else { 405 }, "{what}");
+                        }
                         "GET" | "HEAD" if reads => {
                             assert!(status == 200 || status == 307, "{what}");
                         }
                         "GET" | "HEAD" => assert_eq!(status, 404, "{what}"),
-                        "POST" | "PUT" if publishes => {
+                        _ if publishes(method) => {
                             let holds = match (feed, method) {
-                                ("shut", "POST") => may(["publisher", "admin"].iter()),
+                                ("shut", _) if method == "POST" || of_timelines => {
+                                    may(["publisher", "admin"].iter())
+                                }
                                 _ => who == "admin",
                             };
                             match who {
                                 "none" | "wrong" => assert_eq!(status, 401, "{what}"),
+                                // Neither feed is a timeline.
+                                _ if holds && of_timelines => assert_eq!(status, 404, "{what}"),
                                 _ if holds => assert!(status < 300, "{what}"),
                                 _ => assert_eq!(status, 403, "{what}"),
                             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    harness::{Server, check_folder, free_address, wait_for},
+    harness::{Server, check_folder, free_address, run, simplefeed, text, wait_for},
     http::Request,
 };
 
@@ -442,4 +442,53 @@ fn pages_lead_over_all_entries_and_back() {
         assert_eq!(page.status, status, "{query}: {}", page.text());
     }
     server.stop();
+}
+
+/// Goal: `recover` brings timelines back with what they followed, under names that no document had before; and a backup
+/// renames the open document only.
+#[test]
+fn a_recovered_timeline_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, to) = (folder.path().join("data"), folder.path().join("new"));
+    let (address, copied) = (free_address(), folder.path().join("copy"));
+    let server = start_at(&address, &data);
+    follow(&server, "b", r#"{"backfill":2}"#);
+    server.publish_ids("a", (4..7).map(|number| format!("a:{number}")));
+    let (had, frozen) = (ids(&server), server.wait_until_frozen("/feeds/home/1.atom"));
+    assert_eq!(had.len(), 5);
+    server.stop();
+    for (command, target) in [("backup", &copied), ("recover", &to)] {
+        let args = [
+            "--data",
+            data.to_str().unwrap(),
+            "--to",
+            target.to_str().unwrap(),
+        ];
+        let args = [&[command], &args[..]].concat();
+        let done = run("simplefeed-server", &args, b"");
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    }
+    let server = Server::start_at(&address, &copied, &[]);
+    assert!(server.wait_until_frozen("/feeds/home/1.atom").body == frozen.body);
+    let open = server.get("/feeds/home/recent.atom").text();
+    assert!(open.contains(" since=\"4\"/>"), "{open}");
+    server.stop();
+    let server = Server::start_at(&address, &to, &[]);
+    assert_eq!(server.get("/feeds/home/1.atom").status, 404);
+    let open = server.get("/feeds/home/recent.atom").text();
+    assert!(open.contains(" since=\"0\"/>"), "{open}");
+    let replayed = simplefeed(
+        &["replay", &server.url("/feeds/home"), "--format", "id"],
+        b"",
+    );
+    let replayed: Vec<&str> = replayed.lines().map(|id| &id["urn:t:".len()..]).collect();
+    assert_eq!(replayed, had);
+    server.publish_ids("b", ["b:9".to_owned()]);
+    let replayed = simplefeed(
+        &["replay", &server.url("/feeds/home"), "--format", "id"],
+        b"",
+    );
+    assert!(replayed.ends_with("urn:t:b:9\n"), "{replayed}");
+    server.stop();
+    assert!(check_folder("verify", &to).contains(": 0 faults"));
 }

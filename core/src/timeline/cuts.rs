@@ -39,6 +39,9 @@ pub struct Course {
     pub spells: Vec<Spell>,
     /// Epochs that have begun, each with its instant, oldest first. The first epoch is not among them.
     pub epochs: Vec<(Timestamp, Epoch)>,
+    /// Instant at which the timeline began anew: entries or follows were lost, so its positions are others. No document
+    /// has a name that it may have had before.
+    pub restarted: Option<Timestamp>,
 }
 
 /// The entries of a timeline, in its order.
@@ -326,10 +329,25 @@ impl Course {
     pub fn epoch_at(&self, instant: Timestamp) -> Epoch {
         let behind = self.epochs.partition_point(|(began, _)| *began <= instant);
         let epoch = behind.checked_sub(1).and_then(|at| self.epochs.get(at));
+        let epoch = epoch.map_or(Epoch::FIRST, |(_, epoch)| *epoch);
+        epoch.max(self.restart_epoch())
+    }
+
+    /// Returns the epoch that began after the timeline's restart.
+    fn restart_epoch(&self) -> Epoch {
+        let Some(restarted) = self.restarted else {
+            return Epoch::FIRST;
+        };
+        let behind = self.epochs.partition_point(|(began, _)| *began < restarted);
+        let epoch = self.epochs.get(behind);
         epoch.map_or(Epoch::FIRST, |(_, epoch)| *epoch)
     }
 
     fn began(&self, epoch: Epoch) -> Timestamp {
+        if epoch == self.restart_epoch() {
+            // All of it is of that epoch.
+            return Timestamp::MIN;
+        }
         let found = self.epochs.iter().find(|(_, one)| *one == epoch);
         found.map_or(Timestamp::MIN, |(began, _)| *began)
     }

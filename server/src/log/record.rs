@@ -436,13 +436,13 @@ fn decode_group(
 
 /// A commit as stored; its settings and entries are records of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CommitFacts {
-    pub(super) instant: Timestamp,
+pub(crate) struct CommitFacts {
+    pub(crate) instant: Timestamp,
     pub(super) last: Timestamp,
     pub(super) chain: ChainHash,
     pub(super) epoch: Epoch,
     pub(super) feeds: u64,
-    pub(super) changes: Vec<ChangeOutline>,
+    pub(crate) changes: Vec<ChangeOutline>,
 }
 
 impl CommitFacts {

@@ -14,7 +14,7 @@ use simplefeed_core::{
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName, Position, Revision},
     plan::{FeedHead, Opening},
-    settings::Settings,
+    settings::{Defaults, Settings},
 };
 
 use super::{
@@ -32,6 +32,8 @@ pub struct Remains {
     settled: Option<Settled>,
     /// Values of the journal, by their keys; of a key that is there twice, the later one.
     journal: BTreeMap<Vec<u8>, (Arc<JournalFile>, Place)>,
+    /// Files of the journal.
+    files: Vec<Arc<JournalFile>>,
     /// Commits of the journal.
     commits: BTreeSet<CommitNumber>,
     /// The last commit in sled.
@@ -45,6 +47,7 @@ impl Remains {
         let mut remains = Self {
             settled: None,
             journal: BTreeMap::new(),
+            files: vec![],
             commits: BTreeSet::new(),
             settled_end: CommitNumber(0),
             head: LogHead::START,
@@ -57,6 +60,7 @@ impl Remains {
                     remains.add(&file, record.number, item);
                 }
             });
+            remains.files.push(file);
         }
         remains
     }
@@ -198,6 +202,68 @@ impl Remains {
             Some((revision, serde_json::from_slice(&body?).ok()?))
         };
         bodies.into_iter().filter_map(read).collect()
+    }
+
+    /// Returns the facts of the commits that can be read, in order.
+    pub(crate) fn facts(&self) -> BTreeMap<CommitNumber, CommitFacts> {
+        let mut found = BTreeMap::new();
+        let mut parts: Vec<(Vec<u8>, Vec<u8>)> = vec![];
+        let mut finish = |parts: &mut Vec<(Vec<u8>, Vec<u8>)>| {
+            let parts = std::mem::take(parts);
+            let first = parts
+                .first()
+                .and_then(|(key, _)| record::commit_of_key(key));
+            let body: Option<Vec<&[u8]>> =
+                parts.iter().map(|(_, part)| codec::unseal(part)).collect();
+            if let Some((first, body)) = first.zip(body) {
+                let stored = Bytes::from(body.concat());
+                for (number, index) in (first.0..).zip(0..) {
+                    let facts = record::facts_in(&stored, index);
+                    let Some(facts) = facts.and_then(|facts| CommitFacts::decode(&facts)) else {
+                        break;
+                    };
+                    found.insert(CommitNumber(number), facts);
+                }
+            }
+        };
+        for (key, value) in self.of_sled(b"p") {
+            let continues = parts.last().is_some_and(|(last, _)| {
+                record::commit_of_key(last) == record::commit_of_key(&key)
+            });
+            if !continues {
+                finish(&mut parts);
+            }
+            parts.push((key, value));
+        }
+        finish(&mut parts);
+        for file in &self.files {
+            file.scan_remains(|record| {
+                let items = record.items().flatten();
+                let facts = items.filter(|item| item.key.starts_with(b"c"));
+                let facts = facts.filter_map(|item| codec::unseal(item.value));
+                found.extend(
+                    facts
+                        .filter_map(CommitFacts::decode)
+                        .map(|facts| (record.number, facts)),
+                );
+            });
+        }
+        found
+    }
+
+    /// Returns the defaults of a revision, if they can be read.
+    pub fn defaults(&self, revision: Revision) -> Option<Defaults> {
+        let key = record::defaults_key(revision);
+        let unsettled = self.of_journal_from(&key).next();
+        let body = if let Some((_, body)) = unsettled {
+            body.to_vec()
+        } else {
+            let parts: Vec<_> = self.of_sled(&key).collect();
+            let parts: Option<Vec<&[u8]>> =
+                parts.iter().map(|(_, part)| codec::unseal(part)).collect();
+            parts.filter(|parts| !parts.is_empty())?.concat()
+        };
+        serde_json::from_slice(&body).ok()
     }
 
     /// Returns how documents of a feed were opened, as far as that can be read.

@@ -237,11 +237,18 @@ fn a_lone_request_is_served_on_its_thread() {
     assert_eq!(log.appended_by(), ["worker", "writer"]);
     log.allow(u64::MAX);
     assert!(second.recv().unwrap());
-    for n in 2..40 {
+    // Once commits take little time again, which may be late on a busy machine.
+    for n in 2.. {
         assert!(send(format!("{{\"id\":\"urn:{n}\"}}")).recv().unwrap());
+        if log
+            .appended_by()
+            .last()
+            .is_some_and(|thread| thread == "worker")
+        {
+            break;
+        }
+        assert!(n < 100_000, "no lone request is served on its thread again");
     }
-    // By then commits take little time again.
-    assert_eq!(log.appended_by().last(), Some(&"worker".to_owned()));
     for _ in 0..2 * std::thread::available_parallelism()
         .map_or(1, usize::from)
         .max(2)

@@ -16,6 +16,7 @@ use std::{
 use simplefeed_core::{
     digest::Digest,
     feed::{CommitNumber, DocumentName, FeedKey, FeedName, Position},
+    settings::Settings,
 };
 
 use crate::{
@@ -37,9 +38,11 @@ use crate::{
 };
 
 mod found;
+mod recorded;
 mod timeline;
 
 use found::{FoundDocument, FoundFeed};
+use recorded::Recorded;
 
 /// Why nothing was recovered.
 #[derive(Debug, thiserror::Error)]
@@ -104,16 +107,20 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let lost_commits = lost_commits(data, old);
     let told_all = lost_commits.is_empty() && old.is_some();
     missing.extend(lost_commits);
-    let mut feeds = find(old, &archive, &mut missing);
+    let recorded = Recorded::find(old);
+    let mut feeds = find(old, &archive, &recorded, &mut missing);
     if feeds.is_empty() {
         return Err(nothing());
+    }
+    if !recorded.timelines.is_empty() && !told_all {
+        missing.push("timelines: what they followed in the missing commits is missing".into());
     }
     // After all feeds are found: a guess must not collide with an entry of any of them.
     found::free_guesses(&mut feeds);
     // Each round distrusts at least one more document, so the loop ends.
     let mut report = loop {
         let made = make_folder(to, |folder| {
-            let (report, different) = make_log(&feeds, old, &archive, folder)?;
+            let (report, different) = make_log(&feeds, &recorded, old, &archive, folder)?;
             if different.is_empty() {
                 return Ok(report);
             }
@@ -137,13 +144,14 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
 /// Makes the new log and its archive. Returns the report, and the documents that came out different.
 fn make_log(
     feeds: &[FoundFeed],
+    recorded: &Recorded,
     old: Option<&Remains>,
     archive: &Archive,
     folder: &Path,
 ) -> Result<(Report, Different), RecoverError> {
     // No sync per commit: `make_folder` syncs the finished folder as a whole.
     let opened = open_with(folder, &Disk::behind(Unhurried))?;
-    timeline::replay(feeds, old, archive, &opened.log)?;
+    timeline::replay(feeds, recorded, old, archive, &opened.log)?;
     let mut report = Report {
         feeds: opened.log.head().feeds,
         ..Report::default()
@@ -244,14 +252,22 @@ fn lost_commits(data: &Path, old: Option<&Remains>) -> Vec<String> {
 }
 
 /// Collects the remains of every feed.
-fn find(old: Option<&Remains>, archive: &Archive, missing: &mut Vec<String>) -> Vec<FoundFeed> {
+fn find(
+    old: Option<&Remains>,
+    archive: &Archive,
+    recorded: &Recorded,
+    missing: &mut Vec<String>,
+) -> Vec<FoundFeed> {
     let names = archive.feeds().into_iter().map(|name| (name, None));
     let mut names: BTreeMap<FeedName, Option<FeedKey>> = names.collect();
     if let Some(old) = old {
         let told = quietly(|| old.names()).unwrap_or_default();
         // The log has the key of a feed, which the name of a folder does not give.
         names.extend(told.into_iter().map(|(name, key)| (name, Some(key))));
-        let found = u64::try_from(names.len()).unwrap_or(u64::MAX);
+        let is_timeline =
+            |key: &Option<FeedKey>| key.is_some_and(|key| recorded.timelines.contains_key(&key));
+        let feeds = names.values().filter(|key| !is_timeline(key));
+        let found = u64::try_from(feeds.count()).unwrap_or(u64::MAX);
         let lost = old.head().feeds.saturating_sub(found);
         if lost > 0 {
             missing.push(format!("{lost} feeds are missing, with their names"));
@@ -259,6 +275,16 @@ fn find(old: Option<&Remains>, archive: &Archive, missing: &mut Vec<String>) -> 
     }
     let mut feeds = vec![];
     for (name, key) in names {
+        let is_timeline = |settings: &Settings| settings.name == name;
+        if recorded.timelines.values().any(is_timeline) {
+            continue;
+        }
+        if key.is_some_and(|key| recorded.lost.contains(&key)) {
+            missing.push(format!(
+                "timeline {name}: its settings are missing, and what it follows"
+            ));
+            continue;
+        }
         match FoundFeed::find(&name, key, old, archive) {
             Some(feed) => feeds.push(feed),
             None => missing.push(format!(

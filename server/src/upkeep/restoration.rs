@@ -12,7 +12,7 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 
-use crate::log::{EntryLog, LogError, LogHead};
+use crate::log::{EntryLog, LogError, LogHead, settings_of};
 
 /// Why an epoch cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -61,8 +61,16 @@ fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, 
             return Ok(epoch);
         };
         after = Some(last.clone());
-        let renamed = feeds.iter().map(|(_, head)| head.renamed());
-        append(log, now, renamed.collect())?;
+        let mut renamed = vec![];
+        for (_, head) in &feeds {
+            // The names of a timeline's documents follow from the epochs.
+            if !settings_of(log, head.feed, head.revision)?.is_timeline() {
+                renamed.push(head.renamed());
+            }
+        }
+        if !renamed.is_empty() {
+            append(log, now, renamed)?;
+        }
     }
 }
 

@@ -95,6 +95,7 @@ impl Definition {
             course: Course {
                 spells: vec![spell],
                 epochs: vec![],
+                restarted: None,
             },
             entries: Entries::default(),
             now: created,

@@ -17,7 +17,10 @@ use simplefeed_core::{
 };
 use url::Url;
 
-use super::found::{FoundDocument, FoundEntry, FoundFeed, Source};
+use super::{
+    found::{FoundDocument, FoundEntry, FoundFeed, Source},
+    recorded::Recorded,
+};
 use crate::{
     log::{Commits as _, LogError, quietly, salvage::Remains, sled_log::SledLog},
     views::documents::{
@@ -45,6 +48,8 @@ struct Event {
 enum EventKind {
     /// A feed came into being, in the commit of this instant.
     Creation,
+    /// A timeline was created or changed; it has the entries of that instant and later ones.
+    Recorded,
     /// An entry was appended. It opens its document, unless that was opened apart.
     Entry,
     /// A document was opened behind the entry of this instant; its own first one is not left.
@@ -58,6 +63,7 @@ enum EventKind {
 /// Returns an entry that cannot be read any more, or why the new log cannot be written.
 pub(super) fn replay(
     feeds: &[FoundFeed],
+    recorded: &Recorded,
     old: Option<&Remains>,
     archive: &Archive,
     new: &SledLog,
@@ -66,10 +72,20 @@ pub(super) fn replay(
     for (feed, found) in feeds.iter().enumerate() {
         events_of(feed, found, &mut events);
     }
+    for (index, (instant, _)) in recorded.changes.iter().enumerate() {
+        events.push(Event {
+            instant: *instant,
+            kind: EventKind::Recorded,
+            feed: 0,
+            document: 0,
+            entry: index,
+        });
+    }
     // Feeds shared commits, so their events are merged by instant.
     events.sort_unstable();
     let mut replay = Replay {
         feeds,
+        recorded,
         bytes: Content {
             old,
             archive,
@@ -87,6 +103,8 @@ pub(super) fn replay(
     for feed in 0..feeds.len() {
         replay.finish(feed)?;
     }
+    replay.begin(replay.new.head().last.plus_micros(1))?;
+    replay.group.changes = recorded.restarts();
     replay.commit()
 }
 
@@ -124,6 +142,7 @@ fn events_of(feed: usize, found: &FoundFeed, events: &mut Vec<Event>) {
 
 struct Replay<'a> {
     feeds: &'a [FoundFeed],
+    recorded: &'a Recorded,
     bytes: Content<'a>,
     new: &'a SledLog,
     epoch: Epoch,
@@ -171,6 +190,9 @@ impl Group {
 
 impl Replay<'_> {
     fn take(&mut self, event: Event) -> Result<(), LogError> {
+        if event.kind == EventKind::Recorded {
+            return self.take_recorded(event);
+        }
         let Some(feed) = self.feeds.get(event.feed) else {
             return Ok(());
         };
@@ -189,6 +211,7 @@ impl Replay<'_> {
                 return Ok(());
             }
             EventKind::Entry => document.entries.get(event.entry),
+            EventKind::Recorded => None,
         };
         let Some(entry) = entry else { return Ok(()) };
         let Some((id, sent, fragment)) = self.bytes.of(feed, document, entry) else {
@@ -217,6 +240,18 @@ impl Replay<'_> {
             },
         );
         self.group.entries += 1;
+        Ok(())
+    }
+
+    /// Repeats a change of a timeline at its place.
+    fn take_recorded(&mut self, event: Event) -> Result<(), LogError> {
+        let Some((instant, change)) = self.recorded.changes.get(event.entry) else {
+            return Ok(());
+        };
+        if self.group.next() != *instant {
+            self.begin((*instant).max(self.group.next()))?;
+        }
+        self.group.changes.push(change.clone());
         Ok(())
     }
 

@@ -68,6 +68,8 @@ pub(super) struct Graph {
     nodes: HashMap<FeedKey, Node>,
     /// Revisions of settings after the first, which few feeds have.
     later: HashMap<FeedKey, Revisions>,
+    /// Timelines that began anew, which happens after losses only.
+    restarted: HashMap<FeedKey, Timestamp>,
     /// Timelines that follow patterns.
     with_patterns: BTreeSet<Timeline>,
     /// Timelines by the feeds of their owners.
@@ -160,6 +162,11 @@ impl Graph {
         self.later.get(&feed).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the instant at which a timeline began anew, if it ever did.
+    pub(super) fn restarted(&self, timeline: FeedKey) -> Option<Timestamp> {
+        self.restarted.get(&timeline).copied()
+    }
+
     /// Applies the next commit. `entries` are those that the log has, up to that commit or beyond.
     ///
     /// # Errors
@@ -194,13 +201,14 @@ impl Graph {
                 ChangeOutline::Defaults { revision } => {
                     push_new(&mut self.defaults, (instant, *revision));
                 }
-                ChangeOutline::Lost { feed, next, .. } => {
-                    if let Some(source) = self.source(*feed)
-                        && let Some(state) = self.feeds.get_mut(source)
-                    {
-                        state.next = *next;
+                ChangeOutline::Lost { feed, next, .. } => match self.source(*feed) {
+                    Some(source) => {
+                        if let Some(state) = self.feeds.get_mut(source) {
+                            state.next = *next;
+                        }
                     }
-                }
+                    None => drop(self.restarted.insert(*feed, instant)),
+                },
                 ChangeOutline::Opened { .. } => {}
             }
         }

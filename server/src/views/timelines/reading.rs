@@ -45,6 +45,7 @@ pub(super) struct Seen {
     epochs: Vec<(Timestamp, simplefeed_core::feed::Epoch)>,
     later: Revisions,
     defaults: Revisions,
+    restarted: Option<Timestamp>,
 }
 
 impl Seen {
@@ -70,6 +71,7 @@ impl Seen {
             epochs: graph.epochs.clone(),
             later: graph.later_revisions(feed).to_vec(),
             defaults: graph.defaults.clone(),
+            restarted: graph.restarted(feed),
         })
     }
 
@@ -128,8 +130,11 @@ impl Seen {
             let settings = Arc::new(settings);
             spells.push(Spell { since, settings });
         }
-        let epochs = self.epochs.clone();
-        Ok(Course { spells, epochs })
+        Ok(Course {
+            spells,
+            epochs: self.epochs.clone(),
+            restarted: self.restarted,
+        })
     }
 }
 

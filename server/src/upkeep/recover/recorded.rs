@@ -1,0 +1,95 @@
+//! What the old log says of timelines: their settings, what they follow, and the server's proposals.
+//!
+//! Pure over the remains. These facts have no documents of their own to be found in, so they come from the facts of
+//! commits, each with its place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use simplefeed_core::{
+    commit::{Change, ChangeOutline},
+    feed::FeedKey,
+    history::HistoryHash,
+    settings::Settings,
+    timestamp::Timestamp,
+};
+
+use crate::log::{quietly, salvage::Remains};
+
+/// Facts about timelines, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// Changes, each with the instant of its place.
+    pub(super) changes: Vec<(Timestamp, Change)>,
+    /// Timelines that are there again, each with its newest settings.
+    pub(super) timelines: BTreeMap<FeedKey, Settings>,
+    /// Timelines without their settings.
+    pub(super) lost: BTreeSet<FeedKey>,
+}
+
+impl Recorded {
+    /// Returns what the remains of a log say of timelines.
+    pub(super) fn find(old: Option<&Remains>) -> Self {
+        let mut recorded = Self::default();
+        let Some(old) = old else {
+            return recorded;
+        };
+        for (_, facts) in quietly(|| old.facts()).unwrap_or_default() {
+            let mut instant = facts.instant;
+            for change in &facts.changes {
+                if let ChangeOutline::Entries { count, .. } = change {
+                    instant = instant.plus_micros(*count);
+                }
+                recorded.take(old, change, instant);
+            }
+        }
+        recorded
+    }
+
+    fn take(&mut self, old: &Remains, change: &ChangeOutline, instant: Timestamp) {
+        let change = match change {
+            ChangeOutline::Settings { feed, revision } => {
+                let settings = old.settings(*feed).into_iter();
+                let found = settings.filter(|(found, _)| found == revision).last();
+                match found {
+                    Some((revision, settings)) if settings.is_timeline() => {
+                        self.timelines.insert(*feed, settings.clone());
+                        let feed = *feed;
+                        Change::Settings {
+                            feed,
+                            revision,
+                            settings,
+                        }
+                    }
+                    _ => return,
+                }
+            }
+            ChangeOutline::Following { feed, change } => {
+                if !self.timelines.contains_key(feed) {
+                    self.lost.insert(*feed);
+                    return;
+                }
+                let (feed, change) = (*feed, change.clone());
+                Change::Following { feed, change }
+            }
+            ChangeOutline::Defaults { revision } => match old.defaults(*revision) {
+                Some(defaults) => {
+                    let revision = *revision;
+                    Change::Defaults { revision, defaults }
+                }
+                None => return,
+            },
+            _ => return,
+        };
+        self.changes.push((instant, change));
+    }
+
+    /// Returns the changes by which all timelines begin anew: their entries may have other positions now.
+    pub(super) fn restarts(&self) -> Vec<Change> {
+        let restart = |(feed, settings): (&FeedKey, &Settings)| Change::Lost {
+            feed: *feed,
+            next: simplefeed_core::feed::Position(0),
+            history: HistoryHash::start(&settings.id),
+        };
+        self.timelines.iter().map(restart).collect()
+    }
+}
