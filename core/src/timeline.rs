@@ -28,6 +28,7 @@ use crate::{
 pub mod cuts;
 mod pages;
 pub mod showing;
+pub mod stored;
 
 /// Place of an entry in a timeline: the instant at which it came, unique in the log. What a follow brings along comes at
 /// the follow's instant, oldest first, before an entry of that instant.
@@ -259,6 +260,8 @@ impl<S: Copy + Ord> Following<S> {
             }
         }
         let began = self.adjust(&touched, feeds);
+        // A server has millions of these lists, and changes them rarely.
+        self.feeds.shrink_to_fit();
         if !change.unfollow.is_empty() {
             // What is followed no longer, and brought nothing, is forgotten.
             self.feeds

@@ -36,7 +36,11 @@ use crate::{
         follower::follow,
         scrub::scrub,
         sup::Sup,
-        timelines::{Timelines, merged::Merged},
+        timelines::{
+            Timelines,
+            following::{self, Following},
+            merged::Merged,
+        },
     },
     watermark::Watermark,
 };
@@ -94,10 +98,12 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Start)?);
         let log = store.log();
-        let timelines = Arc::new(Timelines::new(Arc::clone(&log))?);
-        let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
         let folders = Folders::new(config.data(), config.www.as_deref());
-        let views = Views::all(&folders, config.sup_periods.iter().copied().max());
+        let graph = folders.of_view(following::NAME);
+        let timelines = Arc::new(Timelines::new(Arc::clone(&log), Some(&graph))?);
+        let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
+        let longest = config.sup_periods.iter().copied().max();
+        let views = Views::all(&folders, longest).with(Following(Arc::clone(&timelines)));
         // Before anything is written: the next commits would be archived under URLs that have other contents.
         refuse_older(&*log, &views)?;
         store.begin_work();

@@ -151,6 +151,13 @@ impl Views {
         Self(views.into_iter().map(followed).collect())
     }
 
+    /// Adds a view that is made for one server.
+    #[must_use]
+    pub fn with(mut self, view: impl View) -> Self {
+        self.0.push((Arc::new(view), Arc::default()));
+        self
+    }
+
     /// Returns all views, for upkeep.
     pub fn of_upkeep(folders: &Folders) -> Self {
         // Archived files do not depend on the periods offered.

@@ -10,7 +10,6 @@ use std::{
 };
 
 use simplefeed_server::{
-    access::Right,
     endpoints::{ALL, Site},
     http::{
         endpoint::{Endpoint, Needs},

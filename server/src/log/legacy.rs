@@ -288,7 +288,7 @@ fn check_change(settled: &Settled, change: &ChangeOutline) -> Result<(), LogErro
 }
 
 fn facts_of(settled: &Settled, number: CommitNumber) -> Result<CommitFacts, LogError> {
-    let facts = settled.facts(number)?;
+    let facts = settled.facts_from(number)?.into_iter().next();
     let facts = facts.and_then(|facts| CommitFacts::decode(&facts));
     facts.ok_or_else(|| LogError::damaged(format!("commit {number} is missing")))
 }

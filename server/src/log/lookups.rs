@@ -65,15 +65,16 @@ impl SledLog {
         if number > self.head().number {
             return Ok(None);
         }
-        let facts = match self.unsettled(|chapter| chapter.facts(number))? {
-            Some(facts) => Some(facts.to_vec()),
-            None => self.settled.facts(number)?,
-        };
-        // A commit up to the head is there. Its absence taken for the end of the log would end every replay early.
-        let facts =
-            facts.ok_or_else(|| LogError::damaged(format!("commit {number} is missing")))?;
-        let damaged = || record::damaged("commit", &record::commit_key(number));
-        CommitFacts::decode(&facts).map(Some).ok_or_else(damaged)
+        let first = self.facts_from(number)?.into_iter().next();
+        decoded(number, first).map(Some)
+    }
+
+    /// Returns the facts of a commit up to the head, and of those behind it that are stored with it.
+    fn facts_from(&self, number: CommitNumber) -> Result<Vec<Vec<u8>>, LogError> {
+        match self.unsettled(|chapter| chapter.facts(number))? {
+            Some(facts) => Ok(vec![facts.to_vec()]),
+            None => self.settled.facts_from(number),
+        }
     }
 
     fn commit(&self, number: CommitNumber) -> Result<Option<Commit>, LogError> {
@@ -184,23 +185,33 @@ impl SledLog {
     }
 }
 
+/// Returns the facts of a commit up to the head. It is there: its absence taken for the end of the log would end every
+/// replay early.
+fn decoded(number: CommitNumber, facts: Option<Vec<u8>>) -> Result<CommitFacts, LogError> {
+    let missing = || LogError::damaged(format!("commit {number} is missing"));
+    let damaged = || record::damaged("commit", &record::commit_key(number));
+    CommitFacts::decode(&facts.ok_or_else(missing)?).ok_or_else(damaged)
+}
+
 impl Settled {
-    /// Returns the encoded facts of a settled commit.
+    /// Returns the encoded facts of a settled commit, and of those behind it in the same record.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    pub(super) fn facts(&self, number: CommitNumber) -> Result<Option<Vec<u8>>, LogError> {
+    pub(super) fn facts_from(&self, number: CommitNumber) -> Result<Vec<Vec<u8>>, LogError> {
         let (at, end) = (record::facts_key(number), record::facts_key(number.next()));
         let records = self.records("commit", &at, &end, 1)?;
         let found = records.first().and_then(|(key, body)| {
             let index = number.0.checked_sub(record::commit_of_key(key)?.0)?;
-            record::facts_in(&Bytes::copy_from_slice(body), index)
+            Some(record::facts_in(&Bytes::copy_from_slice(body), index))
         });
-        match found {
-            Some(facts) => Ok(Some(facts)),
+        match found.filter(|found| !found.is_empty()) {
+            Some(facts) => Ok(facts),
             // Versions 1 and 2 stored each commit by itself.
-            None => self.joined("commit", &record::commit_key(number)),
+            None => Ok(Vec::from_iter(
+                self.joined("commit", &record::commit_key(number))?,
+            )),
         }
     }
 
@@ -288,17 +299,31 @@ impl Commits for SledLog {
         let mut number = from.max(CommitNumber(1));
         // A commit may have as many changes as a batch has entries, so commits alone are no bound.
         while outlines.len() < max && changes < OUTLINE_CHANGES_MAX {
-            match self.facts_of(number) {
-                Ok(Some(facts)) => {
-                    let outline = facts.outline(number);
-                    changes += outline.weight();
-                    outlines.push(outline);
-                    number = number.next();
-                }
-                // What comes before damage is sound: the next call meets the damage first.
+            if number > self.head().number {
+                break;
+            }
+            // Commits that are stored together are read together.
+            let stored = match self.facts_from(number) {
+                Ok(stored) if stored.is_empty() => vec![None],
+                Ok(stored) => stored.into_iter().map(Some).collect(),
                 Err(_) if !outlines.is_empty() => break,
-                Ok(None) => break,
                 Err(error) => return Err(error),
+            };
+            for facts in stored {
+                if outlines.len() == max || changes >= OUTLINE_CHANGES_MAX {
+                    break;
+                }
+                match decoded(number, facts) {
+                    Ok(facts) => {
+                        let outline = facts.outline(number);
+                        changes += outline.weight();
+                        outlines.push(outline);
+                        number = number.next();
+                    }
+                    // What comes before damage is sound: the next call meets the damage first.
+                    Err(_) if !outlines.is_empty() => return Ok(outlines),
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(outlines)

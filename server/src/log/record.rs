@@ -611,16 +611,23 @@ impl FactsRecord {
     }
 }
 
-/// Returns the facts of the commit that is `index` commits behind the first one of a stored record.
-pub(super) fn facts_in(stored: &Bytes, index: u64) -> Option<Vec<u8>> {
-    let record = unpack(stored)?;
+/// Returns the facts in a stored record, from the commit on that is `index` commits behind its first one. A damaged
+/// record has fewer.
+pub(super) fn facts_in(stored: &Bytes, index: u64) -> Vec<Vec<u8>> {
+    let Some(record) = unpack(stored) else {
+        return vec![];
+    };
     let mut from = Reader(&record);
-    for _ in 0..index {
+    let mut next = || {
         let length = from.length()?;
-        from.bytes(length)?;
+        from.bytes(length).map(<[u8]>::to_vec)
+    };
+    for _ in 0..index {
+        if next().is_none() {
+            return vec![];
+        }
     }
-    let length = from.length()?;
-    from.bytes(length).map(<[u8]>::to_vec)
+    std::iter::from_fn(next).collect()
 }
 
 /// Returns the value that says where the log ended at a settling.

@@ -217,13 +217,9 @@ impl Remains {
                 parts.iter().map(|(_, part)| codec::unseal(part)).collect();
             if let Some((first, body)) = first.zip(body) {
                 let stored = Bytes::from(body.concat());
-                for (number, index) in (first.0..).zip(0..) {
-                    let facts = record::facts_in(&stored, index);
-                    let Some(facts) = facts.and_then(|facts| CommitFacts::decode(&facts)) else {
-                        break;
-                    };
-                    found.insert(CommitNumber(number), facts);
-                }
+                let all = record::facts_in(&stored, 0).into_iter();
+                let decoded = all.map_while(|facts| CommitFacts::decode(&facts));
+                found.extend((first.0..).map(CommitNumber).zip(decoded));
             }
         };
         for (key, value) in self.of_sled(b"p") {

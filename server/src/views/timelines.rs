@@ -7,10 +7,12 @@
 //! A timeline is a [`Series`], and so all that makes documents, archives and indexes of a feed makes them of a timeline.
 
 use std::{
+    fs,
     ops::Range,
+    path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -29,21 +31,31 @@ use simplefeed_core::{
     },
 };
 
-use crate::log::{
-    EntryLog, Follows, LogError,
-    pages::{Filling, PlacedEntry},
+use crate::{
+    log::{
+        EntryLog, Follows, LogError,
+        pages::{Filling, PlacedEntry},
+    },
+    views::{error::ViewError, files::failed},
 };
 
 mod entries;
 mod graph;
 pub mod lists;
 pub mod merged;
+pub mod following;
 mod reading;
+mod snapshot;
 
 use entries::EntryCache;
 use graph::Graph;
 use reading::{Reading, Seen, Titles};
 
+/// Name of the file of the graph.
+const SNAPSHOT: &str = "graph";
+/// Commits, and timelines, from which on the file is written again.
+const SNAPSHOT_COMMITS: u64 = 200_000;
+const SNAPSHOT_TIMELINES: usize = 10_000;
 /// Timelines whose documents are remembered.
 const KEPT_MAX: usize = 20_000;
 /// Commits that are applied under one lock.
@@ -52,9 +64,15 @@ const COMMITS_TOGETHER: usize = 1_000;
 /// The timelines of a log.
 pub struct Timelines {
     log: Arc<dyn EntryLog>,
+    /// File of the graph; without one it is always computed from the first commit on.
+    snapshot: Option<PathBuf>,
+    /// Last commit that the file reaches, and the follows that it has.
+    written: Mutex<(CommitNumber, usize)>,
     /// Whether the log has any timeline. Without one, nothing is read.
     exist: AtomicBool,
     graph: RwLock<Graph>,
+    /// Last commit that the graph has, known without its lock.
+    applied: AtomicU64,
     entries: EntryCache,
     kept: Cache<FeedKey, Arc<Mutex<Kept>>>,
 }
@@ -78,18 +96,34 @@ impl std::fmt::Debug for Timelines {
 }
 
 impl Timelines {
-    /// Returns the timelines of a log.
+    /// Returns the timelines of a log, with the snapshot in a folder if there is one.
     ///
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn new(log: Arc<dyn EntryLog>) -> Result<Self, LogError> {
+    pub fn new(log: Arc<dyn EntryLog>, folder: Option<&Path>) -> Result<Self, LogError> {
         // The defaults are recorded before the first timeline.
         let exist = log.defaults(Revision::FIRST)?.is_some();
+        let snapshot = folder.map(|folder| folder.join(SNAPSHOT));
+        let found = snapshot
+            .as_ref()
+            .filter(|_| exist)
+            .and_then(|path| snapshot::read(path));
+        let mut graph = Graph::default();
+        if let Some((found, chain)) = found {
+            let is_ours =
+                found.applied <= log.head().number && log.chain(found.applied)? == Some(chain);
+            if is_ours {
+                graph = found;
+            }
+        }
         Ok(Self {
             log,
+            snapshot,
+            written: Mutex::new((graph.applied, graph.timelines.len())),
             exist: AtomicBool::new(exist),
-            graph: RwLock::default(),
+            applied: AtomicU64::new(graph.applied.0),
+            graph: RwLock::new(graph),
             entries: EntryCache::default(),
             kept: Cache::new(KEPT_MAX),
         })
@@ -120,6 +154,41 @@ impl Timelines {
         Ok(Some(items.collect()))
     }
 
+    /// Catches up with the log, and writes the graph to its file if much has come since.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read, or the file not be written.
+    fn keep(&self) -> Result<(), ViewError> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let graph = self.graph()?;
+        let Some(path) = &self.snapshot else {
+            return Ok(());
+        };
+        let (commits, timelines) = *self.written.lock();
+        let new_timelines = graph.timelines.len() - timelines.min(graph.timelines.len());
+        // A growing file is written again in ever larger steps.
+        let is_due = graph.applied.0 - commits.0 >= SNAPSHOT_COMMITS
+            || new_timelines >= SNAPSHOT_TIMELINES.max(timelines / 4)
+            || commits == CommitNumber(0);
+        if !is_due {
+            return Ok(());
+        }
+        let now = (graph.applied, graph.timelines.len());
+        let missing = || LogError::damaged("the chain hash of a commit is missing");
+        let chain = self.log.chain(graph.applied)?.ok_or_else(missing)?;
+        let bytes = snapshot::bytes_of(&graph, chain);
+        // Nobody waits for the disk.
+        drop(graph);
+        let folder = path.parent().unwrap_or(path);
+        fs::create_dir_all(folder).map_err(failed("create", folder))?;
+        snapshot::write(path, &bytes).map_err(failed("write", path))?;
+        *self.written.lock() = now;
+        Ok(())
+    }
+
     /// Returns the graph after every commit that readers see.
     fn graph(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
         let head = self.log.head().number;
@@ -144,6 +213,7 @@ impl Timelines {
             }
             for outline in &outlines {
                 graph.apply(outline, &*self.log, &self.entries)?;
+                self.applied.store(graph.applied.0, Ordering::Release);
             }
         }
         Ok(())
@@ -364,10 +434,9 @@ impl Follows for Timelines {
 impl Timelines {
     /// Returns whether catching up takes little time: every publisher waits for the writer.
     fn is_near(&self) -> bool {
-        let head = self.log.head().number;
-        // A lock that is held is held by somebody who catches up.
-        let applied = self.graph.try_read().map(|graph| graph.applied);
-        applied.is_some_and(|applied| head.0 - applied.0.min(head.0) <= BEHIND_MAX)
+        let head = self.log.head().number.0;
+        let applied = self.applied.load(Ordering::Acquire);
+        head - applied.min(head) <= BEHIND_MAX
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) type Timeline = u32;
 pub(super) type Revisions = Vec<(Timestamp, Revision)>;
 
 /// A feed that timelines may follow.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FeedState {
     pub(super) key: FeedKey,
     pub(super) name: FeedName,
@@ -42,7 +42,7 @@ pub(super) struct FeedState {
 }
 
 /// A timeline.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TimelineState {
     pub(super) key: FeedKey,
     pub(super) created: Timestamp,
@@ -58,7 +58,7 @@ enum Node {
 }
 
 /// Feeds and timelines as of a commit.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Graph {
     pub(super) applied: CommitNumber,
     pub(super) epochs: Vec<(Timestamp, Epoch)>,
@@ -77,7 +77,7 @@ pub(super) struct Graph {
 }
 
 /// Feeds by their keys and names.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sources {
     all: Vec<FeedState>,
     names: BTreeMap<FeedName, Source>,
@@ -90,6 +90,11 @@ impl Sources {
 
     fn get_mut(&mut self, source: Source) -> Option<&mut FeedState> {
         self.all.get_mut(usize::try_from(source).ok()?)
+    }
+
+    /// Returns all feeds, in the order of their keys.
+    pub(super) fn all(&self) -> &[FeedState] {
+        &self.all
     }
 
     fn add(&mut self, feed: FeedState) -> Source {
@@ -350,6 +355,37 @@ impl Graph {
             Item::Pattern(pattern) => Some(Item::Pattern(pattern.clone())),
         });
         known.collect()
+    }
+}
+
+/// What a snapshot takes and gives.
+impl Graph {
+    pub(super) fn all_later(&self) -> impl Iterator<Item = (&FeedKey, &Revisions)> {
+        self.later.iter()
+    }
+
+    pub(super) fn all_restarted(&self) -> impl Iterator<Item = (&FeedKey, &Timestamp)> {
+        self.restarted.iter()
+    }
+
+    pub(super) fn restore_feed(&mut self, feed: FeedState) {
+        let key = feed.key;
+        let source = self.feeds.add(feed);
+        self.nodes.insert(key, Node::Feed(source));
+    }
+
+    pub(super) fn restore_timeline(&mut self, timeline: TimelineState) {
+        let number = key_of(self.timelines.len());
+        self.timelines.push(timeline);
+        self.index(number);
+    }
+
+    pub(super) fn restore_later(&mut self, feed: FeedKey, revisions: Revisions) {
+        self.later.insert(feed, revisions);
+    }
+
+    pub(super) fn restore_restarted(&mut self, feed: FeedKey, instant: Timestamp) {
+        self.restarted.insert(feed, instant);
     }
 }
 

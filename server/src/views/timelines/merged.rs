@@ -49,7 +49,7 @@ impl Merged {
 ///
 /// Returns why the log cannot be read.
 pub fn with_timelines(log: &Arc<dyn EntryLog>) -> Result<Arc<dyn EntryLog>, LogError> {
-    let timelines = Timelines::new(Arc::clone(log))?;
+    let timelines = Timelines::new(Arc::clone(log), None)?;
     Ok(Arc::new(Merged::new(Arc::new(timelines))))
 }
 

@@ -563,7 +563,7 @@ proptest! {
     ) {
         let mut world = World::new();
         let log: Arc<dyn EntryLog> = Arc::<MemoryLog>::clone(&world.log);
-        let merged = Merged::new(Arc::new(Timelines::new(log).unwrap()));
+        let merged = Merged::new(Arc::new(Timelines::new(log, None).unwrap()));
         for (step, is_read) in steps.iter().zip(read) {
             world.take(step);
             if is_read {
@@ -573,7 +573,15 @@ proptest! {
         compare(&world, &merged, &steps);
         // One that begins now sees the same.
         let log: Arc<dyn EntryLog> = Arc::<MemoryLog>::clone(&world.log);
-        let again = Merged::new(Arc::new(Timelines::new(log).unwrap()));
-        compare(&world, &again, &steps);
+        let again = Arc::new(Timelines::new(Arc::clone(&log), None).unwrap());
+        let graph = again.graph().unwrap().clone();
+        compare(&world, &Merged::new(again), &steps);
+        // A snapshot has all of it.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(SNAPSHOT);
+        let chain = log.chain(graph.applied).unwrap().unwrap();
+        snapshot::write(&path, &snapshot::bytes_of(&graph, chain)).unwrap();
+        let read = Timelines::new(log, Some(folder.path())).unwrap();
+        assert!(*read.graph.read() == graph);
     }
 }

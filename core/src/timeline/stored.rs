@@ -1,0 +1,102 @@
+//! What a timeline follows, in parts that a snapshot can store.
+//!
+//! Pure.
+
+use std::ops::Range;
+
+use super::{Batch, Following, Held, Other, Terms};
+use crate::{
+    feed::{FeedPattern, Position},
+    timestamp::Timestamp,
+};
+
+/// Everything that a [`Following`] is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts<S> {
+    /// Choices of the timeline.
+    pub terms: Terms<S>,
+    /// Patterns that it follows.
+    pub patterns: Vec<FeedPattern>,
+    /// Feeds that it has, or may get, entries of, in the order of their keys.
+    pub feeds: Vec<PartOfFeed<S>>,
+    /// What requests brought along, in the order of their places.
+    pub batches: Vec<PartOfRequest<S>>,
+}
+
+/// A feed in a timeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartOfFeed<S> {
+    /// Key of the feed.
+    pub feed: S,
+    /// Whether it is followed by its name.
+    pub is_item: bool,
+    /// First position of the range that goes on.
+    pub live: Option<Position>,
+    /// Ranges that came as the feed gained them, and are over.
+    pub past: Vec<Range<Position>>,
+    /// Ranges that follows brought along.
+    pub brought: Vec<Range<Position>>,
+}
+
+/// Entries that a request brought along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartOfRequest<S> {
+    /// Instant of the request.
+    pub instant: Timestamp,
+    /// Index of its first entry among those of the instant.
+    pub first: u32,
+    /// Entries in the order of their places.
+    pub entries: Vec<(S, Position)>,
+}
+
+impl<S: Copy + Ord> Following<S> {
+    /// Returns the parts of this state.
+    pub fn parts(&self) -> Parts<S> {
+        let feeds = self.feeds.iter().map(|held| {
+            let other = held.other.as_deref().cloned().unwrap_or_default();
+            PartOfFeed {
+                feed: held.feed,
+                is_item: held.is_item,
+                live: held.live,
+                past: other.past,
+                brought: other.brought,
+            }
+        });
+        let batches = self.batches.iter().map(|batch| PartOfRequest {
+            instant: batch.instant,
+            first: batch.first,
+            entries: batch.entries.clone(),
+        });
+        Parts {
+            terms: self.terms,
+            patterns: self.patterns.clone(),
+            feeds: feeds.collect(),
+            batches: batches.collect(),
+        }
+    }
+
+    /// Returns the state that has these parts.
+    pub fn of_parts(parts: Parts<S>) -> Self {
+        let feeds = parts.feeds.into_iter().map(|part| {
+            let (past, brought) = (part.past, part.brought);
+            let is_plain = past.is_empty() && brought.is_empty();
+            Held {
+                feed: part.feed,
+                is_item: part.is_item,
+                live: part.live,
+                other: (!is_plain).then(|| Box::new(Other { past, brought })),
+            }
+        });
+        let batches = parts.batches.into_iter().map(|part| Batch {
+            instant: part.instant,
+            first: part.first,
+            entries: part.entries,
+        });
+        Self {
+            terms: parts.terms,
+            patterns: parts.patterns,
+            feeds: feeds.collect(),
+            batches: batches.collect(),
+        }
+    }
+}

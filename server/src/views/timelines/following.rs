@@ -1,0 +1,70 @@
+//! The view of timelines: the graph follows the log, so that readers find it nearly up to date.
+//!
+//! Shell over [`Timelines`].
+
+use std::{sync::Arc, time::Duration};
+
+use simplefeed_core::{commit::Outline, feed::CommitNumber};
+
+use super::Timelines;
+use crate::{
+    log::{EntryLog, Series},
+    views::{
+        Applied, View,
+        error::ViewError,
+        follower::Grace,
+        reports::{Findings, Rebuilt, Replayed},
+        scrub::Scrub,
+    },
+};
+
+/// Pause of an up-to-date follower. Readers who come in between catch up by themselves.
+const PACE: Duration = Duration::from_millis(50);
+/// Name of the view: of its folder, and in metrics.
+pub const NAME: &str = "timelines";
+
+/// The view of a server's timelines.
+#[derive(Debug)]
+pub struct Following(pub Arc<Timelines>);
+
+impl View for Following {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        // Whoever looks at the graph catches up, so there is nothing to begin with.
+        Ok(log.head().number)
+    }
+
+    fn apply(&self, _: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+        Ok(Applied::More)
+    }
+
+    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+        self.0.keep()?;
+        Ok(true)
+    }
+
+    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn pace(&self) -> Duration {
+        PACE
+    }
+
+    fn made(&self) -> u64 {
+        0
+    }
+
+    fn verify(&self, _: &dyn EntryLog, _: &Replayed, _: &mut Findings) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn rebuild(&self, _: &dyn EntryLog, _: &mut Rebuilt) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {}
+}
