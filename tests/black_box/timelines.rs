@@ -1,18 +1,28 @@
 //! Timelines: follows as commits, documents that freeze, refusals.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use simplefeed_server::endpoints::ALL;
 
 use crate::{
-    harness::{Server, check_folder, free_address, run, simplefeed, text, wait_for},
+    harness::{
+        Server, check_folder, free_address, is_long, pause, run, simplefeed, text, wait_for,
+    },
     http::Request,
 };
 
 /// Starts a server with three feeds of three entries each, and a timeline of small documents that follows the first.
-fn start(folder: &std::path::Path) -> Server {
+fn start(folder: &Path) -> Server {
     start_at(&free_address(), folder)
 }
 
-fn start_at(address: &str, folder: &std::path::Path) -> Server {
+fn start_at(address: &str, folder: &Path) -> Server {
     let server = Server::start_at(address, folder, &[]);
     for feed in ["a", "b", "c"] {
         server.publish_ids(feed, (1..=3).map(|number| format!("{feed}:{number}")));
@@ -142,7 +152,7 @@ fn frozen_documents_of_a_timeline_never_change() {
     assert!(all_bytes(&server) == before);
     server.stop();
     assert!(check_folder("verify", folder.path()).contains(": 0 faults"));
-    std::fs::remove_dir_all(folder.path().join("www")).unwrap();
+    fs::remove_dir_all(folder.path().join("www")).unwrap();
     let rebuilt = check_folder("rebuild", folder.path());
     assert!(
         rebuilt.contains("3 were missing, 0 were different"),
@@ -491,4 +501,283 @@ fn a_recovered_timeline_begins_anew() {
     assert!(replayed.ends_with("urn:t:b:9\n"), "{replayed}");
     server.stop();
     assert!(check_folder("verify", &to).contains(": 0 faults"));
+}
+
+const PUBLISHERS: usize = 8;
+
+/// Publishes events to a feed until told otherwise, and notes the number of the last one that was acknowledged.
+fn publish(address: &str, feed: usize, acknowledged: &AtomicU64, goes_on: &AtomicBool) {
+    let mut next = acknowledged.load(Ordering::Acquire) + 1;
+    while goes_on.load(Ordering::Acquire) {
+        let body = format!("{{\"id\":\"urn:p:{feed}:{next}\",\"content\":{next}}}");
+        let path = format!("/feeds/p{feed}");
+        let answer = Request::post(&path, "application/json", body).send(address);
+        // While the server is away, the same event is sent again.
+        if answer.is_ok_and(|answer| answer.status == 201 || answer.status == 200) {
+            acknowledged.store(next, Ordering::Release);
+            next += 1;
+        }
+    }
+}
+
+/// Looks at the newest entries of a timeline: none that was acknowledged before is missing, none is there twice, and
+/// all stand in the order of their instants. Returns whether there was an answer.
+fn look(address: &str, acknowledged: &[AtomicU64]) -> bool {
+    let before: Vec<u64> = acknowledged
+        .iter()
+        .map(|one| one.load(Ordering::Acquire))
+        .collect();
+    let Ok(answer) = Request::get("/feeds/all/page.json?limit=1000").send(address) else {
+        return false;
+    };
+    if answer.status != 200 {
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        return false;
+    }
+    let page = answer.json();
+    let items = page["items"].as_array().unwrap();
+    let dates: Vec<&str> = items
+        .iter()
+        .map(|item| item["updated"].as_str().unwrap())
+        .collect();
+    assert!(
+        dates.is_sorted_by(|newer, older| newer > older),
+        "{dates:?}"
+    );
+    let mut newest: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+    for item in items {
+        let id = item["id"].as_str().unwrap().strip_prefix("urn:p:").unwrap();
+        let (feed, number) = id.split_once(':').unwrap();
+        let numbers = newest.entry(feed.parse().unwrap()).or_default();
+        numbers.push(number.parse().unwrap());
+    }
+    for (feed, before) in before.into_iter().enumerate() {
+        let numbers = newest.remove(&feed).unwrap_or_default();
+        let is_dense = numbers.windows(2).all(|pair| pair[0] == pair[1] + 1);
+        assert!(is_dense, "feed {feed}: {numbers:?}");
+        let has = numbers.first().copied().unwrap_or(0);
+        assert!(
+            has >= before,
+            "feed {feed}: {has} is seen, {before} was acknowledged"
+        );
+    }
+    true
+}
+
+/// Goal: no read of a timeline after an acknowledgement lacks the entry, shows it twice or out of order, while the
+/// server is killed again and again. Behaviours 1, 9 and 10 of SPECS 2.10; S-D3, S-D5 and S-D8 of 2.11.
+#[test]
+fn an_acknowledged_entry_is_in_every_timeline_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let server = Server::start_at(&address, folder.path(), &[]);
+    let created = server.send(&Request::put(
+        "/feeds/all",
+        r#"{"kind":"timeline","following":["p*"]}"#,
+    ));
+    assert_eq!(created.status, 201);
+    let acknowledged: Vec<AtomicU64> = (0..PUBLISHERS).map(|_| AtomicU64::new(0)).collect();
+    let (goes_on, looks) = (AtomicBool::new(true), AtomicU64::new(0));
+    let kills = if is_long() { 500 } else { 4 };
+    let mut server = Some(server);
+    std::thread::scope(|threads| {
+        for (feed, one) in acknowledged.iter().enumerate() {
+            let (address, goes_on) = (&address, &goes_on);
+            threads.spawn(move || publish(address, feed, one, goes_on));
+            let (acknowledged, looks) = (&acknowledged, &looks);
+            threads.spawn(move || {
+                while goes_on.load(Ordering::Acquire) {
+                    if look(address, acknowledged) {
+                        looks.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        for kill in 0..kills {
+            pause(Duration::from_millis(300 + kill * 37 % 400));
+            server.take().unwrap().kill();
+            server = Some(Server::start_at(&address, folder.path(), &[]));
+        }
+        pause(Duration::from_millis(500));
+        goes_on.store(false, Ordering::Release);
+    });
+    let published: u64 = acknowledged
+        .iter()
+        .map(|one| one.load(Ordering::Acquire))
+        .sum();
+    eprintln!(
+        "{published} entries, {} looks, {kills} kills",
+        looks.load(Ordering::Relaxed)
+    );
+    assert!(looks.load(Ordering::Relaxed) > 20 && published > 50);
+    // The whole of it, walked by a consumer: each entry once.
+    let url = format!("http://{address}/feeds/all");
+    let replayed = simplefeed(&["replay", &url, "--format", "id"], b"");
+    let mut ids: Vec<&str> = replayed.lines().collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count);
+    assert!(u64::try_from(count).unwrap() >= published);
+    server.unwrap().stop();
+}
+
+/// Makes a token with some grants, the first one by the program.
+fn token(file: &Path, right: &str, feeds: &[&str]) -> String {
+    let args = [
+        "token", "new", "someone", "--right", right, "--feeds", feeds[0], "--tokens",
+    ];
+    let args = [&args[..], &[file.to_str().unwrap()]].concat();
+    let made = run("simplefeed-server", &args, b"");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let mut all = fs::read_to_string(file).unwrap();
+    let own = all.lines().last().unwrap().to_owned();
+    for more in &feeds[1..] {
+        let line = own.replace(
+            &format!(":{right}:{}", feeds[0]),
+            &format!(":{right}:{more}"),
+        );
+        all.push_str(&line);
+        all.push('\n');
+    }
+    fs::write(file, all).unwrap();
+    text(&made.stdout).trim().to_owned()
+}
+
+/// Goal: no byte, count or status of a timeline tells a caller what is closed to it.
+/// Method: eight kinds of callers, every route of three timelines: an open one that follows an open feed and a pattern
+/// which a closed feed matches, a closed one that follows a closed feed, and a closed one that follows the pattern.
+#[test]
+fn nobody_learns_of_closed_feeds_through_timelines() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let admin = token(&tokens, "admin", &["*"]);
+    let callers = [
+        ("nobody", None, [false; 3]),
+        ("wrong", Some("sft_wrong".to_owned()), [false; 3]),
+        (
+            "stranger",
+            Some(token(&tokens, "admin", &["elsewhere"])),
+            [false; 3],
+        ),
+        (
+            "of timelines",
+            Some(token(&tokens, "read", &["home-*"])),
+            [false; 3],
+        ),
+        (
+            "of feeds",
+            Some(token(&tokens, "read", &["shut", "p-*"])),
+            [true, false, false],
+        ),
+        (
+            "of both",
+            Some(token(&tokens, "publish", &["home-*", "shut"])),
+            [true, true, false],
+        ),
+        (
+            "of one match",
+            Some(token(&tokens, "read", &["home-*", "p-shut"])),
+            [false; 3],
+        ),
+        (
+            "of the pattern",
+            Some(token(&tokens, "read", &["home-*", "p-*"])),
+            [false, false, true],
+        ),
+        ("admin", Some(admin.clone()), [true; 3]),
+    ];
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--tokens", tokens.to_str().unwrap()]);
+    let ask = |request: Request, token: Option<&str>| {
+        server.send(&match token {
+            Some(token) => request.header("Authorization", &format!("Bearer {token}")),
+            None => request,
+        })
+    };
+    let admin = Some(&*admin);
+    for (feed, closed) in [("open", false), ("shut", true), ("p-shut", true)] {
+        let path = format!("/feeds/{feed}");
+        let settings = format!("{{\"closed\":{closed},\"title\":\"secret {feed}\"}}");
+        assert_eq!(ask(Request::put(&path, &settings), admin).status, 201);
+    }
+    for (timeline, settings) in [
+        ("home-open", r#""following":["open","p-*"]"#),
+        ("home-shut", r#""closed":true,"following":["open","shut"]"#),
+        ("home-pattern", r#""closed":true,"following":["p-*"]"#),
+    ] {
+        let settings = format!("{{\"kind\":\"timeline\",\"document_entries\":1,{settings}}}");
+        let created = ask(
+            Request::put(&format!("/feeds/{timeline}"), &settings),
+            admin,
+        );
+        assert_eq!(created.status, 201, "{}", created.text());
+    }
+    for feed in ["open", "shut", "p-shut"] {
+        let lines = format!("{{\"id\":\"urn:{feed}:1\"}}\n{{\"id\":\"urn:{feed}:2\"}}");
+        let request = Request::post(&format!("/feeds/{feed}"), "application/x-ndjson", lines);
+        assert_eq!(ask(request, admin).status, 201);
+    }
+    let mut asked = 0;
+    for (who, token, [sees_shut, reads_shut, reads_pattern]) in &callers {
+        let token = token.as_deref();
+        for (timeline, reads) in [
+            ("home-open", true),
+            ("home-shut", *reads_shut),
+            ("home-pattern", *reads_pattern),
+            ("home-none", false),
+        ] {
+            for endpoint in ALL.iter().copied().flatten() {
+                let is_read = endpoint.verb(&"GET".parse().unwrap()).is_some();
+                if !is_read || !endpoint.path.starts_with("/feeds/{feed}") {
+                    continue;
+                }
+                let path = endpoint.path.replace("{feed}", timeline);
+                let path = path.replace("{document}", "1").replace("{position}", "0");
+                let answer = ask(Request::get(&path.replace("{block}", "1")), token);
+                let what = format!("{path} by {who}: {} {}", answer.status, answer.text());
+                let is_there = reads && !path.contains("{block}");
+                let expected: &[u16] = if is_there { &[200, 307] } else { &[404] };
+                assert!(expected.contains(&answer.status), "{what}");
+                let shows_shut =
+                    answer.text().contains("urn:shut") || answer.text().contains("secret shut");
+                assert!(*sees_shut || !shows_shut, "{what}");
+                let shows_match = answer.text().contains("p-shut");
+                assert!(
+                    *reads_pattern || *who == "of feeds" || !shows_match,
+                    "{what}"
+                );
+                asked += 1;
+            }
+        }
+        // Nor by the lists of others.
+        for path in [
+            "/feeds",
+            "/feeds/open/followers.json",
+            "/feeds/home-open/following.json",
+        ] {
+            let listed = ask(Request::get(path), token).text();
+            let shows = |name: &str| listed.contains(&format!("\"{name}\""));
+            assert_eq!(
+                shows("home-shut"),
+                *reads_shut && !path.contains("home-open"),
+                "{who}: {listed}"
+            );
+            assert!(*reads_pattern || !shows("home-pattern"), "{who}: {listed}");
+        }
+    }
+    assert!(asked > 400, "{asked}");
+    // Who may publish to a timeline and not see a feed is told that there is no such feed.
+    let publisher = callers[5].1.as_deref();
+    for feed in ["p-shut", "nothing"] {
+        let path = format!("/feeds/home-shut/following/{feed}");
+        let answer = ask(Request::put(&path, ""), publisher);
+        assert_eq!((answer.status, answer.text().replace(feed, "x")), {
+            let absent = ask(Request::put("/feeds/home-shut/following/x", ""), publisher);
+            (404, absent.text())
+        });
+        let gone = ask(Request::new("DELETE", &path), publisher);
+        assert_eq!(gone.json()["changed"], false);
+    }
+    server.stop();
 }
