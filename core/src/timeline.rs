@@ -16,7 +16,11 @@
 //! along. So its size grows with follows and unfollows, and never with the entries that feeds gain. A server has
 //! millions of follows, so feeds stand in it under any small key `S`.
 
-use std::{collections::BTreeSet, fmt, ops::Range};
+use std::{
+    collections::{BTreeSet, BinaryHeap},
+    fmt,
+    ops::Range,
+};
 
 use crate::{
     feed::{FeedKey, FeedName, FeedPattern, Position},
@@ -149,6 +153,17 @@ pub trait Feeds<S = FeedKey>: Entries<S> {
 
     /// Returns what there is of a feed.
     fn feed(&self, feed: S) -> Option<Feed>;
+
+    /// Returns the ranges of a feed's positions whose entries are lost, in their order; by default none.
+    fn lost(&self, _feed: S) -> Vec<Range<Position>> {
+        vec![]
+    }
+
+    /// Returns the instant of an entry that a follow is to bring along, or `None` if it cannot be had any more. By default
+    /// all can.
+    fn there(&self, feed: S, at: Position) -> Option<Timestamp> {
+        Some(self.instant(feed, at))
+    }
 }
 
 /// A feed at one instant of the log.
@@ -216,6 +231,11 @@ impl<S: Copy + Ord> Following<S> {
         following
     }
 
+    /// Returns the choices of the timeline.
+    pub fn terms(&self) -> Terms<S> {
+        self.terms
+    }
+
     /// Returns what is followed, feeds first.
     pub fn items(&self) -> impl Iterator<Item = Item<S>> {
         let feeds = self.feeds.iter().filter(|held| held.is_item);
@@ -241,13 +261,31 @@ impl<S: Copy + Ord> Following<S> {
         self.held(feed).is_some_and(|held| held.live.is_some())
     }
 
+    /// Returns whether the timeline has, or may get, entries of a feed.
+    pub fn is_source(&self, feed: S) -> bool {
+        self.held(feed).is_some()
+    }
+
     /// Returns every feed of which the timeline has, or may get, entries.
-    pub fn sources(&self) -> impl Iterator<Item = S> {
+    pub fn sources(&self) -> impl ExactSizeIterator<Item = S> {
         self.feeds.iter().map(|held| held.feed)
     }
 
-    /// Changes what is followed, at an instant of the log. `feeds` are as they are there.
-    pub fn change(&mut self, change: &FollowChange<S>, instant: Timestamp, feeds: &impl Feeds<S>) {
+    /// Returns whether any entry of a feed came, or may come, as the feed gained it.
+    pub fn gains(&self, feed: S) -> bool {
+        self.held(feed).is_some_and(|held| {
+            held.live.is_some() || held.other.iter().any(|other| !other.past.is_empty())
+        })
+    }
+
+    /// Changes what is followed, at an instant of the log. `feeds` are as they are there. Returns the feeds that this
+    /// concerns.
+    pub fn change(
+        &mut self,
+        change: &FollowChange<S>,
+        instant: Timestamp,
+        feeds: &impl Feeds<S>,
+    ) -> BTreeSet<S> {
         let mut touched = BTreeSet::new();
         for item in &change.unfollow {
             if self.set(item, false) {
@@ -268,11 +306,28 @@ impl<S: Copy + Ord> Following<S> {
                 .retain(|held| held.is_item || held.live.is_some() || held.other.is_some());
         }
         self.bring(&began, change.backfill, instant, feeds);
+        touched
     }
 
     /// Takes note of a feed that was created or opened, which a pattern may match.
     pub fn appeared(&mut self, feed: S, feeds: &impl Feeds<S>) {
         self.adjust(&BTreeSet::from([feed]), feeds);
+    }
+
+    /// Takes note that the entries of a range, which begins with a feed's next position, are lost. Those behind it come
+    /// into the timeline as before.
+    pub fn lost(&mut self, feed: S, range: &Range<Position>) {
+        let Some(held) = self.held_mut(feed) else {
+            return;
+        };
+        let Some(first) = held.live.filter(|first| *first < range.end) else {
+            return;
+        };
+        held.live = Some(range.end);
+        if first < range.start {
+            let other = held.other.get_or_insert_default();
+            other.past.push(first..range.start);
+        }
     }
 
     fn held(&self, feed: S) -> Option<&Held<S>> {
@@ -362,27 +417,43 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Brings the newest `count` entries of each feed along, but those that the timeline has.
     fn bring(&mut self, began: &[S], count: u32, instant: Timestamp, feeds: &impl Feeds<S>) {
-        let mut entries = vec![];
+        let mut left: Vec<(S, Vec<Range<Position>>)> = vec![];
         for feed in began {
             let Some(held) = self.held(*feed).filter(|_| count > 0) else {
                 continue;
             };
-            let end = held.live.unwrap_or_default();
-            let begin = Position(end.0.saturating_sub(count.into()));
-            for range in held.missing(begin..end) {
-                let found = (range.start.0..range.end.0).map(Position);
-                entries.extend(found.map(|at| (feeds.instant(*feed, at), *feed, at)));
-                // Only the newest of all come, so memory has a bound however many feeds there are.
-                if entries.len() > 2 * BACKFILL_TOTAL_MAX {
-                    keep_newest(&mut entries);
+            let newest = newest_of(held.live.unwrap_or_default(), count, &feeds.lost(*feed));
+            let missing = newest.iter().flat_map(|range| held.missing(range));
+            left.push((*feed, missing.collect()));
+        }
+        // Only the newest of all come, so no more are looked at, however many feeds there are.
+        let mut heads = BinaryHeap::new();
+        let mut entries = vec![];
+        let push = |heads: &mut BinaryHeap<_>, index: usize, left: &mut Vec<(S, Vec<_>)>| {
+            let Some((feed, ranges)) = left.get_mut(index) else {
+                return;
+            };
+            while let Some(at) = take_last(ranges) {
+                if let Some(instant) = feeds.there(*feed, at) {
+                    heads.push((instant, *feed, at, index));
+                    return;
                 }
             }
+        };
+        for index in 0..left.len() {
+            push(&mut heads, index, &mut left);
         }
-        keep_newest(&mut entries);
+        while entries.len() < BACKFILL_TOTAL_MAX
+            && let Some((_, feed, at, index)) = heads.pop()
+        {
+            entries.push((feed, at));
+            push(&mut heads, index, &mut left);
+        }
+        entries.reverse();
         if entries.is_empty() {
             return;
         }
-        for (_, feed, at) in &entries {
+        for (feed, at) in &entries {
             if let Some(held) = self.held_mut(*feed) {
                 held.bring(*at);
             }
@@ -392,23 +463,45 @@ impl<S: Copy + Ord> Following<S> {
         self.batches.push(Batch {
             instant,
             first,
-            entries: entries
-                .into_iter()
-                .map(|(_, feed, at)| (feed, at))
-                .collect(),
+            entries,
         });
     }
 }
 
-/// Sorts entries by their instants, and keeps the newest of them.
-fn keep_newest<S>(entries: &mut Vec<(Timestamp, S, Position)>) {
-    entries.sort_by_key(|(instant, ..)| *instant);
-    entries.drain(..entries.len().saturating_sub(BACKFILL_TOTAL_MAX));
+/// Returns the ranges of the newest `count` entries before a position, without those that are lost.
+fn newest_of(end: Position, count: u32, lost: &[Range<Position>]) -> Vec<Range<Position>> {
+    let (mut ranges, mut end, mut wanted) = (vec![], end.0, u64::from(count));
+    let holes = lost.iter().rev().map(|range| range.start.0..range.end.0);
+    let beginning = 0..0;
+    for hole in holes.chain(std::iter::once(beginning)) {
+        if hole.start >= end {
+            continue;
+        }
+        let begin = hole.end.max(end.saturating_sub(wanted));
+        if begin < end {
+            ranges.push(Position(begin)..Position(end));
+            wanted -= end - begin;
+        }
+        end = hole.start;
+    }
+    ranges.reverse();
+    ranges
+}
+
+/// Takes the last position out of ranges.
+fn take_last(ranges: &mut Vec<Range<Position>>) -> Option<Position> {
+    let last = ranges.last_mut()?;
+    last.end = Position(last.end.0 - 1);
+    let at = last.end;
+    if last.start == last.end {
+        ranges.pop();
+    }
+    Some(at)
 }
 
 impl<S> Held<S> {
     /// Returns the parts of a range that the timeline does not have.
-    fn missing(&self, wanted: Range<Position>) -> Vec<Range<Position>> {
+    fn missing(&self, wanted: &Range<Position>) -> Vec<Range<Position>> {
         let mut had: Vec<&Range<Position>> = match &self.other {
             Some(other) => other.past.iter().chain(&other.brought).collect(),
             None => vec![],

@@ -109,6 +109,9 @@ pub enum LogError {
     /// The log is about to be closed.
     #[error("the log is being closed, since the server is stopping")]
     Closing,
+    /// What was asked for follows from commits that are still being read.
+    #[error("the commits that timelines follow from are still being read")]
+    Behind,
     /// Stored records are missing, unreadable or contradict each other.
     #[error("the log is damaged: {what}")]
     Damaged {
@@ -246,6 +249,15 @@ pub trait Series: Send + Sync {
         pages::page_of(self, feed, anchor, limit)
     }
 
+    /// Returns whether a feed is a timeline, whose entries are those of other feeds.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn is_timeline(&self, _feed: FeedKey) -> Result<bool, LogError> {
+        Ok(false)
+    }
+
     /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
     ///
     /// # Errors
@@ -281,6 +293,9 @@ pub trait Ids: Send + Sync {
 pub trait Follows: Send + Sync {
     /// Returns what a timeline follows, or `None` if that is not known yet.
     fn items(&self, timeline: FeedKey) -> Option<Vec<Item>>;
+
+    /// Returns the end of a timeline as readers see it, or `None` if that is not known yet.
+    fn head(&self, timeline: FeedKey) -> Option<FeedHead>;
 
     /// Returns the number of timelines, or `None` if that is not known yet.
     fn timelines(&self) -> Option<u64>;

@@ -274,7 +274,7 @@ impl Writer {
         let instant = if self.log.is_open() {
             self.watermark.stamp(clock, head.last)
         } else {
-            clock.max(head.last.plus_micros(1))
+            clock.max(head.last.plus_micros(2))
         };
         let (log, follows) = (&*self.log, &*self.follows);
         let mut group = Group::new(log, &self.defaults, &self.kept, follows, head, instant);

@@ -100,13 +100,14 @@ impl Watermark {
     }
 
     /// Returns the instant of the next commit: the time on the clock, but later than the last commit and
-    /// than every second published or finished. It is pending until it is [`released`](Self::release).
+    /// than every second published or finished. Changes behind the entries of a commit have the instant after the last
+    /// entry, which is free for that reason. It is pending until it is [`released`](Self::release).
     pub fn stamp(&self, clock: Timestamp, last: Timestamp) -> Timestamp {
         let mut marks = self.marks();
         let before = marks.published.max(marks.left);
         let after = before.saturating_add(1).saturating_mul(1_000_000);
         let instant = clock
-            .max(last.plus_micros(1))
+            .max(last.plus_micros(2))
             .max(Timestamp::from_micros(after));
         marks.stamped = Some(instant);
         instant

@@ -629,8 +629,17 @@ impl Walk {
         // comes from there.
         let is_behind = matches!(self.state, State::Forward { .. });
         let is_restored = document.epoch > wanted.epoch;
-        if older == 0 && before.is_none() && is_restored && !is_behind {
-            return Ok(Standing::Elsewhere);
+        if before.is_none() && is_restored {
+            if position >= document.since {
+                // The restoration may have lost entries up to here, and the id of one entry says nothing of the others.
+                return Err(WalkError::HistoryChanged {
+                    url: url.clone(),
+                    position: Position(next),
+                });
+            }
+            if older == 0 && !is_behind {
+                return Ok(Standing::Elsewhere);
+            }
         }
         let continues = match wanted.history.zip(before) {
             Some((history, before)) => hash_entries(document, before, older) == history,

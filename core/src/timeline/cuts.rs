@@ -215,9 +215,22 @@ impl Cuts {
         DocumentNumber::new(stretch.document + index)
     }
 
-    /// Returns the place of an entry that opens a document, if it was looked for before.
-    pub fn known_place(&self, at: Position) -> Option<Place> {
-        self.places.get(&at.0).copied()
+    /// Returns the end of the document that has a position, and the place of the entry there; without an entry there, no
+    /// place.
+    pub fn end_of(
+        &mut self,
+        at: Position,
+        course: &Course,
+        sequence: &impl Sequence,
+    ) -> (u64, Option<Place>) {
+        self.extend(course, sequence);
+        let number = self.document_of(at).map_or(0, DocumentNumber::get);
+        let end = self
+            .bounds(number, course)
+            .map_or(at.0 + 1, |(_, end, _)| end);
+        let is_newest = self.bounds(number + 1, course).is_none();
+        let place = (!is_newest).then(|| self.place(end, sequence));
+        (end, place.flatten())
     }
 
     fn extend(&mut self, course: &Course, sequence: &impl Sequence) {

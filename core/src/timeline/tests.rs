@@ -11,6 +11,7 @@ use super::*;
 #[derive(Clone, Default)]
 struct World {
     feeds: BTreeMap<FeedKey, (FeedName, bool, Vec<Timestamp>)>,
+    lost: BTreeMap<FeedKey, Vec<Range<Position>>>,
     clock: i64,
 }
 
@@ -46,6 +47,17 @@ impl Feeds for World {
             is_closed: *is_closed,
         })
     }
+
+    fn lost(&self, feed: FeedKey) -> Vec<Range<Position>> {
+        self.lost.get(&feed).cloned().unwrap_or_default()
+    }
+}
+
+impl World {
+    fn is_lost(&self, feed: FeedKey, at: Position) -> bool {
+        let lost = self.lost.get(&feed);
+        lost.is_some_and(|lost| lost.iter().any(|range| range.contains(&at)))
+    }
 }
 
 impl Entries for World {
@@ -54,6 +66,7 @@ impl Entries for World {
     }
 
     fn instant(&self, feed: FeedKey, at: Position) -> Timestamp {
+        assert!(!self.is_lost(feed, at), "nobody asks for lost entries");
         self.feeds[&feed].2[usize::try_from(at.0).unwrap()]
     }
 }
@@ -94,7 +107,10 @@ impl Naive {
                 continue;
             }
             let next = world.next(feed).0;
-            for at in next.saturating_sub(change.backfill.into())..next {
+            let there = (0..next)
+                .rev()
+                .filter(|at| !world.is_lost(feed, Position(*at)));
+            for at in there.take(usize::try_from(change.backfill).unwrap()) {
                 if !self.entries.contains(&(feed, Position(at))) {
                     brought.push((feed, Position(at)));
                 }
@@ -115,6 +131,8 @@ impl Naive {
 enum Step {
     Append(u128),
     Change(FollowChange),
+    /// A feed loses entries.
+    Lose(u128, u8),
     /// A feed that the pattern matches is created.
     Create,
     /// The closed feed is opened.
@@ -169,6 +187,17 @@ fn run(terms: Terms, steps: &[Step]) {
             Step::Change(change) => {
                 naive.change(change, terms, &world);
                 following.change(change, instant, &world);
+            }
+            Step::Lose(feed, count) => {
+                let Some((_, _, instants)) = world.feeds.get_mut(&key(*feed)) else {
+                    continue;
+                };
+                let first = Position(u64::try_from(instants.len()).unwrap());
+                instants.extend((0..*count).map(|_| Timestamp::MIN));
+                let range = first..Position(first.0 + u64::from(*count));
+                let lost = world.lost.entry(key(*feed)).or_default();
+                lost.push(range.clone());
+                following.lost(key(*feed), &range);
             }
             Step::Create => {
                 if world.feed(key(LATER)).is_none() {
@@ -251,6 +280,7 @@ fn every_small_history_gives_what_the_definition_gives() {
         follow(all(), 2),
         unfollow(all()),
         unfollow(one),
+        Step::Lose(1, 1),
         Step::Create,
         Step::Open,
     ];
@@ -323,6 +353,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             unfollow.retain(|item| !follow.contains(item));
             Step::Change(FollowChange { follow, unfollow, backfill })
         }),
+        1 => (1_u128..=LATER, 1_u8..4).prop_map(|(feed, count)| Step::Lose(feed, count)),
         1 => Just(Step::Create),
         1 => Just(Step::Open),
     ]

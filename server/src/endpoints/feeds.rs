@@ -161,7 +161,17 @@ pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, P
     let mut state = site.documents.current(feed);
     if state.is_none() {
         let (documents, name) = (Arc::clone(&site.documents), feed.clone());
-        state = off_thread(move || documents.snapshot(&name)).await?;
+        let timelines = Arc::clone(&site.timelines);
+        let sight = exchange.access.sight(exchange.headers);
+        let look = move || {
+            // A closed timeline takes long to look at, which a stranger would notice.
+            let settings = timelines.settings_now(&name)?;
+            match settings.filter(|(_, now)| !now.is_closed() || sight.shows(&name)) {
+                Some(_) => documents.snapshot(&name),
+                None => Ok(None),
+            }
+        };
+        state = off_thread(look).await?;
     }
     let state = state.ok_or_else(|| absent(feed))?;
     let visibility = if state.settings.is_closed() {

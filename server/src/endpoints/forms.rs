@@ -17,7 +17,7 @@ use simplefeed_core::{
     settings::{Choices, Embed, Own, Settings, TimelineKind},
 };
 
-use super::timelines::patterns;
+use super::timelines::{Names, patterns};
 use crate::{
     http::{
         conditional::TagList,
@@ -234,7 +234,7 @@ struct SettingsBody {
     kind: Option<Kind>,
     owner: Option<String>,
     own: Option<Own>,
-    following: Option<Vec<String>>,
+    following: Option<Names>,
     id: Option<String>,
     title: Option<String>,
     author: Option<String>,
@@ -283,7 +283,8 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
         Problem::from(&refusal)
     })?;
     let timeline = timeline_of(&parsed)?;
-    let following = patterns(parsed.following.as_deref().unwrap_or_default(), "following")?;
+    let following = parsed.following.as_ref().map_or(&[][..], |names| &names.0);
+    let following = patterns(following, "following")?;
     let id = parsed.id.map(|id| {
         // An IRI, because it becomes the feed's `atom:id` for ever.
         FeedId::parse(&id).ok_or_else(|| {

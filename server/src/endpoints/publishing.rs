@@ -71,7 +71,7 @@ pub(super) async fn append(site: &Site, exchange: Exchange<'_>) -> Result<Outcom
     } else {
         StatusCode::OK
     };
-    let mut answer = json(status, forms::append_answer(&appended), &appended.tag);
+    let mut answer = json(status, forms::append_answer(&appended), Some(&appended.tag));
     let headers = answer.headers_mut();
     if !appended.exists {
         headers.remove(ETAG);
@@ -117,7 +117,7 @@ pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Out
                     StatusCode::OK
                 };
                 let body = forms::settings_answer(&configured);
-                let mut answer = json(status, body, &configured.tag);
+                let mut answer = json(status, body, configured.tag.as_ref());
                 let announcement = site.announcement(&configured.settings);
                 answer.headers_mut().extend(announcement);
                 answer

@@ -1,14 +1,17 @@
 //! Endpoints of what timelines follow: to change it, and to look at it.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Method, StatusCode, header::AUTHORIZATION};
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, SeqAccess, Visitor},
+};
 use simplefeed_core::{
     feed::{FeedName, FeedPattern},
     header::RECENT,
-    limits::CATALOGUE_FEEDS_MAX,
+    limits::{CATALOGUE_FEEDS_MAX, FOLLOWED_FEEDS_MAX, FOLLOWED_PATTERNS_MAX},
     opml,
     refusal::Refusal,
     scanner::essence,
@@ -28,7 +31,7 @@ use crate::{
         pipeline::off_thread,
         problem::Problem,
     },
-    log::{LogError, Series, settings_of},
+    log::{LogError, Series},
     publish::{Follow, PublishError, Wanted},
     resource::{Resource, Validity, Visibility},
     views::timelines::Timelines,
@@ -114,6 +117,8 @@ const OPML_TYPES: [&str; 5] = [
     "text/xml",
 ];
 const OPML_TYPE: &str = "text/x-opml;charset=utf-8";
+/// Most items of one list.
+const FOLLOWED_MAX: usize = FOLLOWED_FEEDS_MAX + FOLLOWED_PATTERNS_MAX;
 /// Most feeds that friends of friends are told of.
 const FRIENDS_MAX: usize = 1_000;
 
@@ -133,11 +138,42 @@ struct FollowBody {
 )]
 struct ChangeBody {
     #[serde(default)]
-    follow: Vec<String>,
+    follow: Names,
     #[serde(default)]
-    unfollow: Vec<String>,
+    unfollow: Names,
     #[serde(default)]
     backfill: u32,
+}
+
+/// Names and patterns, no more than a timeline can follow: a list of short names takes many times its bytes.
+#[derive(Debug, Default)]
+pub(super) struct Names(pub(super) Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Bounded;
+
+        impl<'de> Visitor<'de> for Bounded {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {FOLLOWED_MAX} names and patterns")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Names, A::Error> {
+                let mut names = vec![];
+                while let Some(name) = from.next_element()? {
+                    if names.len() == FOLLOWED_MAX {
+                        return Err(A::Error::invalid_length(FOLLOWED_MAX + 1, &self));
+                    }
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+
+        from.deserialize_seq(Bounded)
+    }
 }
 
 /// Answer to a change of one item.
@@ -225,8 +261,8 @@ async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
     } else {
         let body: ChangeBody = parse(&body)?;
         Wanted {
-            follow: patterns(&body.follow, "follow")?,
-            unfollow: patterns(&body.unfollow, "unfollow")?,
+            follow: patterns(&body.follow.0, "follow")?,
+            unfollow: patterns(&body.unfollow.0, "unfollow")?,
             backfill: body.backfill,
             ..Wanted::default()
         }
@@ -302,6 +338,9 @@ fn of_opml(body: &Bytes, public_url: &str) -> Result<Wanted, Problem> {
     let list = std::str::from_utf8(body)
         .map_err(|error| Problem::malformed(format!("the list of feeds: {error}")))?;
     let urls = opml::feeds(list).map_err(|error| Problem::malformed(error.to_string()))?;
+    if urls.len() > FOLLOWED_MAX {
+        return Err(refused(format!("a list has at most {FOLLOWED_MAX} feeds")));
+    }
     let mut follow = vec![];
     for url in urls {
         let name = url
@@ -439,7 +478,14 @@ impl Lists<'_> {
                 self.page(items.feeds, &items.patterns, after, &url("following"))?
             }
             Subject::FriendsOfFriends => {
-                let Some(found) = self.timelines.friends_of_friends(head.feed)? else {
+                let is_seen = |timeline| {
+                    let settings = self.timelines.settings_of_key(timeline)?;
+                    settings.map_or(Ok(false), |settings| {
+                        may_see(self.timelines, timeline, &settings, self.sight)
+                    })
+                };
+                let found = self.timelines.friends_of_friends(head.feed, is_seen)?;
+                let Some(found) = found else {
                     return Ok(None);
                 };
                 self.friends(found)?
@@ -451,11 +497,11 @@ impl Lists<'_> {
 
     /// Returns the settings of a feed, if the reader may see it.
     fn visible(&self, name: &FeedName) -> Result<Option<Settings>, LogError> {
-        let Some(head) = self.log.named(name)? else {
+        // Whoever follows a feed is listed without a look at the entries of each timeline.
+        let Some((key, settings)) = self.timelines.settings_now(name)? else {
             return Ok(None);
         };
-        let settings = settings_of(self.log, head.feed, head.revision)?;
-        let is_visible = may_see(self.timelines, head.feed, &settings, self.sight)?;
+        let is_visible = may_see(self.timelines, key, &settings, self.sight)?;
         Ok(is_visible.then_some(settings))
     }
 

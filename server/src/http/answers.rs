@@ -101,12 +101,14 @@ pub fn plain(status: StatusCode, text: &'static str) -> Answer {
     answer
 }
 
-/// Returns the answer to a publisher: JSON, with the entity tag of the feed's recent document.
-pub fn json(status: StatusCode, body: Vec<u8>, tag: &HeadTag) -> Answer {
+/// Returns the answer to a publisher: JSON, with the entity tag of the feed's recent document if it is known.
+pub fn json(status: StatusCode, body: Vec<u8>, tag: Option<&HeadTag>) -> Answer {
     let mut answer = document(status, body);
-    let headers = answer.headers_mut();
-    // The tag of the identity coding; conditions of a publish ignore the letter.
-    headers.insert(ETAG, header_value(&format!("\"{}i\"", tag.recent())));
+    if let Some(tag) = tag {
+        // The tag of the identity coding; conditions of a publish ignore the letter.
+        let tag = header_value(&format!("\"{}i\"", tag.recent()));
+        answer.headers_mut().insert(ETAG, tag);
+    }
     answer
 }
 

@@ -383,6 +383,9 @@ pub async fn off_thread<T: Send + 'static>(
 ) -> Result<T, Problem> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
+        Ok(Err(ViewError::Log(LogError::Behind))) => {
+            Err(Problem::unavailable("timelines are being read; try again"))
+        }
         Ok(Err(unreadable)) => {
             let error: &(dyn std::error::Error + 'static) = &unreadable;
             error!(error, "a document cannot be read");

@@ -2,7 +2,7 @@
 //!
 //! Pure over the log.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use simplefeed_core::{
     commit::Change,
@@ -53,18 +53,19 @@ impl Group<'_> {
             backfill: wanted.backfill,
             ..FollowChange::default()
         };
+        let (mut gone, mut new) = (BTreeSet::new(), BTreeSet::new());
         for pattern in &wanted.unfollow {
             let item = self.item_to_unfollow(pattern, wanted)?;
             if let Some(item) = item.filter(|item| items.contains(item))
-                && !change.unfollow.contains(&item)
+                && gone.insert(item.clone())
             {
                 change.unfollow.push(item);
             }
         }
-        let mut new = BTreeSet::new();
+        let unfollowed: BTreeSet<&FeedPattern> = wanted.unfollow.iter().collect();
         for pattern in &wanted.follow {
             let item = self.item_to_follow(timeline, &state.settings, pattern, wanted)?;
-            if wanted.unfollow.contains(pattern) {
+            if unfollowed.contains(pattern) {
                 let detail = format!("{pattern} is to be followed and unfollowed at once");
                 return Err(Refusal::unacceptable(detail, RULE)
                     .at_element("unfollow")
@@ -85,7 +86,10 @@ impl Group<'_> {
         state: &FeedState,
         change: FollowChange,
     ) -> Followed {
-        let mut items = self.items(timeline, state).unwrap_or_default();
+        let mut shared = self.items(timeline, state).unwrap_or_default();
+        // Not shared but with the group itself, which forgets it here.
+        self.followed.remove(timeline);
+        let items = Arc::make_mut(&mut shared);
         for item in &change.unfollow {
             items.remove(item);
         }
@@ -94,7 +98,7 @@ impl Group<'_> {
             followed: change.follow.len(),
             unfollowed: change.unfollow.len(),
         };
-        self.followed.insert(timeline.clone(), items);
+        self.followed.insert(timeline.clone(), shared);
         if !change.follow.is_empty() || !change.unfollow.is_empty() {
             self.changes.push(Change::Following {
                 feed: state.head.feed,
@@ -109,12 +113,13 @@ impl Group<'_> {
         &self,
         timeline: &FeedName,
         state: &FeedState,
-    ) -> Result<BTreeSet<Item>, PublishError> {
+    ) -> Result<Arc<BTreeSet<Item>>, PublishError> {
         if let Some(items) = self.followed.get(timeline) {
-            return Ok(items.clone());
+            return Ok(Arc::clone(items));
         }
         let items = self.follows.items(state.head.feed);
-        Ok(items.ok_or(PublishError::Behind)?.into_iter().collect())
+        let items: BTreeSet<Item> = items.ok_or(PublishError::Behind)?.into_iter().collect();
+        Ok(items.into())
     }
 
     /// Returns the item of a pattern that is to be followed.

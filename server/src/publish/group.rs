@@ -49,7 +49,7 @@ pub(super) struct Group<'w> {
     /// Feeds as the group leaves them so far, by name, with the ids it adds.
     pub(super) states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>,
     /// What timelines follow, as the group leaves them so far.
-    pub(super) followed: HashMap<FeedName, BTreeSet<Item>>,
+    pub(super) followed: HashMap<FeedName, Arc<BTreeSet<Item>>>,
     pub(super) changes: Vec<Change>,
     pub(super) answers: Vec<Answer>,
     /// Bytes of the entries that the group stores.
@@ -160,7 +160,7 @@ impl<'w> Group<'w> {
         let existed = creation.is_empty();
         // A duplicate skips the conditions: its first attempt, whose answer was lost, changed the head itself.
         if !plan.changes.is_empty() {
-            conditions.check(&state, existed)?;
+            conditions.check(existed, || self.tag(&feed, &state))?;
         }
         let results = plan.results.clone();
         let exists = existed || !plan.changes.is_empty();
@@ -198,9 +198,9 @@ impl<'w> Group<'w> {
             None => {
                 let plan = self.create(&feed, choices, id, timeline)?;
                 // The planned feed does not exist yet: `If-Match` fails, `If-None-Match: *` passes.
-                conditions.check(&plan.state, false)?;
+                conditions.check(false, || None)?;
                 if plan.state.settings.is_timeline() {
-                    self.followed.insert(feed.clone(), BTreeSet::new());
+                    self.followed.insert(feed.clone(), Arc::default());
                     let planned = self.planned_creation(&feed, &plan, &wanted);
                     // A refused timeline follows nothing, as one that is not there.
                     self.followed.remove(&feed);
@@ -209,7 +209,7 @@ impl<'w> Group<'w> {
                 (plan, true)
             }
             Some(state) => {
-                conditions.check(&state, true)?;
+                conditions.check(true, || self.tag(&feed, &state))?;
                 check_kind(&state.settings, timeline.as_ref(), &wanted)?;
                 if id.is_some_and(|id| id != state.settings.id) {
                     let detail = "the id of a feed is given at its creation and never changes";
@@ -226,14 +226,26 @@ impl<'w> Group<'w> {
         let state = self.take(&feed, vec![], plan);
         if created && state.settings.is_timeline() {
             self.timelines += 1;
-            self.followed.insert(feed.clone(), BTreeSet::new());
+            self.followed.insert(feed.clone(), Arc::default());
             self.take_follow(&feed, &state, follow);
         }
         Ok(Configured {
-            tag: HeadTag::new(state.head.clone()),
+            // The end of a timeline is known to its readers only.
+            tag: (!state.settings.is_timeline()).then(|| HeadTag::new(state.head.clone())),
             settings: state.settings,
             created,
         })
+    }
+
+    /// Returns the tag that readers have of a feed, if they have any.
+    fn tag(&self, feed: &FeedName, state: &FeedState) -> Option<HeadTag> {
+        if !state.settings.is_timeline() {
+            return Some(HeadTag::new(state.head.clone()));
+        }
+        // What this group has changed, no reader has seen.
+        let is_seen = !self.states.contains_key(feed);
+        let head = is_seen.then(|| self.follows.head(state.head.feed));
+        head.flatten().map(HeadTag::new)
     }
 
     /// Returns what a timeline to be created follows.
@@ -408,11 +420,11 @@ fn check_kind(
 }
 
 impl Conditions {
-    fn check(&self, state: &FeedState, exists: bool) -> Result<(), Refusal> {
-        // `exists` is apart from the state, because a feed to be created has a planned one.
+    /// Checks the conditions against the tag of a feed, if it exists and a reader can have one.
+    fn check(&self, exists: bool, tag: impl Fn() -> Option<HeadTag>) -> Result<(), Refusal> {
         let matches = |heads: &Heads| match heads {
             Heads::Any => exists,
-            Heads::Tags(tags) => exists && HeadTag::new(state.head.clone()).is_among(tags),
+            Heads::Tags(tags) => exists && tag().is_some_and(|tag| tag.is_among(tags)),
         };
         // `If-Match` comes first (RFC 9110, 13.2.2).
         if self.if_match.as_ref().is_some_and(|heads| !matches(heads)) {
@@ -437,8 +449,9 @@ pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
             append.drafts.len(),
             append.drafts.iter().map(|draft| draft.size(author)).sum(),
         ),
-        // Settings and follows add no entries; `GROUP_REQUESTS_MAX` and their own bounds limit them.
-        Request::Configure(..) | Request::Follow(..) => (0, 0),
+        // Settings and follows add no entries, and a list of feeds may be long.
+        Request::Configure(configure, _) => (0, configure.wanted.bytes()),
+        Request::Follow(follow, _) => (0, follow.wanted.bytes()),
     }
 }
 

@@ -70,6 +70,9 @@ pub struct Configure {
     pub wanted: Wanted,
 }
 
+/// Bytes of an item in a commit: a feed's key, and what it takes in memory.
+const ITEM_BYTES: usize = 64;
+
 /// Feeds that a timeline is to follow, or to follow no longer.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
@@ -81,6 +84,13 @@ pub struct Wanted {
     pub backfill: u32,
     /// Closed feeds that the caller may see.
     pub sight: Sight,
+}
+
+impl Wanted {
+    /// Returns the bytes that the change takes in a commit, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        (self.follow.len() + self.unfollow.len()) * ITEM_BYTES
+    }
 }
 
 /// Change of what a timeline follows.
@@ -123,8 +133,8 @@ pub struct Configured {
     pub settings: Arc<Settings>,
     /// Whether the feed was created.
     pub created: bool,
-    /// Entity tags of the feed's head after the change.
-    pub tag: HeadTag,
+    /// Entity tags of the feed's head after the change; none of a timeline, whose entries are those of other feeds.
+    pub tag: Option<HeadTag>,
 }
 
 /// Reason why a request was not carried out.

@@ -198,6 +198,10 @@ impl Follows for NoTimelines {
         None
     }
 
+    fn head(&self, _: FeedKey) -> Option<FeedHead> {
+        None
+    }
+
     fn timelines(&self) -> Option<u64> {
         Some(0)
     }

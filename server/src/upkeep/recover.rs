@@ -286,6 +286,10 @@ fn find(
             continue;
         }
         match FoundFeed::find(&name, key, old, archive) {
+            // Its documents are left, and the entries in them are those of other feeds.
+            Some(found) if found.settings.values().any(Settings::is_timeline) => missing.push(
+                format!("timeline {name}: what it follows is missing; it has to be made again"),
+            ),
             Some(feed) => feeds.push(feed),
             None => missing.push(format!(
                 "feed {name}: none of its settings is left; `simplefeed import` may publish its documents again"

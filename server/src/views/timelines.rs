@@ -16,12 +16,12 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use quick_cache::sync::Cache;
 use simplefeed_core::{
     commit::{Change, Commit},
     entry::Entry,
-    feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, Position, Revision},
+    feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName, Position, Revision},
     follow::Item,
     plan::{FeedHead, OpenDocument, Opening},
     settings::Settings,
@@ -35,11 +35,13 @@ use crate::{
     log::{
         EntryLog, Follows, LogError,
         pages::{Filling, PlacedEntry},
+        settings_of,
     },
     views::{error::ViewError, files::failed},
 };
 
 mod entries;
+mod followers;
 mod graph;
 pub mod lists;
 pub mod merged;
@@ -58,6 +60,8 @@ const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
 /// Timelines whose documents are remembered.
 const KEPT_MAX: usize = 20_000;
+/// Feeds of which it is remembered whether they are timelines.
+const KINDS_MAX: usize = 100_000;
 /// Commits that are applied under one lock.
 const COMMITS_TOGETHER: usize = 1_000;
 
@@ -75,9 +79,11 @@ pub struct Timelines {
     applied: AtomicU64,
     entries: EntryCache,
     kept: Cache<FeedKey, Arc<Mutex<Kept>>>,
+    /// Whether each of the feeds that were asked for lately is a timeline, which never changes.
+    kinds: Cache<FeedKey, bool>,
 }
 
-/// Commits behind which the graph may be for the writer to catch up by itself.
+/// Commits behind which the graph may be for a reader, or the writer, to catch up by itself.
 const BEHIND_MAX: u64 = 10_000;
 
 /// Documents of a timeline, as far as they are known.
@@ -126,6 +132,7 @@ impl Timelines {
             graph: RwLock::new(graph),
             entries: EntryCache::default(),
             kept: Cache::new(KEPT_MAX),
+            kinds: Cache::new(KINDS_MAX),
         })
     }
 
@@ -163,7 +170,7 @@ impl Timelines {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
-        let graph = self.graph()?;
+        let graph = self.caught_up()?;
         let Some(path) = &self.snapshot else {
             return Ok(());
         };
@@ -190,41 +197,86 @@ impl Timelines {
     }
 
     /// Returns the graph after every commit that readers see.
+    ///
+    /// Fails as long as a server reads many commits, at the first timeline of a long log: nobody is to wait for minutes.
     fn graph(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
-        let head = self.log.head().number;
-        let graph = self.graph.read();
-        if graph.applied >= head {
-            return Ok(graph);
+        let has_follower = self.snapshot.is_some();
+        if has_follower && !self.is_near() {
+            return Err(LogError::Behind);
         }
-        drop(graph);
-        // Others may catch up between the locks, too.
-        let mut graph = self.graph.write();
-        self.catch_up(&mut graph, head)?;
-        Ok(RwLockWriteGuard::downgrade(graph))
+        self.caught_up()
     }
 
+    fn caught_up(&self) -> Result<RwLockReadGuard<'_, Graph>, LogError> {
+        let head = self.log.head().number;
+        loop {
+            let graph = self.graph.read();
+            if graph.applied >= head {
+                return Ok(graph);
+            }
+            drop(graph);
+            // Others may catch up between the locks, too.
+            self.catch_up(&mut self.graph.write(), head)?;
+        }
+    }
+
+    /// Applies some of the next commits: others wait for the lock.
     fn catch_up(&self, graph: &mut Graph, head: CommitNumber) -> Result<(), LogError> {
-        while graph.applied < head {
-            let next = graph.applied.next();
-            let announcements = self.log.announcements();
-            let outlines = announcements.outlines(next, COMMITS_TOGETHER, &*self.log)?;
-            if outlines.is_empty() {
-                return Err(LogError::damaged(format!("commit {next} is missing")));
-            }
-            for outline in &outlines {
-                graph.apply(outline, &*self.log, &self.entries)?;
-                self.applied.store(graph.applied.0, Ordering::Release);
-            }
+        if graph.applied >= head {
+            return Ok(());
+        }
+        let next = graph.applied.next();
+        let announcements = self.log.announcements();
+        let outlines = announcements.outlines(next, COMMITS_TOGETHER, &*self.log)?;
+        if outlines.is_empty() {
+            return Err(LogError::damaged(format!("commit {next} is missing")));
+        }
+        for outline in &outlines {
+            graph.apply(outline, &*self.log, &self.entries)?;
+            self.applied.store(graph.applied.0, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Returns whether a feed is a timeline.
+    /// Returns whether a feed is a timeline. Does without the graph, so that nothing in it can stop the reading of feeds.
     fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(false);
         }
-        Ok(self.graph()?.timeline(feed).is_some())
+        if let Some(is_one) = self.kinds.get(&feed) {
+            return Ok(is_one);
+        }
+        let Some(head) = self.log.feed(feed)? else {
+            return Ok(false);
+        };
+        let is_one = settings_of(&*self.log, feed, head.revision)?.is_timeline();
+        self.kinds.insert(feed, is_one);
+        Ok(is_one)
+    }
+
+    /// Returns the key and settings of a feed or timeline, from the log alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn settings_now(&self, feed: &FeedName) -> Result<Option<(FeedKey, Settings)>, LogError> {
+        let Some(head) = self.log.named(feed)? else {
+            return Ok(None);
+        };
+        let settings = settings_of(&*self.log, head.feed, head.revision)?;
+        Ok(Some((head.feed, settings)))
+    }
+
+    /// Returns the settings of a feed or timeline by its key, from the log alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn settings_of_key(&self, feed: FeedKey) -> Result<Option<Settings>, LogError> {
+        let Some(head) = self.log.feed(feed)? else {
+            return Ok(None);
+        };
+        settings_of(&*self.log, feed, head.revision).map(Some)
     }
 
     /// Lets `look` look through a timeline as it is now.
@@ -329,18 +381,18 @@ impl Timelines {
             let Some(wanted) = end.checked_sub(range.start.0).filter(|wanted| *wanted > 0) else {
                 return Ok(vec![]);
             };
-            // Documents are looked for before their entries, so that this place is known for most.
-            let end_at = Position(end);
-            let anchor = if end == count {
-                None
-            } else {
-                cuts.known_place(end_at).or_else(|| reading.place(end_at))
-            };
-            // The document of each entry.
-            cuts.cut(None, course, reading);
-            let limit = usize::try_from(wanted).unwrap_or(usize::MAX);
+            // To find the place of a position takes long, so it is done for ends of documents, and remembered there.
+            let last = Position(end - 1);
+            let (behind, anchor) = cuts.end_of(last, course, reading);
+            let skipped = behind.min(count) - end;
+            let limit = usize::try_from(wanted + skipped).unwrap_or(usize::MAX);
             let mut titles = Titles::default();
-            let deliveries = reading.older(anchor, limit);
+            let mut deliveries = reading.older(anchor, limit);
+            deliveries.drain(
+                ..usize::try_from(skipped)
+                    .unwrap_or(usize::MAX)
+                    .min(deliveries.len()),
+            );
             let positions = (range.start.0..end).map(Position);
             let shown = positions
                 .zip(deliveries.iter().rev())
@@ -420,6 +472,10 @@ impl Follows for Timelines {
         self.is_near()
             .then(|| Self::items(self, timeline).ok())?
             .flatten()
+    }
+
+    fn head(&self, timeline: FeedKey) -> Option<FeedHead> {
+        self.is_near().then(|| Self::head(self, timeline).ok())??
     }
 
     fn timelines(&self) -> Option<u64> {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use simplefeed_core::{
     commit::{Change, ChangeOutline},
-    feed::FeedKey,
+    feed::{FeedKey, Revision},
     history::HistoryHash,
     settings::Settings,
     timestamp::Timestamp,
@@ -24,6 +24,10 @@ pub(super) struct Recorded {
     pub(super) timelines: BTreeMap<FeedKey, Settings>,
     /// Timelines without their settings.
     pub(super) lost: BTreeSet<FeedKey>,
+    /// Newest revision of the settings of each timeline here.
+    revisions: BTreeMap<FeedKey, Revision>,
+    /// Newest revision of the proposals here.
+    defaults: Option<Revision>,
 }
 
 impl Recorded {
@@ -45,15 +49,33 @@ impl Recorded {
         recorded
     }
 
+    /// Returns the revision behind the newest one: those before it may be lost, and a log has each from the first on.
+    fn next(newest: Option<Revision>) -> Revision {
+        newest.map_or(Revision::FIRST, Revision::next)
+    }
+
+    /// Sees to it that there are proposals before the first timeline, as in every log.
+    fn propose(&mut self, instant: Timestamp, settings: &Settings) {
+        if self.defaults.is_none() {
+            let (revision, defaults) = (Revision::FIRST, settings.defaults.clone());
+            self.defaults = Some(revision);
+            let change = Change::Defaults { revision, defaults };
+            self.changes.push((instant, change));
+        }
+    }
+
     fn take(&mut self, old: &Remains, change: &ChangeOutline, instant: Timestamp) {
         let change = match change {
             ChangeOutline::Settings { feed, revision } => {
                 let settings = old.settings(*feed).into_iter();
                 let found = settings.filter(|(found, _)| found == revision).last();
                 match found {
-                    Some((revision, settings)) if settings.is_timeline() => {
+                    Some((_, settings)) if settings.is_timeline() => {
+                        self.propose(instant, &settings);
                         self.timelines.insert(*feed, settings.clone());
                         let feed = *feed;
+                        let revision = Self::next(self.revisions.get(&feed).copied());
+                        self.revisions.insert(feed, revision);
                         Change::Settings {
                             feed,
                             revision,
@@ -73,7 +95,8 @@ impl Recorded {
             }
             ChangeOutline::Defaults { revision } => match old.defaults(*revision) {
                 Some(defaults) => {
-                    let revision = *revision;
+                    let revision = Self::next(self.defaults);
+                    self.defaults = Some(revision);
                     Change::Defaults { revision, defaults }
                 }
                 None => return,

@@ -180,9 +180,10 @@ impl Documents {
     fn generation(&self, feed: FeedKey) -> Result<Generation, ViewError> {
         let own = stripe_of(feed);
         loop {
-            let before = Generation::of(&self.stripes, own);
+            // A new feed that a pattern matches moves the counter of settings.
+            let before = Generation::of_all(&self.stripes, vec![own, SETTINGS_COUNTER]);
             let Some(sources) = self.log.sources(feed)? else {
-                return Ok(before);
+                return Ok(Generation::of(&self.stripes, own));
             };
             let mut watched: Vec<usize> = sources.into_iter().map(stripe_of).collect();
             watched.extend([own, SETTINGS_COUNTER]);

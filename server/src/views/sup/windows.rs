@@ -401,6 +401,10 @@ impl SupWindows {
                 return Ok(Some((visibility, told.id)));
             }
         }
+        // A timeline changes with every feed that it follows, and announces no series.
+        if log.is_timeline(feed)? {
+            return Ok(None);
+        }
         let Some(head) = log.feed(feed)? else {
             return Ok(None);
         };

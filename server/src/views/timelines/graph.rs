@@ -6,7 +6,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap},
-    ops::Bound,
+    ops::{Bound, Range},
     sync::Arc,
 };
 
@@ -19,7 +19,9 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 
-use super::entries::EntryCache;
+use tracing::warn;
+
+use super::{entries::EntryCache, followers::Followers};
 use crate::log::{LogError, Series, settings_of};
 
 /// Key of a feed.
@@ -81,6 +83,12 @@ pub(super) struct Graph {
 pub(super) struct Sources {
     all: Vec<FeedState>,
     names: BTreeMap<FeedName, Source>,
+    /// Timelines that have entries of each feed which came as the feed gained them.
+    followers: Vec<Followers>,
+    /// Closed feeds, of which there are few.
+    closed: BTreeSet<Source>,
+    /// Positions whose entries are lost, of the few feeds that have any.
+    lost: HashMap<Source, Vec<Range<Position>>>,
 }
 
 impl Sources {
@@ -97,11 +105,44 @@ impl Sources {
         &self.all
     }
 
+    /// Returns the timelines that have entries of a feed which came as the feed gained them.
+    pub(super) fn followers(&self, source: Source) -> Option<&Followers> {
+        self.followers.get(usize::try_from(source).ok()?)
+    }
+
+    /// Returns the closed feeds.
+    pub(super) fn closed(&self) -> &BTreeSet<Source> {
+        &self.closed
+    }
+
     fn add(&mut self, feed: FeedState) -> Source {
         let source = key_of(self.all.len());
         self.names.insert(feed.name.clone(), source);
+        if feed.is_closed {
+            self.closed.insert(source);
+        }
         self.all.push(feed);
+        self.followers.push(Followers::default());
         source
+    }
+
+    /// Notes whether a feed is closed. Returns whether it was.
+    fn close(&mut self, source: Source, is_closed: bool) -> bool {
+        if is_closed {
+            self.closed.insert(source);
+        } else {
+            self.closed.remove(&source);
+        }
+        let state = self.get_mut(source);
+        state.is_some_and(|state| std::mem::replace(&mut state.is_closed, is_closed))
+    }
+
+    /// Notes whether a timeline has entries of a feed which came as the feed gained them.
+    fn set_follower(&mut self, source: Source, timeline: Timeline, is_one: bool) {
+        let index = usize::try_from(source).unwrap_or(usize::MAX);
+        if let Some(followers) = self.followers.get_mut(index) {
+            followers.set(timeline, is_one);
+        }
     }
 
     /// Returns the feeds that match a pattern, in the order of their names.
@@ -207,11 +248,7 @@ impl Graph {
                     push_new(&mut self.defaults, (instant, *revision));
                 }
                 ChangeOutline::Lost { feed, next, .. } => match self.source(*feed) {
-                    Some(source) => {
-                        if let Some(state) = self.feeds.get_mut(source) {
-                            state.next = *next;
-                        }
-                    }
+                    Some(source) => self.lost(source, *next),
                     None => drop(self.restarted.insert(*feed, instant)),
                 },
                 ChangeOutline::Opened { .. } => {}
@@ -219,6 +256,29 @@ impl Graph {
         }
         self.applied = commit.number;
         Ok(())
+    }
+
+    /// Lets timelines pass over the entries that a feed lost.
+    fn lost(&mut self, source: Source, next: Position) {
+        let Some(state) = self.feeds.get_mut(source) else {
+            return;
+        };
+        let range = std::mem::replace(&mut state.next, next)..next;
+        if range.is_empty() {
+            return;
+        }
+        self.feeds
+            .lost
+            .entry(source)
+            .or_default()
+            .push(range.clone());
+        let followers = self.feeds.followers(source);
+        for timeline in followers.map_or_else(Vec::new, |all| all.from(0, usize::MAX)) {
+            let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+            if let Some(state) = self.timelines.get_mut(index) {
+                Arc::make_mut(&mut state.following).lost(source, &range);
+            }
+        }
     }
 
     fn apply_settings(
@@ -247,10 +307,7 @@ impl Graph {
                 self.appeared(source);
             }
             (Some(Node::Feed(source)), _) => {
-                let state = self.feeds.get_mut(source);
-                let was_closed = state.is_some_and(|state| {
-                    std::mem::replace(&mut state.is_closed, settings.is_closed())
-                });
+                let was_closed = self.feeds.close(source, settings.is_closed());
                 if was_closed && !settings.is_closed() {
                     self.appeared(source);
                 }
@@ -278,6 +335,19 @@ impl Graph {
             following: Arc::new(following),
         });
         self.index(timeline);
+        self.index_feeds(timeline, owner);
+    }
+
+    /// Makes it known whether a timeline has entries of feeds.
+    fn index_feeds(&mut self, timeline: Timeline, feeds: impl IntoIterator<Item = Source>) {
+        let Some(state) = self.at(timeline) else {
+            return;
+        };
+        let following = Arc::clone(&state.following);
+        for feed in feeds {
+            self.feeds
+                .set_follower(feed, timeline, following.gains(feed));
+        }
     }
 
     /// Makes a timeline known by what it has.
@@ -307,11 +377,17 @@ impl Graph {
         let concerned: BTreeSet<Timeline> =
             self.with_patterns.iter().chain(owned).copied().collect();
         let now = Now::without_entries(&self.feeds);
+        let mut changed = vec![];
         for timeline in concerned {
             let index = usize::try_from(timeline).unwrap_or(usize::MAX);
             if let Some(state) = self.timelines.get_mut(index) {
                 Arc::make_mut(&mut state.following).appeared(source, &now);
+                let gains = state.following.gains(source);
+                changed.push((timeline, gains));
             }
+        }
+        for (timeline, gains) in changed {
+            self.feeds.set_follower(source, timeline, gains);
         }
     }
 
@@ -337,15 +413,17 @@ impl Graph {
             failed: RefCell::default(),
         };
         let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+        let mut concerned = BTreeSet::new();
         if let Some(state) = self.timelines.get_mut(index) {
             let before = Arc::clone(&state.following);
-            Arc::make_mut(&mut state.following).change(&change, instant, &now);
+            concerned = Arc::make_mut(&mut state.following).change(&change, instant, &now);
             if let Some(error) = now.failed.into_inner() {
                 state.following = before;
                 return Err(error);
             }
         }
         self.index(timeline);
+        self.index_feeds(timeline, concerned);
         Ok(())
     }
 
@@ -376,8 +454,20 @@ impl Graph {
 
     pub(super) fn restore_timeline(&mut self, timeline: TimelineState) {
         let number = key_of(self.timelines.len());
+        let sources: Vec<Source> = timeline.following.sources().collect();
         self.timelines.push(timeline);
         self.index(number);
+        self.index_feeds(number, sources);
+    }
+
+    pub(super) fn all_lost(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (&Source, &Vec<Range<Position>>)> {
+        self.feeds.lost.iter()
+    }
+
+    pub(super) fn restore_lost(&mut self, source: Source, ranges: Vec<Range<Position>>) {
+        self.feeds.lost.insert(source, ranges);
     }
 
     pub(super) fn restore_later(&mut self, feed: FeedKey, revisions: Revisions) {
@@ -434,5 +524,31 @@ impl Feeds<Source> for Now<'_> {
             name: feed.name.clone(),
             is_closed: feed.is_closed,
         })
+    }
+
+    fn lost(&self, feed: Source) -> Vec<Range<Position>> {
+        self.feeds.lost.get(&feed).cloned().unwrap_or_default()
+    }
+
+    fn there(&self, feed: Source, at: Position) -> Option<Timestamp> {
+        let state = self.feeds.get(feed)?;
+        // The newest entries of many feeds are compared, and most of them are too old.
+        if at.next() == state.next {
+            return Some(state.newest);
+        }
+        let (entries, log) = self.entries?;
+        match entries.instant(state.key, at, log) {
+            Ok(instant) => Some(instant),
+            Err(error @ LogError::Damaged { .. }) => {
+                // Without this, one damaged entry would stop every timeline for ever.
+                let error: &(dyn std::error::Error + 'static) = &error;
+                warn!(error, feed = %state.name, "a follow brings no damaged entry along");
+                None
+            }
+            Err(error) => {
+                self.failed.borrow_mut().get_or_insert(error);
+                None
+            }
+        }
     }
 }

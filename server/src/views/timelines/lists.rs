@@ -55,13 +55,12 @@ impl Timelines {
         let Some(state) = graph.timeline(timeline) else {
             return Ok(None);
         };
-        let sources = state.following.sources();
-        let closed = sources.filter_map(|source| {
-            let feed = graph.feeds.get(source)?;
-            feed.is_closed.then(|| feed.name.clone())
-        });
+        // A server has few closed feeds, and a timeline may have a hundred thousand sources.
+        let closed = graph.feeds.closed().iter();
+        let had = closed.filter(|source| state.following.is_source(**source));
+        let names = had.filter_map(|source| Some(graph.feeds.get(*source)?.name.clone()));
         Ok(Some(FollowedItems {
-            feeds: closed.collect(),
+            feeds: names.collect(),
             patterns: state.following.patterns().to_vec(),
         }))
     }
@@ -77,13 +76,11 @@ impl Timelines {
             let Some(source) = graph.source(feed) else {
                 return Ok(vec![]);
             };
+            let had = graph.feeds.followers(source);
+            let had = had.map_or_else(Vec::new, |had| had.from(0, usize::MAX));
+            let states = had.into_iter().filter_map(|timeline| graph.at(timeline));
             let takes = |state: &&TimelineState| state.following.takes(source);
-            graph
-                .timelines
-                .iter()
-                .filter(takes)
-                .map(|state| state.key)
-                .collect()
+            states.filter(takes).map(|state| state.key).collect()
         };
         let mut names = vec![];
         for key in keys {
@@ -95,7 +92,7 @@ impl Timelines {
 
     /// Returns the feeds that are followed by the timelines whose owners a timeline follows, without those that it
     /// follows itself and its owner's: most followed first, each with the number of these timelines. `None` if there is
-    /// no such timeline.
+    /// no such timeline. Timelines that `is_seen` does not let through are not there: what they follow would be told.
     ///
     /// # Errors
     ///
@@ -103,33 +100,44 @@ impl Timelines {
     pub fn friends_of_friends(
         &self,
         timeline: FeedKey,
+        is_seen: impl Fn(FeedKey) -> Result<bool, LogError>,
     ) -> Result<Option<Vec<(FeedName, usize)>>, LogError> {
-        let graph = self.graph()?;
-        let Some(state) = graph.timeline(timeline) else {
-            return Ok(None);
+        // Counting takes long for friends of thousands, so it is done without the lock.
+        let (state, friends) = {
+            let graph = self.graph()?;
+            let Some(state) = graph.timeline(timeline) else {
+                return Ok(None);
+            };
+            let items = state.following.items();
+            let owners = items.filter_map(|item| match item {
+                Item::Feed(friend) => Some(friend),
+                Item::Pattern(_) => None,
+            });
+            let theirs = owners.flat_map(|owner| graph.owned_by(owner));
+            let friends: Vec<TimelineState> =
+                theirs.filter_map(|one| graph.at(*one)).cloned().collect();
+            (state.clone(), friends)
         };
         let mut counts: HashMap<Source, usize> = HashMap::new();
-        for item in state.following.items() {
-            let Item::Feed(friend) = item else { continue };
-            for theirs in graph
-                .owned_by(friend)
-                .iter()
-                .filter_map(|one| graph.at(*one))
-            {
-                for item in theirs.following.items() {
-                    if let Item::Feed(feed) = item {
-                        *counts.entry(feed).or_default() += 1;
-                    }
+        for theirs in friends {
+            if theirs.following.terms().is_closed && !is_seen(theirs.key)? {
+                continue;
+            }
+            for item in theirs.following.items() {
+                if let Item::Feed(feed) = item {
+                    *counts.entry(feed).or_default() += 1;
                 }
             }
         }
         counts.retain(|feed, _| {
             !state.following.has(&Item::Feed(*feed)) && state.owner != Some(*feed)
         });
+        let graph = self.graph()?;
         let named = counts
             .into_iter()
             .filter_map(|(feed, count)| Some((graph.feeds.get(feed)?.name.clone(), count)));
         let mut found: Vec<(FeedName, usize)> = named.collect();
+        drop(graph);
         found.sort_by(|(one, count), (other, theirs)| theirs.cmp(count).then(one.cmp(other)));
         Ok(Some(found))
     }

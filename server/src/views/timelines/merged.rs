@@ -143,6 +143,10 @@ impl Series for Merged {
         self.log.page(feed, anchor, limit)
     }
 
+    fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
+        self.timelines.is_timeline(feed)
+    }
+
     fn sources(&self, feed: FeedKey) -> Result<Option<Vec<FeedKey>>, LogError> {
         self.timelines.sources(feed)
     }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// First bytes of the file; they hold the version of its layout.
-const MAGIC: &[u8] = b"simplefeed graph 1\n";
+const MAGIC: &[u8] = b"simplefeed graph 2\n";
 
 /// Writes the bytes of a graph to its file.
 ///
@@ -65,6 +65,11 @@ pub(super) fn bytes_of(graph: &Graph, chain: ChainHash) -> Vec<u8> {
         out.feed(*feed);
         out.instant(*instant);
     }
+    out.length(graph.all_lost().len());
+    for (source, ranges) in graph.all_lost() {
+        out.number(u64::from(*source));
+        write_ranges(ranges, &mut out);
+    }
     seal(out.0)
 }
 
@@ -95,6 +100,10 @@ pub(super) fn read(path: &Path) -> Option<(Graph, ChainHash)> {
     for _ in 0..from.length()? {
         let (feed, instant) = (from.feed()?, from.instant()?);
         graph.restore_restarted(feed, instant);
+    }
+    for _ in 0..from.length()? {
+        let source = from.small()?;
+        graph.restore_lost(source, read_ranges(&mut from)?);
     }
     from.0.is_empty().then_some((graph, chain))
 }
@@ -160,13 +169,8 @@ fn write_timeline(timeline: &TimelineState, out: &mut Writer) {
         out.number(u64::from(feed.feed));
         out.number(u64::from(feed.is_item));
         write_optional(feed.live.map(|live| live.0), out);
-        for ranges in [&feed.past, &feed.brought] {
-            out.length(ranges.len());
-            for range in ranges {
-                out.number(range.start.0);
-                out.number(range.end.0);
-            }
-        }
+        write_ranges(&feed.past, out);
+        write_ranges(&feed.brought, out);
     }
     out.length(parts.batches.len());
     for batch in &parts.batches {
@@ -224,6 +228,14 @@ fn read_timeline(from: &mut Reader<'_>) -> Option<TimelineState> {
         owner,
         following: Following::of_parts(parts).into(),
     })
+}
+
+fn write_ranges(ranges: &[std::ops::Range<Position>], out: &mut Writer) {
+    out.length(ranges.len());
+    for range in ranges {
+        out.number(range.start.0);
+        out.number(range.end.0);
+    }
 }
 
 fn read_ranges(from: &mut Reader<'_>) -> Option<Vec<std::ops::Range<Position>>> {

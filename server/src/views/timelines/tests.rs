@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use simplefeed_core::{
     cut::{Fill, Period},
     digest::Digest,
-    feed::{EntryId, Epoch, FeedId, FeedName, FeedPattern},
+    feed::{EntryId, Epoch, FeedId, FeedPattern},
     follow::FollowChange,
     settings::{Choices, Defaults, Embed, Own, TimelineKind},
     timeline::showing::{Origin, shown},
@@ -32,6 +32,8 @@ enum Step {
     Title(usize),
     Defaults,
     Epoch,
+    /// A feed loses entries, as after a recovery.
+    Lose(usize, u64),
     Create,
     Open,
 }
@@ -61,7 +63,8 @@ fn timeline_key(timeline: usize) -> FeedKey {
 struct NaiveFeed {
     settings: Settings,
     revision: Revision,
-    entries: Vec<(Timestamp, Bytes, DocumentName)>,
+    /// None if it is lost.
+    entries: Vec<Option<(Timestamp, Bytes, DocumentName)>>,
 }
 
 /// A timeline, as the definition has it.
@@ -222,7 +225,7 @@ impl World {
 
     fn deliver(&mut self, timeline: usize, feed: FeedKey, at: usize, instant: Timestamp) {
         let source = &self.feeds[&feed];
-        let (written, fragment, document) = source.entries[at].clone();
+        let (written, fragment, document) = source.entries[at].clone().unwrap();
         let base = format!(
             "{}/feeds/{}/",
             self.defaults.1.public_url, source.settings.name
@@ -293,29 +296,46 @@ impl World {
                     naive.change_settings(instant, defaults.clone());
                 }
             }
-            Step::Epoch => {
-                self.epoch = Epoch(self.epoch.0 + 1);
-                let epoch = self.epoch;
-                self.commit(vec![Change::Epoch { epoch }]);
-                for naive in &mut self.timelines {
-                    let (open, _) = naive.documents.last_mut().unwrap();
-                    open.name.epoch = epoch;
-                    open.since = open.first;
-                }
-                // Feeds get their names as a restoration gives them.
-                let heads = self.log.feeds(None, 100).unwrap();
-                let renamed = heads
-                    .iter()
-                    .filter(|(name, _)| !name.as_str().starts_with("t-"));
-                let renamed = renamed.map(|(_, head)| head.renamed()).collect();
-                self.commit(renamed);
-            }
+            Step::Epoch => self.begin_epoch(),
+            Step::Lose(feed, count) => self.lose(key(*feed), *count),
             Step::Create => {
                 if !self.feeds.contains_key(&key(FEEDS)) {
                     self.create(FEEDS, "x-later", false);
                 }
             }
         }
+    }
+
+    fn begin_epoch(&mut self) {
+        self.epoch = Epoch(self.epoch.0 + 1);
+        let epoch = self.epoch;
+        self.commit(vec![Change::Epoch { epoch }]);
+        for naive in &mut self.timelines {
+            let (open, _) = naive.documents.last_mut().unwrap();
+            open.name.epoch = epoch;
+            open.since = open.first;
+        }
+        // Feeds get their names as a restoration gives them.
+        let heads = self.log.feeds(None, 100).unwrap();
+        let renamed = heads
+            .iter()
+            .filter(|(name, _)| !name.as_str().starts_with("t-"));
+        let renamed = renamed.map(|(_, head)| head.renamed()).collect();
+        self.commit(renamed);
+    }
+
+    fn lose(&mut self, feed: FeedKey, count: u64) {
+        let (Some(naive), Some(head)) = (self.feeds.get_mut(&feed), self.log.feed(feed).unwrap())
+        else {
+            return;
+        };
+        naive.entries.extend((0..count).map(|_| None));
+        let (next, history) = (Position(head.next.0 + count), head.history);
+        self.commit(vec![Change::Lost {
+            feed,
+            next,
+            history,
+        }]);
     }
 
     fn change_feed(&mut self, feed: FeedKey, change: impl Fn(&mut Settings)) {
@@ -350,7 +370,7 @@ impl World {
             let document = head.open.opening.name;
             naive
                 .entries
-                .push((Timestamp::MIN, fragment.clone(), document));
+                .push(Some((Timestamp::MIN, fragment.clone(), document)));
             places.push((feed, at));
             changes.push(Change::Entry {
                 feed,
@@ -366,7 +386,8 @@ impl World {
         }
         let instant = self.commit(changes);
         for ((feed, at), micros) in places.iter().zip(0..) {
-            self.feeds.get_mut(feed).unwrap().entries[*at].0 = instant.plus_micros(micros);
+            let entry = &mut self.feeds.get_mut(feed).unwrap().entries[*at];
+            entry.as_mut().unwrap().0 = instant.plus_micros(micros);
         }
         for ((feed, at), micros) in places.into_iter().zip(0..) {
             for timeline in 0..TIMELINES {
@@ -402,7 +423,9 @@ impl World {
                 continue;
             }
             let entries = &self.feeds[&feed].entries;
-            for (at, (written, ..)) in entries.iter().enumerate().rev().take(backfill) {
+            let there = entries.iter().enumerate().rev();
+            let there = there.filter_map(|(at, entry)| Some((at, entry.as_ref()?)));
+            for (at, (written, ..)) in there.take(backfill) {
                 let position = Position(at.try_into().unwrap());
                 if !self.timelines[timeline].had.contains(&(feed, position)) {
                     brought.push((*written, feed, at));
@@ -546,6 +569,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (1..=FEEDS).prop_map(Step::Title),
         1 => Just(Step::Defaults),
         1 => Just(Step::Epoch),
+        1 => (1..=FEEDS, 1_u64..4).prop_map(|(feed, count)| Step::Lose(feed, count)),
         1 => Just(Step::Create),
         1 => Just(Step::Open),
     ]

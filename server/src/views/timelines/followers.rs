@@ -1,0 +1,114 @@
+//! Timelines that take, or took, the entries of a feed.
+//!
+//! Pure. Most feeds have few followers, and some a million: a sorted list is smallest for few, a bitmap for many.
+
+use roaring::RoaringBitmap;
+
+use super::graph::Timeline;
+
+/// Followers from which on a feed has a bitmap.
+const FEW_MAX: usize = 4_096;
+
+/// A set of timelines.
+#[derive(Clone, Debug)]
+pub(super) enum Followers {
+    /// Sorted.
+    Few(Vec<Timeline>),
+    Many(Box<RoaringBitmap>),
+}
+
+impl Default for Followers {
+    fn default() -> Self {
+        Self::Few(vec![])
+    }
+}
+
+impl Followers {
+    /// Puts a timeline into the set, or takes it out.
+    pub(super) fn set(&mut self, timeline: Timeline, is_in: bool) {
+        match self {
+            Self::Few(all) => match (all.binary_search(&timeline), is_in) {
+                (Err(at), true) => {
+                    all.insert(at, timeline);
+                    if all.len() > FEW_MAX {
+                        *self = Self::Many(Box::new(all.iter().copied().collect()));
+                    }
+                }
+                (Ok(at), false) => drop(all.remove(at)),
+                _ => {}
+            },
+            Self::Many(all) => {
+                if is_in {
+                    all.insert(timeline);
+                } else {
+                    all.remove(timeline);
+                }
+            }
+        }
+    }
+
+    /// Returns the number of timelines.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Few(all) => u64::try_from(all.len()).unwrap_or(u64::MAX),
+            Self::Many(all) => all.len(),
+        }
+    }
+
+    /// Returns at most `max` timelines from a number on, sorted.
+    pub(super) fn from(&self, first: Timeline, max: usize) -> Vec<Timeline> {
+        match self {
+            Self::Few(all) => {
+                let begin = all.partition_point(|timeline| *timeline < first);
+                all.iter().skip(begin).take(max).copied().collect()
+            }
+            Self::Many(all) => all.range(first..).take(max).collect(),
+        }
+    }
+}
+
+impl PartialEq for Followers {
+    fn eq(&self, other: &Self) -> bool {
+        // A set that has shrunk keeps its form.
+        self.len() == other.len() && self.from(0, usize::MAX) == other.from(0, usize::MAX)
+    }
+}
+
+impl Eq for Followers {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Goal: the set has what was put into it, in both of its forms, on the way from one to the other and back.
+    #[test]
+    fn has_what_was_put_in() {
+        let (mut set, mut expected) = (Followers::default(), BTreeSet::new());
+        for step in 0..3 * u32::try_from(FEW_MAX).unwrap() {
+            let timeline = step.wrapping_mul(2_654_435_761) % 20_000;
+            let is_in = step % 5 != 0;
+            set.set(timeline, is_in);
+            if is_in {
+                expected.insert(timeline);
+            } else {
+                expected.remove(&timeline);
+            }
+        }
+        assert!(matches!(set, Followers::Many(_)));
+        assert_eq!(set.len(), u64::try_from(expected.len()).unwrap());
+        let found = set.from(0, usize::MAX);
+        assert!(found.iter().eq(expected.iter()));
+        let few: Vec<u32> = expected.range(777..).take(10).copied().collect();
+        assert_eq!(set.from(777, 10), few);
+        for timeline in found.iter().skip(100) {
+            set.set(*timeline, false);
+        }
+        let mut small = Followers::default();
+        for timeline in found.iter().take(100) {
+            small.set(*timeline, true);
+        }
+        assert_eq!(set, small);
+    }
+}
