@@ -15,7 +15,7 @@ use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
     log::opening::{self, SledStore},
-    publish::{Append, Conditions, Configure, Publisher, Wanted},
+    publish::{Append, Asked, Conditions, Configure, Publisher, Wanted},
     serve::Server,
 };
 
@@ -80,7 +80,7 @@ async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
             choices,
             id: None,
             conditions: Conditions::default(),
-            timeline: None,
+            kind: Asked::Any,
             wanted: Wanted::default(),
         })
         .await?;

@@ -65,6 +65,8 @@ pub struct Site {
     pub public_url: String,
     /// SUP documents; `None` if the server offers none.
     pub updates: Option<Arc<sup::Updates>>,
+    /// Memory of pages, which nobody shares.
+    pub pages: feeds::PageRoom,
     /// Clock of the machine.
     pub clock: fn() -> Timestamp,
 }

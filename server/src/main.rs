@@ -542,6 +542,13 @@ fn recover(args: &NewFolderArgs) -> anyhow::Result<u8> {
         "Recovered {entries} entries of {feeds} feeds, and {documents} archived documents byte for byte, in {}.",
         to.display()
     );
+    if report.timelines > 0 {
+        let timelines = report.timelines;
+        eprintln!(
+            "{timelines} timelines begin anew: their documents have new names, and the old ones answer 404. Their \
+             consumers are told that the history changed."
+        );
+    }
     Ok(if report.missing.is_empty() {
         exit::OK
     } else {

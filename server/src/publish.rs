@@ -48,8 +48,8 @@ mod request;
 
 use group::{Group, size};
 pub use request::{
-    Append, Appended, Conditions, Configure, Configured, Follow, Followed, Heads, PublishError,
-    Room, Wanted,
+    Append, Appended, Asked, Conditions, Configure, Configured, Follow, Followed, Heads,
+    PublishError, Room, Wanted,
 };
 use request::{Committed, NotCommitted, Request};
 

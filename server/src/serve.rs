@@ -275,6 +275,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         lifetimes: Lifetimes::new(config.recent_max_age),
         public_url: url.into(),
         updates,
+        pages: endpoints::feeds::PageRoom::default(),
         clock: now,
     };
     let prefix = public_url.path().trim_end_matches('/');

@@ -207,6 +207,10 @@ fn wrong_follows_are_refused() {
     let put = |feed: &str, body: &str| Request::put(&format!("/feeds/{feed}"), body);
     let many: Vec<String> = (0..17).map(|number| format!("\"p{number}*\"")).collect();
     let patterns = format!("{{\"follow\":[{}]}}", many.join(","));
+    // The bound holds before anything is made of the names.
+    let names = vec!["\"b*\""; 10_017].join(",");
+    let too_many = format!("{{\"unfollow\":[{names}]}}");
+    let created = format!("{{\"kind\":\"timeline\",\"following\":[{names}]}}");
     let before = server.get("/feeds/home/following.json").text();
     for (request, status, words) in [
         (follow("home", ""), 409, "cannot follow itself"),
@@ -275,11 +279,20 @@ fn wrong_follows_are_refused() {
         ),
         (put("a", r#"{"embed":5}"#), 422, "of timelines only"),
         (put("x", r#"{"kind":"stream"}"#), 422, "unknown variant"),
+        (put("x", r#"{"owner":"a"}"#), 422, "needs kind timeline"),
         (
-            put("x", r#"{"owner":"a"}"#),
+            put("x", r#"{"kind":"timeline","own":"include"}"#),
             422,
-            "only a feed of kind timeline",
+            "feed of an owner",
         ),
+        (
+            put("home", r#"{"kind":"feed"}"#),
+            422,
+            "never becomes a feed",
+        ),
+        (change(r#"[["b"],[],1]"#), 422, "not an array"),
+        (change(&too_many), 422, "at most 10016"),
+        (put("x", &created), 422, "at most 10016"),
         (
             put("x", r#"{"kind":"timeline","owner":"nobody"}"#),
             404,
@@ -298,6 +311,40 @@ fn wrong_follows_are_refused() {
     }
     assert_eq!(server.get("/feeds/home/following.json").text(), before);
     assert_eq!(server.get("/feeds/x").status, 404);
+    server.stop();
+}
+
+/// Goal: settings are changed under the tag that readers have of a timeline, and only while it is current. What a PUT does
+/// not give stays as it is.
+#[test]
+fn settings_change_under_the_tag_of_a_timeline() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path());
+    let settings = r#"{"kind":"timeline","owner":"c","own":"include"}"#;
+    let put = |settings: &str, tag: Option<&str>| {
+        let request = Request::put("/feeds/own", settings);
+        server.send(&match tag {
+            Some(tag) => request.header("If-Match", tag),
+            None => request,
+        })
+    };
+    assert_eq!(put(settings, None).status, 201);
+    assert_eq!(
+        put(r#"{"kind":"timeline","title":"Own"}"#, None).status,
+        200
+    );
+    let tag = server
+        .get("/feeds/own/recent.atom")
+        .header("etag")
+        .to_owned();
+    assert_eq!(put(r#"{"title":"Mine"}"#, Some(&tag)).status, 200);
+    assert_eq!(put(r#"{"title":"Yours"}"#, Some(&tag)).status, 412);
+    let tag = server
+        .get("/feeds/own/recent.atom")
+        .header("etag")
+        .to_owned();
+    server.publish_ids("c", ["c:4".to_owned()]);
+    assert_eq!(put(r#"{"title":"Yours"}"#, Some(&tag)).status, 412);
     server.stop();
 }
 
@@ -466,6 +513,10 @@ fn a_recovered_timeline_begins_anew() {
     server.publish_ids("a", (4..7).map(|number| format!("a:{number}")));
     let (had, frozen) = (ids(&server), server.wait_until_frozen("/feeds/home/1.atom"));
     assert_eq!(had.len(), 5);
+    let bookmark = folder.path().join("bookmark");
+    let url = server.url("/feeds/home");
+    let resume = ["replay", &url, "--bookmark", bookmark.to_str().unwrap()];
+    assert_eq!(run("simplefeed", &resume, b"").status.code(), Some(0));
     server.stop();
     for (command, target) in [("backup", &copied), ("recover", &to)] {
         let args = [
@@ -477,11 +528,15 @@ fn a_recovered_timeline_begins_anew() {
         let args = [&[command], &args[..]].concat();
         let done = run("simplefeed-server", &args, b"");
         assert!(done.status.success(), "{}", text(&done.stderr));
+        let is_told = text(&done.stderr).contains("1 timelines begin anew");
+        assert_eq!(is_told, command == "recover");
     }
     let server = Server::start_at(&address, &copied, &[]);
     assert!(server.wait_until_frozen("/feeds/home/1.atom").body == frozen.body);
     let open = server.get("/feeds/home/recent.atom").text();
     assert!(open.contains(" since=\"4\"/>"), "{open}");
+    // Whether the entries up to the bookmark are those that it counted, nothing proves.
+    assert_eq!(run("simplefeed", &resume, b"").status.code(), Some(15));
     server.stop();
     let server = Server::start_at(&address, &to, &[]);
     assert_eq!(server.get("/feeds/home/1.atom").status, 404);
@@ -718,6 +773,23 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
         let request = Request::post(&format!("/feeds/{feed}"), "application/x-ndjson", lines);
         assert_eq!(ask(request, admin).status, 201);
     }
+    // A closed timeline whose owner everybody may follow.
+    for (timeline, settings) in [
+        (
+            "home-secret",
+            r#""closed":true,"owner":"open","following":["far"]"#,
+        ),
+        ("asks", r#""following":["open"]"#),
+    ] {
+        let far = ask(Request::put("/feeds/far", "{}"), admin);
+        assert!(far.status < 300);
+        let settings = format!("{{\"kind\":\"timeline\",{settings}}}");
+        let created = ask(
+            Request::put(&format!("/feeds/{timeline}"), &settings),
+            admin,
+        );
+        assert_eq!(created.status, 201, "{}", created.text());
+    }
     let mut asked = 0;
     for (who, token, [sees_shut, reads_shut, reads_pattern]) in &callers {
         let token = token.as_deref();
@@ -750,6 +822,19 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
                 asked += 1;
             }
         }
+        // Nor by what friends follow.
+        let friends = ask(Request::get("/feeds/asks/friends-of-friends.json"), token);
+        let of_timelines = ["of timelines", "of both", "of one match", "of the pattern"];
+        let sees_secret = *who == "admin" || of_timelines.contains(who);
+        assert_eq!(friends.text().contains("\"far\""), sees_secret, "{who}");
+        // Nor by a pattern that takes entries for somebody else.
+        let follow = ask(Request::put("/feeds/home-shut/following/s*", ""), token);
+        let expected: &[u16] = if *who == "admin" { &[200] } else { &[401, 403] };
+        assert!(
+            expected.contains(&follow.status),
+            "{who}: {}",
+            follow.text()
+        );
         // Nor by the lists of others.
         for path in [
             "/feeds",

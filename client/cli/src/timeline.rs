@@ -70,22 +70,36 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
     let changed = match change().await {
         // There may be no timeline, or no such feed; then the second try tells which.
         Err(PublishError::Refused { status: 404, .. }) => {
-            if timeline.create(&NewTimeline::default()).await? {
-                say::note(&format!("{} is a new timeline", args.timeline));
+            let is_new = timeline.create(&NewTimeline::default()).await?;
+            let changed = change().await;
+            if is_new {
+                let url = &args.timeline;
+                say::note(&match &changed {
+                    Ok(_) => format!("{url} is a new timeline"),
+                    Err(_) => format!("{url} is a new timeline, and follows nothing yet"),
+                });
             }
-            change().await?
+            changed
         }
-        changed => changed?,
+        changed => changed,
     };
-    tell(changed);
+    tell(changed.map_err(refused)?);
     Ok(exit::OK)
+}
+
+/// Returns the error of a refused change: of these, none is about a history.
+fn refused(error: PublishError) -> anyhow::Error {
+    match error {
+        PublishError::Refused { status: 409, .. } => anyhow::Error::msg(say::chain(&error)),
+        error => error.into(),
+    }
 }
 
 pub(crate) async fn unfollow(args: UnfollowArgs) -> anyhow::Result<u8> {
     let timeline = managed(&args.timeline, &args.token)?;
     let names = names(&args.timeline, &args.feeds);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    tell(timeline.unfollow(&names).await?);
+    tell(timeline.unfollow(&names).await.map_err(refused)?);
     Ok(exit::OK)
 }
 

@@ -32,10 +32,12 @@ pub(super) fn count(entries: usize) -> u64 {
 }
 
 /// Returns whether all entries of a document are dated before an instant. The document's own date is that of a
-/// commit, and entries may be dated later. It counts only where there is no entry.
+/// commit, and entries may be dated later. It counts only where there is no entry, and in a timeline: what a follow
+/// brings along is old, and stands behind what is newer.
 pub(super) fn is_before(document: &Document, instant: Timestamp) -> bool {
     let before = |updated: Option<Timestamp>| updated.is_some_and(|updated| updated < instant);
-    if document.is_empty() {
+    let is_timeline = document.history.is_some_and(|(_, before)| before.is_none());
+    if document.is_empty() || is_timeline {
         return before(document.updated);
     }
     (0..document.len()).all(|index| before(document.updated_of(index)))

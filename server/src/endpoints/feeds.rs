@@ -1,7 +1,8 @@
 //! Endpoints of a feed: its documents, entries and index, and the redirect to its recent document.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use hyper::{
     Method, StatusCode,
     header::{CACHE_CONTROL, HeaderName, HeaderValue, LOCATION},
@@ -12,6 +13,8 @@ use simplefeed_core::{
     limits::{PAGE_ENTRIES_DEFAULT, PAGE_ENTRIES_MAX},
     timeline::Place,
 };
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Site, may_see, publishing};
 use crate::{
@@ -202,6 +205,15 @@ pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, P
     })
 }
 
+/// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have followed another
+/// closed feed.
+async fn look_again(site: &Site, exchange: &Exchange<'_>, before: Seen) -> Result<Seen, Problem> {
+    match before.visibility {
+        Visibility::Public => Ok(before),
+        Visibility::Private => seen(site, exchange).await,
+    }
+}
+
 /// Redirects to the feed's recent document. Some feed readers take 303 for a final answer; all take 307.
 async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(site, &exchange).await?;
@@ -227,11 +239,13 @@ async fn read(
     };
     // Only a lookup that may read from the disk leaves this thread.
     if let Some(resource) = site.documents.at_once(&feed, &address) {
+        let seen = look_again(site, &exchange, seen).await?;
         return Ok(show(site, resource, seen));
     }
     let documents = Arc::clone(&site.documents);
     let wanted = (feed.clone(), address.clone());
     let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
+    let seen = look_again(site, &exchange, seen).await?;
     match (found, address) {
         (Some(resource), _) => Ok(show(site, resource, seen)),
         (None, Address::Document(name)) => renamed(site, feed, name, seen).await,
@@ -244,6 +258,7 @@ async fn page(site: &Site, exchange: Exchange<'_>, form: Form) -> Result<Outcome
     let wanted = wanted_page(exchange.query())?;
     let seen = seen(site, &exchange).await?;
     let feed = exchange.params.feed().clone();
+    let mut room = site.pages.one().await?;
     let documents = Arc::clone(&site.documents);
     let name = feed.clone();
     let found = off_thread(move || {
@@ -254,12 +269,70 @@ async fn page(site: &Site, exchange: Exchange<'_>, form: Form) -> Result<Outcome
         Ok(Some(pages::page(log, key, &state.settings, wanted, form)?))
     });
     let bytes = found.await?.ok_or_else(|| absent(&feed))?;
+    let seen = look_again(site, &exchange, seen).await?;
+    room.shrink_to(bytes.len());
+    // A slow reader holds a page for long.
+    let bytes = Bytes::from_owner(HeldPage { bytes, _room: room });
     let media_type = match form {
         Form::Atom => FEED_TYPE,
         Form::Json => "application/json",
     };
     let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
     Ok(show(site, resource, seen))
+}
+
+/// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every reader has one of
+/// their own.
+#[derive(Debug)]
+pub struct PageRoom(Arc<Semaphore>);
+
+/// KiB of all pages on their way, and of one that is being made: its entries, and the document of them.
+const PAGES_KIB_MAX: usize = 256 * 1024;
+const PAGE_KIB_MAX: u32 = 32 * 1024;
+/// Longest wait for other pages.
+const PAGE_WAIT: Duration = Duration::from_secs(5);
+
+impl Default for PageRoom {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(PAGES_KIB_MAX)))
+    }
+}
+
+impl PageRoom {
+    /// Returns room for a page that is to be made.
+    async fn one(&self) -> Result<OnePage, Problem> {
+        let room = Arc::clone(&self.0).acquire_many_owned(PAGE_KIB_MAX);
+        match tokio::time::timeout(PAGE_WAIT, room).await {
+            Ok(Ok(room)) => Ok(OnePage(room)),
+            Ok(Err(_)) | Err(_) => Err(Problem::unavailable(
+                "too many pages are on their way to slow readers; try again",
+            )),
+        }
+    }
+}
+
+/// Room of one page.
+#[derive(Debug)]
+struct OnePage(OwnedSemaphorePermit);
+
+impl OnePage {
+    /// Gives back what a page of so many bytes does not need.
+    fn shrink_to(&mut self, bytes: usize) {
+        let excess = self.0.num_permits().saturating_sub(bytes.div_ceil(1024));
+        drop(self.0.split(excess));
+    }
+}
+
+/// Bytes of a page, with their room.
+struct HeldPage {
+    bytes: Bytes,
+    _room: OnePage,
+}
+
+impl AsRef<[u8]> for HeldPage {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Returns the page that a query asks for.

@@ -14,7 +14,7 @@ use simplefeed_core::{
     limits::IDEMPOTENCY_KEY_BYTES_MAX,
     refusal::Refusal,
     scanner::{essence, scan},
-    settings::{Choices, Embed, Own, Settings, TimelineKind},
+    settings::{Choices, Embed, Own, Settings},
 };
 
 use super::timelines::{Names, patterns};
@@ -23,7 +23,7 @@ use crate::{
         conditional::TagList,
         problem::{ENTRY_TYPES, Problem},
     },
-    publish::{Appended, Conditions, Configured, Heads},
+    publish::{Appended, Asked, Conditions, Configured, Heads},
 };
 
 /// Media type of a body with entries.
@@ -246,6 +246,15 @@ struct SettingsBody {
     embed: Option<Embed>,
 }
 
+/// Checks that JSON is an object if it is anything: an array would pass for one, member by member.
+pub(super) fn check_object(body: &[u8]) -> Result<(), Problem> {
+    if body.trim_ascii_start().starts_with(b"[") {
+        let detail = "a JSON object is needed, and not an array";
+        return Err((&Refusal::unacceptable(detail, "Simplefeed profile: settings")).into());
+    }
+    Ok(())
+}
+
 /// Settings that a PUT asks for.
 #[derive(Debug)]
 pub struct SettingsForm {
@@ -253,8 +262,8 @@ pub struct SettingsForm {
     pub choices: Choices,
     /// Id of a feed to be created.
     pub id: Option<FeedId>,
-    /// What makes it a timeline.
-    pub timeline: Option<TimelineKind>,
+    /// Kind of the feed.
+    pub kind: Asked,
     /// What a timeline to be created follows.
     pub following: Vec<FeedPattern>,
 }
@@ -273,6 +282,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
             shown(media_type(headers))
         )));
     }
+    check_object(body)?;
     let parsed: SettingsBody = serde_json::from_slice(body).map_err(|error| {
         // JSON with other members is unacceptable; all else is malformed.
         let refusal = if error.is_data() {
@@ -282,7 +292,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
         };
         Problem::from(&refusal)
     })?;
-    let timeline = timeline_of(&parsed)?;
+    let kind = kind_of(&parsed)?;
     let following = parsed.following.as_ref().map_or(&[][..], |names| &names.0);
     let following = patterns(following, "following")?;
     let id = parsed.id.map(|id| {
@@ -305,13 +315,13 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
     Ok(SettingsForm {
         choices,
         id: id.transpose()?,
-        timeline,
+        kind,
         following,
     })
 }
 
-/// Returns what makes a feed a timeline, if the settings ask for one.
-fn timeline_of(parsed: &SettingsBody) -> Result<Option<TimelineKind>, Problem> {
+/// Returns the kind of feed that settings ask for.
+fn kind_of(parsed: &SettingsBody) -> Result<Asked, Problem> {
     let refused = |detail: &str, element: &str| {
         let refusal = Refusal::unacceptable(detail, "settings").at_element(element);
         Err(Problem::from(&refusal))
@@ -324,19 +334,17 @@ fn timeline_of(parsed: &SettingsBody) -> Result<Option<TimelineKind>, Problem> {
         ];
         let given = of_timelines.iter().find(|(_, is_given)| *is_given);
         return match given {
-            Some((member, _)) => refused("only a feed of kind timeline has this", member),
-            None => Ok(None),
+            Some((member, _)) => refused("this needs kind timeline beside it", member),
+            None if parsed.kind.is_some() => Ok(Asked::Feed),
+            None => Ok(Asked::Any),
         };
     }
     let owner = match parsed.owner.as_deref().map(FeedName::parse) {
         Some(None) => return refused("owner is no name of a feed", "owner"),
         owner => owner.flatten(),
     };
-    if owner.is_none() && parsed.own.is_some() {
-        return refused("own says what is done with the feed of an owner", "own");
-    }
-    let own = parsed.own.unwrap_or_default();
-    Ok(Some(TimelineKind::new(owner, own)))
+    let own = parsed.own;
+    Ok(Asked::Timeline { owner, own })
 }
 
 #[derive(Debug, Serialize)]
@@ -362,12 +370,14 @@ struct SettingsAnswer<'a> {
     href: String,
 }
 
-/// Returns the body that answers a change of settings: all of them, as they are now.
-pub fn settings_answer(configured: &Configured) -> Vec<u8> {
+/// Returns the body that answers a change of settings: all of them, as they are now, but for an owner that the sender may
+/// not see.
+pub fn settings_answer(configured: &Configured, is_seen: impl Fn(&FeedName) -> bool) -> Vec<u8> {
     let settings: &Settings = &configured.settings;
     let policy = settings.cut_policy();
     let timeline = settings.timeline.as_ref();
     let owner = timeline.and_then(|kind| kind.owner.as_ref());
+    let owner = owner.filter(|owner| is_seen(owner));
     let answer = SettingsAnswer {
         kind: timeline.map(|_| Kind::Timeline),
         name: settings.name.as_str(),

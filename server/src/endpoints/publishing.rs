@@ -1,9 +1,12 @@
 //! Handlers of what is published: entries, and settings of a feed.
 
+use std::sync::Arc;
+
 use hyper::{
     StatusCode,
     header::{ETAG, LOCATION},
 };
+use simplefeed_core::settings::Settings;
 use tracing::error;
 
 use super::{
@@ -11,9 +14,11 @@ use super::{
     forms::{self, EntryMedia, SettingsForm},
 };
 use crate::{
+    access::Sight,
     http::{
         answers::{header_value, json, publish_error},
         endpoint::{Exchange, Outcome},
+        pipeline::off_thread,
         problem::Problem,
     },
     metrics::Fate,
@@ -83,6 +88,20 @@ pub(super) async fn append(site: &Site, exchange: Exchange<'_>) -> Result<Outcom
     Ok(Outcome::Answer(answer))
 }
 
+/// Returns whether the sender of a request may see the owner of a timeline, which is a feed.
+async fn sees_owner(site: &Site, settings: &Settings, sight: Sight) -> Result<bool, Problem> {
+    let owner = settings.timeline.as_ref();
+    let Some(owner) = owner.and_then(|kind| kind.owner.clone()) else {
+        return Ok(true);
+    };
+    let timelines = Arc::clone(&site.timelines);
+    let found = off_thread(move || {
+        let owner_now = timelines.settings_now(&owner)?;
+        Ok(owner_now.is_some_and(|(_, now)| !now.is_closed() || sight.shows(&owner)))
+    });
+    found.await
+}
+
 /// Creates a feed, or changes its settings.
 pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let conditions = forms::conditions(exchange.headers)?;
@@ -92,12 +111,13 @@ pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Out
     let SettingsForm {
         choices,
         id,
-        timeline,
+        kind,
         following,
     } = forms::settings_body(exchange.headers, &body)?;
+    let sight = exchange.access.sight(exchange.headers);
     let wanted = Wanted {
         follow: following,
-        sight: exchange.access.sight(exchange.headers),
+        sight: sight.clone(),
         ..Wanted::default()
     };
     let configure = Configure {
@@ -105,7 +125,7 @@ pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Out
         choices,
         id,
         conditions,
-        timeline,
+        kind,
         wanted,
     };
     Ok(Outcome::Answer(
@@ -116,7 +136,8 @@ pub(super) async fn configure(site: &Site, exchange: Exchange<'_>) -> Result<Out
                 } else {
                     StatusCode::OK
                 };
-                let body = forms::settings_answer(&configured);
+                let shows_owner = sees_owner(site, &configured.settings, sight).await?;
+                let body = forms::settings_answer(&configured, |_| shows_owner);
                 let mut answer = json(status, body, configured.tag.as_ref());
                 let announcement = site.announcement(&configured.settings);
                 answer.headers_mut().extend(announcement);

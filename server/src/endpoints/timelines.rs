@@ -20,7 +20,7 @@ use simplefeed_core::{
 
 use super::{
     Site,
-    forms::{check_uncoded, media_type},
+    forms::{check_object, check_uncoded, media_type},
     may_see,
 };
 use crate::{
@@ -304,6 +304,7 @@ fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    check_object(body)?;
     serde_json::from_slice(body).map_err(|error| {
         // JSON with other members is unacceptable; all else is malformed.
         let refusal = if error.is_data() {

@@ -292,6 +292,12 @@ impl From<&PublishError> for Problem {
                 let status = StatusCode::INSUFFICIENT_STORAGE;
                 Self::new("too-large", "too many timelines", status, error.to_string())
             }
+            PublishError::NotCovered(_) => Self::new(
+                "forbidden",
+                "forbidden",
+                StatusCode::FORBIDDEN,
+                error.to_string(),
+            ),
             PublishError::IsTimeline(_) => Self::new(
                 "method",
                 "method not allowed",

@@ -131,6 +131,10 @@ impl Group<'_> {
         wanted: &Wanted,
     ) -> Result<Item, PublishError> {
         let Some(name) = pattern.exact() else {
+            // Whether it takes anything would tell of closed feeds, now and for ever.
+            if settings.is_closed() && !wanted.sight.covers(pattern) {
+                return Err(PublishError::NotCovered(pattern.clone()));
+            }
             return Ok(Item::Pattern(pattern.clone()));
         };
         if name == *timeline {

@@ -25,8 +25,8 @@ use tracing::error;
 use uuid::Uuid;
 
 use super::request::{
-    Append, Appended, Committed, Conditions, Configure, Configured, Heads, PublishError, Reply,
-    Request, Wanted,
+    Append, Appended, Asked, Committed, Conditions, Configure, Configured, Heads, PublishError,
+    Reply, Request, Wanted,
 };
 use crate::{
     head_tag::HeadTag,
@@ -147,7 +147,7 @@ impl<'w> Group<'w> {
         let (creation, state) = if let Some(state) = self.state(&feed)? {
             (vec![], state)
         } else {
-            let plan = self.create(&feed, Choices::default(), None, None)?;
+            let plan = self.create(&feed, Choices::default(), None, Asked::Feed)?;
             (plan.changes, plan.state)
         };
         if state.settings.is_timeline() {
@@ -189,14 +189,14 @@ impl<'w> Group<'w> {
             choices,
             id,
             conditions,
-            timeline,
+            kind,
             wanted,
         } = configure;
         choices.check()?;
         let mut follow = FollowChange::default();
         let (plan, created) = match self.state(&feed)? {
             None => {
-                let plan = self.create(&feed, choices, id, timeline)?;
+                let plan = self.create(&feed, choices, id, kind)?;
                 // The planned feed does not exist yet: `If-Match` fails, `If-None-Match: *` passes.
                 conditions.check(false, || None)?;
                 if plan.state.settings.is_timeline() {
@@ -210,7 +210,7 @@ impl<'w> Group<'w> {
             }
             Some(state) => {
                 conditions.check(true, || self.tag(&feed, &state))?;
-                check_kind(&state.settings, timeline.as_ref(), &wanted)?;
+                check_kind(&state.settings, &kind, &wanted)?;
                 if id.is_some_and(|id| id != state.settings.id) {
                     let detail = "the id of a feed is given at its creation and never changes";
                     return Err(Refusal::unacceptable(detail, "settings")
@@ -287,8 +287,23 @@ impl<'w> Group<'w> {
         feed: &FeedName,
         choices: Choices,
         id: Option<FeedId>,
-        timeline: Option<TimelineKind>,
+        kind: Asked,
     ) -> Result<Plan, PublishError> {
+        let timeline = match kind {
+            Asked::Any | Asked::Feed => None,
+            Asked::Timeline {
+                owner: None,
+                own: Some(_),
+            } => {
+                let detail = "own says what is done with the feed of an owner";
+                return Err(Refusal::unacceptable(detail, "settings")
+                    .at_element("own")
+                    .into());
+            }
+            Asked::Timeline { owner, own } => {
+                Some(TimelineKind::new(owner, own.unwrap_or_default()))
+            }
+        };
         if timeline.is_some() {
             let timelines = self.follows.timelines().ok_or(PublishError::Behind)?;
             if timelines + self.timelines >= TIMELINES_MAX {
@@ -397,16 +412,19 @@ impl<'w> Group<'w> {
 }
 
 /// Checks that a request takes an existing feed for what it is.
-fn check_kind(
-    settings: &Settings,
-    timeline: Option<&TimelineKind>,
-    wanted: &Wanted,
-) -> Result<(), Refusal> {
+fn check_kind(settings: &Settings, asked: &Asked, wanted: &Wanted) -> Result<(), Refusal> {
     let refused =
         |detail, element| Err(Refusal::unacceptable(detail, "settings").at_element(element));
-    match (timeline, &settings.timeline) {
-        (Some(_), None) => return refused("a feed never becomes a timeline", "kind"),
-        (Some(wanted), Some(kind)) if (&wanted.owner, wanted.own) != (&kind.owner, kind.own) => {
+    match (asked, &settings.timeline) {
+        (Asked::Timeline { .. }, None) => {
+            return refused("a feed never becomes a timeline", "kind");
+        }
+        (Asked::Feed, Some(_)) => return refused("a timeline never becomes a feed", "kind"),
+        // What is not given is as it is.
+        (Asked::Timeline { owner, own }, Some(kind))
+            if owner.is_some() && *owner != kind.owner
+                || own.is_some_and(|own| own != kind.own) =>
+        {
             let detail = "owner and own are chosen at the creation of a timeline";
             return refused(detail, "owner");
         }

@@ -10,7 +10,7 @@ use simplefeed_core::{
     limits::{FEEDS_MAX, TIMELINES_MAX},
     plan::Outcome,
     refusal::Refusal,
-    settings::{Choices, Settings, TimelineKind},
+    settings::{Choices, Own, Settings},
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -64,10 +64,27 @@ pub struct Configure {
     pub id: Option<FeedId>,
     /// Conditions on the feed's head; nothing changes unless they hold.
     pub conditions: Conditions,
-    /// Kind of a timeline to be created; that of a timeline that is there must be the same.
-    pub timeline: Option<TimelineKind>,
+    /// Kind of the feed.
+    pub kind: Asked,
     /// What a timeline to be created follows.
     pub wanted: Wanted,
+}
+
+/// Kind of feed that a request asks for. A feed never changes its kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Asked {
+    /// The one that it has; a new feed has entries of its own.
+    #[default]
+    Any,
+    /// One with entries of its own.
+    Feed,
+    /// One with the entries of other feeds. What is given must be that of a timeline that is there.
+    Timeline {
+        /// Feed of its owner.
+        owner: Option<FeedName>,
+        /// Whether it has the owner's entries.
+        own: Option<Own>,
+    },
 }
 
 /// Bytes of an item in a commit: a feed's key, and what it takes in memory.
@@ -160,6 +177,12 @@ pub enum PublishError {
     /// There is no timeline of that name.
     #[error("there is no timeline {0}")]
     NoTimeline(FeedName),
+    /// A closed timeline would take entries that its publisher has no right to.
+    #[error(
+        "a closed timeline takes entries of closed feeds, so {0} is only for those with a right to all feeds that it may \
+         match"
+    )]
+    NotCovered(FeedPattern),
     /// There is no feed of that name that the timeline may follow.
     #[error("there is no feed {0}")]
     UnknownFeed(FeedName),

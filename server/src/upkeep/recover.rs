@@ -80,6 +80,8 @@ pub struct Report {
     pub entries: u64,
     /// Archived documents, the same as before, byte for byte.
     pub documents: u64,
+    /// Timelines, all of which begin anew under other names.
+    pub timelines: usize,
     /// Missing or different things, one sentence each.
     pub missing: Vec<String>,
 }
@@ -154,6 +156,7 @@ fn make_log(
     timeline::replay(feeds, recorded, old, archive, &opened.log)?;
     let mut report = Report {
         feeds: opened.log.head().feeds,
+        timelines: recorded.timelines.len(),
         ..Report::default()
     };
     let mut different = Different::new();
