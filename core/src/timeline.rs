@@ -271,6 +271,37 @@ impl<S: Copy + Ord> Following<S> {
         self.feeds.iter().map(|held| held.feed)
     }
 
+    /// Returns the ranges within `range` whose entries came as the feed gained them. Of positions that the feed has, they
+    /// never change.
+    pub fn gained(&self, feed: S, range: &Range<Position>) -> Vec<Range<Position>> {
+        let Some(held) = self.held(feed) else {
+            return vec![];
+        };
+        let past = held.other.iter().flat_map(|other| &other.past).cloned();
+        let live = held.live.map(|first| first..range.end);
+        let common = past
+            .chain(live)
+            .map(|gained| gained.start.max(range.start)..gained.end.min(range.end));
+        common.filter(|common| common.start < common.end).collect()
+    }
+
+    /// Returns the number of requests that brought entries along.
+    pub fn requests(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// Returns what requests brought along, behind the first `requests` of them, in the order of the places.
+    pub fn brought(&self, requests: usize) -> impl Iterator<Item = Delivery<S>> {
+        self.batches.iter().skip(requests).flat_map(|batch| {
+            let entries = batch.entries.iter().enumerate();
+            entries.map(|(index, (feed, at))| Delivery {
+                place: batch.place(index),
+                feed: *feed,
+                at: *at,
+            })
+        })
+    }
+
     /// Returns whether any entry of a feed came, or may come, as the feed gained it.
     pub fn gains(&self, feed: S) -> bool {
         self.held(feed).is_some_and(|held| {

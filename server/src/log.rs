@@ -263,7 +263,7 @@ pub trait Series: Send + Sync {
     /// # Errors
     ///
     /// See [`LogError`].
-    fn sources(&self, _feed: FeedKey) -> Result<Option<Vec<FeedKey>>, LogError> {
+    fn sources(&self, _feed: FeedKey) -> Result<Option<Sources>, LogError> {
         Ok(None)
     }
 
@@ -287,6 +287,15 @@ pub trait Ids: Send + Sync {
     ///
     /// See [`LogError`].
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
+}
+
+/// Feeds whose entries a timeline has, or may get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// These feeds.
+    These(Vec<FeedKey>),
+    /// So many that any feed may be one of them.
+    Any,
 }
 
 /// What timelines follow, after every commit of the log.

@@ -304,8 +304,8 @@ impl PageRoom {
         let room = Arc::clone(&self.0).acquire_many_owned(PAGE_KIB_MAX);
         match tokio::time::timeout(PAGE_WAIT, room).await {
             Ok(Ok(room)) => Ok(OnePage(room)),
-            Ok(Err(_)) | Err(_) => Err(Problem::unavailable(
-                "too many pages are on their way to slow readers; try again",
+            Ok(Err(_)) | Err(_) => Err(Problem::busy_with(
+                "too many pages are on their way to slow readers",
             )),
         }
     }

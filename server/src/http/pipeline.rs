@@ -384,7 +384,7 @@ pub async fn off_thread<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ViewError::Log(LogError::Behind))) => {
-            Err(Problem::unavailable("timelines are being read; try again"))
+            Err(Problem::busy_with("what timelines follow is being read"))
         }
         Ok(Err(unreadable)) => {
             let error: &(dyn std::error::Error + 'static) = &unreadable;

@@ -204,6 +204,11 @@ impl Problem {
         )
     }
 
+    /// The same request may succeed soon.
+    pub fn busy_with(detail: impl Into<String>) -> Self {
+        Self::new("busy", "busy", StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// The server is starting, stopping, or cannot write.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(

@@ -33,7 +33,7 @@ use simplefeed_core::{
 
 use crate::{
     log::{
-        EntryLog, Follows, LogError,
+        EntryLog, Follows, LogError, Sources,
         pages::{Filling, PlacedEntry},
         settings_of,
     },
@@ -45,12 +45,14 @@ mod followers;
 mod graph;
 pub mod lists;
 pub mod merged;
+mod newest;
 pub mod following;
 mod reading;
 mod snapshot;
 
 use entries::EntryCache;
 use graph::Graph;
+use newest::{Gains, Newest};
 use reading::{Reading, Seen, Titles};
 
 /// Name of the file of the graph.
@@ -62,6 +64,8 @@ const SNAPSHOT_TIMELINES: usize = 10_000;
 const KEPT_MAX: usize = 20_000;
 /// Feeds of which it is remembered whether they are timelines.
 const KINDS_MAX: usize = 100_000;
+/// Feeds that are watched one by one for a timeline.
+const SOURCES_MAX: usize = 500;
 /// Commits that are applied under one lock.
 const COMMITS_TOGETHER: usize = 1_000;
 
@@ -75,6 +79,8 @@ pub struct Timelines {
     /// Whether the log has any timeline. Without one, nothing is read.
     exist: AtomicBool,
     graph: RwLock<Graph>,
+    /// What feeds gained up to the graph's commit. Locked after the graph.
+    gains: Mutex<Gains>,
     /// Last commit that the graph has, known without its lock.
     applied: AtomicU64,
     entries: EntryCache,
@@ -84,7 +90,7 @@ pub struct Timelines {
 }
 
 /// Commits behind which the graph may be for a reader, or the writer, to catch up by itself.
-const BEHIND_MAX: u64 = 10_000;
+const BEHIND_MAX: u64 = 50_000;
 
 /// Documents of a timeline, as far as they are known.
 #[derive(Debug, Default)]
@@ -93,6 +99,7 @@ struct Kept {
     changes: (usize, usize, usize),
     course: Option<Arc<Course>>,
     cuts: Cuts,
+    newest: Option<Newest>,
 }
 
 impl std::fmt::Debug for Timelines {
@@ -129,6 +136,7 @@ impl Timelines {
             written: Mutex::new((graph.applied, graph.timelines.len())),
             exist: AtomicBool::new(exist),
             applied: AtomicU64::new(graph.applied.0),
+            gains: Mutex::new(Gains::after(graph.applied)),
             graph: RwLock::new(graph),
             entries: EntryCache::default(),
             kept: Cache::new(KEPT_MAX),
@@ -233,6 +241,7 @@ impl Timelines {
         }
         for outline in &outlines {
             graph.apply(outline, &*self.log, &self.entries)?;
+            self.gains.lock().note(outline, graph);
             self.applied.store(graph.applied.0, Ordering::Release);
         }
         Ok(())
@@ -290,7 +299,7 @@ impl Timelines {
             .get_or_insert_with(&timeline, || Ok::<_, LogError>(Arc::default()))?;
         // Locked before the graph is looked at: what is kept only ever grows.
         let mut kept = kept.lock();
-        let Some(seen) = Seen::of(&*self.graph()?, timeline) else {
+        let Some((seen, newest)) = self.seen(timeline, kept.newest.take())? else {
             return Ok(None);
         };
         let course = match kept
@@ -303,16 +312,40 @@ impl Timelines {
         };
         kept.changes = seen.changes();
         kept.course = Some(Arc::clone(&course));
-        let reading = Reading::new(&seen, &self.entries, &*self.log);
+        let mut reading = Reading::new(&seen, newest, &self.graph, &self.entries, &*self.log);
+        if reading.newest.is_none() && seen.following.sources().len() >= newest::SOURCES_MIN {
+            reading.keep_newest();
+        }
         let outcome = look(&reading, &course, &mut kept.cuts);
-        match reading.finish(()) {
-            Ok(()) => outcome.map(Some),
+        match reading.finish() {
+            Ok(newest) => {
+                kept.newest = newest;
+                outcome.map(Some)
+            }
             Err(error) => {
                 // What was found on the way may be wrong.
                 *kept = Kept::default();
                 Err(error)
             }
         }
+    }
+
+    /// Returns a timeline as it is now, with its newest entries if they are known.
+    fn seen(
+        &self,
+        timeline: FeedKey,
+        newest: Option<Newest>,
+    ) -> Result<Option<(Seen, Option<Newest>)>, LogError> {
+        let graph = self.graph()?;
+        let Some(seen) = Seen::of(&graph, timeline) else {
+            return Ok(None);
+        };
+        let newest = newest
+            .and_then(|newest| newest.moved_on(graph.applied, &seen.following, &self.gains.lock()));
+        if newest.is_none() {
+            seen.look_at_feeds(&graph);
+        }
+        Ok(Some((seen, newest)))
     }
 
     fn cut(
@@ -453,7 +486,7 @@ impl Timelines {
     }
 
     /// Returns the feeds that a timeline has, or may get, entries of.
-    fn sources(&self, timeline: FeedKey) -> Result<Option<Vec<FeedKey>>, LogError> {
+    fn sources(&self, timeline: FeedKey) -> Result<Option<Sources>, LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -462,8 +495,11 @@ impl Timelines {
             return Ok(None);
         };
         let sources = state.following.sources();
+        if sources.len() > SOURCES_MAX {
+            return Ok(Some(Sources::Any));
+        }
         let keys = sources.filter_map(|source| Some(graph.feeds.get(source)?.key));
-        Ok(Some(keys.collect()))
+        Ok(Some(Sources::These(keys.collect())))
     }
 }
 

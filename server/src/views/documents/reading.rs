@@ -27,7 +27,7 @@ use tracing::warn;
 use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manifest::Archived};
 use crate::{
     head_tag::HeadTag,
-    log::{Series, settings_of},
+    log::{Series, Sources, settings_of},
     resource::{Coding, Content, Generation, Resource, Source, Tag, Validity},
     views::{
         error::ViewError,
@@ -39,6 +39,8 @@ use crate::{
 const STRIPES: usize = 4_096;
 /// Counter of the commits that make feeds or change settings, behind the others. What a timeline has may depend on any.
 const SETTINGS_COUNTER: usize = STRIPES;
+/// Counter of all commits.
+const COMMITS_COUNTER: usize = STRIPES + 1;
 /// Feeds whose snapshots are kept in memory.
 const SNAPSHOTS_MAX: usize = 20_000;
 /// Archived documents whose facts are kept in memory.
@@ -109,7 +111,7 @@ impl Documents {
             log,
             archive,
             stripes: std::iter::repeat_with(AtomicU64::default)
-                .take(STRIPES + 1)
+                .take(STRIPES + 2)
                 .collect(),
             snapshots: Cache::new(SNAPSHOTS_MAX),
             archived: Cache::new(ARCHIVED_MAX),
@@ -130,6 +132,7 @@ impl Documents {
                 counter.fetch_add(1, Ordering::Release);
             }
         };
+        count(COMMITS_COUNTER);
         for change in &commit.changes {
             // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
             if let Some(feed) = change.feed() {
@@ -184,6 +187,9 @@ impl Documents {
             let before = Generation::of_all(&self.stripes, vec![own, SETTINGS_COUNTER]);
             let Some(sources) = self.log.sources(feed)? else {
                 return Ok(Generation::of(&self.stripes, own));
+            };
+            let Sources::These(sources) = sources else {
+                return Ok(Generation::of(&self.stripes, COMMITS_COUNTER));
             };
             let mut watched: Vec<usize> = sources.into_iter().map(stripe_of).collect();
             watched.extend([own, SETTINGS_COUNTER]);

@@ -16,7 +16,7 @@ use simplefeed_core::{
 
 use super::Timelines;
 use crate::log::{
-    Commits, EntryLog, Ids, LogError, LogHead, Room, Series, announcements::Announcements,
+    Commits, EntryLog, Ids, LogError, LogHead, Room, Series, Sources, announcements::Announcements,
     pages::PlacedEntry,
 };
 
@@ -147,7 +147,7 @@ impl Series for Merged {
         self.timelines.is_timeline(feed)
     }
 
-    fn sources(&self, feed: FeedKey) -> Result<Option<Vec<FeedKey>>, LogError> {
+    fn sources(&self, feed: FeedKey) -> Result<Option<Sources>, LogError> {
         self.timelines.sources(feed)
     }
 }

@@ -1,13 +1,18 @@
 //! A timeline as one reader sees it: its entries, in its order, and the documents that they are in.
 //!
-//! Shell over the log. Everything a reader needs of the graph is copied under its lock; the entries are merged without
-//! it.
+//! Shell over the log. What a reader needs of the graph is copied under its lock; the entries are merged without it.
 
-use std::{cell::RefCell, collections::HashMap, sync::Arc};
+use std::{
+    cell::{OnceCell, RefCell},
+    collections::HashMap,
+    sync::Arc,
+};
+
+use parking_lot::RwLock;
 
 use simplefeed_core::{
     entry::Entry,
-    feed::{DocumentName, FeedKey, FeedName, Numbered, Position, Revision},
+    feed::{CommitNumber, DocumentName, FeedKey, FeedName, Numbered, Position, Revision},
     settings::Settings,
     timeline::{
         Delivery, Entries, Following, Place,
@@ -20,17 +25,24 @@ use simplefeed_core::{
 use super::{
     entries::EntryCache,
     graph::{Graph, Revisions, Source},
+    newest::{BEGIN_ENTRIES, Newest},
 };
 use crate::log::{LogError, Series, settings_of};
 
-/// A feed that a timeline has entries of.
-#[derive(Clone, Debug)]
-struct SeenFeed {
+/// A feed that a timeline has entries of, for a merge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenFeed {
     source: Source,
     key: FeedKey,
-    name: FeedName,
     next: Position,
     newest: Timestamp,
+}
+
+/// A feed whose entries are shown.
+#[derive(Clone, Debug)]
+struct ShownFeed {
+    key: FeedKey,
+    name: FeedName,
     later: Revisions,
 }
 
@@ -39,9 +51,10 @@ struct SeenFeed {
 pub(super) struct Seen {
     key: FeedKey,
     pub(super) created: Timestamp,
-    following: Arc<Following<Source>>,
-    /// In the order of their keys.
-    feeds: Vec<SeenFeed>,
+    pub(super) applied: CommitNumber,
+    pub(super) following: Arc<Following<Source>>,
+    /// In the order of their keys; copied once they are asked for.
+    feeds: OnceCell<Vec<SeenFeed>>,
     epochs: Vec<(Timestamp, simplefeed_core::feed::Epoch)>,
     later: Revisions,
     defaults: Revisions,
@@ -52,21 +65,11 @@ impl Seen {
     /// Returns a timeline as it is in a graph.
     pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<Self> {
         let timeline = graph.timeline(feed)?;
-        let feeds = timeline.following.sources().filter_map(|source| {
-            let state = graph.feeds.get(source)?;
-            Some(SeenFeed {
-                source,
-                key: state.key,
-                name: state.name.clone(),
-                next: state.next,
-                newest: state.newest,
-                later: graph.later_revisions(state.key).to_vec(),
-            })
-        });
         Some(Self {
             key: feed,
             created: timeline.created,
-            feeds: feeds.collect(),
+            applied: graph.applied,
+            feeds: OnceCell::new(),
             following: Arc::clone(&timeline.following),
             epochs: graph.epochs.clone(),
             later: graph.later_revisions(feed).to_vec(),
@@ -80,9 +83,21 @@ impl Seen {
         (self.later.len(), self.defaults.len(), self.epochs.len())
     }
 
-    fn feed(&self, source: Source) -> Option<&SeenFeed> {
-        let found = self.feeds.binary_search_by_key(&source, |feed| feed.source);
-        found.ok().and_then(|index| self.feeds.get(index))
+    /// Copies what a merge needs of the feeds. Without the newest entries this is done under the lock under which the
+    /// timeline was looked up; with them later, because older entries stay as they are.
+    pub(super) fn look_at_feeds(&self, graph: &Graph) -> &[SeenFeed] {
+        self.feeds.get_or_init(|| {
+            let feeds = self.following.sources().filter_map(|source| {
+                let state = graph.feeds.get(source)?;
+                Some(SeenFeed {
+                    source,
+                    key: state.key,
+                    next: state.next,
+                    newest: state.newest,
+                })
+            });
+            feeds.collect()
+        })
     }
 
     /// Returns what shapes the timeline's documents.
@@ -147,39 +162,100 @@ enum Fact {
 /// Way of a reader through a timeline.
 pub(super) struct Reading<'r> {
     pub(super) seen: &'r Seen,
-    pub(super) entries: &'r EntryCache,
-    pub(super) log: &'r dyn Series,
+    graph: &'r RwLock<Graph>,
+    /// The newest entries, as of the commit at which the timeline is seen.
+    pub(super) newest: Option<Newest>,
+    shown: RefCell<HashMap<Source, Arc<ShownFeed>>>,
+    entries: &'r EntryCache,
+    log: &'r dyn Series,
     /// First failure to read the log. What follows from it is thrown away.
     failed: RefCell<Option<LogError>>,
 }
 
 impl<'r> Reading<'r> {
-    pub(super) fn new(seen: &'r Seen, entries: &'r EntryCache, log: &'r dyn Series) -> Self {
+    pub(super) fn new(
+        seen: &'r Seen,
+        newest: Option<Newest>,
+        graph: &'r RwLock<Graph>,
+        entries: &'r EntryCache,
+        log: &'r dyn Series,
+    ) -> Self {
         Self {
             seen,
+            graph,
+            newest,
+            shown: RefCell::default(),
             entries,
             log,
             failed: RefCell::default(),
         }
     }
 
-    /// Returns what came out, unless the log could not be read.
+    /// Returns the newest entries for the next reader, unless the log could not be read.
     ///
     /// # Errors
     ///
     /// Returns the first failure.
-    pub(super) fn finish<T>(self, outcome: T) -> Result<T, LogError> {
-        self.failed.into_inner().map_or(Ok(outcome), Err)
+    pub(super) fn finish(self) -> Result<Option<Newest>, LogError> {
+        self.failed.into_inner().map_or(Ok(self.newest), Err)
+    }
+
+    /// Finds the newest entries, so that the next reader needs no merge.
+    pub(super) fn keep_newest(&mut self) {
+        let (count, newest) = (self.count(), self.older(None, BEGIN_ENTRIES));
+        let (applied, following) = (self.seen.applied, &self.seen.following);
+        self.newest = Some(Newest::begin(applied, count, following, newest));
+    }
+
+    fn feed(&self, source: Source) -> Option<&SeenFeed> {
+        let feeds = match self.seen.feeds.get() {
+            Some(feeds) => feeds,
+            None => self.seen.look_at_feeds(&self.graph.read()),
+        };
+        let found = feeds.binary_search_by_key(&source, |feed| feed.source);
+        found.ok().and_then(|index| feeds.get(index))
+    }
+
+    /// Returns what is shown of a feed.
+    fn shown(&self, source: Source) -> Option<Arc<ShownFeed>> {
+        if let Some(feed) = self.shown.borrow().get(&source) {
+            return Some(Arc::clone(feed));
+        }
+        let graph = self.graph.read();
+        let state = graph.feeds.get(source)?;
+        let feed = Arc::new(ShownFeed {
+            key: state.key,
+            name: state.name.clone(),
+            later: graph.later_revisions(state.key).to_vec(),
+        });
+        self.shown.borrow_mut().insert(source, Arc::clone(&feed));
+        Some(feed)
     }
 
     /// Returns entries older than a place, newest first.
     pub(super) fn older(&self, anchor: Option<Place>, limit: usize) -> Vec<Delivery<Source>> {
-        self.seen.following.older(anchor, limit, self)
+        let Some(newest) = &self.newest else {
+            return self.seen.following.older(anchor, limit, self);
+        };
+        let (mut found, from) = newest.older(anchor, limit);
+        if from.is_some() {
+            let missing = limit - found.len();
+            found.extend(self.seen.following.older(from, missing, self));
+        }
+        found
     }
 
     /// Returns entries newer than a place, newest first.
     pub(super) fn newer(&self, anchor: Option<Place>, limit: usize) -> Vec<Delivery<Source>> {
-        self.seen.following.newer(anchor, limit, self)
+        let Some(newest) = &self.newest else {
+            return self.seen.following.newer(anchor, limit, self);
+        };
+        newest.newer(anchor, limit).unwrap_or_else(|| {
+            let mut found = self.seen.following.newer(anchor, limit, self);
+            // The feeds may have gained more by now.
+            found.retain(|delivery| Some(delivery.place) <= newest.end());
+            found
+        })
     }
 
     /// Returns an entry as the timeline shows it, at its position and in its document.
@@ -196,7 +272,7 @@ impl<'r> Reading<'r> {
         titles: &mut Titles,
     ) -> Result<Entry, LogError> {
         let missing = || LogError::damaged("a timeline has an entry of no feed");
-        let feed = self.seen.feed(delivery.feed).ok_or_else(missing)?;
+        let feed = self.shown(delivery.feed).ok_or_else(missing)?;
         let entry = self.entries.entry(feed.key, delivery.at, self.log)?;
         let instant = delivery.place.instant();
         let settings = course.settings_at(instant).ok_or_else(missing)?;
@@ -232,11 +308,11 @@ impl<'r> Reading<'r> {
 
 impl Entries<Source> for Reading<'_> {
     fn next(&self, feed: Source) -> Position {
-        self.seen.feed(feed).map_or(Position(0), |feed| feed.next)
+        self.feed(feed).map_or(Position(0), |feed| feed.next)
     }
 
     fn instant(&self, feed: Source, at: Position) -> Timestamp {
-        let Some(feed) = self.seen.feed(feed) else {
+        let Some(feed) = self.feed(feed) else {
             return Timestamp::MIN;
         };
         // The newest entry of each feed is what a merge begins with.
@@ -253,22 +329,29 @@ impl Entries<Source> for Reading<'_> {
 
 impl Sequence for Reading<'_> {
     fn count(&self) -> u64 {
-        self.seen.following.count(self)
+        let newest = self.newest.as_ref().map(Newest::count);
+        newest.unwrap_or_else(|| self.seen.following.count(self))
     }
 
     fn rank(&self, instant: Timestamp) -> u64 {
-        self.seen.following.rank(instant, self)
+        let newest = self.newest.as_ref().and_then(|newest| newest.rank(instant));
+        newest.unwrap_or_else(|| self.seen.following.rank(instant, self))
     }
 
     fn place(&self, at: Position) -> Option<Place> {
-        self.seen.following.place(at, self)
+        let newest = self.newest.as_ref();
+        if newest.is_some_and(|newest| at.0 >= newest.count()) {
+            return None;
+        }
+        let place = newest.and_then(|newest| newest.place(at));
+        place.or_else(|| self.seen.following.place(at, self))
     }
 
     fn behind(&self, place: Option<Place>, limit: usize) -> Vec<(Place, u64)> {
         let mut found = self.newer(place, limit);
         found.reverse();
         let sizes = found.into_iter().map(|delivery| {
-            let feed = self.seen.feed(delivery.feed);
+            let feed = self.shown(delivery.feed);
             let entry = feed.map(|feed| self.entries.entry(feed.key, delivery.at, self.log));
             let bytes = match entry {
                 Some(Ok(entry)) => entry.fragment.len(),

@@ -1,0 +1,215 @@
+//! The newest entries of timelines that were read lately, moved forward by what feeds gain.
+//!
+//! Pure. A merge asks each followed feed for its newest entry. Of a timeline of a hundred thousand feeds this takes
+//! milliseconds, after each commit anew; what the feeds gained since the last look is a short list, whatever their number.
+
+use std::collections::VecDeque;
+
+use simplefeed_core::{
+    commit::{ChangeOutline, Outline},
+    feed::{CommitNumber, Position},
+    timeline::{Delivery, Following, Place},
+    timestamp::Timestamp,
+};
+
+use super::graph::{Graph, Source};
+
+/// Feeds from which on a timeline's newest entries are kept.
+pub(super) const SOURCES_MIN: usize = if cfg!(test) { 1 } else { 100 };
+/// Entries to begin with, and at most.
+pub(super) const BEGIN_ENTRIES: usize = if cfg!(test) { 3 } else { 128 };
+const ENTRIES_MAX: usize = if cfg!(test) { 7 } else { 256 };
+/// Gains that are remembered.
+const GAINS_MAX: usize = if cfg!(test) { 20 } else { 65_536 };
+
+/// Entries that a feed gained with a commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gain {
+    commit: CommitNumber,
+    source: Source,
+    first: Position,
+    count: u64,
+    /// Instant of the first of them; the others follow in steps of 1 µs.
+    instant: Timestamp,
+}
+
+/// What feeds gained lately, in the order of the log.
+#[derive(Debug, Default)]
+pub(super) struct Gains {
+    /// The gains of all later commits are there.
+    after: CommitNumber,
+    all: VecDeque<Gain>,
+}
+
+impl Gains {
+    /// Returns the list behind a commit.
+    pub(super) fn after(commit: CommitNumber) -> Self {
+        let all = VecDeque::new();
+        Self { after: commit, all }
+    }
+
+    /// Adds the gains of the next commit, which the graph has already.
+    pub(super) fn note(&mut self, commit: &Outline, graph: &Graph) {
+        let mut instant = commit.instant;
+        for change in &commit.changes {
+            let ChangeOutline::Entries { feed, first, count } = change else {
+                continue;
+            };
+            if let Some(source) = graph.source(*feed) {
+                self.all.push_back(Gain {
+                    commit: commit.number,
+                    source,
+                    first: *first,
+                    count: *count,
+                    instant,
+                });
+            }
+            instant = instant.plus_micros(*count);
+        }
+        while self.all.len() > GAINS_MAX
+            && let Some(oldest) = self.all.pop_front()
+        {
+            self.after = oldest.commit;
+        }
+    }
+
+    /// Returns what came after a commit, or `None` if that is not remembered, or more than `max`.
+    fn since(&self, commit: CommitNumber, max: usize) -> Option<impl Iterator<Item = &Gain>> {
+        if commit < self.after {
+            return None;
+        }
+        let begin = self.all.partition_point(|gain| gain.commit <= commit);
+        (self.all.len() - begin <= max).then(|| self.all.range(begin..))
+    }
+}
+
+/// The newest entries of a timeline, as of a commit.
+#[derive(Debug)]
+pub(super) struct Newest {
+    applied: CommitNumber,
+    /// Number of all entries of the timeline.
+    count: u64,
+    /// Requests that had brought entries along.
+    requests: usize,
+    /// The newest entries, oldest first.
+    list: VecDeque<Delivery<Source>>,
+}
+
+impl Newest {
+    /// Returns the newest entries as a merge has found them, newest first.
+    pub(super) fn begin(
+        applied: CommitNumber,
+        count: u64,
+        following: &Following<Source>,
+        newest: Vec<Delivery<Source>>,
+    ) -> Self {
+        Self {
+            applied,
+            count,
+            requests: following.requests(),
+            list: newest.into_iter().rev().collect(),
+        }
+    }
+
+    /// Returns these entries as of a later commit, with what the timeline follows by then; `None` if a merge is cheaper.
+    ///
+    /// Which positions of a feed a timeline has never changes behind the feed's end, so what was followed in between
+    /// does not matter.
+    pub(super) fn moved_on(
+        mut self,
+        applied: CommitNumber,
+        following: &Following<Source>,
+        gains: &Gains,
+    ) -> Option<Self> {
+        let mut new: Vec<Delivery<Source>> = following.brought(self.requests).collect();
+        for gain in gains.since(self.applied, following.sources().len())? {
+            let range = gain.first..Position(gain.first.0 + gain.count);
+            for range in following.gained(gain.source, &range) {
+                new.extend((range.start.0..range.end.0).map(|at| Delivery {
+                    place: Place::of_entry(gain.instant.plus_micros(at - gain.first.0)),
+                    feed: gain.source,
+                    at: Position(at),
+                }));
+            }
+        }
+        new.sort_by_key(|delivery| delivery.place);
+        self.count += u64::try_from(new.len()).unwrap_or(u64::MAX);
+        self.list.extend(new);
+        let excess = self.list.len().saturating_sub(ENTRIES_MAX);
+        self.list.drain(..excess);
+        self.applied = applied;
+        self.requests = following.requests();
+        Some(self)
+    }
+
+    /// Returns the number of all entries.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the newest entry's place.
+    pub(super) fn end(&self) -> Option<Place> {
+        self.list.back().map(|delivery| delivery.place)
+    }
+
+    /// Returns the entries older than a place that are in the list, newest first, and the place behind which a merge has
+    /// to go on if `limit` is not reached.
+    pub(super) fn older(
+        &self,
+        anchor: Option<Place>,
+        limit: usize,
+    ) -> (Vec<Delivery<Source>>, Option<Place>) {
+        let end = anchor.map_or(self.list.len(), |anchor| {
+            self.list
+                .partition_point(|delivery| delivery.place < anchor)
+        });
+        let found: Vec<_> = self.list.range(..end).rev().take(limit).copied().collect();
+        let goes_on = found.len() < limit && !self.is_whole();
+        let oldest = self.list.front().map(|delivery| delivery.place);
+        let from = match (anchor, oldest) {
+            (Some(anchor), Some(oldest)) => Some(anchor.min(oldest)),
+            (anchor, oldest) => anchor.or(oldest),
+        };
+        (found, from.filter(|_| goes_on))
+    }
+
+    /// Returns the entries newer than a place, newest first; `None` if others may come between.
+    pub(super) fn newer(
+        &self,
+        anchor: Option<Place>,
+        limit: usize,
+    ) -> Option<Vec<Delivery<Source>>> {
+        let oldest = self.list.front().map(|delivery| delivery.place);
+        if !self.is_whole() && anchor < oldest {
+            return None;
+        }
+        let begin = anchor.map_or(0, |anchor| {
+            self.list
+                .partition_point(|delivery| delivery.place <= anchor)
+        });
+        let end = self.list.len().min(begin.saturating_add(limit));
+        Some(self.list.range(begin..end).rev().copied().collect())
+    }
+
+    /// Returns the number of entries before an instant; `None` if the list does not tell.
+    pub(super) fn rank(&self, instant: Timestamp) -> Option<u64> {
+        let before = self
+            .list
+            .partition_point(|delivery| delivery.place.instant() < instant);
+        let tells = before > 0 || self.is_whole();
+        let behind = u64::try_from(self.list.len() - before).unwrap_or(u64::MAX);
+        tells.then(|| self.count - behind)
+    }
+
+    /// Returns the place of an entry; `None` if the list does not tell.
+    pub(super) fn place(&self, at: Position) -> Option<Place> {
+        let listed = u64::try_from(self.list.len()).unwrap_or(u64::MAX);
+        let index = at.0.checked_sub(self.count - listed)?;
+        let delivery = self.list.get(usize::try_from(index).ok()?)?;
+        Some(delivery.place)
+    }
+
+    fn is_whole(&self) -> bool {
+        u64::try_from(self.list.len()) == Ok(self.count)
+    }
+}
