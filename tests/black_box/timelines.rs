@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
@@ -311,6 +312,37 @@ fn wrong_follows_are_refused() {
     }
     assert_eq!(server.get("/feeds/home/following.json").text(), before);
     assert_eq!(server.get("/feeds/x").status, 404);
+    server.stop();
+}
+
+/// Goal: whoever asks for the end of a long timeline does not hold up the archive of a feed.
+/// Method: the order in which the files came, by the time of their last change of state.
+#[test]
+fn a_long_timeline_does_not_hold_up_the_feeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path());
+    for (feed, settings) in [
+        (
+            "long",
+            r#"{"kind":"timeline","following":["a"],"document_entries":1}"#,
+        ),
+        ("other", r#"{"document_entries":1}"#),
+    ] {
+        let created = server.send(&Request::put(&format!("/feeds/{feed}"), settings));
+        assert_eq!(created.status, 201);
+    }
+    server.publish_ids("a", (4..=2_100).map(|number| format!("a:{number}")));
+    assert_eq!(server.get("/feeds/long/2000.atom").status, 200);
+    let first = folder.path().join("www/feeds/long/1.atom");
+    wait_for("the first files come", || first.exists().then_some(()));
+    server.publish_ids("other", ["other:1", "other:2"].map(str::to_owned));
+    server.wait_until_frozen("/feeds/long/2000.atom");
+    server.wait_until_frozen("/feeds/other/1.atom");
+    let came = |file: &str| {
+        let found = fs::metadata(folder.path().join("www/feeds").join(file)).unwrap();
+        (found.ctime(), found.ctime_nsec())
+    };
+    assert!(came("other/1.atom") < came("long/2000.atom"));
     server.stop();
 }
 

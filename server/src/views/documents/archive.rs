@@ -78,6 +78,8 @@ pub struct Archive {
     views: PathBuf,
     /// Work of commits that the view has applied.
     pub(super) waiting: Arc<Mutex<Waiting>>,
+    /// Work that readers of timelines have left.
+    pub(super) wanted: Arc<Mutex<Waiting>>,
     wake: Arc<OnceLock<Wake>>,
     /// Documents that the follower of the log has archived since the start.
     made: Arc<AtomicU64>,
@@ -100,6 +102,7 @@ impl Archive {
             manifests: Manifests::new(&views),
             views,
             waiting: Arc::default(),
+            wanted: Arc::default(),
             wake: Arc::default(),
             made: Arc::default(),
         }
@@ -108,10 +111,15 @@ impl Archive {
     /// Leaves a document to the follower of the log, which archives it and those before it. Timelines are archived only
     /// where somebody reads them.
     pub(super) fn want(&self, feed: FeedKey, document: DocumentNumber) {
-        let mut waiting = self.waiting.lock();
-        let newest = waiting.entry(feed).or_insert(None);
+        let mut wanted = self.wanted.lock();
+        let newest = wanted.entry(feed).or_insert(None);
         *newest = (*newest).max(Some(document));
-        drop(waiting);
+        drop(wanted);
+        self.wake();
+    }
+
+    /// Lets the follower of the log look for work.
+    pub(super) fn wake(&self) {
         if let Some(wake) = self.wake.get() {
             wake();
         }

@@ -32,6 +32,8 @@ use crate::{
 /// Pause of an up-to-date follower. Documents that are closed meanwhile share their syncs, each of which holds up the
 /// commits on the same disk. Until then, a closed document is served from the log.
 const PACE: Duration = Duration::from_millis(500);
+/// Documents of a timeline that are archived in one turn.
+const WANTED_TOGETHER: u64 = 256;
 /// Feeds with work to do at which it is carried out.
 const WAITING_MAX: usize = 1_000;
 
@@ -74,6 +76,7 @@ impl View for Archive {
             let next = next.map(|(feed, newest)| (*feed, *newest));
             drop(waiting);
             let Some((feed, newest)) = next else {
+                self.archive_wanted(log, grace)?;
                 return failed.map_or(Ok(true), Err);
             };
             from = Bound::Excluded(feed);
@@ -254,6 +257,51 @@ fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
 }
 
 impl Archive {
+    /// Archives some of the documents that readers of timelines have asked for. The rest waits for the next turn: a
+    /// reader who asks for the end of a long timeline must not hold up the feeds.
+    fn archive_wanted(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<(), ViewError> {
+        let wanted = self.wanted.lock().clone();
+        for (feed, newest) in wanted {
+            if !grace.lasts() {
+                return Ok(());
+            }
+            let name = name_of(log, feed)?;
+            let archived = match FeedName::parse(&name) {
+                Some(name) => self.manifests.count_before_hole(&name)?,
+                None => 0,
+            };
+            let turn = DocumentNumber::new(archived + WANTED_TOGETHER);
+            let is_last = newest <= turn;
+            match self.archive(log, feed, newest.min(turn), grace) {
+                Ok(made) => {
+                    self.count_made(made);
+                    if !is_last {
+                        continue;
+                    }
+                    let document = newest.map(DocumentNumber::get);
+                    info!(feed = %name, document, "archived");
+                }
+                Err(
+                    error @ (ViewError::Log(LogError::Damaged { .. })
+                    | ViewError::DamagedRecord { .. }),
+                ) => {
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    error!(error, "a document cannot be archived");
+                }
+                Err(error) => return Err(error),
+            }
+            let mut wanted = self.wanted.lock();
+            // More may have been asked for meanwhile.
+            if wanted.get(&feed) == Some(&newest) {
+                wanted.remove(&feed);
+            }
+        }
+        if !self.wanted.lock().is_empty() {
+            self.wake();
+        }
+        Ok(())
+    }
+
     /// Compares one feed's files with their digests. Returns whether to go on.
     fn scrub_feed(&self, feed: &FeedName, scrub: &Scrub<'_>) -> bool {
         let archived = self.manifests.count(feed).unwrap_or_else(|error| {
