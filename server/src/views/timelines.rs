@@ -4,7 +4,8 @@
 //! for it: a reader who finds the graph behind the log applies the missing commits first. So an entry is in every
 //! timeline as soon as its publisher is answered, and there is no queue to lose.
 //!
-//! A timeline is a [`Series`], and so all that makes documents, archives and indexes of a feed makes them of a timeline.
+//! A timeline is a [`Series`](crate::log::Series), and so all that makes documents, archives and indexes of a feed makes
+//! them of a timeline.
 
 use std::{
     fs,
