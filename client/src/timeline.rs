@@ -1,6 +1,6 @@
-//! Timelines: what they follow, for whoever manages them. To read one, use a [`Consumer`](crate::Consumer).
+//! Management of timelines and their follows. To read one, use a [`Consumer`](crate::Consumer).
 //!
-//! Shell: the network. Every request may be repeated: what is followed already stays as it is.
+//! Shell: the network. Every request may be repeated: a follow of a followed item has no effect.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What a timeline is asked to follow.
+//! Requests to follow and unfollow.
 //!
 //! Pure. Such requests are facts of the log; [`timeline`](crate::timeline) tells which entries follow from them. Feeds
 //! stand in them under a key `S`.
@@ -14,13 +14,13 @@ pub enum Item<S = FeedKey> {
     Pattern(FeedPattern),
 }
 
-/// Request to change what a timeline follows. All of it counts at once: what is unfollowed ends, what is followed
+/// Request to change the follows of a timeline. All of it counts at once: what is unfollowed ends, what is followed
 /// begins, and a feed that goes on being followed is left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowChange<S = FeedKey> {
     /// Items to follow from now on. An item that is followed already stays as it is.
     pub follow: Vec<Item<S>>,
-    /// Items to follow no longer. What they brought stays.
+    /// Items to follow no longer. Entries from before stay.
     pub unfollow: Vec<Item<S>>,
     /// Newest entries that each feed brings along which was not followed before. Of all feeds together, the newest
     /// [`BACKFILL_TOTAL_MAX`](crate::limits::BACKFILL_TOTAL_MAX) come.

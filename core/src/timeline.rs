@@ -151,7 +151,7 @@ pub trait Feeds<S = FeedKey>: Entries<S> {
     /// Returns the feeds that match a pattern. Timelines are none of them.
     fn matching(&self, pattern: &FeedPattern) -> Vec<S>;
 
-    /// Returns what there is of a feed.
+    /// Returns the name of a feed and whether it is closed; `None` if there is no such feed.
     fn feed(&self, feed: S) -> Option<Feed>;
 
     /// Returns the ranges of a feed's positions whose entries are lost, in their order; by default none.
@@ -175,14 +175,14 @@ pub struct Feed {
     pub is_closed: bool,
 }
 
-/// What a timeline follows, and which positions of each feed it has.
+/// Items that a timeline follows, and the positions of each feed that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Following<S = FeedKey> {
     terms: Terms<S>,
     patterns: Vec<FeedPattern>,
     /// In the order of their keys.
     feeds: Vec<Held<S>>,
-    /// What follows brought along, in the order of their places.
+    /// Entries that follows brought along, in the order of their places.
     batches: Vec<Batch<S>>,
 }
 
@@ -236,7 +236,7 @@ impl<S: Copy + Ord> Following<S> {
         self.terms
     }
 
-    /// Returns what is followed, feeds first.
+    /// Returns the followed items, feeds first.
     pub fn items(&self) -> impl Iterator<Item = Item<S>> {
         let feeds = self.feeds.iter().filter(|held| held.is_item);
         let patterns = self.patterns.iter().cloned().map(Item::Pattern);
@@ -290,7 +290,7 @@ impl<S: Copy + Ord> Following<S> {
         self.batches.len()
     }
 
-    /// Returns what requests brought along, behind the first `requests` of them, in the order of the places.
+    /// Returns the entries that requests brought along, without the first `requests` requests, in the order of places.
     pub fn brought(&self, requests: usize) -> impl Iterator<Item = Delivery<S>> {
         self.batches.iter().skip(requests).flat_map(|batch| {
             let entries = batch.entries.iter().enumerate();
@@ -309,7 +309,7 @@ impl<S: Copy + Ord> Following<S> {
         })
     }
 
-    /// Changes what is followed, at an instant of the log. `feeds` are as they are there. Returns the feeds that this
+    /// Applies a request at an instant of the log. `feeds` are as of that instant. Returns the feeds that the request
     /// concerns.
     pub fn change(
         &mut self,
@@ -332,7 +332,7 @@ impl<S: Copy + Ord> Following<S> {
         // A server has millions of these lists, and changes them rarely.
         self.feeds.shrink_to_fit();
         if !change.unfollow.is_empty() {
-            // What is followed no longer, and brought nothing, is forgotten.
+            // A feed without an item, a live range or entries needs no record.
             self.feeds
                 .retain(|held| held.is_item || held.live.is_some() || held.other.is_some());
         }

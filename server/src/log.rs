@@ -109,7 +109,7 @@ pub enum LogError {
     /// The log is about to be closed.
     #[error("the log is being closed, since the server is stopping")]
     Closing,
-    /// What was asked for follows from commits that are still being read.
+    /// The timelines lag far behind the log. The same read may succeed soon.
     #[error("the commits that timelines follow from are still being read")]
     Behind,
     /// Stored records are missing, unreadable or contradict each other.
@@ -298,9 +298,9 @@ pub enum Sources {
     Any,
 }
 
-/// What timelines follow, after every commit of the log.
+/// Graph of follows, after every commit of the log.
 pub trait Follows: Send + Sync {
-    /// Returns what a timeline follows, or `None` if that is not known yet.
+    /// Returns the items that a timeline follows; `None` while the graph lags far behind.
     fn items(&self, timeline: FeedKey) -> Option<Vec<Item>>;
 
     /// Returns the end of a timeline as readers see it, or `None` if that is not known yet.

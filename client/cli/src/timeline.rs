@@ -1,4 +1,4 @@
-//! `follow`, `unfollow`, `following`, `followers`: what timelines follow.
+//! `follow`, `unfollow`, `following`, `followers`: management of timelines.
 //!
 //! Shell: stdout. One line per feed: `name TAB title TAB URL`; a pattern stands alone on its line.
 
@@ -68,7 +68,7 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
         None => timeline.follow(&names, args.backfill).await,
     };
     let changed = match change().await {
-        // There may be no timeline, or no such feed; then the second try tells which.
+        // A 404 is for the timeline or for a feed. The second try, with a timeline, distinguishes the two.
         Err(PublishError::Refused { status: 404, .. }) => {
             let is_new = timeline.create(&NewTimeline::default()).await?;
             let changed = change().await;

@@ -1,4 +1,4 @@
-//! What makes a feed a timeline, and how much of an entry a timeline has.
+//! Settings that only timelines have: kind, owner, and the size of embedded entries.
 //!
 //! Pure. The JSON of these types is covered by the chain hash, so it never changes.
 
@@ -22,7 +22,7 @@ pub enum Own {
     Include,
 }
 
-/// What makes a feed a timeline. Chosen at its creation, and for ever.
+/// Choices at the creation of a timeline, which never change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineKind {
     /// Version of the rule by which its documents are cut.

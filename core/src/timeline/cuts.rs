@@ -380,8 +380,8 @@ pub fn spell_of(revision: Revision) -> Option<usize> {
     usize::try_from(revision.0.checked_sub(SPELLS)?).ok()
 }
 
-/// Returns what stands for the history hash of a timeline's first `entries` entries: a hash of the timeline and of
-/// their number. It tells states apart, and proves nothing, so no document shows it.
+/// Returns a stand-in for the history hash of a timeline's first `entries` entries: a hash of the timeline's id and of
+/// their number. It distinguishes states for entity tags. It proves no content, so no document has it.
 pub fn no_history(course: &Course, entries: u64) -> HistoryHash {
     let id = course
         .spells

@@ -59,7 +59,7 @@ pub fn shown(fragment: &Bytes, origin: &Origin<'_>, embed: Embed) -> Result<Byte
     })
 }
 
-/// Returns an entry with the elements that tell where it comes from.
+/// Returns an entry with its `via` link and `source`.
 fn with_origin(entry: &str, origin: &Origin<'_>, has_source: bool) -> Bytes {
     // The end tag is the last one of the entry, which ends with it.
     let (before, end) = entry.split_at(entry.rfind("</").unwrap_or(entry.len()));
@@ -87,7 +87,7 @@ fn with_origin(entry: &str, origin: &Origin<'_>, has_source: bool) -> Bytes {
     out.into()
 }
 
-/// Appends what a linked entry has instead of its content.
+/// Appends the link that replaces the content of an entry.
 fn push_linked_content(origin: &Origin<'_>, has_summary: bool, out: &mut String) {
     out.push_str("<content");
     push_attribute("xmlns", ATOM, out);

@@ -1,4 +1,4 @@
-//! What a timeline follows, in parts that a snapshot can store.
+//! State of a timeline in parts that a snapshot stores.
 //!
 //! Pure.
 
@@ -19,7 +19,7 @@ pub struct Parts<S> {
     pub patterns: Vec<FeedPattern>,
     /// Feeds that it has, or may get, entries of, in the order of their keys.
     pub feeds: Vec<PartOfFeed<S>>,
-    /// What requests brought along, in the order of their places.
+    /// Entries that requests brought along, in the order of their places.
     pub batches: Vec<PartOfRequest<S>>,
 }
 

@@ -95,7 +95,7 @@ async fn catalogue(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Probl
 }
 
 /// Returns the feed behind which a query asks to begin.
-fn after(query: &str) -> Result<Option<FeedName>, Problem> {
+pub(super) fn after(query: &str) -> Result<Option<FeedName>, Problem> {
     match query.strip_prefix("after=") {
         None if query.is_empty() => Ok(None),
         after => match after.and_then(FeedName::parse) {

@@ -316,7 +316,7 @@ impl PageRoom {
 struct OnePage(OwnedSemaphorePermit);
 
 impl OnePage {
-    /// Gives back what a page of so many bytes does not need.
+    /// Releases the memory beyond the page's `bytes`.
     fn shrink_to(&mut self, bytes: usize) {
         let excess = self.0.num_permits().saturating_sub(bytes.div_ceil(1024));
         drop(self.0.split(excess));

@@ -1,4 +1,4 @@
-//! Endpoints of what timelines follow: to change it, and to look at it.
+//! Endpoints that change and list the follows of timelines.
 
 use std::{fmt, sync::Arc};
 
@@ -20,6 +20,7 @@ use simplefeed_core::{
 
 use super::{
     Site,
+    catalogue::after,
     forms::{check_object, check_uncoded, media_type},
     may_see,
 };
@@ -37,7 +38,7 @@ use crate::{
     views::timelines::Timelines,
 };
 
-/// Paths of what timelines follow, and of who follows a feed.
+/// Paths of follows and followers.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/following",
@@ -119,7 +120,7 @@ const OPML_TYPES: [&str; 5] = [
 const OPML_TYPE: &str = "text/x-opml;charset=utf-8";
 /// Most items of one list.
 const FOLLOWED_MAX: usize = FOLLOWED_FEEDS_MAX + FOLLOWED_PATTERNS_MAX;
-/// Most feeds that friends of friends are told of.
+/// Most feeds in a list of friends of friends.
 const FRIENDS_MAX: usize = 1_000;
 
 /// Body of a PUT.
@@ -361,7 +362,7 @@ fn of_opml(body: &Bytes, public_url: &str) -> Result<Wanted, Problem> {
     })
 }
 
-/// What is shown of the graph.
+/// List that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Following,
@@ -391,7 +392,7 @@ struct List {
     next: Option<String>,
 }
 
-/// Shows what a timeline follows, or who follows a feed.
+/// Handles a GET of a list of follows or followers.
 async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<Outcome, Problem> {
     let feed = exchange.params.feed().clone();
     let after = after(exchange.query())?;
@@ -413,7 +414,7 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
     let (media_type, body) = found
         .await?
         .ok_or_else(|| Problem::not_found(format!("feed {feed} is no timeline")))?;
-    // What is listed depends on what the reader may see.
+    // The list depends on the rights of the reader.
     let has_token = exchange.headers.contains_key(AUTHORIZATION);
     let may_see_closed = !exchange.access.sight(exchange.headers).is_none();
     let visibility = if has_token || may_see_closed {
@@ -430,19 +431,6 @@ async fn show(site: &Site, exchange: Exchange<'_>, subject: Subject) -> Result<O
         over: seen.over,
         depends_on_reader: true,
     })))
-}
-
-/// Returns the feed behind which a query asks to begin.
-fn after(query: &str) -> Result<Option<FeedName>, Problem> {
-    match query.strip_prefix("after=") {
-        None if query.is_empty() => Ok(None),
-        after => match after.and_then(FeedName::parse) {
-            Some(name) => Ok(Some(name)),
-            None => Err(Problem::malformed(
-                "the only query is after= with the name of a feed",
-            )),
-        },
-    }
 }
 
 /// Lists for one reader.
@@ -498,7 +486,7 @@ impl Lists<'_> {
 
     /// Returns the settings of a feed, if the reader may see it.
     fn visible(&self, name: &FeedName) -> Result<Option<Settings>, LogError> {
-        // Whoever follows a feed is listed without a look at the entries of each timeline.
+        // The raw log, because the end of each listed timeline would cost a merge.
         let Some((key, settings)) = self.timelines.settings_now(name)? else {
             return Ok(None);
         };

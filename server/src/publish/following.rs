@@ -1,4 +1,4 @@
-//! Follow requests: what a timeline is to follow, checked against the feeds as the group leaves them.
+//! Follow requests, checked against the feeds as the group leaves them.
 //!
 //! Pure over the log.
 
@@ -23,7 +23,7 @@ use super::{
 const RULE: &str = "Simplefeed profile: following";
 
 impl Group<'_> {
-    /// Changes what a timeline follows.
+    /// Plans a follow request, and adds its change to the commit.
     pub(super) fn follow(&mut self, follow: Follow) -> Result<Followed, PublishError> {
         let Follow { feed, wanted } = follow;
         let state = self.state(&feed)?;
@@ -108,7 +108,7 @@ impl Group<'_> {
         followed
     }
 
-    /// Returns what a timeline follows, as the group leaves it so far.
+    /// Returns the items that a timeline follows, as the group leaves them so far.
     fn items(
         &self,
         timeline: &FeedName,
@@ -131,7 +131,7 @@ impl Group<'_> {
         wanted: &Wanted,
     ) -> Result<Item, PublishError> {
         let Some(name) = pattern.exact() else {
-            // Whether it takes anything would tell of closed feeds, now and for ever.
+            // The entries that it takes would reveal closed feeds, later ones included.
             if settings.is_closed() && !wanted.sight.covers(pattern) {
                 return Err(PublishError::NotCovered(pattern.clone()));
             }
@@ -144,7 +144,7 @@ impl Group<'_> {
         let found = self.state(&name)?;
         let unknown = || PublishError::UnknownFeed(name.clone());
         let found = found.ok_or_else(unknown)?;
-        // What the caller may not see, or the readers of the timeline may not, is not there.
+        // The answer for a feed without the right is that for an unknown feed.
         if found.settings.is_closed() && !(settings.is_closed() && wanted.sight.shows(&name)) {
             return Err(unknown());
         }
@@ -164,7 +164,7 @@ impl Group<'_> {
         let Some(name) = pattern.exact() else {
             return Ok(Some(Item::Pattern(pattern.clone())));
         };
-        // Whether a feed is followed that the caller may not see, the answer must not tell.
+        // The answer must not reveal whether the timeline follows a feed that the caller may not see.
         let found = self
             .state(&name)?
             .filter(|found| !found.settings.is_closed() || wanted.sight.shows(&name));

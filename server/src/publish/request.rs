@@ -66,7 +66,7 @@ pub struct Configure {
     pub conditions: Conditions,
     /// Kind of the feed.
     pub kind: Asked,
-    /// What a timeline to be created follows.
+    /// Items that a new timeline follows.
     pub wanted: Wanted,
 }
 
@@ -78,7 +78,7 @@ pub enum Asked {
     Any,
     /// One with entries of its own.
     Feed,
-    /// One with the entries of other feeds. What is given must be that of a timeline that is there.
+    /// One with the entries of other feeds. The values given must equal those of an existing timeline.
     Timeline {
         /// Feed of its owner.
         owner: Option<FeedName>,
@@ -87,7 +87,7 @@ pub enum Asked {
     },
 }
 
-/// Bytes of an item in a commit: a feed's key, and what it takes in memory.
+/// Bytes of an item in a commit: a feed's key, and its share of memory.
 const ITEM_BYTES: usize = 64;
 
 /// Feeds that a timeline is to follow, or to follow no longer.
@@ -110,12 +110,12 @@ impl Wanted {
     }
 }
 
-/// Change of what a timeline follows.
+/// Request to change the follows of a timeline.
 #[derive(Debug)]
 pub struct Follow {
     /// Name of the timeline.
     pub feed: FeedName,
-    /// What it is to follow.
+    /// Items to follow, and to follow no longer.
     pub wanted: Wanted,
 }
 
@@ -186,7 +186,7 @@ pub enum PublishError {
     /// There is no feed of that name that the timeline may follow.
     #[error("there is no feed {0}")]
     UnknownFeed(FeedName),
-    /// What timelines follow is still being read. The same request may succeed soon.
+    /// The graph of follows lags behind the log. The same request may succeed soon.
     #[error("what timelines follow is being read")]
     Behind,
     /// More requests wait than may wait. The same request may succeed soon.

@@ -1,7 +1,7 @@
 //! Timelines: feeds made of the entries of other feeds.
 //!
-//! Shell over the log: the graph of follows, which is computed from commits, and what readers ask of it. Nobody waits
-//! for it: a reader who finds the graph behind the log applies the missing commits first. So an entry is in every
+//! Shell over the log: the graph of follows, which is computed from commits, and the entries that follow from it. Reads
+//! never lag: a reader that finds the graph behind the log applies the missing commits first. So an entry is in every
 //! timeline as soon as its publisher is answered, and there is no queue to lose.
 //!
 //! A timeline is a [`Series`](crate::log::Series), and so all that makes documents, archives and indexes of a feed makes
@@ -80,7 +80,7 @@ pub struct Timelines {
     /// Whether the log has any timeline. Without one, nothing is read.
     exist: AtomicBool,
     graph: RwLock<Graph>,
-    /// What feeds gained up to the graph's commit. Locked after the graph.
+    /// Recent entries of all feeds, up to the graph's commit. The lock order is graph, then gains.
     gains: Mutex<Gains>,
     /// Last commit that the graph has, known without its lock.
     applied: AtomicU64,
@@ -153,7 +153,7 @@ impl Timelines {
         }
     }
 
-    /// Returns what a timeline follows now, or `None` if there is no such timeline.
+    /// Returns the items that a timeline follows now, or `None` if there is no such timeline.
     ///
     /// # Errors
     ///
@@ -298,7 +298,7 @@ impl Timelines {
         let kept = self
             .kept
             .get_or_insert_with(&timeline, || Ok::<_, LogError>(Arc::default()))?;
-        // Locked before the graph is looked at: what is kept only ever grows.
+        // This lock comes before the graph's: a reader with an older graph would otherwise find newer cuts.
         let mut kept = kept.lock();
         let Some((seen, newest)) = self.seen(timeline, kept.newest.take())? else {
             return Ok(None);
@@ -324,7 +324,7 @@ impl Timelines {
                 outcome.map(Some)
             }
             Err(error) => {
-                // What was found on the way may be wrong.
+                // Cuts and entries found after the failure may be wrong.
                 *kept = Kept::default();
                 Err(error)
             }

@@ -1,4 +1,4 @@
-//! What the old log says of timelines: their settings, what they follow, and the server's proposals.
+//! Facts of the old log about timelines: settings, follows, and the server's proposals.
 //!
 //! Pure over the remains. These facts have no documents of their own to be found in, so they come from the facts of
 //! commits, each with its place.
@@ -31,7 +31,7 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    /// Returns what the remains of a log say of timelines.
+    /// Returns the facts about timelines in the remains of a log.
     pub(super) fn find(old: Option<&Remains>) -> Self {
         let mut recorded = Self::default();
         let Some(old) = old else {

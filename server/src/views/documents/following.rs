@@ -80,29 +80,15 @@ impl View for Archive {
                 return failed.map_or(Ok(true), Err);
             };
             from = Bound::Excluded(feed);
-            match self.archive(log, feed, newest, grace) {
-                // The rest is made after the next start.
-                Ok(_) if !grace.lasts() => break,
-                // One feed's damage must not hold up the others. The feed's next closed document tries again.
-                Err(
-                    error @ (ViewError::Log(LogError::Damaged { .. })
-                    | ViewError::DamagedRecord { .. }),
-                ) => {
-                    let error: &(dyn std::error::Error + 'static) = &error;
-                    error!(error, "a document cannot be archived");
-                }
-                Ok(0) => {}
-                Ok(made) => {
-                    self.count_made(made);
-                    let document = newest.map(DocumentNumber::get);
-                    let name = name_of(log, feed)?;
-                    info!(feed = %name, document, "archived");
-                }
-                // The work waits for the next try, and that of the other feeds goes on.
-                Err(error) => {
-                    failed.get_or_insert(error);
-                    continue;
-                }
+            let outcome = self.archive(log, feed, newest, grace);
+            // The rest is made after the next start.
+            if outcome.is_ok() && !grace.lasts() {
+                break;
+            }
+            // The work waits for the next try, and that of the other feeds goes on.
+            if let Err(error) = self.report(log, feed, newest, outcome) {
+                failed.get_or_insert(error);
+                continue;
             }
             let mut waiting = self.waiting.lock();
             waiting.remove(&feed);
@@ -257,6 +243,36 @@ fn name_of(log: &dyn Series, feed: FeedKey) -> Result<String, LogError> {
 }
 
 impl Archive {
+    /// Counts and logs the documents that one feed gained in the archive. Damage of one feed must not hold up the others,
+    /// so it is logged, and the feed's next closed document tries again. Returns whether there was any progress.
+    fn report(
+        &self,
+        log: &dyn Series,
+        feed: FeedKey,
+        newest: Option<DocumentNumber>,
+        outcome: Result<u64, ViewError>,
+    ) -> Result<bool, ViewError> {
+        match outcome {
+            Ok(0) => Ok(false),
+            Ok(made) => {
+                self.count_made(made);
+                let document = newest.map(DocumentNumber::get);
+                let name = name_of(log, feed)?;
+                info!(feed = %name, document, "archived");
+                Ok(true)
+            }
+            Err(
+                error
+                @ (ViewError::Log(LogError::Damaged { .. }) | ViewError::DamagedRecord { .. }),
+            ) => {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                error!(error, "a document cannot be archived");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Archives some of the documents that readers of timelines have asked for. The rest waits for the next turn: a
     /// reader who asks for the end of a long timeline must not hold up the feeds.
     fn archive_wanted(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<(), ViewError> {
@@ -265,30 +281,18 @@ impl Archive {
             if !grace.lasts() {
                 return Ok(());
             }
-            let name = name_of(log, feed)?;
-            let archived = match FeedName::parse(&name) {
-                Some(name) => self.manifests.count_before_hole(&name)?,
+            let archived = match log.feed(feed)? {
+                Some(head) => {
+                    let settings = settings_of(log, feed, head.revision)?;
+                    self.manifests.count_before_hole(&settings.name)?
+                }
                 None => 0,
             };
-            let turn = DocumentNumber::new(archived + WANTED_TOGETHER);
-            let is_last = newest <= turn;
-            match self.archive(log, feed, newest.min(turn), grace) {
-                Ok(made) => {
-                    self.count_made(made);
-                    if !is_last {
-                        continue;
-                    }
-                    let document = newest.map(DocumentNumber::get);
-                    info!(feed = %name, document, "archived");
-                }
-                Err(
-                    error @ (ViewError::Log(LogError::Damaged { .. })
-                    | ViewError::DamagedRecord { .. }),
-                ) => {
-                    let error: &(dyn std::error::Error + 'static) = &error;
-                    error!(error, "a document cannot be archived");
-                }
-                Err(error) => return Err(error),
+            let turn = newest.min(DocumentNumber::new(archived + WANTED_TOGETHER));
+            let outcome = self.archive(log, feed, turn, grace);
+            // Without progress, the next turn would meet the same document again.
+            if self.report(log, feed, turn, outcome)? && turn < newest {
+                continue;
             }
             let mut wanted = self.wanted.lock();
             // More may have been asked for meanwhile.

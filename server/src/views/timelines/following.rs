@@ -33,7 +33,7 @@ impl View for Following {
     }
 
     fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
-        // Whoever looks at the graph catches up, so there is nothing to begin with.
+        // The graph has a cursor of its own, and every reader moves it on.
         Ok(log.head().number)
     }
 

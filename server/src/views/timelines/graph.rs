@@ -1,4 +1,4 @@
-//! Who follows what, computed from commits.
+//! Graph of follows, computed from commits.
 //!
 //! Pure over the log. Feeds and timelines have small keys here, in the order of their creation, since a server has
 //! millions of follows. An entry of a feed changes two numbers of the feed, whatever the number of its followers.
@@ -350,7 +350,7 @@ impl Graph {
         }
     }
 
-    /// Makes a timeline known by what it has.
+    /// Adds a timeline to the indexes by key, owner and pattern.
     fn index(&mut self, timeline: Timeline) {
         let Some(state) = self.at(timeline) else {
             return;
@@ -436,7 +436,7 @@ impl Graph {
     }
 }
 
-/// What a snapshot takes and gives.
+/// Access for the snapshot file.
 impl Graph {
     pub(super) fn all_later(&self) -> impl Iterator<Item = (&FeedKey, &Revisions)> {
         self.later.iter()

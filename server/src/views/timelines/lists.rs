@@ -1,4 +1,4 @@
-//! Lists of who follows what, by name.
+//! Lists of followed feeds and of followers, by name.
 //!
 //! Pure over the graph.
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::log::{LogError, settings_of};
 
-/// What a timeline follows.
+/// Items that a timeline follows, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowedItems {
     /// Feeds that it follows by their names, sorted.
@@ -25,7 +25,7 @@ pub struct FollowedItems {
 }
 
 impl Timelines {
-    /// Returns what a timeline follows; `None` if there is no such timeline.
+    /// Returns the items that a timeline follows, by name; `None` if there is no such timeline.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Timelines {
 
     /// Returns the feeds that are followed by the timelines whose owners a timeline follows, without those that it
     /// follows itself and its owner's: most followed first, each with the number of these timelines. `None` if there is
-    /// no such timeline. Timelines that `is_seen` does not let through are not there: what they follow would be told.
+    /// no such timeline. Follows of timelines that fail `is_seen` are not counted: the counts would reveal them.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! The newest entries of timelines that were read lately, moved forward by what feeds gain.
+//! Newest entries of recently read timelines, kept current with the new entries of their feeds.
 //!
 //! Pure. A merge asks each followed feed for its newest entry. Of a timeline of a hundred thousand feeds this takes
-//! milliseconds, after each commit anew; what the feeds gained since the last look is a short list, whatever their number.
+//! milliseconds after each commit. The new entries since the last read are a short list, however many feeds there are.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ pub(super) struct Gain {
     instant: Timestamp,
 }
 
-/// What feeds gained lately, in the order of the log.
+/// Recent new entries of all feeds, in the order of the log.
 #[derive(Debug, Default)]
 pub(super) struct Gains {
     /// The gains of all later commits are there.
@@ -73,7 +73,7 @@ impl Gains {
         }
     }
 
-    /// Returns what came after a commit, or `None` if that is not remembered, or more than `max`.
+    /// Returns the gains after a commit; `None` if the list begins later, or has more than `max` of them.
     fn since(&self, commit: CommitNumber, max: usize) -> Option<impl Iterator<Item = &Gain>> {
         if commit < self.after {
             return None;
@@ -111,10 +111,9 @@ impl Newest {
         }
     }
 
-    /// Returns these entries as of a later commit, with what the timeline follows by then; `None` if a merge is cheaper.
+    /// Returns the newest entries as of a later commit; `None` if a merge is cheaper. `following` is the state at that commit.
     ///
-    /// Which positions of a feed a timeline has never changes behind the feed's end, so what was followed in between
-    /// does not matter.
+    /// Follows between the two commits need no replay: the ranges of positions in `following` record each of them.
     pub(super) fn moved_on(
         mut self,
         applied: CommitNumber,
@@ -191,7 +190,7 @@ impl Newest {
         Some(self.list.range(begin..end).rev().copied().collect())
     }
 
-    /// Returns the number of entries before an instant; `None` if the list does not tell.
+    /// Returns the number of entries before an instant; `None` if the list begins later.
     pub(super) fn rank(&self, instant: Timestamp) -> Option<u64> {
         let before = self
             .list
@@ -201,7 +200,7 @@ impl Newest {
         tells.then(|| self.count - behind)
     }
 
-    /// Returns the place of an entry; `None` if the list does not tell.
+    /// Returns the place of an entry; `None` if the list does not have it.
     pub(super) fn place(&self, at: Position) -> Option<Place> {
         let listed = u64::try_from(self.list.len()).unwrap_or(u64::MAX);
         let index = at.0.checked_sub(self.count - listed)?;

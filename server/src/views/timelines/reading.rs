@@ -1,6 +1,6 @@
 //! A timeline as one reader sees it: its entries, in its order, and the documents that they are in.
 //!
-//! Shell over the log. What a reader needs of the graph is copied under its lock; the entries are merged without it.
+//! Shell over the log. A reader copies a part of the graph under its lock, and merges entries without the lock.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -46,7 +46,7 @@ struct ShownFeed {
     later: Revisions,
 }
 
-/// A timeline, and what it follows, as of a commit.
+/// A timeline with its follows, as of a commit.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     key: FeedKey,
@@ -83,8 +83,8 @@ impl Seen {
         (self.later.len(), self.defaults.len(), self.epochs.len())
     }
 
-    /// Copies what a merge needs of the feeds. Without the newest entries this is done under the lock under which the
-    /// timeline was looked up; with them later, because older entries stay as they are.
+    /// Copies the ends of the feeds for a merge. Without a list of newest entries, the copy and the timeline must come from
+    /// the same lock; with one, a later copy does, because older entries never change.
     pub(super) fn look_at_feeds(&self, graph: &Graph) -> &[SeenFeed] {
         self.feeds.get_or_init(|| {
             let feeds = self.following.sources().filter_map(|source| {
@@ -100,7 +100,7 @@ impl Seen {
         })
     }
 
-    /// Returns what shapes the timeline's documents.
+    /// Returns the settings and epochs that shape the timeline's documents.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ pub(super) struct Reading<'r> {
     shown: RefCell<HashMap<Source, Arc<ShownFeed>>>,
     entries: &'r EntryCache,
     log: &'r dyn Series,
-    /// First failure to read the log. What follows from it is thrown away.
+    /// First failure to read the log. The caller discards the outcome then.
     failed: RefCell<Option<LogError>>,
 }
 
@@ -216,7 +216,7 @@ impl<'r> Reading<'r> {
         found.ok().and_then(|index| feeds.get(index))
     }
 
-    /// Returns what is shown of a feed.
+    /// Returns the name and revisions of a feed, for its entries.
     fn shown(&self, source: Source) -> Option<Arc<ShownFeed>> {
         if let Some(feed) = self.shown.borrow().get(&source) {
             return Some(Arc::clone(feed));
@@ -315,7 +315,7 @@ impl Entries<Source> for Reading<'_> {
         let Some(feed) = self.feed(feed) else {
             return Timestamp::MIN;
         };
-        // The newest entry of each feed is what a merge begins with.
+        // A merge begins with the newest entry of each feed, so its instant needs no read.
         if at.next() == feed.next {
             return feed.newest;
         }

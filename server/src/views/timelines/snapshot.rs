@@ -29,7 +29,7 @@ const MAGIC: &[u8] = b"simplefeed graph 2\n";
 ///
 /// Returns why the file cannot be written.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // After a power cut it may be damaged, which its checksum tells.
+    // The checksum detects a file that a power cut has damaged.
     replace_unsynced(path, bytes)
 }
 
