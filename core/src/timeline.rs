@@ -144,6 +144,26 @@ pub trait Entries<S = FeedKey> {
 
     /// Returns the instant of an entry that the feed has.
     fn instant(&self, feed: S, at: Position) -> Timestamp;
+
+    /// Returns the timeline's entries, as far as they were gathered beforehand. By default none were, and the timeline is
+    /// merged from its feeds.
+    fn gathered(&self) -> Option<&dyn Gathered<S>> {
+        None
+    }
+}
+
+/// Entries of a timeline that came as their feeds gained them, gathered beforehand.
+///
+/// Each entry that [`Following::gained`] gives is either in the list or in a range that is apart from it.
+pub trait Gathered<S> {
+    /// Returns the number of entries in the list.
+    fn count(&self) -> u64;
+
+    /// Returns an entry by its index in the list, which has the order of places.
+    fn delivery(&self, index: u64) -> Delivery<S>;
+
+    /// Returns the ranges that are not in the list. They are merged with it.
+    fn apart(&self) -> &[(S, Range<Position>)];
 }
 
 /// Feeds, as they are at one instant of the log.
@@ -273,16 +293,22 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns the ranges within `range` whose entries came as the feed gained them. Of positions that the feed has, they
     /// never change.
-    pub fn gained(&self, feed: S, range: &Range<Position>) -> Vec<Range<Position>> {
-        let Some(held) = self.held(feed) else {
-            return vec![];
-        };
-        let past = held.other.iter().flat_map(|other| &other.past).cloned();
-        let live = held.live.map(|first| first..range.end);
-        let common = past
-            .chain(live)
-            .map(|gained| gained.start.max(range.start)..gained.end.min(range.end));
-        common.filter(|common| common.start < common.end).collect()
+    pub fn gained(
+        &self,
+        feed: S,
+        range: Range<Position>,
+    ) -> impl Iterator<Item = Range<Position>> + use<'_, S> {
+        let held = self.held(feed).into_iter();
+        held.flat_map(move |held| {
+            let other = held.other.iter();
+            let past = other.flat_map(|other| other.past.iter().cloned());
+            let live = held.live.map(|first| first..range.end);
+            let (start, end) = (range.start, range.end);
+            let common = past
+                .chain(live)
+                .map(move |gained| gained.start.max(start)..gained.end.min(end));
+            common.filter(|common| common.start < common.end)
+        })
     }
 
     /// Returns the number of requests that brought entries along.

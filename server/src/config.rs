@@ -27,7 +27,10 @@ use simplefeed_core::{
 use tracing::warn;
 use url::{Host, Url};
 
-use crate::access::{Access, Tokens};
+use crate::{
+    access::{Access, Tokens},
+    views::timelines::fan_out::{FanOut, Keeping},
+};
 
 /// Address of the main listener if none is given: reachable from this machine only.
 pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
@@ -78,6 +81,12 @@ pub struct ServeArgs {
         default_value_t
     )]
     pub sup_periods: SupPeriods,
+    /// When the entries of timelines are found. It changes costs, and no byte of a document
+    #[arg(long, env = "SIMPLEFEED_FAN_OUT", value_enum, default_value_t)]
+    pub fan_out: FanOut,
+    /// Bytes of memory for the newest entries of timelines that were read lately
+    #[arg(long, env = "SIMPLEFEED_FAN_OUT_MEMORY", value_name = "BYTES", default_value_t = Keeping::MEMORY_DEFAULT)]
+    pub fan_out_memory: u64,
     /// File of tokens: who may publish, and see closed feeds; SIGHUP reads it again
     #[arg(long, env = "SIMPLEFEED_TOKENS", value_name = "FILE")]
     pub tokens: Option<PathBuf>,

@@ -38,6 +38,7 @@ use crate::{
         sup::Sup,
         timelines::{
             Timelines,
+            fan_out::Keeping,
             following::{self, Following},
             merged::Merged,
         },
@@ -100,7 +101,12 @@ impl Server {
         let log = store.log();
         let folders = Folders::new(config.data(), config.www.as_deref());
         let graph = folders.of_view(following::NAME);
-        let timelines = Arc::new(Timelines::new(Arc::clone(&log), Some(&graph))?);
+        let keeping = Keeping {
+            fan_out: config.fan_out,
+            memory: config.fan_out_memory,
+        };
+        let timelines = Timelines::new(Arc::clone(&log), Some(&graph), keeping)?;
+        let timelines = Arc::new(timelines);
         let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
         let longest = config.sup_periods.iter().copied().max();
         let views = Views::all(&folders, longest).with(Following(Arc::clone(&timelines)));

@@ -199,6 +199,15 @@ impl Cuts {
         })
     }
 
+    /// Returns the bytes of memory that they take, roughly.
+    pub fn bytes(&self) -> usize {
+        let stretches = self.stretches.iter().map(|stretch| match &stretch.kind {
+            Kind::Even(_) => size_of::<Stretch>(),
+            Kind::Listed(firsts, _) => size_of::<Stretch>() + size_of_val(&**firsts),
+        });
+        stretches.sum::<usize>() + self.places.len() * 2 * size_of::<(u64, Place)>()
+    }
+
     /// Returns the number of the document that has a position, if [`cut`](Self::cut) has come that far.
     pub fn document_of(&self, at: Position) -> Option<DocumentNumber> {
         let behind = self

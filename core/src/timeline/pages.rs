@@ -1,11 +1,12 @@
 //! Runs of a timeline's entries, merged from the feeds that it follows.
 //!
 //! Pure. A timeline is the merge of its *runs*: ranges of a feed's positions, and what follows brought along. Each is
-//! in the order of its places, so a page costs a search in each run, and a step for each entry of the page.
+//! in the order of its places, so a page costs a search in each run, and a step for each entry of the page. A list of
+//! entries that were gathered beforehand is one run in place of many.
 
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
-use super::{Batch, Delivery, Entries, Following, Place};
+use super::{Batch, Delivery, Entries, Following, Gathered, Place};
 use crate::{feed::Position, timestamp::Timestamp};
 
 /// Entries of a timeline that came in one way, in the order of their places.
@@ -18,6 +19,7 @@ struct Run<'f, S> {
 enum Source<'f, S> {
     Feed(S),
     Batch(&'f Batch<S>),
+    List(&'f dyn Gathered<S>),
 }
 
 impl<S: Copy + Ord> Run<'_, S> {
@@ -36,6 +38,7 @@ impl<S: Copy + Ord> Run<'_, S> {
                     .expect("a run of a batch has its indexes");
                 (batch.place(index), feed, at)
             }
+            Source::List(list) => return list.delivery(index),
         };
         Delivery { place, feed, at }
     }
@@ -179,19 +182,27 @@ impl<S: Copy + Ord> Following<S> {
         page
     }
 
-    fn runs(&self, feeds: &impl Entries<S>) -> Vec<Run<'_, S>> {
+    fn runs<'r>(&'r self, feeds: &'r impl Entries<S>) -> Vec<Run<'r, S>> {
         let mut runs = vec![];
-        for held in &self.feeds {
-            let past = held
-                .other
-                .iter()
-                .flat_map(|other| other.past.iter().cloned());
-            let live = held.live.map(|first| first..feeds.next(held.feed));
-            for range in past.chain(live) {
-                runs.push(Run {
-                    source: Source::Feed(held.feed),
-                    range: range.start.0..range.end.0,
-                });
+        let of_feed = |feed: S, range: Range<Position>| Run {
+            source: Source::Feed(feed),
+            range: range.start.0..range.end.0,
+        };
+        if let Some(list) = feeds.gathered() {
+            runs.push(Run {
+                source: Source::List(list),
+                range: 0..list.count(),
+            });
+            let apart = list.apart().iter();
+            runs.extend(apart.map(|(feed, range)| of_feed(*feed, range.clone())));
+        } else {
+            for held in &self.feeds {
+                let past = held
+                    .other
+                    .iter()
+                    .flat_map(|other| other.past.iter().cloned());
+                let live = held.live.map(|first| first..feeds.next(held.feed));
+                runs.extend(past.chain(live).map(|range| of_feed(held.feed, range)));
             }
         }
         for batch in &self.batches {

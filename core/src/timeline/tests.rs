@@ -71,6 +71,69 @@ impl Entries for World {
     }
 }
 
+/// A timeline's entries as they are gathered while they come, but for those of some feeds.
+#[derive(Default)]
+struct Kept {
+    without: Vec<FeedKey>,
+    reached: BTreeMap<FeedKey, Position>,
+    list: Vec<Delivery>,
+    apart: Vec<(FeedKey, Range<Position>)>,
+}
+
+impl Kept {
+    fn gather(&mut self, following: &Following, world: &World) {
+        for feed in world.feeds.keys() {
+            let next = world.next(*feed);
+            let reached = self.reached.insert(*feed, next).unwrap_or_default();
+            for range in following.gained(*feed, reached..next) {
+                if self.without.contains(feed) {
+                    self.apart.push((*feed, range));
+                    continue;
+                }
+                self.list
+                    .extend((range.start.0..range.end.0).map(|at| Delivery {
+                        place: Place::of_entry(world.instant(*feed, Position(at))),
+                        feed: *feed,
+                        at: Position(at),
+                    }));
+            }
+        }
+        self.list.sort_by_key(|delivery| delivery.place);
+    }
+}
+
+impl Gathered<FeedKey> for Kept {
+    fn count(&self) -> u64 {
+        count(self.list.iter())
+    }
+
+    fn delivery(&self, index: u64) -> Delivery {
+        self.list[usize::try_from(index).unwrap()]
+    }
+
+    fn apart(&self) -> &[(FeedKey, Range<Position>)] {
+        &self.apart
+    }
+}
+
+/// A log for which entries were gathered.
+struct WithKept<'w>(&'w World, &'w Kept);
+
+impl Entries for WithKept<'_> {
+    fn next(&self, _: FeedKey) -> Position {
+        panic!("no feed is merged to its end")
+    }
+
+    fn instant(&self, feed: FeedKey, at: Position) -> Timestamp {
+        assert!(self.1.without.contains(&feed), "only feeds apart are read");
+        self.0.instant(feed, at)
+    }
+
+    fn gathered(&self) -> Option<&dyn Gathered<FeedKey>> {
+        Some(self.1)
+    }
+}
+
 /// The definition: a list to which entries are added as they come.
 #[derive(Clone, Default)]
 struct Naive {
@@ -170,7 +233,18 @@ fn run(terms: Terms, steps: &[Step]) {
     world.create(key(CLOSED), "x-closed", true);
     let mut following = Following::new(terms, &world);
     let mut naive = Naive::default();
-    for step in steps {
+    // Every feed is gathered, and all but some.
+    let mut kept = [vec![], vec![key(1), key(CLOSED)]].map(|without| Kept {
+        without,
+        ..Kept::default()
+    });
+    for (index, step) in steps.iter().enumerate() {
+        // Gathering may lag behind.
+        if index % 3 == 2 {
+            for kept in &mut kept {
+                kept.gather(&following, &world);
+            }
+        }
         let instant = world.tick();
         match step {
             Step::Append(feed) => {
@@ -212,10 +286,14 @@ fn run(terms: Terms, steps: &[Step]) {
         }
     }
     compare(&following, &naive, &world, steps);
+    for kept in &mut kept {
+        kept.gather(&following, &world);
+        compare(&following, &naive, &WithKept(&world, kept), steps);
+    }
 }
 
 /// Compares every page with the list.
-fn compare(following: &Following, naive: &Naive, world: &World, steps: &[Step]) {
+fn compare(following: &Following, naive: &Naive, world: &impl Entries, steps: &[Step]) {
     let mut all = following.older(None, usize::MAX, world);
     let newest_first: Vec<_> = all.iter().map(|one| (one.feed, one.at)).collect();
     let mut expected = naive.entries.clone();

@@ -8,7 +8,7 @@
 //! them of a timeline.
 
 use std::{
-    fs,
+    fs, io,
     ops::Range,
     path::{Path, PathBuf},
     sync::{
@@ -18,7 +18,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use quick_cache::sync::Cache;
+use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
     commit::{Change, Commit},
     entry::Entry,
@@ -42,7 +42,9 @@ use crate::{
 };
 
 mod entries;
+pub mod fan_out;
 mod followers;
+mod gathered;
 mod graph;
 pub mod lists;
 pub mod merged;
@@ -52,6 +54,8 @@ mod reading;
 mod snapshot;
 
 use entries::EntryCache;
+use fan_out::{FanOut, Keeping};
+use gathered::{Gathering, list::List};
 use graph::Graph;
 use newest::{Gains, Newest};
 use reading::{Reading, Seen, Titles};
@@ -61,8 +65,10 @@ const SNAPSHOT: &str = "graph";
 /// Commits, and timelines, from which on the file is written again.
 const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
-/// Timelines whose documents are remembered.
-const KEPT_MAX: usize = 20_000;
+/// Name of the folder of the gathered entries.
+const RUNS: &str = "runs";
+/// Bytes of what is remembered of a timeline besides its entries and documents, roughly.
+const KEPT_BYTES: u64 = 1_000;
 /// Feeds of which it is remembered whether they are timelines.
 const KINDS_MAX: usize = 100_000;
 /// Feeds that are watched one by one for a timeline.
@@ -84,14 +90,33 @@ pub struct Timelines {
     gains: Mutex<Gains>,
     /// Last commit that the graph has, known without its lock.
     applied: AtomicU64,
+    /// Entries of timelines, as far as they are gathered.
+    gathering: Gathering,
+    fan_out: FanOut,
     entries: EntryCache,
-    kept: Cache<FeedKey, Arc<Mutex<Kept>>>,
+    kept: Cache<FeedKey, Shelf, ShelfWeight>,
     /// Whether each of the feeds that were asked for lately is a timeline, which never changes.
     kinds: Cache<FeedKey, bool>,
 }
 
 /// Commits behind which the graph may be for a reader, or the writer, to catch up by itself.
 const BEHIND_MAX: u64 = 50_000;
+
+/// What is remembered of a timeline, with its bytes as of when they were counted.
+#[derive(Clone, Default)]
+struct Shelf {
+    kept: Arc<Mutex<Kept>>,
+    bytes: u64,
+}
+
+#[derive(Clone)]
+struct ShelfWeight;
+
+impl Weighter<FeedKey, Shelf> for ShelfWeight {
+    fn weight(&self, _: &FeedKey, shelf: &Shelf) -> u64 {
+        KEPT_BYTES + shelf.bytes
+    }
+}
 
 /// Documents of a timeline, as far as they are known.
 #[derive(Debug, Default)]
@@ -103,6 +128,13 @@ struct Kept {
     newest: Option<Newest>,
 }
 
+impl Kept {
+    fn bytes(&self) -> u64 {
+        let newest = self.newest.as_ref().map_or(0, Newest::bytes);
+        u64::try_from(newest + self.cuts.bytes()).unwrap_or(u64::MAX)
+    }
+}
+
 impl std::fmt::Debug for Timelines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Timelines").finish_non_exhaustive()
@@ -110,12 +142,16 @@ impl std::fmt::Debug for Timelines {
 }
 
 impl Timelines {
-    /// Returns the timelines of a log, with the snapshot in a folder if there is one.
+    /// Returns the timelines of a log, with the snapshot and the gathered entries in a folder if there is one.
     ///
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn new(log: Arc<dyn EntryLog>, folder: Option<&Path>) -> Result<Self, LogError> {
+    pub fn new(
+        log: Arc<dyn EntryLog>,
+        folder: Option<&Path>,
+        keeping: Keeping,
+    ) -> Result<Self, LogError> {
         // The defaults are recorded before the first timeline.
         let exist = log.defaults(Revision::FIRST)?.is_some();
         let snapshot = folder.map(|folder| folder.join(SNAPSHOT));
@@ -131,8 +167,13 @@ impl Timelines {
                 graph = found;
             }
         }
+        let runs = folder.map(|folder| folder.join(RUNS));
+        let gathering = Gathering::open(runs.as_deref(), &*log)?;
+        let kept_max = usize::try_from(keeping.memory / KEPT_BYTES).unwrap_or(usize::MAX);
         Ok(Self {
             log,
+            gathering,
+            fan_out: keeping.fan_out,
             snapshot,
             written: Mutex::new((graph.applied, graph.timelines.len())),
             exist: AtomicBool::new(exist),
@@ -140,7 +181,7 @@ impl Timelines {
             gains: Mutex::new(Gains::after(graph.applied)),
             graph: RwLock::new(graph),
             entries: EntryCache::default(),
-            kept: Cache::new(KEPT_MAX),
+            kept: Cache::with_weighter(kept_max, keeping.memory, ShelfWeight),
             kinds: Cache::new(KINDS_MAX),
         })
     }
@@ -160,7 +201,7 @@ impl Timelines {
     /// Returns why the log cannot be read.
     pub fn items(&self, timeline: FeedKey) -> Result<Option<Vec<Item>>, LogError> {
         let graph = self.graph()?;
-        let Some(state) = graph.timeline(timeline) else {
+        let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
         let items = state.following.items().filter_map(|item| match item {
@@ -170,15 +211,22 @@ impl Timelines {
         Ok(Some(items.collect()))
     }
 
-    /// Catches up with the log, and writes the graph to its file if much has come since.
+    /// Catches up with the log, gathers entries while `goes_on` says so, and writes the graph to its file if much has come
+    /// since.
     ///
     /// # Errors
     ///
-    /// Returns why the log cannot be read, or the file not be written.
-    fn keep(&self) -> Result<(), ViewError> {
+    /// Returns why the log cannot be read, or a file not be written.
+    fn keep(&self, goes_on: impl Fn() -> bool) -> Result<(), ViewError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
+        drop(self.caught_up()?);
+        while goes_on() && self.gathering.step(&self.graph, &*self.log, self.fan_out)? {}
+        self.keep_graph()
+    }
+
+    fn keep_graph(&self) -> Result<(), ViewError> {
         let graph = self.caught_up()?;
         let Some(path) = &self.snapshot else {
             return Ok(());
@@ -293,16 +341,58 @@ impl Timelines {
     fn with<T>(
         &self,
         timeline: FeedKey,
-        look: impl FnOnce(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
+        look: impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
     ) -> Result<Option<T>, LogError> {
-        let kept = self
+        let shelf = self
             .kept
-            .get_or_insert_with(&timeline, || Ok::<_, LogError>(Arc::default()))?;
+            .get_or_insert_with(&timeline, || Ok::<_, LogError>(Shelf::default()))?;
         // This lock comes before the graph's: a reader with an older graph would otherwise find newer cuts.
-        let mut kept = kept.lock();
-        let Some((seen, newest)) = self.seen(timeline, kept.newest.take())? else {
-            return Ok(None);
+        let mut kept = shelf.kept.lock();
+        let (outcome, broken) = self.look(timeline, &mut kept, &look);
+        let outcome = match broken {
+            // What cannot be read is gathered again, and this reader does without.
+            Some(error) => {
+                self.gathering.begin_anew(&error);
+                self.look(timeline, &mut kept, &look).0
+            }
+            None => outcome,
         };
+        let bytes = kept.bytes();
+        if bytes > 2 * shelf.bytes || bytes < shelf.bytes / 2 {
+            let kept = Arc::clone(&shelf.kept);
+            self.kept.insert(timeline, Shelf { kept, bytes });
+        }
+        outcome
+    }
+
+    /// Lets `look` look, and returns why the gathered entries cannot be read, if so: the outcome is none then.
+    fn look<T>(
+        &self,
+        timeline: FeedKey,
+        kept: &mut Kept,
+        look: &impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
+    ) -> (Result<Option<T>, LogError>, Option<Arc<io::Error>>) {
+        let (seen, newest) = match self.seen(timeline, kept.newest.take()) {
+            Ok(Some(found)) => found,
+            Ok(None) => return (Ok(None), None),
+            Err(error) => return (Err(error), None),
+        };
+        let outcome = self.look_at(&seen, newest, kept, look);
+        let broken = seen.list.as_ref().and_then(List::failure);
+        if outcome.is_err() || broken.is_some() {
+            // Cuts and entries found after the failure may be wrong.
+            *kept = Kept::default();
+        }
+        (outcome.map(Some), broken)
+    }
+
+    fn look_at<T>(
+        &self,
+        seen: &Seen,
+        newest: Option<Newest>,
+        kept: &mut Kept,
+        look: impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
         let course = match kept
             .course
             .take()
@@ -313,22 +403,18 @@ impl Timelines {
         };
         kept.changes = seen.changes();
         kept.course = Some(Arc::clone(&course));
-        let mut reading = Reading::new(&seen, newest, &self.graph, &self.entries, &*self.log);
-        if reading.newest.is_none() && seen.following.sources().len() >= newest::SOURCES_MIN {
+        let mut reading = Reading::new(seen, newest, &self.graph, &self.entries, &*self.log);
+        if seen.list.is_none() && reading.newest.is_none() && self.keeps_newest(seen) {
             reading.keep_newest();
         }
         let outcome = look(&reading, &course, &mut kept.cuts);
-        match reading.finish() {
-            Ok(newest) => {
-                kept.newest = newest;
-                outcome.map(Some)
-            }
-            Err(error) => {
-                // Cuts and entries found after the failure may be wrong.
-                *kept = Kept::default();
-                Err(error)
-            }
-        }
+        kept.newest = reading.finish()?;
+        outcome
+    }
+
+    /// Returns whether a timeline's newest entries stay in memory.
+    fn keeps_newest(&self, seen: &Seen) -> bool {
+        self.fan_out == FanOut::Cache || seen.following.sources().len() >= newest::SOURCES_MIN
     }
 
     /// Returns a timeline as it is now, with its newest entries if they are known.
@@ -338,12 +424,18 @@ impl Timelines {
         newest: Option<Newest>,
     ) -> Result<Option<(Seen, Option<Newest>)>, LogError> {
         let graph = self.graph()?;
-        let Some(seen) = Seen::of(&graph, timeline) else {
+        let Some((number, mut seen)) = Seen::of(&graph, timeline) else {
             return Ok(None);
         };
+        let gains = self.gains.lock();
+        if matches!(self.fan_out, FanOut::Auto | FanOut::Write) {
+            seen.list = List::of(number, &seen.following, &self.gathering, &gains);
+        }
         let newest = newest
-            .and_then(|newest| newest.moved_on(graph.applied, &seen.following, &self.gains.lock()));
-        if newest.is_none() {
+            .filter(|_| seen.list.is_none())
+            .and_then(|newest| newest.moved_on(graph.applied, &seen.following, &gains));
+        drop(gains);
+        if newest.is_none() && seen.list.is_none() {
             seen.look_at_feeds(&graph);
         }
         Ok(Some((seen, newest)))
@@ -492,7 +584,7 @@ impl Timelines {
             return Ok(None);
         }
         let graph = self.graph()?;
-        let Some(state) = graph.timeline(timeline) else {
+        let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
         let sources = state.following.sources();

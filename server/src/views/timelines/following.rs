@@ -41,8 +41,8 @@ impl View for Following {
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
-        self.0.keep()?;
+    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+        self.0.keep(|| grace.lasts())?;
         Ok(true)
     }
 

@@ -32,7 +32,7 @@ impl Timelines {
     /// Returns why the log cannot be read.
     pub fn following(&self, timeline: FeedKey) -> Result<Option<FollowedItems>, LogError> {
         let graph = self.graph()?;
-        let Some(state) = graph.timeline(timeline) else {
+        let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
         let mut feeds: Vec<FeedName> = graph.names(state.following.items());
@@ -52,7 +52,7 @@ impl Timelines {
             return Ok(None);
         }
         let graph = self.graph()?;
-        let Some(state) = graph.timeline(timeline) else {
+        let Some((_, state)) = graph.timeline(timeline) else {
             return Ok(None);
         };
         // A server has few closed feeds, and a timeline may have a hundred thousand sources.
@@ -105,7 +105,7 @@ impl Timelines {
         // Counting takes long for friends of thousands, so it is done without the lock.
         let (state, friends) = {
             let graph = self.graph()?;
-            let Some(state) = graph.timeline(timeline) else {
+            let Some((_, state)) = graph.timeline(timeline) else {
                 return Ok(None);
             };
             let items = state.following.items();

@@ -14,7 +14,7 @@ use simplefeed_core::{
     timeline::Place,
 };
 
-use super::Timelines;
+use super::{Timelines, fan_out::Keeping};
 use crate::log::{
     Commits, EntryLog, Ids, LogError, LogHead, Room, Series, Sources, announcements::Announcements,
     pages::PlacedEntry,
@@ -49,7 +49,7 @@ impl Merged {
 ///
 /// Returns why the log cannot be read.
 pub fn with_timelines(log: &Arc<dyn EntryLog>) -> Result<Arc<dyn EntryLog>, LogError> {
-    let timelines = Timelines::new(Arc::clone(log), None)?;
+    let timelines = Timelines::new(Arc::clone(log), None, Keeping::default())?;
     Ok(Arc::new(Merged::new(Arc::new(timelines))))
 }
 

@@ -33,6 +33,23 @@ pub(super) struct Gain {
     instant: Timestamp,
 }
 
+impl Gain {
+    /// Returns those of the entries that a timeline has.
+    pub(super) fn deliveries(
+        self,
+        following: &Following<Source>,
+    ) -> impl Iterator<Item = Delivery<Source>> + use<'_> {
+        let range = self.first..Position(self.first.0 + self.count);
+        let ranges = following.gained(self.source, range);
+        let positions = ranges.flat_map(|range| range.start.0..range.end.0);
+        positions.map(move |at| Delivery {
+            place: Place::of_entry(self.instant.plus_micros(at - self.first.0)),
+            feed: self.source,
+            at: Position(at),
+        })
+    }
+}
+
 /// Recent new entries of all feeds, in the order of the log.
 #[derive(Debug, Default)]
 pub(super) struct Gains {
@@ -74,7 +91,11 @@ impl Gains {
     }
 
     /// Returns the gains after a commit; `None` if the list begins later, or has more than `max` of them.
-    fn since(&self, commit: CommitNumber, max: usize) -> Option<impl Iterator<Item = &Gain>> {
+    pub(super) fn since(
+        &self,
+        commit: CommitNumber,
+        max: usize,
+    ) -> Option<impl Iterator<Item = &Gain>> {
         if commit < self.after {
             return None;
         }
@@ -122,14 +143,7 @@ impl Newest {
     ) -> Option<Self> {
         let mut new: Vec<Delivery<Source>> = following.brought(self.requests).collect();
         for gain in gains.since(self.applied, following.sources().len())? {
-            let range = gain.first..Position(gain.first.0 + gain.count);
-            for range in following.gained(gain.source, &range) {
-                new.extend((range.start.0..range.end.0).map(|at| Delivery {
-                    place: Place::of_entry(gain.instant.plus_micros(at - gain.first.0)),
-                    feed: gain.source,
-                    at: Position(at),
-                }));
-            }
+            new.extend(gain.deliveries(following));
         }
         new.sort_by_key(|delivery| delivery.place);
         self.count += u64::try_from(new.len()).unwrap_or(u64::MAX);
@@ -206,6 +220,11 @@ impl Newest {
         let index = at.0.checked_sub(self.count - listed)?;
         let delivery = self.list.get(usize::try_from(index).ok()?)?;
         Some(delivery.place)
+    }
+
+    /// Returns the bytes of the list.
+    pub(super) fn bytes(&self) -> usize {
+        self.list.len() * size_of::<Delivery<Source>>()
     }
 
     fn is_whole(&self) -> bool {

@@ -15,7 +15,7 @@ use simplefeed_core::{
     feed::{CommitNumber, DocumentName, FeedKey, FeedName, Numbered, Position, Revision},
     settings::Settings,
     timeline::{
-        Delivery, Entries, Following, Place,
+        Delivery, Entries, Following, Gathered, Place,
         cuts::{Course, Sequence, Spell},
         showing::{Origin, shown},
     },
@@ -24,7 +24,8 @@ use simplefeed_core::{
 
 use super::{
     entries::EntryCache,
-    graph::{Graph, Revisions, Source},
+    gathered::list::List,
+    graph::{Graph, Revisions, Source, Timeline},
     newest::{BEGIN_ENTRIES, Newest},
 };
 use crate::log::{LogError, Series, settings_of};
@@ -53,6 +54,8 @@ pub(super) struct Seen {
     pub(super) created: Timestamp,
     pub(super) applied: CommitNumber,
     pub(super) following: Arc<Following<Source>>,
+    /// The timeline's entries, as far as they are gathered.
+    pub(super) list: Option<List>,
     /// In the order of their keys; copied once they are asked for.
     feeds: OnceCell<Vec<SeenFeed>>,
     epochs: Vec<(Timestamp, simplefeed_core::feed::Epoch)>,
@@ -62,20 +65,22 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Returns a timeline as it is in a graph.
-    pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<Self> {
-        let timeline = graph.timeline(feed)?;
-        Some(Self {
+    /// Returns a timeline as it is in a graph, and its key there.
+    pub(super) fn of(graph: &Graph, feed: FeedKey) -> Option<(Timeline, Self)> {
+        let (number, timeline) = graph.timeline(feed)?;
+        let seen = Self {
             key: feed,
             created: timeline.created,
             applied: graph.applied,
             feeds: OnceCell::new(),
             following: Arc::clone(&timeline.following),
+            list: None,
             epochs: graph.epochs.clone(),
             later: graph.later_revisions(feed).to_vec(),
             defaults: graph.defaults.clone(),
             restarted: graph.restarted(feed),
-        })
+        };
+        Some((number, seen))
     }
 
     /// Returns a number that grows whenever the timeline's settings change.
@@ -83,11 +88,16 @@ impl Seen {
         (self.later.len(), self.defaults.len(), self.epochs.len())
     }
 
-    /// Copies the ends of the feeds for a merge. Without a list of newest entries, the copy and the timeline must come from
-    /// the same lock; with one, a later copy does, because older entries never change.
+    /// Copies the ends of the feeds for a merge: of all, or of those that are apart from the gathered entries. Without any
+    /// list, the copy and the timeline must come from the same lock; with one, a later copy does, because older entries
+    /// never change.
     pub(super) fn look_at_feeds(&self, graph: &Graph) -> &[SeenFeed] {
         self.feeds.get_or_init(|| {
-            let feeds = self.following.sources().filter_map(|source| {
+            let sources: Vec<Source> = match &self.list {
+                Some(list) => list.apart().iter().map(|(source, _)| *source).collect(),
+                None => self.following.sources().collect(),
+            };
+            let feeds = sources.into_iter().filter_map(|source| {
                 let state = graph.feeds.get(source)?;
                 Some(SeenFeed {
                     source,
@@ -324,6 +334,11 @@ impl Entries<Source> for Reading<'_> {
             self.failed.borrow_mut().get_or_insert(error);
             Timestamp::MIN
         })
+    }
+
+    fn gathered(&self) -> Option<&dyn Gathered<Source>> {
+        let list: &dyn Gathered<Source> = self.seen.list.as_ref()?;
+        Some(list)
     }
 }
 

@@ -18,6 +18,9 @@ use uuid::Uuid;
 use super::{merged::Merged, *};
 use crate::log::{Commits as _, Series as _, memory::MemoryLog};
 
+mod gathering;
+mod retrying;
+
 const CLOSED: usize = 3;
 const FEEDS: usize = 4;
 const TIMELINES: usize = 2;
@@ -575,37 +578,117 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Timelines that are kept in one way, in a folder of their own.
+struct Kept {
+    folder: tempfile::TempDir,
+    keeping: Keeping,
+    timelines: Arc<Timelines>,
+}
+
+impl Kept {
+    fn new(world: &World, fan_out: FanOut) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let keeping = Keeping {
+            fan_out,
+            ..Keeping::default()
+        };
+        let timelines = open(world, Some(folder.path()), keeping);
+        Self {
+            folder,
+            keeping,
+            timelines,
+        }
+    }
+
+    fn compare(&self, world: &World, steps: &[Step]) {
+        compare(world, &Merged::new(Arc::clone(&self.timelines)), steps);
+    }
+
+    /// Stops, and begins again in another way.
+    fn restart(&mut self, world: &World, fan_out: FanOut) {
+        self.keeping.fan_out = fan_out;
+        self.timelines = open(world, Some(self.folder.path()), self.keeping);
+    }
+}
+
+fn open(world: &World, folder: Option<&Path>, keeping: Keeping) -> Arc<Timelines> {
+    let log: Arc<dyn EntryLog> = Arc::<MemoryLog>::clone(&world.log);
+    Arc::new(Timelines::new(log, folder, keeping).unwrap())
+}
+
+const MODELS: [FanOut; 4] = [FanOut::Auto, FanOut::Read, FanOut::Write, FanOut::Cache];
+
+fn any_model() -> impl Strategy<Value = FanOut> {
+    prop::sample::select(MODELS.to_vec())
+}
+
+/// What a view does beside the log.
+#[derive(Clone, Debug)]
+enum Beside {
+    Nothing,
+    /// Somebody reads.
+    Read,
+    /// The view carries out its work.
+    Keep,
+    /// The work is carried out, and files are merged.
+    Merge,
+    /// The server starts again.
+    Restart(FanOut),
+}
+
+fn any_beside() -> impl Strategy<Value = Beside> {
+    prop_oneof![
+        4 => Just(Beside::Nothing),
+        4 => Just(Beside::Read),
+        4 => Just(Beside::Keep),
+        2 => Just(Beside::Merge),
+        1 => any_model().prop_map(Beside::Restart),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Goal: every document, position and entry of a timeline is what the definition says, whenever it is read: the
-    /// rule of a timeline, settings and titles in force at each place, names after restorations.
+    /// Goal: every document, position and entry of a timeline is what the definition says, whenever it is read and however
+    /// it is kept (SPECS 2.10 items 1, 2, 4 and 11; S-D2, S-D3): the rule of a timeline, settings and titles in force at
+    /// each place, names after restorations. Changes of the model do not change a byte.
     #[test]
     fn timelines_are_what_their_commits_say(
         steps in prop::collection::vec(any_step(), 0..50),
-        read in prop::collection::vec(any::<bool>(), 50),
+        beside in prop::collection::vec(any_beside(), 50),
     ) {
         let mut world = World::new();
-        let log: Arc<dyn EntryLog> = Arc::<MemoryLog>::clone(&world.log);
-        let merged = Merged::new(Arc::new(Timelines::new(log, None).unwrap()));
-        for (step, is_read) in steps.iter().zip(read) {
+        let mut all = MODELS.map(|fan_out| Kept::new(&world, fan_out));
+        for (step, beside) in steps.iter().zip(beside) {
             world.take(step);
-            if is_read {
-                compare(&world, &merged, &steps);
+            for (index, kept) in all.iter_mut().enumerate() {
+                match beside {
+                    Beside::Nothing => {}
+                    Beside::Read => kept.compare(&world, &steps),
+                    Beside::Keep => kept.timelines.keep(|| true).unwrap(),
+                    Beside::Merge => {
+                        kept.timelines.keep(|| true).unwrap();
+                        kept.timelines.gathering.wait();
+                    }
+                    // The first of them changes its model now and then.
+                    Beside::Restart(fan_out) if index == 0 => kept.restart(&world, fan_out),
+                    Beside::Restart(_) => kept.restart(&world, kept.keeping.fan_out),
+                }
             }
         }
-        compare(&world, &merged, &steps);
+        for kept in &all {
+            kept.compare(&world, &steps);
+        }
         // One that begins now sees the same.
-        let log: Arc<dyn EntryLog> = Arc::<MemoryLog>::clone(&world.log);
-        let again = Arc::new(Timelines::new(Arc::clone(&log), None).unwrap());
+        let again = open(&world, None, Keeping::default());
         let graph = again.graph().unwrap().clone();
         compare(&world, &Merged::new(again), &steps);
         // A snapshot has all of it.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SNAPSHOT);
-        let chain = log.chain(graph.applied).unwrap().unwrap();
+        let chain = world.log.chain(graph.applied).unwrap().unwrap();
         snapshot::write(&path, &snapshot::bytes_of(&graph, chain)).unwrap();
-        let read = Timelines::new(log, Some(folder.path())).unwrap();
+        let read = open(&world, Some(folder.path()), Keeping::default());
         assert!(*read.graph.read() == graph);
     }
 }

@@ -1,0 +1,44 @@
+//! What is kept of timelines for their readers. It changes costs, and no byte of a document.
+//!
+//! Pure.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// When the entries of a timeline are found: as its feeds gain them, or as it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum FanOut {
+    /// As feeds gain them, but those of feeds with very many followers
+    #[default]
+    Auto,
+    /// As it is read
+    Read,
+    /// As feeds gain them
+    Write,
+    /// As it is read; the newest entries stay in memory
+    Cache,
+}
+
+/// What a server keeps of its timelines for their readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keeping {
+    /// When entries are found.
+    pub fan_out: FanOut,
+    /// Bytes of memory for the newest entries and the documents of timelines that were read lately.
+    pub memory: u64,
+}
+
+impl Keeping {
+    /// Default of [`memory`](Self::memory).
+    pub const MEMORY_DEFAULT: u64 = 256 * 1024 * 1024;
+}
+
+impl Default for Keeping {
+    fn default() -> Self {
+        Self {
+            fan_out: FanOut::default(),
+            memory: Self::MEMORY_DEFAULT,
+        }
+    }
+}
