@@ -168,10 +168,10 @@ fn key_of(index: usize) -> u32 {
 }
 
 impl Graph {
-    /// Returns a timeline by the key it has in the log.
-    pub(super) fn timeline(&self, feed: FeedKey) -> Option<&TimelineState> {
+    /// Returns a timeline, and its key here, by the key it has in the log.
+    pub(super) fn timeline(&self, feed: FeedKey) -> Option<(Timeline, &TimelineState)> {
         match self.nodes.get(&feed)? {
-            Node::Timeline(timeline) => self.at(*timeline),
+            Node::Timeline(timeline) => Some((*timeline, self.at(*timeline)?)),
             Node::Feed(_) => None,
         }
     }
@@ -217,30 +217,80 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// Returns why the log cannot be read. The graph has a part of the commit then, and takes the whole commit again.
+    /// Returns why the log cannot be read. The graph is ready for the same commit again then.
     pub(super) fn apply(
         &mut self,
         commit: &Outline,
         log: &dyn Series,
         entries: &EntryCache,
     ) -> Result<(), LogError> {
+        let mut before = Before::default();
+        let applied = self.apply_changes(commit, log, entries, &mut before);
+        if applied.is_err() {
+            self.put_back(before);
+        }
+        applied
+    }
+
+    /// Undoes what a second look at the same commit would do otherwise than the first one: a follow brings along what its
+    /// feed has at that instant. All else may happen twice.
+    fn put_back(&mut self, before: Before) {
+        for (source, next, newest) in before.feeds.into_iter().rev() {
+            if let Some(state) = self.feeds.get_mut(source) {
+                state.next = next;
+                state.newest = newest;
+            }
+        }
+        for (source, was_closed) in before.closed.into_iter().rev() {
+            self.feeds.close(source, was_closed);
+        }
+        for (timeline, following) in before.timelines.into_iter().rev() {
+            let sources: BTreeSet<Source> = match self.at(timeline) {
+                Some(state) => state
+                    .following
+                    .sources()
+                    .chain(following.sources())
+                    .collect(),
+                None => continue,
+            };
+            let index = usize::try_from(timeline).unwrap_or(usize::MAX);
+            if let Some(state) = self.timelines.get_mut(index) {
+                state.following = following;
+            }
+            self.index(timeline);
+            self.index_feeds(timeline, sources);
+        }
+    }
+
+    fn apply_changes(
+        &mut self,
+        commit: &Outline,
+        log: &dyn Series,
+        entries: &EntryCache,
+        before: &mut Before,
+    ) -> Result<(), LogError> {
         let mut instant = commit.instant;
         for change in &commit.changes {
             match change {
                 ChangeOutline::Settings { feed, revision } => {
-                    self.apply_settings(*feed, *revision, instant, log)?;
+                    self.apply_settings(*feed, *revision, instant, log, before)?;
                 }
                 ChangeOutline::Entries { feed, first, count } => {
                     let newest = instant.plus_micros(count.saturating_sub(1));
                     if let Some(source) = self.source(*feed)
                         && let Some(state) = self.feeds.get_mut(source)
                     {
+                        before.feeds.push((source, state.next, state.newest));
                         state.next = Position(first.0 + count);
                         state.newest = newest;
                     }
                     instant = instant.plus_micros(*count);
                 }
                 ChangeOutline::Following { feed, change } => {
+                    before.timelines.extend(
+                        self.timeline(*feed)
+                            .map(|(timeline, state)| (timeline, Arc::clone(&state.following))),
+                    );
                     self.follow(*feed, change, instant, log, entries)?;
                 }
                 ChangeOutline::Epoch { epoch } => push_new(&mut self.epochs, (instant, *epoch)),
@@ -287,6 +337,7 @@ impl Graph {
         revision: Revision,
         instant: Timestamp,
         log: &dyn Series,
+        before: &mut Before,
     ) -> Result<(), LogError> {
         let settings = settings_of(log, feed, revision)?;
         if revision > Revision::FIRST {
@@ -308,6 +359,7 @@ impl Graph {
             }
             (Some(Node::Feed(source)), _) => {
                 let was_closed = self.feeds.close(source, settings.is_closed());
+                before.closed.push((source, was_closed));
                 if was_closed && !settings.is_closed() {
                     self.appeared(source);
                 }
@@ -477,6 +529,14 @@ impl Graph {
     pub(super) fn restore_restarted(&mut self, feed: FeedKey, instant: Timestamp) {
         self.restarted.insert(feed, instant);
     }
+}
+
+/// What a commit has changed of the graph.
+#[derive(Default)]
+struct Before {
+    feeds: Vec<(Source, Position, Timestamp)>,
+    closed: Vec<(Source, bool)>,
+    timelines: Vec<(Timeline, Arc<Following<Source>>)>,
 }
 
 /// Feeds as they are now.
