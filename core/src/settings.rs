@@ -14,7 +14,7 @@ use crate::{
         TITLE_BYTES_MAX,
     },
     refusal::Refusal,
-    sup::{SUP, SUP_CLOSED, SupId},
+    sup::{SUP, SUP_CLOSED, SUP_TIMELINES, SUP_TIMELINES_CLOSED, SupId},
     xml,
 };
 
@@ -277,18 +277,21 @@ impl Settings {
     }
 
     /// Returns the address that the feed announces (rule SUP-A1): the URL of its SUP document, `#` and its id; `None`
-    /// where the server offers no SUP documents, and for timelines: one entry of a popular feed would fill the document.
+    /// where the server offers no SUP documents.
     pub fn sup_address(&self) -> Option<String> {
         let defaults = &self.defaults;
-        (defaults.sup && !self.is_timeline()).then(|| self.sup_address_at(&defaults.public_url))
+        defaults
+            .sup
+            .then(|| self.sup_address_at(&defaults.public_url))
     }
 
     /// Returns the address that the feed announces on a server at `public_url`.
     pub fn sup_address_at(&self, public_url: &str) -> String {
-        let name = if self.is_or_was_closed() {
-            SUP_CLOSED
-        } else {
-            SUP
+        let name = match (self.is_timeline(), self.is_or_was_closed()) {
+            (false, false) => SUP,
+            (false, true) => SUP_CLOSED,
+            (true, false) => SUP_TIMELINES,
+            (true, true) => SUP_TIMELINES_CLOSED,
         };
         format!("{public_url}/{name}.json#{}", self.sup_id())
     }

@@ -33,6 +33,11 @@ pub const SUP_DRAFT_REL: &str = "updates";
 pub const SUP: &str = "sup";
 /// Name of the document about feeds that are closed, or were: it shows each reader the feeds that reader may see.
 pub const SUP_CLOSED: &str = "sup-closed";
+/// Name of the document about timelines that everybody may see. One entry of a popular feed is an update of each of its
+/// followers, so it is apart from [`SUP`].
+pub const SUP_TIMELINES: &str = "sup-timelines";
+/// Name of the document about closed timelines, which shows each reader those that the reader may see.
+pub const SUP_TIMELINES_CLOSED: &str = "sup-timelines-closed";
 /// The media type of a SUP document.
 pub const SUP_TYPE: &str = "application/json";
 

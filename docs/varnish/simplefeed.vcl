@@ -29,7 +29,7 @@ sub vcl_recv {
         return (synth(307, "Temporary Redirect"));
     }
     # Only these have a query; elsewhere it would only split the cache.
-    if (req.url !~ "^/(feeds|sup(-closed)?\.json|feeds/[^/]+/(page\.(atom|json)|follow(ing|ers)\.json))\?") {
+    if (req.url !~ "^/(feeds|sup(-timelines)?(-closed)?\.json|feeds/[^/]+/(page\.(atom|json)|follow(ing|ers)\.json))\?") {
         set req.url = regsub(req.url, "\?.*$", "");
     }
     # What somebody may see is not for others.

@@ -82,7 +82,7 @@ impl Site {
 
     /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).
     pub fn announcement(&self, settings: &Settings) -> Option<(HeaderName, HeaderValue)> {
-        self.updates.as_ref().filter(|_| !settings.is_timeline())?;
+        self.updates.as_ref()?;
         let address = header_value(&settings.sup_address_at(&self.public_url));
         Some((HeaderName::from_static(SUP_HEADER), address))
     }

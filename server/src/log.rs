@@ -17,6 +17,7 @@ use simplefeed_core::{
     history::ChainHash,
     plan::{FeedHead, Known, Opening},
     settings::{Defaults, Settings},
+    sup::SupId,
     timeline::Place,
     timestamp::Timestamp,
 };
@@ -267,6 +268,16 @@ pub trait Series: Send + Sync {
         Ok(None)
     }
 
+    /// Returns the timelines that a commit concerns: those that have its entries, and those that it changes. By default
+    /// there are none.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn concerned(&self, _commit: &Outline) -> Result<Vec<Concerned>, LogError> {
+        Ok(vec![])
+    }
+
     /// Returns at most `max` feeds in the order of their names, from behind `after` on.
     ///
     /// # Errors
@@ -287,6 +298,17 @@ pub trait Ids: Send + Sync {
     ///
     /// See [`LogError`].
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
+}
+
+/// A timeline that a commit concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Concerned {
+    /// The timeline.
+    pub timeline: FeedKey,
+    /// Its id in SUP documents.
+    pub sup_id: SupId,
+    /// Whether only those with a right to it may see it.
+    pub is_closed: bool,
 }
 
 /// Feeds whose entries a timeline has, or may get.

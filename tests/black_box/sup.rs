@@ -326,6 +326,115 @@ fn closed_feeds_are_told_to_who_may_see_them() {
     assert!(seen("/sup-closed.json", None).0.contains(secret));
 }
 
+/// Goal: an append to a feed is an update of each timeline that follows it, and of no other, in a document of their own; so
+/// is what a follow brings along. A restart forgets none.
+#[test]
+fn timelines_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = quick(&data);
+    for feed in ["a", "b"] {
+        publish(&server, feed, "urn:0");
+    }
+    let mut ids = HashMap::new();
+    for (timeline, feed) in [("home", "a"), ("too", "a"), ("other", "b")] {
+        let settings = format!("{{\"kind\":\"timeline\",\"following\":[\"{feed}\"]}}");
+        let created = server.send(&Request::put(&format!("/feeds/{timeline}"), &settings));
+        assert_eq!(created.status, 201);
+        let (document, id) = sup_id(&created).split_once('#').unwrap();
+        assert_eq!(document, server.url("/sup-timelines.json"));
+        let recent = server.get(&format!("/feeds/{timeline}/recent.atom"));
+        assert_eq!(sup_id(&recent), sup_id(&created));
+        assert!(recent.text().contains(sup_id(&created)));
+        ids.insert(timeline, id.to_owned());
+    }
+    // Each is told of once, with its last update.
+    let path = "/sup-timelines.json?seconds=60";
+    let changed = |server: &Server, before: &[(String, String)], count: usize| {
+        wait_for("not all is told", || {
+            let mut now = pairs(&told(server, path, 3));
+            let all = now.clone();
+            now.retain(|pair| !before.contains(pair));
+            let found: BTreeSet<String> = now.into_iter().map(|(id, _)| id).collect();
+            (found.len() == count).then_some((found, all))
+        })
+    };
+    let named = |names: &[&str]| -> BTreeSet<String> {
+        names.iter().map(|name| ids[name].clone()).collect()
+    };
+    let (_, all) = changed(&server, &[], 3);
+    let feeds_before = pairs(&told(&server, "/sup.json?seconds=60", 2));
+    publish(&server, "a", "urn:1");
+    let (found, all) = changed(&server, &all, 2);
+    assert_eq!(found, named(&["home", "too"]));
+    let feeds = wait_for("the feed is not told", || {
+        let now = pairs(&told(&server, "/sup.json?seconds=60", 2));
+        (now != feeds_before).then_some(now)
+    });
+    assert!(feeds.iter().all(|(id, _)| !ids.values().any(|of| of == id)));
+    let follow = Request::put("/feeds/other/following/a", "{\"backfill\":2}");
+    assert_eq!(server.send(&follow).status, 200);
+    let (found, all) = changed(&server, &all, 1);
+    assert_eq!(found, named(&["other"]));
+    server.stop();
+
+    let server = quick(&data);
+    wait_for("a restart forgets something", || {
+        let document = server.get(path);
+        (document.status == 200).then_some(())
+    });
+    assert_eq!(pairs(&told(&server, path, 3)), all);
+    publish(&server, "b", "urn:2");
+    let (found, _) = changed(&server, &all, 1);
+    assert_eq!(found, named(&["other"]));
+    let document = server.get(path).json();
+    assert_eq!(document["prev_archive"], serde_json::Value::Null);
+    assert_eq!(server.get("/sup-timelines/1.json").status, 404);
+}
+
+/// Goal: what comes into a timeline is handed over by a watcher, soon, by its document and with no look at other timelines.
+#[test]
+fn timelines_are_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = quick(&folder.path().join("data"));
+    let (mut urls, mut expected) = (vec![], BTreeMap::new());
+    for number in 0..10 {
+        let feed = format!("f{number}");
+        let settings = format!("{{\"kind\":\"timeline\",\"following\":[\"{feed}\"]}}");
+        assert_eq!(
+            server
+                .send(&Request::put(&format!("/feeds/{feed}"), "{}"))
+                .status,
+            201
+        );
+        let created = server.send(&Request::put(&format!("/feeds/t{number}"), &settings));
+        assert_eq!(created.status, 201);
+        publish(&server, &feed, "urn:first");
+        let url = server.url(&format!("/feeds/t{number}"));
+        expected.insert(url.clone(), vec!["urn:first".to_owned()]);
+        urls.push(url);
+    }
+    let list = list_of(folder.path(), urls);
+    let state = folder.path().join("state");
+    let watcher = Watcher::start(&list, &state, &["--since", "oldest"]);
+    wait_for("not every timeline is looked at", || {
+        (watcher.seen() == expected).then_some(())
+    });
+    for number in 1..=20 {
+        let feed = number * 7 % 3;
+        let id = format!("urn:{number:02}");
+        publish(&server, &format!("f{feed}"), &id);
+        let url = server.url(&format!("/feeds/t{feed}"));
+        expected.get_mut(&url).unwrap().push(id);
+    }
+    wait_for("not everything is seen", || {
+        (watcher.seen() == expected).then_some(())
+    });
+    let said = watcher.stop();
+    assert_eq!(count_of(&said, " by interval"), 0, "{said}");
+    assert!(count_of(&said, " after news") > 0, "{said}");
+}
+
 /// Goal: a server that tells nothing of updates has no trace of it.
 #[test]
 fn sup_can_be_left_out() {

@@ -84,8 +84,14 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns the place of the entry at a position of the timeline, or `None` if it has no such position.
     pub fn place(&self, at: Position, feeds: &impl Entries<S>) -> Option<Place> {
-        let runs = self.runs(feeds);
-        let ends = runs.iter().filter(|run| !run.range.is_empty()).map(|run| {
+        let mut runs = self.runs(feeds);
+        runs.retain(|run| !run.range.is_empty());
+        if let [run] = &*runs {
+            let index = run.range.start.checked_add(at.0)?;
+            let is_there = run.range.contains(&index);
+            return is_there.then(|| run.delivery(index, feeds).place);
+        }
+        let ends = runs.iter().map(|run| {
             let first = run.delivery(run.range.start, feeds).place.instant();
             (
                 first,

@@ -18,7 +18,7 @@ use simplefeed_core::{
 };
 use tokio::sync::Semaphore;
 
-use super::Site;
+use super::{Site, may_see};
 use crate::{
     access::Sight,
     http::{
@@ -28,17 +28,26 @@ use crate::{
         problem::Problem,
         reply::Lifetimes,
     },
-    log::{EntryLog, LogError, Series, settings_of},
+    log::{EntryLog, LogError},
     resource::{Resource, Validity, Visibility},
     views::{
         error::ViewError,
         sup::{
             Sup,
-            windows::{Current, file_name, series_name},
+            windows::{Current, Subject, document_name, file_name},
         },
+        timelines::Timelines,
     },
     watermark::Watermark,
 };
+
+/// What a document tells of.
+type Told = (Subject, Visibility);
+
+const FEEDS: Told = (Subject::Feeds, Visibility::Public);
+const CLOSED_FEEDS: Told = (Subject::Feeds, Visibility::Private);
+const TIMELINES: Told = (Subject::Timelines, Visibility::Public);
+const CLOSED_TIMELINES: Told = (Subject::Timelines, Visibility::Private);
 
 /// Paths of SUP documents: the current ones, and archived windows.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -49,7 +58,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Public)),
+            handle: |site, exchange| Box::pin(updates(site, exchange, FEEDS)),
         }],
     },
     Endpoint {
@@ -59,7 +68,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Public)),
+            handle: |site, exchange| Box::pin(updates(site, exchange, FEEDS)),
         }],
     },
     Endpoint {
@@ -69,7 +78,27 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Private)),
+            handle: |site, exchange| Box::pin(updates(site, exchange, CLOSED_FEEDS)),
+        }],
+    },
+    Endpoint {
+        path: "/sup-timelines.json",
+        label: "sup",
+        has_query: true,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(updates(site, exchange, TIMELINES)),
+        }],
+    },
+    Endpoint {
+        path: "/sup-timelines-closed.json",
+        label: "sup",
+        has_query: true,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::KnownCaller,
+            handle: |site, exchange| Box::pin(updates(site, exchange, CLOSED_TIMELINES)),
         }],
     },
     Endpoint {
@@ -79,7 +108,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
-            handle: |site, exchange| Box::pin(updates(site, exchange, Visibility::Private)),
+            handle: |site, exchange| Box::pin(updates(site, exchange, CLOSED_FEEDS)),
         }],
     },
 ];
@@ -101,6 +130,8 @@ pub struct SupResource {
     pub previous: Option<String>,
 }
 
+type Rendered = HashMap<(Subject, u32), SupResource>;
+
 /// Source of SUP documents: one for each period, and the archived windows.
 pub struct Updates {
     log: Arc<dyn EntryLog>,
@@ -110,8 +141,8 @@ pub struct Updates {
     periods: Vec<u32>,
     public_url: String,
     clock: fn() -> Timestamp,
-    /// Last public document of each period.
-    rendered: Mutex<HashMap<u32, SupResource>>,
+    /// Last public document of each subject and period.
+    rendered: Mutex<Rendered>,
     /// One permit, held while a document is made for one reader.
     turn: Arc<Semaphore>,
 }
@@ -150,31 +181,32 @@ impl Updates {
     }
 
     /// Returns the public document of a period, or `None` while the commits from before the start are being read.
-    pub fn public(&self, period: u32) -> Option<SupResource> {
-        if let Some(made) = self.public_at_once(period) {
+    pub fn public(&self, subject: Subject, period: u32) -> Option<SupResource> {
+        if let Some(made) = self.public_at_once(subject, period) {
             return Some(made);
         }
         // Held while the document is made: parallel requests wait, and share it.
         let mut kept = self.rendered();
-        if let Some(made) = fresh(&kept, period) {
+        if let Some(made) = fresh(&kept, (subject, period)) {
             return Some(made);
         }
-        let current = self.current(Visibility::Public, period)?;
+        let told = (subject, Visibility::Public);
+        let current = self.current(told, period)?;
         let updates: Vec<(SupId, i64)> = current
             .updates
             .iter()
             .map(|(_, id, second)| (*id, *second))
             .collect();
-        let made = self.resource_of(Visibility::Public, period, &current, &updates);
-        kept.insert(period, made.clone());
+        let made = self.resource_of(told, period, &current, &updates);
+        kept.insert((subject, period), made.clone());
         Some(made)
     }
 
     /// Returns the public document of a period if a fresh one is in memory. Never waits.
-    pub fn public_at_once(&self, period: u32) -> Option<SupResource> {
+    pub fn public_at_once(&self, subject: Subject, period: u32) -> Option<SupResource> {
         // Otherwise another thread makes the document, and this one serves connections.
         let kept = self.rendered.try_lock()?;
-        fresh(&kept, period)
+        fresh(&kept, (subject, period))
     }
 
     /// Returns the document of a period about feeds that are or were closed, limited to those that `shows` allows;
@@ -183,8 +215,14 @@ impl Updates {
     /// # Errors
     ///
     /// Returns why the log cannot be read.
-    pub fn private(&self, period: u32, shows: Shows<'_>) -> Result<Option<SupResource>, LogError> {
-        let Some(current) = self.current(Visibility::Private, period) else {
+    pub fn private(
+        &self,
+        subject: Subject,
+        period: u32,
+        shows: Shows<'_>,
+    ) -> Result<Option<SupResource>, LogError> {
+        let told = (subject, Visibility::Private);
+        let Some(current) = self.current(told, period) else {
             return Ok(None);
         };
         // The state is not locked here, because `shows` reads the log.
@@ -194,22 +232,17 @@ impl Updates {
                 updates.push((*id, *second));
             }
         }
-        Ok(Some(self.resource_of(
-            Visibility::Private,
-            period,
-            &current,
-            &updates,
-        )))
+        Ok(Some(self.resource_of(told, period, &current, &updates)))
     }
 
     fn resource_of(
         &self,
-        visibility: Visibility,
+        (subject, visibility): Told,
         period: u32,
         current: &Current,
         updates: &[(SupId, i64)],
     ) -> SupResource {
-        let name = series_name(visibility);
+        let name = document_name(subject, visibility);
         let periods = self.periods.iter().map(|seconds| {
             let url = format!("{}/{name}.json?seconds={seconds}", self.public_url);
             (*seconds, url)
@@ -233,10 +266,10 @@ impl Updates {
         SupResource { resource, previous }
     }
 
-    /// Returns the current window of a series, or `None` while the view is behind its start.
-    fn current(&self, visibility: Visibility, period: u32) -> Option<Current> {
+    /// Returns the current window of a document, or `None` while the view is behind its start.
+    fn current(&self, told: Told, period: u32) -> Option<Current> {
         let published = |newest| self.watermark.publish((self.clock)(), newest);
-        self.view.current(&*self.log, visibility, period, published)
+        self.view.current(&*self.log, told, period, published)
     }
 
     /// Returns the archived document of that name, if there is one. `shows` limits a document about closed feeds.
@@ -281,17 +314,14 @@ impl Updates {
         Ok(Some(SupResource { resource, previous }))
     }
 
-    fn rendered(&self) -> MutexGuard<'_, HashMap<u32, SupResource>> {
+    fn rendered(&self) -> MutexGuard<'_, Rendered> {
         self.rendered.lock()
     }
 }
 
 /// Shows a SUP document: the current one of a period, or an archived window.
-async fn updates(
-    site: &Site,
-    exchange: Exchange<'_>,
-    visibility: Visibility,
-) -> Result<Outcome, Problem> {
+async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outcome, Problem> {
+    let (_, visibility) = told;
     let nothing = || nothing_at(exchange.uri.path());
     let updates = site.updates.as_ref().ok_or_else(nothing)?;
     let window = exchange.params.number();
@@ -301,7 +331,7 @@ async fn updates(
         Some(_) => period_of("", updates.periods())?,
     };
     let over = site.left_behind();
-    let found = document_for(site, updates, &exchange, visibility, period).await?;
+    let found = document_for(site, updates, &exchange, told, period).await?;
     let SupResource { resource, previous } = found.ok_or_else(|| match window {
         Some(_) => nothing(),
         None => Problem::unavailable("what happened before the start is being read"),
@@ -330,13 +360,13 @@ async fn document_for(
     site: &Site,
     updates: &Arc<Updates>,
     exchange: &Exchange<'_>,
-    visibility: Visibility,
+    (subject, visibility): Told,
     period: u32,
 ) -> Result<Option<SupResource>, Problem> {
     let window = exchange.params.number();
     // The usual request is answered from memory, without a thread.
     if (visibility, window) == (Visibility::Public, None)
-        && let Some(document) = updates.public_at_once(period)
+        && let Some(document) = updates.public_at_once(subject, period)
     {
         return Ok(Some(document));
     }
@@ -348,6 +378,7 @@ async fn document_for(
         None
     };
     let (updates, documents) = (Arc::clone(updates), Arc::clone(&site.documents));
+    let timelines = Arc::clone(&site.timelines);
     let open = Arc::clone(&site.open);
     off_thread(move || {
         // Held by the work and not by the request: the work goes on when its reader is gone.
@@ -355,24 +386,23 @@ async fn document_for(
         let log = &**documents.log();
         let shows = |feed| {
             // Open feeds are known in memory. The log is read only for a reader with rights over closed ones.
-            Ok(open.has(log, feed)? || !sight.is_none() && may_see(log, feed, &sight)?)
+            Ok(open.has(log, feed)? || !sight.is_none() && shown_to(&timelines, feed, &sight)?)
         };
         match (visibility, window) {
             (_, Some(name)) => updates.archived(visibility, name, &shows),
-            (Visibility::Public, None) => Ok(updates.public(period)),
-            (Visibility::Private, None) => Ok(updates.private(period, &shows)?),
+            (Visibility::Public, None) => Ok(updates.public(subject, period)),
+            (Visibility::Private, None) => Ok(updates.private(subject, period, &shows)?),
         }
     })
     .await
 }
 
 /// Whether the sender of a request may see a feed's updates.
-fn may_see(log: &dyn Series, feed: FeedKey, sight: &Sight) -> Result<bool, LogError> {
-    let Some(head) = log.feed(feed)? else {
-        return Ok(false);
-    };
-    let settings = settings_of(log, feed, head.revision)?;
-    Ok(!settings.is_closed() || sight.shows(&settings.name))
+fn shown_to(timelines: &Timelines, feed: FeedKey, sight: &Sight) -> Result<bool, LogError> {
+    match timelines.settings_of_key(feed)? {
+        Some(settings) => may_see(timelines, feed, &settings, sight),
+        None => Ok(false),
+    }
 }
 
 /// Returns the period of a query (rule SUP-P4), which is the first one without a query.
@@ -398,8 +428,8 @@ fn for_one_reader(document: Bytes) -> Resource {
 }
 
 /// Returns the last document of a period, as long as it is fresh.
-fn fresh(kept: &HashMap<u32, SupResource>, period: u32) -> Option<SupResource> {
-    let kept = kept.get(&period)?;
+fn fresh(kept: &Rendered, of: (Subject, u32)) -> Option<SupResource> {
+    let kept = kept.get(&of)?;
     kept.resource.is_current().then(|| kept.clone())
 }
 

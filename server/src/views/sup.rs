@@ -26,10 +26,12 @@ use crate::{
 };
 
 pub mod files;
+mod recent;
 pub mod windows;
 
 use files::{NAME, SupFiles, every_window};
-use windows::{Current, SupWindows, Window, file_name, series_name};
+use recent::Recent;
+use windows::{Current, Subject, SupWindows, Window, file_name, series_name};
 
 /// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is woken for each commit
 /// would take its time from the publisher.
@@ -52,6 +54,8 @@ pub struct Sup {
 #[derive(Debug)]
 struct State {
     windows: SupWindows,
+    /// Updates of timelines.
+    recent: Recent,
     /// Last commit at the start. No document is made before the view has applied it.
     reaches: CommitNumber,
     /// Last second that a document has ended with.
@@ -77,13 +81,13 @@ impl Sup {
         &self.files
     }
 
-    /// Returns the current window of a series, or `None` while the view has not applied every commit from before the
+    /// Returns the current window of a document, or `None` while the view has not applied every commit from before the
     /// start. `published` returns the last second that a document may end with (rule SUP-P5), given the instant of the
     /// newest commit.
     pub fn current(
         &self,
         log: &dyn Commits,
-        visibility: Visibility,
+        (subject, visibility): (Subject, Visibility),
         period: u32,
         published: impl FnOnce(Timestamp) -> i64,
     ) -> Option<Current> {
@@ -106,7 +110,10 @@ impl Sup {
             published.min(state.until.max(newest.saturating_sub(1)))
         };
         state.until = until;
-        Some(state.windows.current(visibility, period, until))
+        match subject {
+            Subject::Feeds => Some(state.windows.current(visibility, period, until)),
+            Subject::Timelines => state.recent.current(visibility, period, until),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, Option<State>> {
@@ -152,8 +159,15 @@ impl View for Sup {
             }
         }
         let applied = windows.applied();
+        // Commits of the same second may lie before.
+        let read = log.outlines(applied, 1)?;
+        let since = match read.first() {
+            Some(last) if last.number == applied => last.instant.second() + 1,
+            _ => i64::MIN,
+        };
         *self.state() = Some(State {
             windows,
+            recent: Recent::new(since, self.longest),
             reaches: head.number,
             until: i64::MIN,
             over: VecDeque::new(),
@@ -163,11 +177,13 @@ impl View for Sup {
     }
 
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+        let timelines = log.concerned(commit)?;
         // Locked anew for each commit, so readers get in between.
         let mut state = self.state();
         let Some(state) = &mut *state else {
             return Ok(Applied::More);
         };
+        state.recent.take(commit.instant.second(), &timelines);
         state.over.extend(state.windows.take(commit, log)?);
         // The rest is read again later, because windows that wait take memory.
         Ok(if state.over.len() < WAITING_MAX {

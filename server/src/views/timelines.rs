@@ -8,6 +8,7 @@
 //! them of a timeline.
 
 use std::{
+    collections::HashSet,
     fs, io,
     ops::Range,
     path::{Path, PathBuf},
@@ -20,7 +21,7 @@ use std::{
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
-    commit::{Change, Commit},
+    commit::{Change, ChangeOutline, Commit, Outline},
     entry::Entry,
     feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName, Position, Revision},
     follow::Item,
@@ -34,7 +35,7 @@ use simplefeed_core::{
 
 use crate::{
     log::{
-        EntryLog, Follows, LogError, Sources,
+        Concerned, EntryLog, Follows, LogError, Sources,
         pages::{Filling, PlacedEntry},
         settings_of,
     },
@@ -56,7 +57,7 @@ mod snapshot;
 use entries::EntryCache;
 use fan_out::{FanOut, Keeping};
 use gathered::{Gathering, list::List};
-use graph::Graph;
+use graph::{Graph, TimelineState, each_gain};
 use newest::{Gains, Newest};
 use reading::{Reading, Seen, Titles};
 
@@ -576,6 +577,40 @@ impl Timelines {
             Ok(page)
         })?;
         Ok(page.unwrap_or_default())
+    }
+
+    /// Returns the timelines that a commit concerns.
+    fn concerned(&self, commit: &Outline) -> Result<Vec<Concerned>, LogError> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(vec![]);
+        }
+        drop(self.caught_up()?);
+        let (mut found, mut seen) = (vec![], HashSet::new());
+        let mut tell = |state: &TimelineState| {
+            if seen.insert(state.key) {
+                found.push(Concerned {
+                    timeline: state.key,
+                    sup_id: state.sup_id,
+                    is_closed: state.following.terms().is_closed,
+                });
+            }
+        };
+        for change in &commit.changes {
+            if let ChangeOutline::Entries { feed, first, count } = change {
+                let source = self.graph.read().source(*feed);
+                let range = *first..Position(first.0 + count);
+                if let Some(source) = source {
+                    each_gain(&self.graph, source, &range, |_, state, _| tell(state));
+                }
+            }
+        }
+        let graph = self.graph.read();
+        for feed in commit.feeds() {
+            if let Some((_, state)) = graph.timeline(feed) {
+                tell(state);
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the feeds that a timeline has, or may get, entries of.

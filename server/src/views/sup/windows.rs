@@ -15,7 +15,7 @@ use simplefeed_core::{
     commit::Outline,
     feed::{CommitNumber, Epoch, FeedKey, Numbered},
     limits::{SUP_ARCHIVE_FEEDS, SUP_ARCHIVE_SECONDS, SUP_OVERLAP_SECONDS},
-    sup::{Heading, SUP, SUP_CLOSED, SupId, last_digit},
+    sup::{Heading, SUP, SUP_CLOSED, SUP_TIMELINES, SUP_TIMELINES_CLOSED, SupId, last_digit},
 };
 use tracing::error;
 
@@ -23,6 +23,24 @@ use crate::{
     log::{LogError, Series, settings_of},
     resource::Visibility,
 };
+
+/// What the feeds are that a document tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// Feeds with entries of their own.
+    Feeds,
+    /// Timelines.
+    Timelines,
+}
+
+/// Returns the name of a current document, without its extension.
+pub fn document_name(subject: Subject, visibility: Visibility) -> &'static str {
+    match (subject, visibility) {
+        (Subject::Feeds, _) => series_name(visibility),
+        (Subject::Timelines, Visibility::Public) => SUP_TIMELINES,
+        (Subject::Timelines, Visibility::Private) => SUP_TIMELINES_CLOSED,
+    }
+}
 
 /// Returns the name of the series of a visibility: that of its documents without an extension, and of their folder.
 ///
@@ -96,11 +114,53 @@ impl Beginning {
 
 /// Last two updates of a feed.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+pub(super) struct Told {
     id: SupId,
     last: i64,
     /// Second of the update before, which is an earlier one: the last one may lie behind the end of a document.
     before: i64,
+}
+
+impl Told {
+    /// Returns a feed without updates.
+    pub(super) fn of(id: SupId) -> Self {
+        Self {
+            id,
+            last: i64::MIN,
+            before: i64::MIN,
+        }
+    }
+
+    /// Adds an update.
+    pub(super) fn add(&mut self, second: i64) {
+        if self.last < second {
+            (self.before, self.last) = (self.last, second);
+        }
+    }
+
+    /// Returns the second of the last update.
+    pub(super) fn last(&self) -> i64 {
+        self.last
+    }
+}
+
+/// Returns the last update of each feed from second `since` to `until`. Their order is a promise, because archived
+/// windows are final; it was chosen because it compresses well.
+pub(super) fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
+    let updates = feeds.iter().filter_map(|(feed, told)| {
+        // The last update may lie behind the end, and the one before within.
+        let second = if told.last <= until {
+            told.last
+        } else {
+            told.before
+        };
+        (since..=until)
+            .contains(&second)
+            .then_some((*feed, told.id, second))
+    });
+    let mut updates: Vec<Update> = updates.collect();
+    updates.sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
+    updates
 }
 
 /// Updates of one series of feeds.
@@ -158,7 +218,7 @@ impl WindowSeries {
             since,
             until: self.newest,
             commit: self.before_newest,
-            updates: self.updates(since, self.newest),
+            updates: updates_of(&self.feeds, since, self.newest),
         };
         self.cut = Some((name, self.newest));
         (self.first, self.count) = (None, 0);
@@ -167,11 +227,7 @@ impl WindowSeries {
 
     fn add(&mut self, feed: FeedKey, id: SupId, second: i64, commit: CommitNumber) {
         let end = self.cut.map_or(i64::MIN, |(_, until)| until);
-        let told = self.feeds.entry(feed).or_insert(Told {
-            id,
-            last: i64::MIN,
-            before: i64::MIN,
-        });
+        let told = self.feeds.entry(feed).or_insert(Told::of(id));
         // Updates of a cut's last second belong to both windows, and do not open the next one.
         if second > end {
             if self.cut.is_none() {
@@ -181,9 +237,7 @@ impl WindowSeries {
             self.count += usize::from(told.last <= end);
             self.first.get_or_insert(second);
         }
-        if told.last < second {
-            (told.before, told.last) = (told.last, second);
-        }
+        told.add(second);
         if second > self.newest {
             self.newest = second;
             // A start that goes on behind this commit reads the whole second again.
@@ -200,26 +254,6 @@ impl WindowSeries {
         // A document reaches back to the newest durable window or over the longest period, whichever is older.
         let oldest = durable.min(self.newest - longest - SUP_OVERLAP_SECONDS - 1);
         self.feeds.retain(|_, told| told.last >= oldest);
-    }
-
-    /// Returns the last update of each feed from second `since` to `until`. Their order is a promise, because archived
-    /// windows are final; it was chosen because it compresses well.
-    fn updates(&self, since: i64, until: i64) -> Vec<Update> {
-        let updates = self.feeds.iter().filter_map(|(feed, told)| {
-            // The last update may lie behind the end, and the one before within.
-            let second = if told.last <= until {
-                told.last
-            } else {
-                told.before
-            };
-            (since..=until)
-                .contains(&second)
-                .then_some((*feed, told.id, second))
-        });
-        let mut updates: Vec<Update> = updates.collect();
-        updates
-            .sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
-        updates
     }
 }
 
@@ -344,7 +378,7 @@ impl SupWindows {
             since,
             until,
             previous: series.durable.map(|(name, _)| name),
-            updates: series.updates(since, until),
+            updates: updates_of(&series.feeds, since, until),
         }
     }
 
@@ -401,7 +435,7 @@ impl SupWindows {
                 return Ok(Some((visibility, told.id)));
             }
         }
-        // A timeline changes with every feed that it follows, and announces no series.
+        // The updates of timelines are apart.
         if log.is_timeline(feed)? {
             return Ok(None);
         }

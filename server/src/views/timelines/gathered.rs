@@ -32,7 +32,7 @@ use tracing::warn;
 use super::{
     fan_out::FanOut,
     followers::Followers,
-    graph::{Graph, Source, Timeline},
+    graph::{Graph, Source, Timeline, each_gain},
 };
 use crate::{
     log::{EntryLog, LogError},
@@ -46,8 +46,6 @@ use run::{Apart, EntryBlocks, Gained, Reached, Run, Span, Writing, apart_of, ent
 
 /// Pairs from which on a run in memory ends.
 const PAIRS_MAX: usize = if cfg!(test) { 2 } else { 1_000_000 };
-/// Followers that are looked at under one lock.
-const FOLLOWERS_TOGETHER: usize = if cfg!(test) { 1 } else { 4_096 };
 /// Commits of a run in memory, at most.
 const COMMITS_TOGETHER: usize = if cfg!(test) { 3 } else { 1_000 };
 /// Bytes of runs in memory from which on they go into a file.
@@ -493,29 +491,12 @@ impl Stretch {
         graph: &RwLock<Graph>,
     ) {
         let base = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-        let mut next = 0;
-        loop {
-            // Commits are applied between the slices: a follow from now on takes none of these entries, and an unfollow
-            // leaves them.
-            let graph = graph.read();
-            let all = graph.feeds.followers(source);
-            let slice = all.map_or_else(Vec::new, |all| all.from(next, FOLLOWERS_TOGETHER));
-            for timeline in &slice {
-                let Some(state) = graph.at(*timeline) else {
-                    continue;
-                };
-                for had in state.following.gained(source, range.clone()) {
-                    let indexes = had.start.0 - range.start.0..had.end.0 - range.start.0;
-                    let indexes = indexes.filter_map(|index| u32::try_from(index).ok());
-                    let pairs = indexes.map(|index| (*timeline, base + index));
-                    self.pairs.extend(pairs);
-                }
-            }
-            match slice.last().and_then(|last| last.checked_add(1)) {
-                Some(behind) if slice.len() == FOLLOWERS_TOGETHER => next = behind,
-                _ => break,
-            }
-        }
+        let pairs = &mut self.pairs;
+        each_gain(graph, source, &range, |timeline, _, had| {
+            let indexes = had.start.0 - range.start.0..had.end.0 - range.start.0;
+            let indexes = indexes.filter_map(|index| u32::try_from(index).ok());
+            pairs.extend(indexes.map(|index| (timeline, base + index)));
+        });
         let entries = range.start.0..range.end.0;
         self.entries.extend(entries.map(|at| Gained {
             source,

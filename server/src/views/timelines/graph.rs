@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use simplefeed_core::sup::SupId;
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     feed::{CommitNumber, Epoch, FeedKey, FeedName, FeedPattern, Position, Revision},
@@ -19,6 +20,7 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 
+use parking_lot::RwLock;
 use tracing::warn;
 
 use super::{entries::EntryCache, followers::Followers};
@@ -48,6 +50,7 @@ pub(super) struct FeedState {
 pub(super) struct TimelineState {
     pub(super) key: FeedKey,
     pub(super) created: Timestamp,
+    pub(super) sup_id: SupId,
     pub(super) owner: Option<Source>,
     /// Shared with readers, who look through it without a lock.
     pub(super) following: Arc<Following<Source>>,
@@ -153,6 +156,39 @@ impl Sources {
         let found = found.take_while(move |(name, _)| name.as_str().starts_with(beginning));
         let matching = found.filter(move |(name, _)| pattern.matches(name));
         matching.map(|(_, source)| *source)
+    }
+}
+
+/// Followers that are looked at under one lock.
+const FOLLOWERS_TOGETHER: usize = if cfg!(test) { 1 } else { 4_096 };
+
+/// Tells of every timeline that has entries of a range which came as the feed gained them, and which of them.
+///
+/// Commits are applied between the slices: a follow from then on takes none of these entries, and an unfollow leaves
+/// them.
+pub(super) fn each_gain(
+    graph: &RwLock<Graph>,
+    source: Source,
+    range: &Range<Position>,
+    mut tell: impl FnMut(Timeline, &TimelineState, Range<Position>),
+) {
+    let mut next = 0;
+    loop {
+        let graph = graph.read();
+        let all = graph.feeds.followers(source);
+        let slice = all.map_or_else(Vec::new, |all| all.from(next, FOLLOWERS_TOGETHER));
+        for timeline in &slice {
+            let Some(state) = graph.at(*timeline) else {
+                continue;
+            };
+            for had in state.following.gained(source, range.clone()) {
+                tell(*timeline, state, had);
+            }
+        }
+        match slice.last().and_then(|last| last.checked_add(1)) {
+            Some(behind) if slice.len() == FOLLOWERS_TOGETHER => next = behind,
+            _ => return,
+        }
     }
 }
 
@@ -383,6 +419,7 @@ impl Graph {
         self.timelines.push(TimelineState {
             key: feed,
             created: instant,
+            sup_id: settings.sup_id(),
             owner,
             following: Arc::new(following),
         });

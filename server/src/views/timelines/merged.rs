@@ -16,8 +16,8 @@ use simplefeed_core::{
 
 use super::{Timelines, fan_out::Keeping};
 use crate::log::{
-    Commits, EntryLog, Ids, LogError, LogHead, Room, Series, Sources, announcements::Announcements,
-    pages::PlacedEntry,
+    Commits, Concerned, EntryLog, Ids, LogError, LogHead, Room, Series, Sources,
+    announcements::Announcements, pages::PlacedEntry,
 };
 
 /// A log in which timelines look like feeds.
@@ -145,6 +145,10 @@ impl Series for Merged {
 
     fn is_timeline(&self, feed: FeedKey) -> Result<bool, LogError> {
         self.timelines.is_timeline(feed)
+    }
+
+    fn concerned(&self, commit: &Outline) -> Result<Vec<Concerned>, LogError> {
+        self.timelines.concerned(commit)
     }
 
     fn sources(&self, feed: FeedKey) -> Result<Option<Sources>, LogError> {

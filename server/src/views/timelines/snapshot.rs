@@ -5,6 +5,7 @@
 
 use std::{fs, io, path::Path};
 
+use simplefeed_core::sup::SupId;
 use simplefeed_core::{
     feed::{CommitNumber, Epoch, FeedName, FeedPattern, Position, Revision},
     history::ChainHash,
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// First bytes of the file; they hold the version of its layout.
-const MAGIC: &[u8] = b"simplefeed graph 2\n";
+const MAGIC: &[u8] = b"simplefeed graph 3\n";
 
 /// Writes the bytes of a graph to its file.
 ///
@@ -155,6 +156,7 @@ fn read_feed(from: &mut Reader<'_>) -> Option<FeedState> {
 fn write_timeline(timeline: &TimelineState, out: &mut Writer) {
     out.feed(timeline.key);
     out.instant(timeline.created);
+    out.bytes(timeline.sup_id.as_str().as_bytes());
     write_optional(timeline.owner.map(u64::from), out);
     let parts = timeline.following.parts();
     write_optional(parts.terms.own.map(|(own, _)| u64::from(own)), out);
@@ -186,6 +188,7 @@ fn write_timeline(timeline: &TimelineState, out: &mut Writer) {
 
 fn read_timeline(from: &mut Reader<'_>) -> Option<TimelineState> {
     let (key, created) = (from.feed()?, from.instant()?);
+    let sup_id = SupId::parse(str::from_utf8(from.bytes(8)?).ok()?)?;
     let owner = source_of(from.number()?);
     let own = source_of(from.number()?);
     let (is_had, is_closed) = (from.number()? == 1, from.number()? == 1);
@@ -225,6 +228,7 @@ fn read_timeline(from: &mut Reader<'_>) -> Option<TimelineState> {
     Some(TimelineState {
         key,
         created,
+        sup_id,
         owner,
         following: Following::of_parts(parts).into(),
     })
