@@ -35,7 +35,7 @@ use crate::{
         folders::Folders,
         follower::follow,
         scrub::scrub,
-        sup::Sup,
+        sup::{Sup, updates::TimelineUpdates},
         timelines::{
             Timelines,
             fan_out::Keeping,
@@ -109,7 +109,10 @@ impl Server {
         let timelines = Arc::new(timelines);
         let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
         let longest = config.sup_periods.iter().copied().max();
-        let views = Views::all(&folders, longest).with(Following(Arc::clone(&timelines)));
+        let mut views = Views::all(&folders, longest).with(Following(Arc::clone(&timelines)));
+        if let Some(longest) = longest {
+            views = views.with(TimelineUpdates::new(longest));
+        }
         // Before anything is written: the next commits would be archived under URLs that have other contents.
         refuse_older(&*log, &views)?;
         store.begin_work();
@@ -259,10 +262,11 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     let documents = Arc::new(Documents::new(shown, archive));
     let open = Arc::new(OpenFeeds::default());
     invalidate_with(&log, &timelines, &documents, &open);
-    let updates = views.get::<Sup>().map(|view| {
+    let followed = views.get::<Sup>().zip(views.get::<TimelineUpdates>());
+    let updates = followed.map(|views| {
         Arc::new(Updates::new(
             Arc::clone(&log),
-            view,
+            views,
             Arc::clone(&watermark),
             &config.sup_periods,
             url,

@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{Method, header::LINK};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use simplefeed_core::{
     feed::{FeedKey, Numbered},
     sup::{Heading, SUP_TYPE, SupId},
@@ -34,6 +34,7 @@ use crate::{
         error::ViewError,
         sup::{
             Sup,
+            updates::TimelineUpdates,
             windows::{Current, Subject, document_name, file_name},
         },
         timelines::Timelines,
@@ -118,6 +119,10 @@ const FRESH_MIN: Duration = Duration::from_secs(1);
 /// Most renderings of a document in one of its periods.
 const FRESH_PART: u32 = 60;
 
+/// Bytes of a document for which it serves a second longer, up to so many seconds.
+const BYTES_A_SECOND: usize = 10_000_000;
+const FRESH_LARGE: u32 = 10;
+
 /// Decides whether a reader may see the updates of a feed.
 pub type Shows<'a> = &'a dyn Fn(FeedKey) -> Result<bool, LogError>;
 
@@ -130,19 +135,21 @@ pub struct SupResource {
     pub previous: Option<String>,
 }
 
-type Rendered = HashMap<(Subject, u32), SupResource>;
+/// Documents by their periods.
+type Rendered = HashMap<u32, SupResource>;
 
 /// Source of SUP documents: one for each period, and the archived windows.
 pub struct Updates {
     log: Arc<dyn EntryLog>,
     view: Arc<Sup>,
+    timelines: Arc<TimelineUpdates>,
     watermark: Arc<Watermark>,
     /// Offered periods, in seconds, the default one first.
     periods: Vec<u32>,
     public_url: String,
     clock: fn() -> Timestamp,
-    /// Last public document of each subject and period.
-    rendered: Mutex<Rendered>,
+    /// Last public documents about feeds, and about timelines: a document of a crowd takes a while.
+    rendered: [Mutex<Rendered>; 2],
     /// One permit, held while a document is made for one reader.
     turn: Arc<Semaphore>,
 }
@@ -154,10 +161,10 @@ impl std::fmt::Debug for Updates {
 }
 
 impl Updates {
-    /// Returns the documents of a view. `periods` are the offered ones, in seconds, the default one first.
+    /// Returns the documents of both views. `periods` are the offered ones, in seconds, the default one first.
     pub fn new(
         log: Arc<dyn EntryLog>,
-        view: Arc<Sup>,
+        (view, timelines): (Arc<Sup>, Arc<TimelineUpdates>),
         watermark: Arc<Watermark>,
         periods: &[u32],
         public_url: &str,
@@ -166,11 +173,12 @@ impl Updates {
         Self {
             log,
             view,
+            timelines,
             watermark,
             periods: periods.to_vec(),
             public_url: public_url.into(),
             clock,
-            rendered: Mutex::default(),
+            rendered: Default::default(),
             turn: Arc::new(Semaphore::new(1)),
         }
     }
@@ -186,31 +194,31 @@ impl Updates {
             return Some(made);
         }
         // Held while the document is made: parallel requests wait, and share it.
-        let mut kept = self.rendered();
-        if let Some(made) = fresh(&kept, (subject, period)) {
+        let mut kept = self.rendered(subject).lock();
+        if let Some(made) = fresh(&kept, period) {
             return Some(made);
         }
         let told = (subject, Visibility::Public);
-        let current = self.current(told, period)?;
+        let current = self.current(told, period, true)?;
         let updates: Vec<(SupId, i64)> = current
             .updates
             .iter()
             .map(|(_, id, second)| (*id, *second))
             .collect();
         let made = self.resource_of(told, period, &current, &updates);
-        kept.insert((subject, period), made.clone());
+        kept.insert(period, made.clone());
         Some(made)
     }
 
     /// Returns the public document of a period if a fresh one is in memory. Never waits.
     pub fn public_at_once(&self, subject: Subject, period: u32) -> Option<SupResource> {
         // Otherwise another thread makes the document, and this one serves connections.
-        let kept = self.rendered.try_lock()?;
-        fresh(&kept, (subject, period))
+        let kept = self.rendered(subject).try_lock()?;
+        fresh(&kept, period)
     }
 
     /// Returns the document of a period about feeds that are or were closed, limited to those that `shows` allows;
-    /// `None` as in [`public`](Self::public).
+    /// `None` as in [`public`](Self::public). A stranger sees no closed timeline, and none is looked at.
     ///
     /// # Errors
     ///
@@ -219,10 +227,12 @@ impl Updates {
         &self,
         subject: Subject,
         period: u32,
+        is_stranger: bool,
         shows: Shows<'_>,
     ) -> Result<Option<SupResource>, LogError> {
         let told = (subject, Visibility::Private);
-        let Some(current) = self.current(told, period) else {
+        let has_updates = !(is_stranger && subject == Subject::Timelines);
+        let Some(current) = self.current(told, period, has_updates) else {
             return Ok(None);
         };
         // The state is not locked here, because `shows` reads the log.
@@ -258,18 +268,33 @@ impl Updates {
             periods: &periods,
             prev_archive: previous.as_deref(),
         };
-        let document = heading.document(updates).into();
+        let document: Bytes = heading.document(updates).into();
         let resource = match visibility {
-            Visibility::Public => Resource::renewed(SUP_TYPE, document, lasts(period)),
+            Visibility::Public => {
+                let lasts = lasts(period, document.len());
+                Resource::renewed(SUP_TYPE, document, lasts)
+            }
             Visibility::Private => for_one_reader(document),
         };
         SupResource { resource, previous }
     }
 
     /// Returns the current window of a document, or `None` while the view is behind its start.
-    fn current(&self, told: Told, period: u32) -> Option<Current> {
+    fn current(
+        &self,
+        (subject, visibility): Told,
+        period: u32,
+        has_updates: bool,
+    ) -> Option<Current> {
         let published = |newest| self.watermark.publish((self.clock)(), newest);
-        self.view.current(&*self.log, told, period, published)
+        let log = &*self.log;
+        match subject {
+            Subject::Feeds => self.view.current(log, visibility, period, published),
+            Subject::Timelines => {
+                self.timelines
+                    .current(log, visibility, period, has_updates, published)
+            }
+        }
     }
 
     /// Returns the archived document of that name, if there is one. `shows` limits a document about closed feeds.
@@ -314,8 +339,12 @@ impl Updates {
         Ok(Some(SupResource { resource, previous }))
     }
 
-    fn rendered(&self) -> MutexGuard<'_, Rendered> {
-        self.rendered.lock()
+    fn rendered(&self, subject: Subject) -> &Mutex<Rendered> {
+        let [feeds, timelines] = &self.rendered;
+        match subject {
+            Subject::Feeds => feeds,
+            Subject::Timelines => timelines,
+        }
     }
 }
 
@@ -391,7 +420,9 @@ async fn document_for(
         match (visibility, window) {
             (_, Some(name)) => updates.archived(visibility, name, &shows),
             (Visibility::Public, None) => Ok(updates.public(subject, period)),
-            (Visibility::Private, None) => Ok(updates.private(subject, period, &shows)?),
+            (Visibility::Private, None) => {
+                Ok(updates.private(subject, period, sight.is_none(), &shows)?)
+            }
         }
     })
     .await
@@ -428,12 +459,14 @@ fn for_one_reader(document: Bytes) -> Resource {
 }
 
 /// Returns the last document of a period, as long as it is fresh.
-fn fresh(kept: &Rendered, of: (Subject, u32)) -> Option<SupResource> {
-    let kept = kept.get(&of)?;
+fn fresh(kept: &Rendered, period: u32) -> Option<SupResource> {
+    let kept = kept.get(&period)?;
     kept.resource.is_current().then(|| kept.clone())
 }
 
-/// Returns the time for which a document serves requests before it is made again.
-fn lasts(period: u32) -> Duration {
-    Duration::from_secs(u64::from(period / FRESH_PART)).max(FRESH_MIN)
+/// Returns the time for which a document serves requests before it is made again. A large one is made more rarely.
+fn lasts(period: u32, bytes: usize) -> Duration {
+    let for_size = u32::try_from(bytes / BYTES_A_SECOND).unwrap_or(u32::MAX);
+    let seconds = (period / FRESH_PART).max(for_size.min(FRESH_LARGE));
+    Duration::from_secs(u64::from(seconds)).max(FRESH_MIN)
 }

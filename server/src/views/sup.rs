@@ -27,11 +27,11 @@ use crate::{
 
 pub mod files;
 mod recent;
+pub mod updates;
 pub mod windows;
 
 use files::{NAME, SupFiles, every_window};
-use recent::Recent;
-use windows::{Current, Subject, SupWindows, Window, file_name, series_name};
+use windows::{Current, SupWindows, Window, file_name, series_name};
 
 /// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is woken for each commit
 /// would take its time from the publisher.
@@ -54,16 +54,53 @@ pub struct Sup {
 #[derive(Debug)]
 struct State {
     windows: SupWindows,
-    /// Updates of timelines.
-    recent: Recent,
-    /// Last commit at the start. No document is made before the view has applied it.
-    reaches: CommitNumber,
-    /// Last second that a document has ended with.
-    until: i64,
+    reach: Reach,
     /// Closed windows whose files are not written yet, oldest first.
     over: VecDeque<(Visibility, Window)>,
     /// Windows written since the start.
     made: u64,
+}
+
+/// How far documents reach.
+#[derive(Debug)]
+struct Reach {
+    /// Last commit at the start. No document is made before the view has applied it.
+    start: CommitNumber,
+    /// Last second that a document has ended with.
+    until: i64,
+}
+
+impl Reach {
+    fn new(start: CommitNumber) -> Self {
+        let until = i64::MIN;
+        Self { start, until }
+    }
+
+    /// Returns the last second of a document, given the last commit that was applied, and its second; `None` while
+    /// commits from before the start are missing.
+    fn end(
+        &mut self,
+        log: &dyn Commits,
+        applied: CommitNumber,
+        newest: i64,
+        published: impl FnOnce(Timestamp) -> i64,
+    ) -> Option<i64> {
+        let head = log.head();
+        // The log was empty at the start, and its first commit is not applied yet.
+        let is_new = applied == CommitNumber(0) && head.number > applied;
+        if applied < self.start || is_new {
+            return None;
+        }
+        let published = published(head.last);
+        // The head is read after that: a later commit is of a later second.
+        self.until = if log.head().number == applied {
+            published
+        } else {
+            // Commits that are not applied are of the newest applied second or later, and later than any end so far.
+            published.min(self.until.max(newest.saturating_sub(1)))
+        };
+        Some(self.until)
+    }
 }
 
 impl Sup {
@@ -87,7 +124,7 @@ impl Sup {
     pub fn current(
         &self,
         log: &dyn Commits,
-        (subject, visibility): (Subject, Visibility),
+        visibility: Visibility,
         period: u32,
         published: impl FnOnce(Timestamp) -> i64,
     ) -> Option<Current> {
@@ -95,25 +132,8 @@ impl Sup {
         let mut state = self.state();
         let state = state.as_mut()?;
         let (applied, newest) = (state.windows.applied(), state.windows.newest());
-        let head = log.head();
-        // The log was empty at the start, and its first commit is not applied yet.
-        let is_new = applied == CommitNumber(0) && head.number > applied;
-        if applied < state.reaches || is_new {
-            return None;
-        }
-        let published = published(head.last);
-        // The head is read after that: a later commit is of a later second.
-        let until = if log.head().number == applied {
-            published
-        } else {
-            // Commits that are not applied are of the newest applied second or later, and later than any end so far.
-            published.min(state.until.max(newest.saturating_sub(1)))
-        };
-        state.until = until;
-        match subject {
-            Subject::Feeds => Some(state.windows.current(visibility, period, until)),
-            Subject::Timelines => state.recent.current(visibility, period, until),
-        }
+        let until = state.reach.end(log, applied, newest, published)?;
+        Some(state.windows.current(visibility, period, until))
     }
 
     fn state(&self) -> MutexGuard<'_, Option<State>> {
@@ -159,17 +179,9 @@ impl View for Sup {
             }
         }
         let applied = windows.applied();
-        // Commits of the same second may lie before.
-        let read = log.outlines(applied, 1)?;
-        let since = match read.first() {
-            Some(last) if last.number == applied => last.instant.second() + 1,
-            _ => i64::MIN,
-        };
         *self.state() = Some(State {
             windows,
-            recent: Recent::new(since, self.longest),
-            reaches: head.number,
-            until: i64::MIN,
+            reach: Reach::new(head.number),
             over: VecDeque::new(),
             made: 0,
         });
@@ -177,13 +189,11 @@ impl View for Sup {
     }
 
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
-        let timelines = log.concerned(commit)?;
         // Locked anew for each commit, so readers get in between.
         let mut state = self.state();
         let Some(state) = &mut *state else {
             return Ok(Applied::More);
         };
-        state.recent.take(commit.instant.second(), &timelines);
         state.over.extend(state.windows.take(commit, log)?);
         // The rest is read again later, because windows that wait take memory.
         Ok(if state.over.len() < WAITING_MAX {

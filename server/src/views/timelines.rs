@@ -56,7 +56,10 @@ mod snapshot;
 
 use entries::EntryCache;
 use fan_out::{FanOut, Keeping};
-use gathered::{Gathering, list::List};
+use gathered::{
+    Gathering, Step,
+    list::{Failure, List},
+};
 use graph::{Graph, TimelineState, each_gain};
 use newest::{Gains, Newest};
 use reading::{Reading, Seen, Titles};
@@ -74,6 +77,8 @@ const KEPT_BYTES: u64 = 1_000;
 const KINDS_MAX: usize = 100_000;
 /// Feeds that are watched one by one for a timeline.
 const SOURCES_MAX: usize = 500;
+/// Steps of the gathering between two looks at the graph.
+const STEPS_TOGETHER: usize = 16;
 /// Commits that are applied under one lock.
 const COMMITS_TOGETHER: usize = 1_000;
 
@@ -212,19 +217,29 @@ impl Timelines {
         Ok(Some(items.collect()))
     }
 
-    /// Catches up with the log, gathers entries while `goes_on` says so, and writes the graph to its file if much has come
-    /// since.
+    /// Catches up with the log, writes the graph to its file if much has come since, and gathers entries while `goes_on`
+    /// says so. Returns whether all is done.
     ///
     /// # Errors
     ///
     /// Returns why the log cannot be read, or a file not be written.
-    fn keep(&self, goes_on: impl Fn() -> bool) -> Result<(), ViewError> {
+    fn keep(&self, goes_on: impl Fn() -> bool) -> Result<bool, ViewError> {
         if !self.exist.load(Ordering::Acquire) {
-            return Ok(());
+            return Ok(true);
         }
-        drop(self.caught_up()?);
-        while goes_on() && self.gathering.step(&self.graph, &*self.log, self.fan_out)? {}
-        self.keep_graph()
+        while goes_on() {
+            // Before much is gathered, and again: a long log takes hours.
+            drop(self.caught_up()?);
+            self.keep_graph()?;
+            for _ in 0..STEPS_TOGETHER {
+                match self.gathering.step(&self.graph, &*self.log, self.fan_out)? {
+                    Step::Done => return Ok(true),
+                    Step::Waits => return Ok(false),
+                    Step::More => {}
+                }
+            }
+        }
+        Ok(false)
     }
 
     fn keep_graph(&self) -> Result<(), ViewError> {
@@ -349,12 +364,15 @@ impl Timelines {
             .get_or_insert_with(&timeline, || Ok::<_, LogError>(Shelf::default()))?;
         // This lock comes before the graph's: a reader with an older graph would otherwise find newer cuts.
         let mut kept = shelf.kept.lock();
-        let (outcome, broken) = self.look(timeline, &mut kept, &look);
+        let (outcome, broken) = self.look(timeline, &mut kept, &look, true);
         let outcome = match broken {
-            // What cannot be read is gathered again, and this reader does without.
-            Some(error) => {
-                self.gathering.begin_anew(&error);
-                self.look(timeline, &mut kept, &look).0
+            // This reader does without what cannot be read, and what is damaged is gathered again.
+            Some(Failure { error, run }) => {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    self.gathering.begin_anew_at(&run, &error);
+                    self.log.announcements().wake();
+                }
+                self.look(timeline, &mut kept, &look, false).0
             }
             None => outcome,
         };
@@ -372,8 +390,9 @@ impl Timelines {
         timeline: FeedKey,
         kept: &mut Kept,
         look: &impl Fn(&Reading<'_>, &Course, &mut Cuts) -> Result<T, LogError>,
-    ) -> (Result<Option<T>, LogError>, Option<Arc<io::Error>>) {
-        let (seen, newest) = match self.seen(timeline, kept.newest.take()) {
+        with_list: bool,
+    ) -> (Result<Option<T>, LogError>, Option<Failure>) {
+        let (seen, newest) = match self.seen(timeline, kept.newest.take(), with_list) {
             Ok(Some(found)) => found,
             Ok(None) => return (Ok(None), None),
             Err(error) => return (Err(error), None),
@@ -405,7 +424,7 @@ impl Timelines {
         kept.changes = seen.changes();
         kept.course = Some(Arc::clone(&course));
         let mut reading = Reading::new(seen, newest, &self.graph, &self.entries, &*self.log);
-        if seen.list.is_none() && reading.newest.is_none() && self.keeps_newest(seen) {
+        if reading.newest.is_none() && self.keeps_newest(seen) {
             reading.keep_newest();
         }
         let outcome = look(&reading, &course, &mut kept.cuts);
@@ -415,7 +434,8 @@ impl Timelines {
 
     /// Returns whether a timeline's newest entries stay in memory.
     fn keeps_newest(&self, seen: &Seen) -> bool {
-        self.fan_out == FanOut::Cache || seen.following.sources().len() >= newest::SOURCES_MIN
+        let is_wide = seen.following.sources().len() >= newest::SOURCES_MIN;
+        seen.list.is_some() || self.fan_out == FanOut::Cache || is_wide
     }
 
     /// Returns a timeline as it is now, with its newest entries if they are known.
@@ -423,18 +443,18 @@ impl Timelines {
         &self,
         timeline: FeedKey,
         newest: Option<Newest>,
+        with_list: bool,
     ) -> Result<Option<(Seen, Option<Newest>)>, LogError> {
         let graph = self.graph()?;
         let Some((number, mut seen)) = Seen::of(&graph, timeline) else {
             return Ok(None);
         };
         let gains = self.gains.lock();
-        if matches!(self.fan_out, FanOut::Auto | FanOut::Write) {
+        if with_list && matches!(self.fan_out, FanOut::Auto | FanOut::Write) {
             seen.list = List::of(number, &seen.following, &self.gathering, &gains);
         }
-        let newest = newest
-            .filter(|_| seen.list.is_none())
-            .and_then(|newest| newest.moved_on(graph.applied, &seen.following, &gains));
+        let newest =
+            newest.and_then(|newest| newest.moved_on(graph.applied, &seen.following, &gains));
         drop(gains);
         if newest.is_none() && seen.list.is_none() {
             seen.look_at_feeds(&graph);

@@ -62,25 +62,25 @@ impl Recent {
         }
     }
 
-    /// Returns the window that ends with second `until`, which is over; `None` if nothing is known of that second.
+    /// Returns the window that ends with second `until`, which is over, with the updates of a visibility, if any is
+    /// given, in no order; `None` if nothing is known of that second.
     pub(super) fn current(
         &self,
-        visibility: Visibility,
+        visibility: Option<Visibility>,
         period: u32,
         until: i64,
     ) -> Option<Current> {
-        let series = match visibility {
-            Visibility::Public => &self.public,
-            Visibility::Private => &self.private,
-        };
-        let since = self
-            .since
-            .max(until - i64::from(period) - SUP_OVERLAP_SECONDS);
+        let begin = until - i64::from(period) - SUP_OVERLAP_SECONDS;
+        let since = self.since.max(begin);
         (since <= until).then(|| Current {
             since,
             until,
             previous: None,
-            updates: updates_of(series, since, until),
+            updates: match visibility {
+                Some(Visibility::Public) => updates_of(&self.public, since, until),
+                Some(Visibility::Private) => updates_of(&self.private, since, until),
+                None => vec![],
+            },
         })
     }
 }
@@ -120,7 +120,7 @@ mod tests {
             recent.take(second, &timelines(numbers));
         }
         let told = |visibility, period, until| {
-            let current = recent.current(visibility, period, until)?;
+            let current = recent.current(Some(visibility), period, until)?;
             let updates = current.updates.iter();
             let mut told: Vec<(u128, i64)> = updates
                 .map(|(timeline, _, second)| (timeline.0.as_u128(), *second))
@@ -130,7 +130,7 @@ mod tests {
         };
         let public = Visibility::Public;
         assert_eq!(told(public, 60, 99), None);
-        assert_eq!(told(public, 60, 100), Some((100, vec![(4, 100)])));
+        assert_eq!(told(public, 60, 100), Some((100, vec![(2, 100), (4, 100)])));
         let expected = vec![(2, 101), (4, 100), (6, 150)];
         assert_eq!(told(public, 60, 170), Some((100, expected)));
         let expected = vec![(4, 171), (6, 150), (8, 171)];
@@ -138,6 +138,8 @@ mod tests {
         let private = Visibility::Private;
         assert_eq!(told(private, 60, 171), Some((101, vec![(3, 171)])));
         assert_eq!(told(private, 5, 160), Some((145, vec![])));
+        let of_nobody = recent.current(None, 60, 171).unwrap();
+        assert_eq!((of_nobody.since, of_nobody.updates), (101, vec![]));
     }
 
     /// Goal: what no document needs takes no memory.

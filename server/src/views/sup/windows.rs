@@ -144,8 +144,7 @@ impl Told {
     }
 }
 
-/// Returns the last update of each feed from second `since` to `until`. Their order is a promise, because archived
-/// windows are final; it was chosen because it compresses well.
+/// Returns the last update of each feed from second `since` to `until`, in no order.
 pub(super) fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
     let updates = feeds.iter().filter_map(|(feed, told)| {
         // The last update may lie behind the end, and the one before within.
@@ -158,8 +157,18 @@ pub(super) fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64)
             .contains(&second)
             .then_some((*feed, told.id, second))
     });
-    let mut updates: Vec<Update> = updates.collect();
+    updates.collect()
+}
+
+/// Sorts updates for a document. Their order is a promise, because archived windows are final; it was chosen because it
+/// compresses well.
+pub(super) fn sort_updates(updates: &mut [Update]) {
     updates.sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
+}
+
+fn sorted_updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
+    let mut updates = updates_of(feeds, since, until);
+    sort_updates(&mut updates);
     updates
 }
 
@@ -218,7 +227,7 @@ impl WindowSeries {
             since,
             until: self.newest,
             commit: self.before_newest,
-            updates: updates_of(&self.feeds, since, self.newest),
+            updates: sorted_updates_of(&self.feeds, since, self.newest),
         };
         self.cut = Some((name, self.newest));
         (self.first, self.count) = (None, 0);
@@ -378,7 +387,7 @@ impl SupWindows {
             since,
             until,
             previous: series.durable.map(|(name, _)| name),
-            updates: updates_of(&series.feeds, since, until),
+            updates: sorted_updates_of(&series.feeds, since, until),
         }
     }
 

@@ -33,8 +33,9 @@ impl View for Following {
     }
 
     fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
-        // The graph has a cursor of its own, and every reader moves it on.
-        Ok(log.head().number)
+        // The graph and the lists have cursors of their own. The newest commit comes again, so that the work begins
+        // without waiting for another one.
+        Ok(CommitNumber(log.head().number.0.saturating_sub(1)))
     }
 
     fn apply(&self, _: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
@@ -42,8 +43,7 @@ impl View for Following {
     }
 
     fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
-        self.0.keep(|| grace.lasts())?;
-        Ok(true)
+        self.0.keep(|| grace.lasts())
     }
 
     fn note(&self, _: CommitNumber) -> Result<(), ViewError> {

@@ -18,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -54,6 +55,10 @@ const MEMORY_MAX: u64 = if cfg!(test) { 200 } else { 8 * 1024 * 1024 };
 const MEMORY_COMMITS: u64 = if cfg!(test) { 50 } else { 200_000 };
 /// Followers above which a feed is merged by readers, where that is chosen for each feed.
 const FOLLOWERS_MAX: u64 = if cfg!(test) { 1 } else { 10_000 };
+/// Files that are written at the same time.
+const MERGES_MAX: usize = 2;
+/// Pause after a file that could not be written.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 10 });
 /// Entries of a run, which have 32-bit indexes.
 const ENTRIES_MAX: u64 = 0xffff_ffff;
 
@@ -64,13 +69,20 @@ pub(super) struct Gathering {
     folder: Option<PathBuf>,
     runs: RwLock<Arc<Runs>>,
     entries: Arc<EntryBlocks>,
-    merging: Mutex<Option<Merging>>,
+    pub(super) files: Mutex<Files>,
+}
+
+/// Files that are being written, and when it may be tried again after one that failed.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    merging: Vec<Merging>,
+    pub(super) not_before: Option<Instant>,
 }
 
 /// Runs that cover the log up to a point.
 #[derive(Debug)]
 pub(super) struct Runs {
-    all: Vec<Arc<Run>>,
+    pub(super) all: Vec<Arc<Run>>,
     reached: Reached,
     /// Positions of feeds that are in no run, by feed.
     apart: BTreeMap<Source, Vec<Range<Position>>>,
@@ -79,8 +91,16 @@ pub(super) struct Runs {
 /// Runs on their way into one file.
 #[derive(Debug)]
 struct Merging {
-    place: Range<usize>,
-    thread: JoinHandle<io::Result<Run>>,
+    /// Where the last of them ends.
+    to: Reached,
+    thread: JoinHandle<Result<Run, Failed>>,
+}
+
+/// Why runs are in no file, and which of them is damaged, if any is.
+#[derive(Debug)]
+struct Failed {
+    error: io::Error,
+    damaged: Option<Arc<Run>>,
 }
 
 impl Runs {
@@ -101,6 +121,17 @@ impl Runs {
     pub(super) fn reached(&self) -> Reached {
         self.reached
     }
+}
+
+/// Outcome of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Everything is gathered.
+    Done,
+    /// There is more.
+    More,
+    /// There is more, for which there is no room in memory before a file is written.
+    Waits,
 }
 
 /// What one stretch of the log brings to timelines.
@@ -127,7 +158,7 @@ impl Gathering {
             folder: folder.map(Into::into),
             runs: RwLock::new(Runs::of(all)),
             entries: Arc::new(entry_blocks()),
-            merging: Mutex::default(),
+            files: Mutex::default(),
         })
     }
 
@@ -136,18 +167,23 @@ impl Gathering {
         Arc::clone(&self.runs.read())
     }
 
-    /// Begins anew, since a run cannot be read.
-    pub(super) fn begin_anew(&self, error: &io::Error) {
-        warn!(%error, "the lists of timelines are gathered again");
+    /// Gathers again from a damaged run on.
+    pub(super) fn begin_anew_at(&self, damaged: &Arc<Run>, error: &io::Error) {
         let mut runs = self.runs.write();
-        for path in runs.all.iter().filter_map(|run| run.path()) {
-            // A file that stays is found damaged again, or is in the way of no other.
-            let _gone = fs::remove_file(path);
-        }
-        *runs = Runs::of(vec![]);
+        let found = runs.all.iter().position(|run| Arc::ptr_eq(run, damaged));
+        let Some(place) = found else {
+            // Others have noticed it.
+            return;
+        };
+        warn!(%error, "some of the lists of timelines are gathered again");
+        let mut all = runs.all.clone();
+        let given_up = all.split_off(place);
+        *runs = Runs::of(all);
+        drop(runs);
+        remove_files(&given_up);
     }
 
-    /// Gathers the next stretch of the log, up to the graph's commit. Returns whether there may be more.
+    /// Gathers the next stretch of the log, up to the graph's commit.
     ///
     /// # Errors
     ///
@@ -157,27 +193,28 @@ impl Gathering {
         graph: &RwLock<Graph>,
         log: &dyn EntryLog,
         fan_out: FanOut,
-    ) -> Result<bool, ViewError> {
+    ) -> Result<Step, ViewError> {
         let (Some(folder), Some(followers_max)) = (&self.folder, followers_max(fan_out)) else {
-            return Ok(false);
+            return Ok(Step::Done);
         };
         self.take_merged();
         let before = self.runs();
         // Files that cannot be written must not fill the memory.
-        if in_memory(&before.all) > 4 * MEMORY_MAX {
-            self.merge(folder)?;
-            return Ok(false);
-        }
         let applied = graph.read().applied;
         let next = before.reached.commit.next();
         if next > applied {
-            return Ok(false);
+            return Ok(Step::Done);
+        }
+        if in_memory(&before.all) > 4 * MEMORY_MAX {
+            self.merge(folder, log)?;
+            return Ok(Step::Waits);
         }
         let mut outlines = log.announcements().outlines(next, COMMITS_TOGETHER, log)?;
         outlines.retain(|outline| outline.number <= applied);
         let mut stretch = Stretch::default();
-        let mut to = before.reached;
+        let (mut to, mut last) = (before.reached, next);
         for outline in &outlines {
+            last = outline.number;
             to = stretch.gather(outline, to, graph, &before, followers_max);
             if to.commit < outline.number || stretch.pairs.len() >= PAIRS_MAX {
                 break;
@@ -187,19 +224,20 @@ impl Gathering {
             return Err(LogError::damaged(format!("commit {next} is missing")).into());
         }
         let missing = || LogError::damaged("the chain hash of a commit is missing");
-        let chain = match to.commit {
-            CommitNumber(0) => ChainHash::START,
-            commit => log.chain(commit)?.ok_or_else(missing)?,
-        };
         let span = Span {
             from: before.reached.instant,
             to,
-            chain,
+            last,
+            chain: log.chain(last)?.ok_or_else(missing)?,
         };
         let run = stretch.into_run(span);
         self.add(&before, run.map_err(failed("gather", folder))?);
-        self.merge(folder)?;
-        Ok(to.commit < applied)
+        self.merge(folder, log)?;
+        Ok(if to.commit < applied {
+            Step::More
+        } else {
+            Step::Done
+        })
     }
 
     /// Adds the next run, unless all begins anew meanwhile.
@@ -212,81 +250,87 @@ impl Gathering {
         }
     }
 
-    /// Replaces the inputs of a finished merge by its run.
+    /// Replaces the inputs of finished merges by their runs.
     fn take_merged(&self) {
-        let finished = self
-            .merging
-            .lock()
-            .take_if(|merging| merging.thread.is_finished());
-        let Some(Merging { place, thread }) = finished else {
-            return;
+        let finished: Vec<Merging> = {
+            let mut files = self.files.lock();
+            let is_finished = |merging: &mut Merging| merging.thread.is_finished();
+            files.merging.extract_if(.., is_finished).collect()
         };
-        match thread.join() {
-            Ok(Ok(run)) => self.replace(place, run),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => self.begin_anew(&error),
-            Ok(Err(error)) => {
-                warn!(%error, "lists of timelines cannot be written; they stay in memory, and it is tried again");
+        for merging in finished {
+            match merging.thread.join() {
+                Ok(Ok(run)) => self.replace(run),
+                Ok(Err(Failed { error, damaged })) => {
+                    if let Some(damaged) = damaged {
+                        self.begin_anew_at(&damaged, &error);
+                        continue;
+                    }
+                    warn!(%error, "lists of timelines cannot be written; they stay in memory, and it is tried again");
+                    self.files.lock().not_before = Some(Instant::now() + PATIENCE);
+                }
+                Err(_) => {
+                    warn!("merging lists of timelines failed; it is tried again");
+                    self.files.lock().not_before = Some(Instant::now() + PATIENCE);
+                }
             }
-            Err(_) => warn!("merging lists of timelines failed; it is tried again"),
         }
     }
 
-    fn replace(&self, place: Range<usize>, run: Run) {
+    /// Puts a run in the place of those that it is made of.
+    fn replace(&self, run: Run) {
         let mut runs = self.runs.write();
-        let fits = runs.all.get(place.clone()).is_some_and(|inputs| {
-            let ends = inputs.first().zip(inputs.last());
-            ends.is_some_and(|(first, last)| {
-                first.span.from == run.span.from && last.span.to == run.span.to
-            })
-        });
+        let begin = runs
+            .all
+            .iter()
+            .position(|one| one.span.from == run.span.from);
+        let end = runs.all.iter().position(|one| one.span.to == run.span.to);
+        let place = begin.zip(end).filter(|(begin, end)| begin <= end);
         let mut all = runs.all.clone();
-        let replaced: Vec<_> = if fits {
-            all.splice(place, [Arc::new(run)]).collect()
-        } else {
-            // All began anew.
-            vec![Arc::new(run)]
+        let run = Arc::new(run);
+        let replaced: Vec<_> = match place {
+            Some((begin, end)) => all.splice(begin..=end, [run]).collect(),
+            // Some began anew.
+            None => vec![run],
         };
-        if fits {
+        if place.is_some() {
             *runs = Runs::of(all);
         }
         drop(runs);
         // The inputs go last: their run is durable by now. Readers that have them open still can read them.
-        for path in replaced.iter().filter_map(|run| run.path()) {
-            if let Err(error) = fs::remove_file(path) {
-                warn!(%error, path = %path.display(), "a merged run cannot be removed");
-            }
-        }
+        remove_files(&replaced);
     }
 
     /// Merges the newest runs if they call for it: small ones at once, others by a thread.
-    fn merge(&self, folder: &Path) -> Result<(), ViewError> {
+    fn merge(&self, folder: &Path, log: &dyn EntryLog) -> Result<(), ViewError> {
         let runs = self.runs();
-        let mut merging = self.merging.lock();
+        let mut files = self.files.lock();
         // Those that are being merged are not touched; new ones are only added behind.
-        let free = merging.as_ref().map_or(0, |merging| merging.place.end);
-        let place = wanted_merge(&runs.all, free);
-        let inputs = runs.all.get(place.clone()).unwrap_or_default().to_vec();
+        let merged = files.merging.iter().map(|merging| merging.to.instant).max();
+        let waits = files.not_before.is_some_and(|then| Instant::now() < then);
+        // A long merge must not hold up what comes meanwhile.
+        let may_write = !waits && files.merging.len() < MERGES_MAX;
+        let begin = runs.all.partition_point(|run| {
+            Some(run.span.to.instant) <= merged || !may_write && run.path().is_some()
+        });
+        let free = runs.all.get(begin..).unwrap_or_default();
+        let goes_out = may_write && (in_memory(free) >= MEMORY_MAX || is_overdue(&runs.all));
+        let inputs = wanted_merge(free, goes_out).to_vec();
         let (Some(span), Some(newest)) = (span_of(&inputs), inputs.last()) else {
             return Ok(());
         };
-        if inputs.len() == 1 && newest.path().is_some() {
-            return Ok(());
-        }
         let bytes: u64 = inputs.iter().map(|run| run.bytes()).sum();
-        let stays = bytes < MEMORY_MAX && inputs.iter().all(|run| run.path().is_none());
-        if stays && !is_overdue(&runs.all) {
-            drop(merging);
-            if inputs.len() > 1 {
-                let out = run::merge(&inputs, |entries| Writing::begin(vec![], entries));
-                let run = out.and_then(|out| out.into_memory(span, apart_of(&inputs)));
-                match run {
-                    Ok(run) => self.replace(place, run),
-                    Err(error) => return Err(failed("merge lists of", folder)(error)),
-                }
-            }
+        let stays = !goes_out && inputs.iter().all(|run| run.path().is_none());
+        if inputs.len() == 1 && (stays || newest.path().is_some()) {
             return Ok(());
         }
-        if merging.is_some() {
+        if stays {
+            drop(files);
+            let out = run::merge(&inputs, |entries| Writing::begin(vec![], entries));
+            let run = out.and_then(|out| out.into_memory(span, apart_of(&inputs)));
+            self.replace(run.map_err(failed("merge lists of", folder))?);
+            return Ok(());
+        }
+        if !may_write || !log.has_room_for(bytes)? {
             return Ok(());
         }
         let to = folder.to_path_buf();
@@ -294,14 +338,17 @@ impl Gathering {
             .name("timelines".into())
             .spawn(move || write_merged(&to, &inputs, span))
             .map_err(failed("merge lists of", folder))?;
-        *merging = Some(Merging { place, thread });
+        files.merging.push(Merging {
+            to: span.to,
+            thread,
+        });
         Ok(())
     }
 
-    /// Waits for the file that is being written.
+    /// Waits for the files that are being written.
     #[cfg(test)]
     pub(super) fn wait(&self) {
-        while self.merging.lock().is_some() {
+        while !self.files.lock().merging.is_empty() {
             self.take_merged();
             std::thread::yield_now();
         }
@@ -336,7 +383,11 @@ fn open_runs(
         let path = item.path();
         match Run::open(&path) {
             Ok(run) => found.push((run, path)),
-            Err(_) => rest.push(path),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => rest.push(path),
+            // It may be whole.
+            Err(error) => {
+                warn!(%error, path = %path.display(), "lists of timelines cannot be read");
+            }
         }
     }
     // A crash during a merge can leave the inputs beside the output. Of runs with the same beginning, the longest counts.
@@ -344,10 +395,7 @@ fn open_runs(
     let (mut all, mut reached) = (vec![], Reached::NOTHING);
     for (run, path) in found {
         let is_next = run.span.from == reached.instant;
-        let of_log = match run.span.to.commit {
-            CommitNumber(0) => Some(ChainHash::START),
-            commit => chain(commit)?,
-        };
+        let of_log = chain(run.span.last)?;
         if is_next && of_log == Some(run.span.chain) {
             reached = run.span.to;
             all.push(Arc::new(run));
@@ -362,19 +410,17 @@ fn open_runs(
     Ok(all)
 }
 
-/// Returns the newest runs that become one, from a place on: each one not larger than all newer ones together, and those
-/// in memory once they are to go into a file.
-fn wanted_merge(all: &[Arc<Run>], from: usize) -> Range<usize> {
-    let goes_out = in_memory(all) >= MEMORY_MAX || is_overdue(all);
+/// Returns the newest runs that become one: each one not larger than all newer ones together, and those in memory once
+/// they are to go into a file.
+fn wanted_merge(free: &[Arc<Run>], goes_out: bool) -> &[Arc<Run>] {
     let (mut bytes, mut entries) = (0, 0);
-    let free = all.get(from..).unwrap_or_default();
     let count = free.iter().rev().take_while(|run| {
         let joins = run.bytes() <= bytes || bytes == 0 || goes_out && run.path().is_none();
         bytes += run.bytes().max(1);
         entries += u64::from(run.entries);
         joins && entries <= ENTRIES_MAX
     });
-    all.len() - count.count()..all.len()
+    free.get(free.len() - count.count()..).unwrap_or_default()
 }
 
 fn in_memory(all: &[Arc<Run>]) -> u64 {
@@ -397,14 +443,31 @@ fn span_of(runs: &[Arc<Run>]) -> Option<Span> {
     })
 }
 
-fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> io::Result<Run> {
-    fs::create_dir_all(folder)?;
-    let written = run::merge(inputs, |entries| Writing::create(folder, entries));
-    let written = written.and_then(|out| out.into_file(folder, span, apart_of(inputs)));
-    written.inspect_err(|_| {
+fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, Failed> {
+    let write = || {
+        fs::create_dir_all(folder)?;
+        let written = run::merge(inputs, |entries| Writing::create(folder, &span, entries))?;
+        written.into_file(folder, span, apart_of(inputs))
+    };
+    write().map_err(|error| {
         // The partial file would take room that the log may need.
-        let _gone = fs::remove_file(folder.join(run::PARTIAL));
+        let _gone = fs::remove_file(run::partial(folder, &span));
+        let is_damage = error.kind() == io::ErrorKind::InvalidData;
+        let mut damaged = inputs
+            .iter()
+            .filter(|run| is_damage && run.check().is_err());
+        let damaged = damaged.next().cloned();
+        Failed { error, damaged }
     })
+}
+
+fn remove_files(runs: &[Arc<Run>]) {
+    for path in runs.iter().filter_map(|run| run.path()) {
+        if let Err(error) = fs::remove_file(path) {
+            // The next start removes it.
+            warn!(%error, path = %path.display(), "lists of timelines cannot be removed");
+        }
+    }
 }
 
 impl Stretch {
@@ -491,12 +554,17 @@ impl Stretch {
         graph: &RwLock<Graph>,
     ) {
         let base = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        let before = self.pairs.len();
         let pairs = &mut self.pairs;
         each_gain(graph, source, &range, |timeline, _, had| {
             let indexes = had.start.0 - range.start.0..had.end.0 - range.start.0;
             let indexes = indexes.filter_map(|index| u32::try_from(index).ok());
             pairs.extend(indexes.map(|index| (timeline, base + index)));
         });
+        // Timelines may have older entries of the feed only.
+        if self.pairs.len() == before {
+            return;
+        }
         let entries = range.start.0..range.end.0;
         self.entries.extend(entries.map(|at| Gained {
             source,

@@ -396,7 +396,9 @@ impl Graph {
             (Some(Node::Feed(source)), _) => {
                 let was_closed = self.feeds.close(source, settings.is_closed());
                 before.closed.push((source, was_closed));
-                if was_closed && !settings.is_closed() {
+                // A feed is created again only with a commit that is applied again, which may have put back a timeline.
+                let appears = was_closed || revision == Revision::FIRST;
+                if appears && !settings.is_closed() {
                     self.appeared(source);
                 }
             }

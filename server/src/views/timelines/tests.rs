@@ -665,7 +665,7 @@ proptest! {
                 match beside {
                     Beside::Nothing => {}
                     Beside::Read => kept.compare(&world, &steps),
-                    Beside::Keep => kept.timelines.keep(|| true).unwrap(),
+                    Beside::Keep => drop(kept.timelines.keep(|| true).unwrap()),
                     Beside::Merge => {
                         kept.timelines.keep(|| true).unwrap();
                         kept.timelines.gathering.wait();

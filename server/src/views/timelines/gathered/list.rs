@@ -12,7 +12,7 @@ use simplefeed_core::{
 
 use super::{
     EntryBlocks, Gathering, Runs,
-    run::{Gained, Part},
+    run::{Gained, Part, Run},
 };
 use crate::views::timelines::{
     graph::{Source, Timeline},
@@ -39,7 +39,14 @@ pub(in super::super) struct List {
 struct Read {
     ends: Option<Vec<u64>>,
     part: HashMap<usize, Arc<Part>>,
-    failed: Option<Arc<io::Error>>,
+    failed: Option<Failure>,
+}
+
+/// Failure to read a run.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Failure {
+    pub(in super::super) error: Arc<io::Error>,
+    pub(in super::super) run: Arc<Run>,
 }
 
 impl List {
@@ -55,10 +62,13 @@ impl List {
         let reached = runs.reached();
         let mut tail = vec![];
         for gain in gains.since(reached.commit, TAIL_MAX)? {
-            // The runs may have a part of the commit.
             for delivery in gain.deliveries(following) {
+                // The runs may have a part of the commit.
                 if delivery.place.instant() >= reached.instant {
                     tail.push(delivery);
+                }
+                if tail.len() > TAIL_MAX {
+                    return None;
                 }
             }
         }
@@ -83,15 +93,19 @@ impl List {
     }
 
     /// Returns the first failure to read a run.
-    pub(in super::super) fn failure(&self) -> Option<Arc<io::Error>> {
+    pub(in super::super) fn failure(&self) -> Option<Failure> {
         self.read.borrow().failed.clone()
     }
 
-    fn fail<T>(&self, outcome: io::Result<T>) -> Option<T> {
+    /// Notes the failure to read a run, if it is the first one.
+    fn fail<T>(&self, run: &Arc<Run>, outcome: io::Result<T>) -> Option<T> {
         outcome
             .map_err(|error| {
-                let mut read = self.read.borrow_mut();
-                read.failed.get_or_insert_with(|| Arc::new(error));
+                let failure = Failure {
+                    error: Arc::new(error),
+                    run: Arc::clone(run),
+                };
+                self.read.borrow_mut().failed.get_or_insert(failure);
             })
             .ok()
     }
@@ -100,14 +114,12 @@ impl List {
     fn with_ends<T>(&self, look: impl FnOnce(&[u64]) -> T) -> T {
         if self.read.borrow().ends.is_none() {
             let mut end = 0;
-            let counts = self.runs.all.iter().map(|run| run.count(self.timeline));
-            let ends: io::Result<Vec<u64>> = counts
-                .map(|count| {
-                    end += u64::from(count?);
-                    Ok(end)
-                })
-                .collect();
-            let ends = self.fail(ends).unwrap_or_default();
+            let counts = self.runs.all.iter().map(|run| {
+                let count = self.fail(run, run.count(self.timeline));
+                end += u64::from(count.unwrap_or(0));
+                end
+            });
+            let ends = counts.collect();
             self.read.borrow_mut().ends = Some(ends);
         }
         look(self.read.borrow().ends.as_deref().unwrap_or_default())
@@ -117,28 +129,31 @@ impl List {
         self.with_ends(|ends| ends.last().copied().unwrap_or(0))
     }
 
-    fn gained(&self, index: u64) -> io::Result<Gained> {
+    /// Returns an entry of the runs; `None` if it cannot be read.
+    fn gained(&self, index: u64) -> Option<Gained> {
         let (run_at, before) = self.with_ends(|ends| {
             let run_at = ends.partition_point(|end| *end <= index);
             let before = run_at.checked_sub(1).and_then(|before| ends.get(before));
             (run_at, before.copied().unwrap_or(0))
         });
-        let missing = || io::Error::from(io::ErrorKind::InvalidData);
-        let run = self.runs.all.get(run_at).ok_or_else(missing)?;
-        let at = u32::try_from(index - before).map_err(io::Error::other)?;
+        let run = self.runs.all.get(run_at)?;
+        let at = u32::try_from(index - before).ok()?;
         let in_part = |part: &Part| {
             let index = usize::try_from(at.checked_sub(part.before)?).ok()?;
             part.indexes.get(index).copied()
         };
         let known = self.read.borrow().part.get(&run_at).cloned();
-        if let Some(index) = known.and_then(|part| in_part(&part)) {
-            return run.entry(index, &self.entries);
-        }
-        let part = Arc::new(run.part(self.timeline, at)?);
-        let index = in_part(&part).ok_or_else(missing)?;
-        // Of each run the last part counts: a merge goes through them in their order.
-        self.read.borrow_mut().part.insert(run_at, part);
-        run.entry(index, &self.entries)
+        let known = known.and_then(|part| in_part(&part));
+        let index = if let Some(index) = known {
+            index
+        } else {
+            let part = Arc::new(self.fail(run, run.part(self.timeline, at))?);
+            let index = in_part(&part)?;
+            // Of each run the last part counts: a merge goes through them in their order.
+            self.read.borrow_mut().part.insert(run_at, part);
+            index
+        };
+        self.fail(run, run.entry(index, &self.entries))
     }
 }
 
@@ -157,8 +172,7 @@ impl Gathered<Source> for List {
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             return self.tail.get(index).copied().unwrap_or(nothing);
         }
-        let gained = self.fail(self.gained(index));
-        gained.map_or(nothing, |gained| Delivery {
+        self.gained(index).map_or(nothing, |gained| Delivery {
             place: Place::of_entry(gained.instant),
             feed: gained.source,
             at: gained.at,

@@ -3,10 +3,10 @@
 //! Shell over bytes in memory or in a file. A run never changes, and every block has its checksum.
 //!
 //! ```text
-//! entries    blocks of 128 x (feed u32 | position u64 | instant i64), in the order of the log
+//! entries    blocks of 128: feed, position, time since the entry before, in the order of the log
 //! lists      blocks of parts: timeline, number of entries, index of the first one, steps to the others
-//! directory  offset of each block of lists; what was left out; the stretch; the chain hash after it
-//! end        offset of the directory u64 | "SFT1"
+//! directory  offset of each block; what was left out; the stretch; the chain hash after it
+//! end        offset of the directory u64 | "SFT1" | CRC-32
 //! ```
 //!
 //! A list has indexes into the entries, mostly a byte or two each, and so a delivery costs few bytes whatever the
@@ -36,15 +36,13 @@ use super::super::graph::{Source, Timeline};
 use crate::codec::{Reader, Writer, seal, unseal};
 
 const MAGIC: &[u8; 4] = b"SFT1";
-const END_BYTES: usize = 12;
-const ENTRY_BYTES: usize = 20;
+const END_BYTES: usize = 16;
 /// Entries of a block. Few in unit tests, so that they see many blocks.
 const BLOCK_ENTRIES: usize = if cfg!(test) { 3 } else { 128 };
 /// Bytes of parts from which on a block of lists ends.
 const BLOCK_BYTES: usize = if cfg!(test) { 12 } else { 4_000 };
 /// Entries of a part.
 const PART_ENTRIES: usize = if cfg!(test) { 4 } else { 512 };
-const CHECKSUM_BYTES: usize = 4;
 /// Bytes of entries in memory, of all runs.
 const CACHE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -76,7 +74,8 @@ impl Reached {
 pub(super) struct Span {
     pub(super) from: Timestamp,
     pub(super) to: Reached,
-    /// Chain hash after the last whole commit: a run of another log is none.
+    /// Last commit of which the run has anything, and the chain hash after it: a run of another log is none.
+    pub(super) last: CommitNumber,
     pub(super) chain: ChainHash,
 }
 
@@ -99,13 +98,13 @@ enum Body {
 }
 
 /// Entries in memory, by run and block.
-pub(super) type EntryBlocks = Cache<(u64, u64), Arc<Vec<Gained>>, BlockWeight>;
+pub(in super::super) type EntryBlocks = Cache<(u64, usize), Arc<Vec<Gained>>, BlockWeight>;
 
 #[derive(Clone, Debug)]
-pub(super) struct BlockWeight;
+pub(in super::super) struct BlockWeight;
 
-impl Weighter<(u64, u64), Arc<Vec<Gained>>> for BlockWeight {
-    fn weight(&self, _: &(u64, u64), block: &Arc<Vec<Gained>>) -> u64 {
+impl Weighter<(u64, usize), Arc<Vec<Gained>>> for BlockWeight {
+    fn weight(&self, _: &(u64, usize), block: &Arc<Vec<Gained>>) -> u64 {
         u64::try_from(size_of_val(&***block) + 64).unwrap_or(u64::MAX)
     }
 }
@@ -121,6 +120,8 @@ pub(in super::super) struct Run {
     /// Number within the process, for caches.
     number: u64,
     body: Body,
+    /// Offsets of the blocks of entries.
+    entry_blocks: Vec<u64>,
     directory: Vec<BlockAt>,
     /// End of the blocks of lists.
     end: u64,
@@ -134,6 +135,7 @@ pub(super) struct Writing<W> {
     out: W,
     offset: u64,
     entries: u32,
+    entry_blocks: Vec<u64>,
     directory: Vec<BlockAt>,
     block: Writer,
     /// Entries of a timeline that wait to become a part.
@@ -151,18 +153,26 @@ impl<W: Write> Writing<W> {
     ) -> io::Result<Self> {
         let (mut offset, mut count) = (0, 0_u32);
         let mut block = Writer::default();
-        let mut in_block = 0;
+        let (mut in_block, mut before) = (0, 0);
+        let mut entry_blocks = vec![];
         for entry in entries {
             let entry = entry?;
-            block.bytes(&entry.source.to_be_bytes());
-            block.long(entry.at.0);
-            block.instant(entry.instant);
-            in_block += 1;
-            count = count.checked_add(1).ok_or_else(too_many)?;
+            let micros = entry.instant.micros();
             if in_block == BLOCK_ENTRIES {
                 offset += put(&mut out, &mut block)?;
                 in_block = 0;
             }
+            if in_block == 0 {
+                entry_blocks.push(offset);
+                before = 0;
+            }
+            block.number(u64::from(entry.source));
+            block.number(entry.at.0);
+            // Instants grow. Those before 1970 wrap round, there and back.
+            block.number(micros.wrapping_sub(before).cast_unsigned());
+            before = micros;
+            in_block += 1;
+            count = count.checked_add(1).ok_or_else(too_many)?;
         }
         if in_block > 0 {
             offset += put(&mut out, &mut block)?;
@@ -171,6 +181,7 @@ impl<W: Write> Writing<W> {
             out,
             offset,
             entries: count,
+            entry_blocks,
             directory: vec![],
             block,
             part: vec![],
@@ -230,6 +241,7 @@ impl<W: Write> Writing<W> {
         let run = Run {
             number: next_number(),
             body: Body::Memory(vec![]),
+            entry_blocks: self.entry_blocks,
             directory: self.directory,
             end: self.offset,
             entries: self.entries,
@@ -254,12 +266,11 @@ impl Writing<BufWriter<File>> {
     pub(super) fn into_file(self, folder: &Path, span: Span, apart: Apart) -> io::Result<Run> {
         let (mut out, run) = self.finish(span, apart)?;
         out.write_all(&seal(run.directory_bytes()))?;
-        out.write_all(&run.end.to_be_bytes())?;
-        out.write_all(MAGIC)?;
+        out.write_all(&seal([&run.end.to_be_bytes()[..], MAGIC].concat()))?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
         let path = folder.join(name_of(&span));
-        std::fs::rename(folder.join(PARTIAL), &path)?;
+        std::fs::rename(partial(folder, &span), &path)?;
         crate::log::barrier::sync_folder(folder)?;
         // Opened for reading only.
         let body = Body::File(File::open(&path)?, path);
@@ -269,15 +280,18 @@ impl Writing<BufWriter<File>> {
     /// Begins the file of a run in a folder.
     pub(super) fn create(
         folder: &Path,
+        span: &Span,
         entries: impl Iterator<Item = io::Result<Gained>>,
     ) -> io::Result<Self> {
-        let file = File::create(folder.join(PARTIAL))?;
+        let file = File::create(partial(folder, span))?;
         Self::begin(BufWriter::with_capacity(256 * 1024, file), entries)
     }
 }
 
-/// Name of a run's file until it is whole.
-pub(super) const PARTIAL: &str = "run.partial";
+/// Returns the path of a run's file until it is whole.
+pub(super) fn partial(folder: &Path, span: &Span) -> PathBuf {
+    folder.join(name_of(span) + ".partial")
+}
 
 fn name_of(span: &Span) -> String {
     let to = span.to.instant.micros();
@@ -330,7 +344,8 @@ impl Run {
         let mut end = [0; END_BYTES];
         let end_bytes = u64::try_from(END_BYTES).unwrap_or(u64::MAX);
         let end_at = length.checked_sub(end_bytes).ok_or_else(damaged)?;
-        file.read_exact_at(&mut end, end_at)?;
+        read_at(&file, &mut end, end_at)?;
+        let end = unseal(&end).ok_or_else(damaged)?;
         let (offset, magic) = end.split_first_chunk::<8>().ok_or_else(damaged)?;
         let offset = u64::from_be_bytes(*offset);
         let bytes = end_at.checked_sub(offset).ok_or_else(damaged)?;
@@ -338,7 +353,7 @@ impl Run {
             return Err(damaged());
         }
         let mut directory = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
-        file.read_exact_at(&mut directory, offset)?;
+        read_at(&file, &mut directory, offset)?;
         let directory = unseal(&directory).ok_or_else(damaged)?;
         let body = Body::File(file, path.into());
         Self::of_directory(directory, offset, body).ok_or_else(damaged)
@@ -347,6 +362,10 @@ impl Run {
     fn directory_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();
         out.number(u64::from(self.entries));
+        out.length(self.entry_blocks.len());
+        for offset in &self.entry_blocks {
+            out.number(*offset);
+        }
         out.length(self.directory.len());
         for block in &self.directory {
             out.number(u64::from(block.timeline));
@@ -362,6 +381,7 @@ impl Run {
         out.instant(self.span.from);
         out.long(self.span.to.commit.0);
         out.instant(self.span.to.instant);
+        out.long(self.span.last.0);
         out.bytes(&self.span.chain.0.0);
         out.0
     }
@@ -369,7 +389,10 @@ impl Run {
     fn of_directory(bytes: &[u8], end: u64, body: Body) -> Option<Self> {
         let mut from = Reader(bytes);
         let entries = from.small()?;
-        let (mut directory, mut apart) = (vec![], vec![]);
+        let (mut entry_blocks, mut directory, mut apart) = (vec![], vec![], vec![]);
+        for _ in 0..from.length()? {
+            entry_blocks.push(from.number()?);
+        }
         for _ in 0..from.length()? {
             directory.push(BlockAt {
                 timeline: from.small()?,
@@ -387,11 +410,13 @@ impl Run {
                 commit: CommitNumber(from.long()?),
                 instant: from.instant()?,
             },
+            last: CommitNumber(from.long()?),
             chain: ChainHash(from.digest()?),
         };
         from.0.is_empty().then_some(Self {
             number: next_number(),
             body,
+            entry_blocks,
             directory,
             end,
             entries,
@@ -481,9 +506,7 @@ impl Run {
     fn block_of_lists(&self, index: usize) -> io::Result<Vec<u8>> {
         let begin = self.directory.get(index).ok_or_else(damaged)?.offset;
         let next = self.directory.get(index + 1);
-        let end = next.map_or(self.end, |next| next.offset);
-        let length = end.checked_sub(begin).ok_or_else(damaged)?;
-        self.read(begin, usize::try_from(length).map_err(io::Error::other)?)
+        self.read_range(begin..next.map_or(self.end, |next| next.offset))
     }
 
     /// Returns an entry of the run.
@@ -493,7 +516,7 @@ impl Run {
     /// Returns why the run cannot be read, or that it is damaged.
     pub(in super::super) fn entry(&self, index: u32, cache: &EntryBlocks) -> io::Result<Gained> {
         let index = usize::try_from(index).map_err(io::Error::other)?;
-        let number = u64::try_from(index / BLOCK_ENTRIES).unwrap_or(u64::MAX);
+        let number = index / BLOCK_ENTRIES;
         let key = (self.number, number);
         let block =
             cache.get_or_insert_with(&key, || self.block_of_entries(number).map(Arc::new))?;
@@ -503,23 +526,35 @@ impl Run {
             .ok_or_else(damaged)
     }
 
-    fn block_of_entries(&self, number: u64) -> io::Result<Vec<Gained>> {
-        let block_entries = u64::try_from(BLOCK_ENTRIES).unwrap_or(u64::MAX);
-        let first = number.saturating_mul(block_entries);
-        let left = u64::from(self.entries).saturating_sub(first);
-        let count = usize::try_from(left.min(block_entries)).unwrap_or(0);
-        let full = BLOCK_ENTRIES * ENTRY_BYTES + CHECKSUM_BYTES;
-        let offset = number.saturating_mul(u64::try_from(full).unwrap_or(u64::MAX));
-        let sealed = self.read(offset, count * ENTRY_BYTES + CHECKSUM_BYTES)?;
+    fn block_of_entries(&self, number: usize) -> io::Result<Vec<Gained>> {
+        let begin = *self.entry_blocks.get(number).ok_or_else(damaged)?;
+        let lists = self
+            .directory
+            .first()
+            .map_or(self.end, |block| block.offset);
+        let end = self.entry_blocks.get(number + 1).copied().unwrap_or(lists);
+        let sealed = self.read_range(begin..end)?;
         let mut from = Reader(unseal(&sealed).ok_or_else(damaged)?);
-        let entries = (0..count).map(|_| {
-            Some(Gained {
-                source: u32::from_be_bytes(from.chunk()?),
-                at: Position(from.long()?),
-                instant: from.instant()?,
-            })
-        });
-        entries.collect::<Option<_>>().ok_or_else(damaged)
+        let (mut entries, mut micros) = (vec![], 0_i64);
+        while !from.0.is_empty() {
+            let mut read = || Some((from.small()?, from.number()?, from.number()?));
+            let (source, at, step) = read().ok_or_else(damaged)?;
+            micros = micros.wrapping_add(step.cast_signed());
+            entries.push(Gained {
+                source,
+                at: Position(at),
+                instant: Timestamp::from_micros(micros),
+            });
+        }
+        Ok(entries)
+    }
+
+    fn read_range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        let length = range.end.checked_sub(range.start).ok_or_else(damaged)?;
+        self.read(
+            range.start,
+            usize::try_from(length).map_err(io::Error::other)?,
+        )
     }
 
     fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
@@ -534,7 +569,7 @@ impl Run {
                     return Err(damaged());
                 }
                 let mut bytes = vec![0; length];
-                file.read_exact_at(&mut bytes, offset)?;
+                read_at(file, &mut bytes, offset)?;
                 Ok(bytes)
             }
         }
@@ -542,9 +577,7 @@ impl Run {
 
     /// Returns all entries, in their order.
     fn all_entries(&self) -> impl Iterator<Item = io::Result<Gained>> + '_ {
-        let block_entries = u32::try_from(BLOCK_ENTRIES).unwrap_or(u32::MAX);
-        let blocks = u64::from(self.entries.div_ceil(block_entries));
-        (0..blocks).flat_map(|number| match self.block_of_entries(number) {
+        (0..self.entry_blocks.len()).flat_map(|number| match self.block_of_entries(number) {
             Ok(entries) => entries.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],
         })
@@ -576,6 +609,30 @@ impl Run {
         }
         Ok(parts)
     }
+
+    /// Reads every block.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first failure.
+    pub(super) fn check(&self) -> io::Result<()> {
+        for entry in self.all_entries() {
+            entry?;
+        }
+        for part in self.all_parts() {
+            part?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads bytes of a file. What is missing was there.
+fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    let read = file.read_exact_at(bytes, offset);
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => damaged(),
+        _ => error,
+    })
 }
 
 /// Passes over numbers.

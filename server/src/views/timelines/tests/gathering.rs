@@ -1,6 +1,9 @@
 //! Runs of gathered entries: few of them, found again after a stop, gathered again after damage.
 
-use std::fs::File;
+use std::{
+    fs::File,
+    time::{Duration, Instant},
+};
 
 use super::*;
 
@@ -77,7 +80,11 @@ fn damaged_runs_are_gathered_again() {
     for (path, bytes) in &sound {
         for at in (0..bytes.len()).step_by(37) {
             let mut damaged = bytes.clone();
-            damaged[at] ^= 0x10;
+            if at % 2 == 0 {
+                damaged[at] ^= 0x10;
+            } else {
+                damaged.truncate(at);
+            }
             put_back(&sound);
             fs::write(path, &damaged).unwrap();
             kept.restart(&world, FanOut::Write);
@@ -88,13 +95,16 @@ fn damaged_runs_are_gathered_again() {
 
             put_back(&sound);
             kept.restart(&world, FanOut::Write);
-            gather(&kept);
+            // The tail may be long, and files must not be merged.
+            let gathering = &kept.timelines.gathering;
+            gathering.files.lock().not_before = Some(Instant::now() + Duration::from_mins(1));
+            kept.timelines.keep(|| true).unwrap();
             let is_used = files(&kept).contains(path);
             // With the same inode, as on a failing disk.
             fs::write(path, &damaged).unwrap();
             kept.compare(&world, &[]);
             let reached = kept.timelines.gathering.runs().reached().commit;
-            let by_reader = reached == CommitNumber(0);
+            let by_reader = reached < world.log.head().number;
             assert!(at_opening || by_reader || !is_used, "byte {at}");
             noticed[0] += usize::from(at_opening);
             noticed[1] += usize::from(by_reader);
@@ -136,7 +146,7 @@ fn only_runs_that_fit_are_opened() {
     for (path, bytes) in &before {
         fs::write(path, bytes).unwrap();
     }
-    File::create(kept.folder.path().join(RUNS).join("run.partial")).unwrap();
+    File::create(kept.folder.path().join(RUNS).join("0-7.run.partial")).unwrap();
     kept.restart(&longer, FanOut::Write);
     kept.compare(&longer, &[]);
     assert_eq!(files(&kept).len(), kept.timelines.gathering.sizes().0);
@@ -152,4 +162,62 @@ fn only_runs_that_fit_are_opened() {
     kept.restart(&longer, FanOut::Auto);
     gather(&kept);
     kept.compare(&longer, &[]);
+}
+
+/// Goal: readers find everything that was committed before they came, once and in order, whatever goes on beside them:
+/// gathering, merges into files, and files that are given up.
+#[test]
+fn readers_miss_nothing_meanwhile() {
+    let mut world = busy(0);
+    let kept = Kept::new(&world, FanOut::Write);
+    let merged = Merged::new(Arc::clone(&kept.timelines));
+    let goes_on = AtomicBool::new(true);
+    let committed = AtomicU64::new(0);
+    std::thread::scope(|threads| {
+        for reader in 0..2 {
+            let (merged, goes_on, committed) = (&merged, &goes_on, &committed);
+            threads.spawn(move || {
+                let feed = timeline_key(reader);
+                while goes_on.load(Ordering::Acquire) {
+                    let least = committed.load(Ordering::Acquire);
+                    let page = merged.page(feed, None, 1_000).unwrap();
+                    let count = u64::try_from(page.len()).unwrap();
+                    assert!(count >= least, "{count} of {least}");
+                    assert!(page.is_sorted_by(|one, next| one.place > next.place));
+                    let head = merged.feed(feed).unwrap().unwrap();
+                    assert!(head.next.0 >= count);
+                    let all = Position(0)..head.next;
+                    let entries = merged.entries(feed, all).unwrap();
+                    assert_eq!(u64::try_from(entries.len()).unwrap(), head.next.0);
+                    let oldest = page.iter().rev().map(|placed| &placed.entry.fragment);
+                    let first = entries.iter().map(|entry| &entry.fragment);
+                    assert!(oldest.zip(first).all(|(one, other)| one == other));
+                }
+            });
+        }
+        let (timelines, stops) = (&kept.timelines, &goes_on);
+        threads.spawn(move || {
+            for round in 0.. {
+                if !stops.load(Ordering::Acquire) {
+                    return;
+                }
+                timelines.keep(|| true).unwrap();
+                let runs = timelines.gathering.runs();
+                if round % 20 == 19
+                    && let Some(run) = runs.all.get(runs.all.len() / 2)
+                {
+                    let error = io::ErrorKind::InvalidData.into();
+                    timelines.gathering.begin_anew_at(run, &error);
+                }
+            }
+        });
+        for step in 0..300 {
+            world.take(&Step::Append(vec![2; 1 + step % 3]));
+            committed.fetch_add(1, Ordering::Release);
+        }
+        goes_on.store(false, Ordering::Release);
+    });
+    kept.compare(&world, &[]);
+    gather(&kept);
+    kept.compare(&world, &[]);
 }

@@ -113,11 +113,14 @@ fn a_commit_that_is_applied_again_changes_nothing_twice() {
     }
     let (one, two) = (Item::Feed(key(1)), Item::Feed(key(2)));
     let pattern = Item::Pattern(FeedPattern::parse("x-*").unwrap());
+    // This one follows a pattern before, and so a feed that appears.
+    let of_before = Item::Pattern(FeedPattern::parse("x-l*").unwrap());
+    world.commit(vec![following(1, slice::from_ref(&of_before), &[], 0)]);
     world.commit(vec![
         following(0, slice::from_ref(&two), &[], 4),
         following(1, slice::from_ref(&one), &[], 1),
         following(1, &[], slice::from_ref(&one), 0),
-        following(1, &[pattern], &[], 12),
+        following(0, &[pattern], &[], 12),
         entry(1, 100),
         settings_of_feed(FEEDS, "x-later", false, Revision::FIRST),
         Change::Opened {

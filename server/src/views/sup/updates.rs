@@ -1,0 +1,163 @@
+//! The view of the updates of timelines, which has no files.
+//!
+//! Shell over the log. It has a follower of its own, so that a crowd of followers, or a graph that cannot be read, holds
+//! up no document about feeds.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use simplefeed_core::{
+    commit::Outline, feed::CommitNumber, limits::SUP_OVERLAP_SECONDS, timestamp::Timestamp,
+};
+use tracing::error;
+
+use super::{
+    PACE, Reach,
+    recent::Recent,
+    windows::{Current, sort_updates},
+};
+use crate::{
+    log::{Commits, EntryLog, LogError, Series},
+    resource::Visibility,
+    views::{
+        Applied, View,
+        error::ViewError,
+        follower::Grace,
+        reports::{Findings, Rebuilt, Replayed},
+        scrub::Scrub,
+    },
+};
+
+/// View of the updates of timelines.
+#[derive(Debug)]
+pub struct TimelineUpdates {
+    /// Longest period that is offered, in seconds.
+    longest: u32,
+    /// `None` until the view has begun to follow.
+    state: Mutex<Option<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    recent: Recent,
+    reach: Reach,
+    applied: CommitNumber,
+    /// Second of the newest commit that was applied.
+    newest: i64,
+}
+
+impl TimelineUpdates {
+    /// Returns the view; `longest` is the longest period offered, in seconds.
+    pub fn new(longest: u32) -> Self {
+        let state = Mutex::default();
+        Self { longest, state }
+    }
+
+    /// Returns the current window of a document, or `None` while the view has not applied every commit from before the
+    /// start. `published` is as for documents about feeds. Without `has_updates` the window is told, and no update.
+    pub fn current(
+        &self,
+        log: &dyn Commits,
+        visibility: Visibility,
+        period: u32,
+        has_updates: bool,
+        published: impl FnOnce(Timestamp) -> i64,
+    ) -> Option<Current> {
+        let mut current = {
+            let mut state = self.state.lock();
+            let state = state.as_mut()?;
+            let end = state
+                .reach
+                .end(log, state.applied, state.newest, published)?;
+            let visibility = has_updates.then_some(visibility);
+            state.recent.current(visibility, period, end)?
+        };
+        // Nobody waits for the sorting.
+        sort_updates(&mut current.updates);
+        Some(current)
+    }
+}
+
+/// Returns the first commit of a second or later.
+fn first_since(second: i64, log: &dyn EntryLog) -> Result<CommitNumber, LogError> {
+    let (mut first, mut behind) = (1, log.head().number.0 + 1);
+    while first < behind {
+        let middle = first + (behind - first) / 2;
+        let outlines = log.outlines(CommitNumber(middle), 1)?;
+        let missing = || LogError::damaged(format!("commit {middle} is missing"));
+        if outlines.first().ok_or_else(missing)?.instant.second() < second {
+            first = middle + 1;
+        } else {
+            behind = middle;
+        }
+    }
+    Ok(CommitNumber(first))
+}
+
+impl View for TimelineUpdates {
+    fn name(&self) -> &'static str {
+        "sup-timelines"
+    }
+
+    /// Begins where the longest document may begin, which may end one second before the newest commit.
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        let head = log.head();
+        let oldest = head.last.second() - i64::from(self.longest) - SUP_OVERLAP_SECONDS - 1;
+        let applied = CommitNumber(first_since(oldest, log)?.0 - 1);
+        let since = if applied == CommitNumber(0) {
+            i64::MIN
+        } else {
+            oldest
+        };
+        *self.state.lock() = Some(State {
+            recent: Recent::new(since, self.longest),
+            reach: Reach::new(head.number),
+            applied,
+            newest: i64::MIN,
+        });
+        Ok(applied)
+    }
+
+    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+        let timelines = match log.concerned(commit) {
+            Ok(timelines) => timelines,
+            Err(error @ LogError::Damaged { .. }) => {
+                error!(%error, "the updates of timelines are left out");
+                vec![]
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(state) = &mut *self.state.lock() {
+            state.newest = commit.instant.second();
+            state.recent.take(state.newest, &timelines);
+            state.applied = commit.number;
+        }
+        Ok(Applied::More)
+    }
+
+    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+        Ok(true)
+    }
+
+    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn pace(&self) -> Duration {
+        PACE
+    }
+
+    fn made(&self) -> u64 {
+        0
+    }
+
+    fn verify(&self, _: &dyn EntryLog, _: &Replayed, _: &mut Findings) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn rebuild(&self, _: &dyn EntryLog, _: &mut Rebuilt) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {}
+}
