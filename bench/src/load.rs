@@ -177,6 +177,17 @@ impl Connection {
         self.answer(request.as_bytes())
     }
 
+    /// Sends JSON. Returns the status of the answer.
+    pub(crate) fn json(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<u16> {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let (head, _) = self.answer(request.as_bytes())?;
+        let status = head.split(' ').nth(1).context("an answer has a status")?;
+        Ok(status.parse()?)
+    }
+
     /// Sends a request. Returns the answer's head, names in lower case, and body.
     fn answer(&mut self, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
         self.stream.write_all(request)?;

@@ -24,6 +24,7 @@ mod serve;
 mod settle;
 mod sup;
 mod table;
+mod timelines;
 mod unfold;
 #[path = "../../tests/black_box/families.rs"]
 mod families;
@@ -68,6 +69,8 @@ enum Command {
     Sup,
     /// Bodies that are small and unfold to much, against ordinary entries; another publisher beside them
     Unfold,
+    /// Timelines: fan-out, reads and a mixed workload, against Redis and PostgreSQL doing the same work
+    Timelines(timelines::Scale),
     /// Replay a feed with the library, for `replay`
     #[command(hide = true)]
     LibraryReplay { url: String },
@@ -89,6 +92,7 @@ fn main() -> anyhow::Result<()> {
         Command::Growth => growth::measure(table, rounds, seconds),
         Command::Settle => settle::measure(table, rounds),
         Command::Sup => sup::measure(table, rounds, seconds),
+        Command::Timelines(scale) => timelines::measure(table, rounds, seconds, &scale),
         Command::Unfold => unfold::measure(table, rounds, seconds),
         Command::LibraryReplay { url } => return replay::library(&url),
     };

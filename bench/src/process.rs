@@ -49,10 +49,18 @@ impl Program {
         let mut child = command.stderr(Stdio::piped()).spawn()?;
         let stderr = child.stderr.take().context("its stderr is a pipe")?;
         let mut said = String::new();
-        for line in BufReader::new(stderr).lines() {
+        let mut lines = BufReader::new(stderr).lines();
+        while let Some(line) = lines.next() {
             let line = line?;
             if let Some(address) = line.strip_prefix("listening on http://") {
                 let address = address.to_owned();
+                // A server that says something has a fault, which would be looked for elsewhere.
+                thread::spawn(move || {
+                    lines
+                        .map_while(Result::ok)
+                        .filter(|line| !line.starts_with("metrics on"))
+                        .for_each(|line| eprintln!("server: {line}"));
+                });
                 return Ok(Self { child, address });
             }
             said = said + "\n" + &line;
@@ -78,6 +86,16 @@ impl Program {
         let mut command = Command::new(program);
         command.arg("-c").arg(&path).arg("-p").arg(folder);
         Self::started(command, port, |address| TcpStream::connect(address).is_ok())
+    }
+
+    /// Starts Redis without any file, as a cache.
+    pub(crate) fn redis_in_memory(folder: &Path) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let mut command = Command::new(installed("redis-server", "redis-server")?);
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--appendonly", "no", "--save", "", "--dir"]);
+        command.arg(folder).stdout(Stdio::null());
+        Self::started(command, port, |address| answers_ping(address).is_ok())
     }
 
     /// Starts Redis, which syncs every command before it answers.
@@ -420,6 +438,6 @@ fn user_of_postgres() -> Option<(u32, u32)> {
 }
 
 /// A port that was free a moment ago: what is started later cannot say which one it got.
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

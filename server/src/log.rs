@@ -268,8 +268,8 @@ pub trait Series: Send + Sync {
         Ok(None)
     }
 
-    /// Returns the timelines that a commit concerns: those that have its entries, and those that it changes. By default
-    /// there are none.
+    /// Returns the timelines that a commit concerns: those that have its entries, and those that it changes. One may come
+    /// several times. By default there are none.
     ///
     /// # Errors
     ///
@@ -303,6 +303,8 @@ pub trait Ids: Send + Sync {
 /// A timeline that a commit concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concerned {
+    /// Number of the timeline among all timelines, from 0 on.
+    pub number: u32,
     /// The timeline.
     pub timeline: FeedKey,
     /// Its id in SUP documents.

@@ -109,7 +109,7 @@ fn check_infoset(documents: &Path) {
 }
 
 /// Debian's modules belong to Debian's Python, which need not be the first on the path.
-fn python_with(module: &str) -> &'static str {
+pub(crate) fn python_with(module: &str) -> &'static str {
     let import = format!("import {module}");
     let has_module = |python: &&str| {
         let output = Command::new(python).args(["-c", &import]).output();

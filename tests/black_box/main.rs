@@ -29,6 +29,7 @@ mod conditional;
 mod crash;
 mod damage;
 mod faults;
+mod feed_service;
 mod fixtures;
 mod foreign;
 mod frozen;

@@ -8,7 +8,6 @@
 //! them of a timeline.
 
 use std::{
-    collections::HashSet,
     fs, io,
     ops::Range,
     path::{Path, PathBuf},
@@ -60,7 +59,7 @@ use gathered::{
     Gathering, Step,
     list::{Failure, List},
 };
-use graph::{Graph, TimelineState, each_gain};
+use graph::{Graph, Timeline, TimelineState, each_gain};
 use newest::{Gains, Newest};
 use reading::{Reading, Seen, Titles};
 
@@ -251,7 +250,7 @@ impl Timelines {
         let new_timelines = graph.timelines.len() - timelines.min(graph.timelines.len());
         // A growing file is written again in ever larger steps.
         let is_due = graph.applied.0 - commits.0 >= SNAPSHOT_COMMITS
-            || new_timelines >= SNAPSHOT_TIMELINES.max(timelines / 4)
+            || new_timelines >= SNAPSHOT_TIMELINES.max(timelines / 10)
             || commits == CommitNumber(0);
         if !is_due {
             return Ok(());
@@ -605,29 +604,30 @@ impl Timelines {
             return Ok(vec![]);
         }
         drop(self.caught_up()?);
-        let (mut found, mut seen) = (vec![], HashSet::new());
-        let mut tell = |state: &TimelineState| {
-            if seen.insert(state.key) {
-                found.push(Concerned {
-                    timeline: state.key,
-                    sup_id: state.sup_id,
-                    is_closed: state.following.terms().is_closed,
-                });
-            }
+        let mut found = vec![];
+        let mut tell = |number: Timeline, state: &TimelineState| {
+            found.push(Concerned {
+                number,
+                timeline: state.key,
+                sup_id: state.sup_id,
+                is_closed: state.is_closed,
+            });
         };
         for change in &commit.changes {
             if let ChangeOutline::Entries { feed, first, count } = change {
                 let source = self.graph.read().source(*feed);
                 let range = *first..Position(first.0 + count);
                 if let Some(source) = source {
-                    each_gain(&self.graph, source, &range, |_, state, _| tell(state));
+                    each_gain(&self.graph, source, &range, |number, state, _| {
+                        tell(number, state);
+                    });
                 }
             }
         }
         let graph = self.graph.read();
         for feed in commit.feeds() {
-            if let Some((_, state)) = graph.timeline(feed) {
-                tell(state);
+            if let Some((number, state)) = graph.timeline(feed) {
+                tell(number, state);
             }
         }
         Ok(found)

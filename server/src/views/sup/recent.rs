@@ -3,61 +3,48 @@
 //! Pure. There is no archive of them: one entry of a popular feed is an update of each of its followers, and would be so
 //! many pairs on the disk. Whoever was away for longer polls each timeline once.
 
-use std::collections::HashMap;
-
 use simplefeed_core::{feed::FeedKey, limits::SUP_OVERLAP_SECONDS};
 
-use super::windows::{Current, Told, updates_of};
+use super::windows::{Current, Told, Update};
 use crate::{log::Concerned, resource::Visibility};
-
-/// Seconds between two looks for updates that no document needs.
-const THINNING_SECONDS: i64 = 60;
 
 /// The last updates of timelines.
 #[derive(Debug)]
 pub(super) struct Recent {
-    public: HashMap<FeedKey, Told>,
-    private: HashMap<FeedKey, Told>,
+    /// By their numbers. A list, because one entry may be an update of a million neighbours.
+    timelines: Vec<Option<Timeline>>,
     /// First second of which every update is known.
     since: i64,
-    /// Longest period that is offered, in seconds.
-    longest: i64,
-    /// Second of the last look for old updates.
-    thinned: i64,
+}
+
+#[derive(Clone, Debug)]
+struct Timeline {
+    key: FeedKey,
+    told: Told,
+    is_closed: bool,
 }
 
 impl Recent {
-    /// Begins with the commits of second `since`; `longest` is the longest period offered, in seconds.
-    pub(super) fn new(since: i64, longest: u32) -> Self {
-        Self {
-            public: HashMap::new(),
-            private: HashMap::new(),
-            since,
-            longest: i64::from(longest),
-            thinned: since,
-        }
+    /// Begins with the commits of second `since`.
+    pub(super) fn new(since: i64) -> Self {
+        let timelines = vec![];
+        Self { timelines, since }
     }
 
     /// Takes note of the timelines that a commit in `second` concerns. To do it again changes nothing.
     pub(super) fn take(&mut self, second: i64, timelines: &[Concerned]) {
         for concerned in timelines {
-            let series = if concerned.is_closed {
-                &mut self.private
-            } else {
-                &mut self.public
-            };
-            let told = Told::of(concerned.sup_id);
-            series.entry(concerned.timeline).or_insert(told).add(second);
-        }
-        if second.saturating_sub(self.thinned) >= THINNING_SECONDS {
-            self.thinned = second;
-            let oldest = second - self.longest - SUP_OVERLAP_SECONDS - 1;
-            for series in [&mut self.public, &mut self.private] {
-                series.retain(|_, told| told.last() >= oldest);
-                // The crowd of a popular feed does not come back every minute.
-                if series.capacity() > 4 * series.len() {
-                    series.shrink_to(2 * series.len());
-                }
+            let number = usize::try_from(concerned.number).unwrap_or(usize::MAX);
+            if self.timelines.len() <= number {
+                self.timelines.resize(number + 1, None);
+            }
+            if let Some(timeline) = self.timelines.get_mut(number) {
+                let timeline = timeline.get_or_insert_with(|| Timeline {
+                    key: concerned.timeline,
+                    told: Told::of(concerned.sup_id),
+                    is_closed: concerned.is_closed,
+                });
+                timeline.told.add(second);
             }
         }
     }
@@ -76,12 +63,17 @@ impl Recent {
             since,
             until,
             previous: None,
-            updates: match visibility {
-                Some(Visibility::Public) => updates_of(&self.public, since, until),
-                Some(Visibility::Private) => updates_of(&self.private, since, until),
-                None => vec![],
-            },
+            updates: visibility.map_or_else(Vec::new, |visibility| {
+                self.updates(visibility == Visibility::Private, since, until)
+            }),
         })
+    }
+
+    fn updates(&self, are_closed: bool, since: i64, until: i64) -> Vec<Update> {
+        let timelines = self.timelines.iter().flatten();
+        let updates = timelines.filter(|one| one.is_closed == are_closed);
+        let updates = updates.filter_map(|one| one.told.update(one.key, since, until));
+        updates.collect()
     }
 }
 
@@ -97,6 +89,7 @@ mod tests {
         let all = numbers.iter().map(|number| {
             let timeline = FeedKey(Uuid::from_u128(*number));
             Concerned {
+                number: u32::try_from(*number).unwrap(),
                 timeline,
                 sup_id: SupId::of_feed(timeline),
                 is_closed: number % 2 == 1,
@@ -109,7 +102,7 @@ mod tests {
     /// updates may be missing is in no document.
     #[test]
     fn a_document_has_what_its_window_has() {
-        let mut recent = Recent::new(100, 60);
+        let mut recent = Recent::new(100);
         for (second, numbers) in [
             (100, &[2, 4][..]),
             (101, &[2, 3]),
@@ -140,17 +133,5 @@ mod tests {
         assert_eq!(told(private, 5, 160), Some((145, vec![])));
         let of_nobody = recent.current(None, 60, 171).unwrap();
         assert_eq!((of_nobody.since, of_nobody.updates), (101, vec![]));
-    }
-
-    /// Goal: what no document needs takes no memory.
-    #[test]
-    fn old_updates_are_forgotten() {
-        let mut recent = Recent::new(0, 60);
-        let crowd: Vec<u128> = (0..5_000).map(|number| 2 * number).collect();
-        recent.take(1, &timelines(&crowd));
-        assert_eq!(recent.public.len(), 5_000);
-        recent.take(200, &timelines(&[2]));
-        assert_eq!(recent.public.len(), 1);
-        assert!(recent.public.capacity() < 100);
     }
 }

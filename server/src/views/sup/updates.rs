@@ -110,7 +110,7 @@ impl View for TimelineUpdates {
             oldest
         };
         *self.state.lock() = Some(State {
-            recent: Recent::new(since, self.longest),
+            recent: Recent::new(since),
             reach: Reach::new(head.number),
             applied,
             newest: i64::MIN,

@@ -138,26 +138,17 @@ impl Told {
         }
     }
 
-    /// Returns the second of the last update.
-    pub(super) fn last(&self) -> i64 {
-        self.last
-    }
-}
-
-/// Returns the last update of each feed from second `since` to `until`, in no order.
-pub(super) fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
-    let updates = feeds.iter().filter_map(|(feed, told)| {
+    /// Returns the last update of the feed from second `since` to `until`.
+    pub(super) fn update(&self, feed: FeedKey, since: i64, until: i64) -> Option<Update> {
         // The last update may lie behind the end, and the one before within.
-        let second = if told.last <= until {
-            told.last
+        let second = if self.last <= until {
+            self.last
         } else {
-            told.before
+            self.before
         };
-        (since..=until)
-            .contains(&second)
-            .then_some((*feed, told.id, second))
-    });
-    updates.collect()
+        let is_in = (since..=until).contains(&second);
+        is_in.then_some((feed, self.id, second))
+    }
 }
 
 /// Sorts updates for a document. Their order is a promise, because archived windows are final; it was chosen because it
@@ -166,8 +157,11 @@ pub(super) fn sort_updates(updates: &mut [Update]) {
     updates.sort_unstable_by_key(|(feed, id, second)| (last_digit(*second), *second, *id, feed.0));
 }
 
-fn sorted_updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
-    let mut updates = updates_of(feeds, since, until);
+/// Returns the last update of each feed from second `since` to `until`, sorted.
+fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
+    let updates = feeds.iter();
+    let updates = updates.filter_map(|(feed, told)| told.update(*feed, since, until));
+    let mut updates: Vec<Update> = updates.collect();
     sort_updates(&mut updates);
     updates
 }
@@ -227,7 +221,7 @@ impl WindowSeries {
             since,
             until: self.newest,
             commit: self.before_newest,
-            updates: sorted_updates_of(&self.feeds, since, self.newest),
+            updates: updates_of(&self.feeds, since, self.newest),
         };
         self.cut = Some((name, self.newest));
         (self.first, self.count) = (None, 0);
@@ -387,7 +381,7 @@ impl SupWindows {
             since,
             until,
             previous: series.durable.map(|(name, _)| name),
-            updates: sorted_updates_of(&series.feeds, since, until),
+            updates: updates_of(&series.feeds, since, until),
         }
     }
 

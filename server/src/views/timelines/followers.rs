@@ -47,6 +47,14 @@ impl Followers {
         }
     }
 
+    /// Returns whether a timeline is in the set.
+    pub(super) fn has(&self, timeline: Timeline) -> bool {
+        match self {
+            Self::Few(all) => all.binary_search(&timeline).is_ok(),
+            Self::Many(all) => all.contains(timeline),
+        }
+    }
+
     /// Returns the number of timelines.
     pub(super) fn len(&self) -> u64 {
         match self {
@@ -97,6 +105,7 @@ mod tests {
             }
         }
         assert!(matches!(set, Followers::Many(_)));
+        assert!((0..20_000).all(|one| set.has(one) == expected.contains(&one)));
         assert_eq!(set.len(), u64::try_from(expected.len()).unwrap());
         let found = set.from(0, usize::MAX);
         assert!(found.iter().eq(expected.iter()));

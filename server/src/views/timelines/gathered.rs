@@ -32,7 +32,6 @@ use tracing::warn;
 
 use super::{
     fan_out::FanOut,
-    followers::Followers,
     graph::{Graph, Source, Timeline, each_gain},
 };
 use crate::{
@@ -85,7 +84,7 @@ pub(super) struct Runs {
     pub(super) all: Vec<Arc<Run>>,
     reached: Reached,
     /// Positions of feeds that are in no run, by feed.
-    apart: BTreeMap<Source, Vec<Range<Position>>>,
+    pub(super) apart: BTreeMap<Source, Vec<Range<Position>>>,
 }
 
 /// Runs on their way into one file.
@@ -516,11 +515,11 @@ impl Stretch {
         before: &Runs,
         followers_max: u64,
     ) -> Option<Timestamp> {
-        let count = graph
-            .read()
-            .feeds
-            .followers(source)
-            .map_or(0, Followers::len);
+        let count = {
+            let graph = graph.read();
+            let followers = graph.feeds.followers(source);
+            followers.map_or(0, |followers| followers.all.len())
+        };
         if count == 0 || range.is_empty() {
             return None;
         }

@@ -51,6 +51,7 @@ pub(super) struct TimelineState {
     pub(super) key: FeedKey,
     pub(super) created: Timestamp,
     pub(super) sup_id: SupId,
+    pub(super) is_closed: bool,
     pub(super) owner: Option<Source>,
     /// Shared with readers, who look through it without a lock.
     pub(super) following: Arc<Following<Source>>,
@@ -86,13 +87,33 @@ pub(super) struct Graph {
 pub(super) struct Sources {
     all: Vec<FeedState>,
     names: BTreeMap<FeedName, Source>,
-    /// Timelines that have entries of each feed which came as the feed gained them.
-    followers: Vec<Followers>,
+    /// Who follows each feed.
+    followers: Vec<FollowersOf>,
     /// Closed feeds, of which there are few.
     closed: BTreeSet<Source>,
     /// Positions whose entries are lost, of the few feeds that have any.
     lost: HashMap<Source, Vec<Range<Position>>>,
 }
+
+/// Followers of a feed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FollowersOf {
+    /// Timelines that have entries of the feed which came as the feed gained them.
+    pub(super) all: Followers,
+    /// Those of them that take no more. There are few.
+    ended: Followers,
+    /// Position of the feed's next entry when a timeline began or ended to take its entries, or later. From there on each
+    /// entry is in all timelines that have not ended, and none needs to be looked at.
+    changed: Position,
+}
+
+impl PartialEq for FollowersOf {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.all, &self.ended) == (&other.all, &other.ended)
+    }
+}
+
+impl Eq for FollowersOf {}
 
 impl Sources {
     pub(super) fn get(&self, source: Source) -> Option<&FeedState> {
@@ -108,8 +129,8 @@ impl Sources {
         &self.all
     }
 
-    /// Returns the timelines that have entries of a feed which came as the feed gained them.
-    pub(super) fn followers(&self, source: Source) -> Option<&Followers> {
+    /// Returns who follows a feed.
+    pub(super) fn followers(&self, source: Source) -> Option<&FollowersOf> {
         self.followers.get(usize::try_from(source).ok()?)
     }
 
@@ -125,7 +146,7 @@ impl Sources {
             self.closed.insert(source);
         }
         self.all.push(feed);
-        self.followers.push(Followers::default());
+        self.followers.push(FollowersOf::default());
         source
     }
 
@@ -140,11 +161,17 @@ impl Sources {
         state.is_some_and(|state| std::mem::replace(&mut state.is_closed, is_closed))
     }
 
-    /// Notes whether a timeline has entries of a feed which came as the feed gained them.
-    fn set_follower(&mut self, source: Source, timeline: Timeline, is_one: bool) {
+    /// Notes whether a timeline has, and takes, entries of a feed as the feed gains them.
+    fn set_follower(&mut self, source: Source, timeline: Timeline, following: &Following<Source>) {
+        let next = self.get(source).map_or(Position(0), |feed| feed.next);
         let index = usize::try_from(source).unwrap_or(usize::MAX);
         if let Some(followers) = self.followers.get_mut(index) {
-            followers.set(timeline, is_one);
+            let gains = following.gains(source);
+            followers.all.set(timeline, gains);
+            followers
+                .ended
+                .set(timeline, gains && !following.takes(source));
+            followers.changed = followers.changed.max(next);
         }
     }
 
@@ -175,12 +202,22 @@ pub(super) fn each_gain(
     let mut next = 0;
     loop {
         let graph = graph.read();
-        let all = graph.feeds.followers(source);
-        let slice = all.map_or_else(Vec::new, |all| all.from(next, FOLLOWERS_TOGETHER));
+        let Some(followers) = graph.feeds.followers(source) else {
+            return;
+        };
+        let slice = followers.all.from(next, FOLLOWERS_TOGETHER);
+        let have_all = followers.changed <= range.start;
         for timeline in &slice {
             let Some(state) = graph.at(*timeline) else {
                 continue;
             };
+            if have_all {
+                // What each timeline follows is scattered over the memory.
+                if !followers.ended.has(*timeline) {
+                    tell(*timeline, state, range.clone());
+                }
+                continue;
+            }
             for had in state.following.gained(source, range.clone()) {
                 tell(*timeline, state, had);
             }
@@ -359,7 +396,7 @@ impl Graph {
             .or_default()
             .push(range.clone());
         let followers = self.feeds.followers(source);
-        for timeline in followers.map_or_else(Vec::new, |all| all.from(0, usize::MAX)) {
+        for timeline in followers.map_or_else(Vec::new, |of| of.all.from(0, usize::MAX)) {
             let index = usize::try_from(timeline).unwrap_or(usize::MAX);
             if let Some(state) = self.timelines.get_mut(index) {
                 Arc::make_mut(&mut state.following).lost(source, &range);
@@ -422,6 +459,7 @@ impl Graph {
             key: feed,
             created: instant,
             sup_id: settings.sup_id(),
+            is_closed: settings.is_closed(),
             owner,
             following: Arc::new(following),
         });
@@ -436,8 +474,7 @@ impl Graph {
         };
         let following = Arc::clone(&state.following);
         for feed in feeds {
-            self.feeds
-                .set_follower(feed, timeline, following.gains(feed));
+            self.feeds.set_follower(feed, timeline, &following);
         }
     }
 
@@ -473,12 +510,11 @@ impl Graph {
             let index = usize::try_from(timeline).unwrap_or(usize::MAX);
             if let Some(state) = self.timelines.get_mut(index) {
                 Arc::make_mut(&mut state.following).appeared(source, &now);
-                let gains = state.following.gains(source);
-                changed.push((timeline, gains));
+                changed.push((timeline, Arc::clone(&state.following)));
             }
         }
-        for (timeline, gains) in changed {
-            self.feeds.set_follower(source, timeline, gains);
+        for (timeline, following) in changed {
+            self.feeds.set_follower(source, timeline, &following);
         }
     }
 

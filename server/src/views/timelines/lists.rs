@@ -77,7 +77,7 @@ impl Timelines {
                 return Ok(vec![]);
             };
             let had = graph.feeds.followers(source);
-            let had = had.map_or_else(Vec::new, |had| had.from(0, usize::MAX));
+            let had = had.map_or_else(Vec::new, |had| had.all.from(0, usize::MAX));
             let states = had.into_iter().filter_map(|timeline| graph.at(timeline));
             let takes = |state: &&TimelineState| state.following.takes(source);
             states.filter(takes).map(|state| state.key).collect()

@@ -229,6 +229,7 @@ fn read_timeline(from: &mut Reader<'_>) -> Option<TimelineState> {
         key,
         created,
         sup_id,
+        is_closed,
         owner,
         following: Following::of_parts(parts).into(),
     })

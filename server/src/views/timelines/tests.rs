@@ -1,6 +1,6 @@
 //! Timelines of random histories, against a list to which entries are added as they come.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -19,6 +19,7 @@ use super::{merged::Merged, *};
 use crate::log::{Commits as _, Series as _, memory::MemoryLog};
 
 mod gathering;
+mod keeping;
 mod retrying;
 
 const CLOSED: usize = 3;
@@ -393,7 +394,7 @@ impl World {
             entry.as_mut().unwrap().0 = instant.plus_micros(micros);
         }
         for ((feed, at), micros) in places.into_iter().zip(0..) {
-            for timeline in 0..TIMELINES {
+            for timeline in 0..self.timelines.len() {
                 if self.takes(&self.timelines[timeline], feed) {
                     self.deliver(timeline, feed, at, instant.plus_micros(micros));
                 }
@@ -602,6 +603,32 @@ impl Kept {
 
     fn compare(&self, world: &World, steps: &[Step]) {
         compare(world, &Merged::new(Arc::clone(&self.timelines)), steps);
+        self.compare_lists(world, steps);
+    }
+
+    /// Compares who follows whom.
+    fn compare_lists(&self, world: &World, steps: &[Step]) {
+        for (timeline, naive) in world.timelines.iter().enumerate() {
+            let followed: BTreeSet<&FeedName> = naive
+                .followed
+                .iter()
+                .filter_map(|item| match item {
+                    Item::Feed(feed) => Some(&world.feeds[feed].settings.name),
+                    Item::Pattern(_) => None,
+                })
+                .collect();
+            let items = self.timelines.following(timeline_key(timeline)).unwrap();
+            assert!(items.unwrap().feeds.iter().eq(followed), "{steps:?}");
+        }
+        for feed in world.feeds.keys() {
+            let takers = world
+                .timelines
+                .iter()
+                .filter(|naive| world.takes(naive, *feed));
+            let takers: BTreeSet<&FeedName> = takers.map(|naive| &naive.settings.name).collect();
+            let followers = self.timelines.followers(*feed).unwrap();
+            assert!(followers.iter().eq(takers), "{steps:?}");
+        }
     }
 
     /// Stops, and begins again in another way.
@@ -650,7 +677,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// Goal: every document, position and entry of a timeline is what the definition says, whenever it is read and however
-    /// it is kept (SPECS 2.10 items 1, 2, 4 and 11; S-D2, S-D3): the rule of a timeline, settings and titles in force at
+    /// it is kept (SPECS 2.10 items 1, 2, 4, 11 and 12; S-D2, S-D3): the rule of a timeline, settings and titles in force at
     /// each place, names after restorations. Changes of the model do not change a byte.
     #[test]
     fn timelines_are_what_their_commits_say(

@@ -1,0 +1,133 @@
+//! `timelines`: what fan-out and reads cost, against Redis and PostgreSQL doing the same work, and a workload of many
+//! users.
+//!
+//! Shell. Four worlds, each a server of its own: one feed with ever more followers, timelines of ever more feeds,
+//! histories of ever more entries, and users who follow each other.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::table::{Must, Row, Table};
+
+mod followers;
+mod peers;
+mod plots;
+mod reads;
+mod users;
+
+/// Sizes of what is measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Scale {
+    /// Timelines of the largest world, and followers of its largest feed
+    #[arg(long, default_value_t = 1_000_000)]
+    timelines: u32,
+    /// Feeds of that world
+    #[arg(long, default_value_t = 100_000)]
+    feeds: u32,
+    /// Users of the mixed workload
+    #[arg(long, default_value_t = 10_000)]
+    users: u32,
+    /// Folder for plots of both ramps, as SVG
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+}
+
+pub(crate) fn measure(
+    table: &mut Table,
+    rounds: usize,
+    seconds: u64,
+    scale: &Scale,
+) -> anyhow::Result<()> {
+    if let Some(plots) = &scale.plots {
+        std::fs::create_dir_all(plots)?;
+    }
+    reads::measure(table, rounds, scale)?;
+    users::measure(table, seconds, scale)?;
+    followers::measure(table, rounds, scale)
+}
+
+/// Returns a row without a peer.
+fn alone(what: impl Into<String>, unit: &'static str, ours: Vec<f64>) -> Row {
+    Row {
+        what: what.into(),
+        unit,
+        ours,
+        peer: String::new(),
+        theirs: vec![],
+        must: None,
+    }
+}
+
+/// Returns a row with a peer.
+fn against(
+    what: impl Into<String>,
+    unit: &'static str,
+    ours: &[f64],
+    peer: &str,
+    theirs: Vec<f64>,
+    must: Option<Must>,
+) -> Row {
+    Row {
+        what: what.into(),
+        unit,
+        ours: ours.to_vec(),
+        peer: peer.into(),
+        theirs,
+        must,
+    }
+}
+
+/// Returns a share of sorted values, such as 0.99 of them.
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    // The nearest rank: the smallest value that is not less than the share of all.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        clippy::as_conversions,
+        reason = "there are far fewer than 2^52 values"
+    )]
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    let value = sorted.get(rank.saturating_sub(1));
+    value.copied().unwrap_or(f64::NAN)
+}
+
+/// Returns the median of values.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    percentile(&sorted, 0.5)
+}
+
+/// Returns the bytes of all files below a folder.
+fn bytes_below(folder: &Path) -> anyhow::Result<f64> {
+    let mut bytes = 0.0;
+    for item in std::fs::read_dir(folder)? {
+        let item = item?;
+        let found = item.metadata()?;
+        bytes += if found.is_dir() {
+            bytes_below(&item.path())?
+        } else {
+            f64::from(u32::try_from(found.len() / 1_024)?) * 1_024.0
+        };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a percentile is a value that was measured, and no less than the share of all (SPECS 2.10 item 14).
+    #[test]
+    fn percentiles_are_the_nearest_rank() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(&values, 0.5).to_string(), "50");
+        assert_eq!(percentile(&values, 0.99).to_string(), "99");
+        assert_eq!(percentile(&values, 1.0).to_string(), "100");
+        assert_eq!(percentile(&[7.0], 0.5).to_string(), "7");
+        assert!(percentile(&[], 0.5).is_nan());
+        assert_eq!(median(&[3.0, 1.0, 2.0]).to_string(), "2");
+    }
+}
