@@ -81,7 +81,14 @@ pub struct Generation {
 #[derive(Clone, Debug)]
 enum Watched {
     One(usize),
-    Many(Arc<[usize]>),
+    Many {
+        indexes: Arc<[usize]>,
+        /// Counter that grows after any other one.
+        after: usize,
+        /// What that counter was when the generation was last found to last: as long as it stands still, none of the
+        /// others is looked at.
+        lasted: Arc<AtomicU64>,
+    },
 }
 
 impl Generation {
@@ -90,9 +97,19 @@ impl Generation {
         Self::watching(counters, Watched::One(index))
     }
 
-    /// Returns the generation of now. It lasts until any of the counters at `indexes` grows.
-    pub fn of_all(counters: &Arc<[AtomicU64]>, indexes: impl Into<Arc<[usize]>>) -> Self {
-        Self::watching(counters, Watched::Many(indexes.into()))
+    /// Returns the generation of now. It lasts until any of the counters at `indexes` grows. Counter `after` grows after
+    /// any of them.
+    pub fn of_all(
+        counters: &Arc<[AtomicU64]>,
+        indexes: impl Into<Arc<[usize]>>,
+        after: usize,
+    ) -> Self {
+        let watched = Watched::Many {
+            indexes: indexes.into(),
+            after,
+            lasted: Arc::new(AtomicU64::new(u64::MAX)),
+        };
+        Self::watching(counters, watched)
     }
 
     fn watching(counters: &Arc<[AtomicU64]>, watched: Watched) -> Self {
@@ -105,21 +122,37 @@ impl Generation {
 
     /// Returns whether the generation lasts still.
     pub fn is_current(&self) -> bool {
-        self.watched.sum(&self.counters) == self.seen
+        let Watched::Many { after, lasted, .. } = &self.watched else {
+            return self.watched.sum(&self.counters) == self.seen;
+        };
+        // Before the others: whatever it counts, they have.
+        let now = count_of(&self.counters, *after);
+        if lasted.load(Ordering::Acquire) == now {
+            return true;
+        }
+        let lasts = self.watched.sum(&self.counters) == self.seen;
+        if lasts {
+            lasted.store(now, Ordering::Release);
+        }
+        lasts
     }
 }
 
 impl Watched {
     fn sum(&self, counters: &[AtomicU64]) -> u64 {
-        let now = |index: &usize| {
-            let counter = counters.get(*index);
-            counter.map_or(0, |counter| counter.load(Ordering::Acquire))
-        };
         match self {
-            Self::One(index) => now(index),
-            Self::Many(indexes) => indexes.iter().map(now).sum(),
+            Self::One(index) => count_of(counters, *index),
+            Self::Many { indexes, .. } => {
+                let counts = indexes.iter().map(|index| count_of(counters, *index));
+                counts.sum()
+            }
         }
     }
+}
+
+fn count_of(counters: &[AtomicU64], index: usize) -> u64 {
+    let counter = counters.get(index);
+    counter.map_or(0, |counter| counter.load(Ordering::Acquire))
 }
 
 /// Opaque part of a resource's entity tags.
@@ -341,5 +374,39 @@ impl Source for InMemory {
     fn held_bytes(&self) -> usize {
         // Two codings, of which the compressed one is smaller.
         2 * self.identity.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a generation lasts until a counter that it watches has grown, and no longer, however often it is asked.
+    #[test]
+    fn a_generation_lasts_until_what_it_watches_grows() {
+        const AFTER: usize = 3;
+        let counters: Arc<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
+            .take(4)
+            .collect();
+        let grow = |index: usize| {
+            for index in [index, AFTER] {
+                let counter = counters.get(index).unwrap();
+                counter.fetch_add(1, Ordering::Release);
+            }
+        };
+        grow(0);
+        let generation = Generation::of_all(&counters, vec![0, 1], AFTER);
+        for _ in 0..3 {
+            assert!(generation.is_current() && generation.clone().is_current());
+            grow(2);
+        }
+        grow(1);
+        assert!(!generation.is_current() && !generation.clone().is_current());
+        grow(2);
+        assert!(!generation.is_current());
+        let of_one = Generation::of(&counters, 2);
+        assert!(of_one.is_current());
+        grow(2);
+        assert!(!of_one.is_current());
     }
 }

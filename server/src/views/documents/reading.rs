@@ -132,7 +132,6 @@ impl Documents {
                 counter.fetch_add(1, Ordering::Release);
             }
         };
-        count(COMMITS_COUNTER);
         for change in &commit.changes {
             // Snapshots of the feed are stale from here on; others of the same stripe are read again for nothing.
             if let Some(feed) = change.feed() {
@@ -145,6 +144,8 @@ impl Documents {
                 count(SETTINGS_COUNTER);
             }
         }
+        // The last one: a generation that finds it unchanged looks at no other.
+        count(COMMITS_COUNTER);
     }
 
     /// Returns the current snapshot of a feed, or `None` if no feed has that name.
@@ -184,7 +185,8 @@ impl Documents {
         let own = stripe_of(feed);
         loop {
             // A new feed that a pattern matches moves the counter of settings.
-            let before = Generation::of_all(&self.stripes, vec![own, SETTINGS_COUNTER]);
+            let before =
+                Generation::of_all(&self.stripes, vec![own, SETTINGS_COUNTER], COMMITS_COUNTER);
             let Some(sources) = self.log.sources(feed)? else {
                 return Ok(Generation::of(&self.stripes, own));
             };
@@ -195,7 +197,7 @@ impl Documents {
             watched.extend([own, SETTINGS_COUNTER]);
             watched.sort_unstable();
             watched.dedup();
-            let generation = Generation::of_all(&self.stripes, watched);
+            let generation = Generation::of_all(&self.stripes, watched, COMMITS_COUNTER);
             // Otherwise the timeline may follow others by now.
             if before.is_current() {
                 return Ok(generation);
