@@ -385,9 +385,8 @@ mod tests {
     #[test]
     fn a_generation_lasts_until_what_it_watches_grows() {
         const AFTER: usize = 3;
-        let counters: Arc<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
-            .take(4)
-            .collect();
+        let counters: Arc<[AtomicU64]> =
+            std::iter::repeat_with(AtomicU64::default).take(4).collect();
         let grow = |index: usize| {
             for index in [index, AFTER] {
                 let counter = counters.get(index).unwrap();

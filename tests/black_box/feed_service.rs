@@ -11,7 +11,7 @@ use crate::{
     dice::Dice,
     harness::{
         Server, check_folder, copy_folder, files, free_address, is_long, program, run, simplefeed,
-        text, workspace,
+        text, wait_for, workspace,
     },
     http::Request,
     site::Site,
@@ -467,6 +467,11 @@ fn all_alike(server: &Server) -> BTreeMap<String, String> {
     };
     for (timeline, ..) in ALIKE {
         let base = format!("/feeds/{timeline}");
+        // A server without the file of the graph reads all commits first.
+        wait_for("the follows are not read", || {
+            let recent = server.get(&format!("{base}/recent.atom"));
+            (recent.status == 200).then_some(())
+        });
         let mut newest = 0_u64;
         while server.get(&format!("{base}/{}.atom", newest + 1)).status == 200 {
             newest += 1;

@@ -229,14 +229,16 @@ impl Timelines {
         while goes_on() {
             // Before much is gathered, and again: a long log takes hours.
             drop(self.caught_up()?);
-            self.keep_graph()?;
+            // A graph that cannot be written holds up no list.
+            let kept = self.keep_graph();
             for _ in 0..STEPS_TOGETHER {
                 match self.gathering.step(&self.graph, &*self.log, self.fan_out)? {
-                    Step::Done => return Ok(true),
-                    Step::Waits => return Ok(false),
+                    Step::Done => return kept.map(|()| true),
+                    Step::Waits => return kept.map(|()| false),
                     Step::More => {}
                 }
             }
+            kept?;
         }
         Ok(false)
     }
