@@ -162,8 +162,17 @@ impl Connection {
 
     /// Publishes a body of any type. Returns the status of the answer.
     pub(crate) fn send(&mut self, feed: &str, kind: &str, body: &str) -> anyhow::Result<u16> {
+        self.status("POST", &format!("/feeds/{feed}"), kind, body)
+    }
+
+    /// Sends JSON. Returns the status of the answer.
+    pub(crate) fn json(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<u16> {
+        self.status(method, path, "application/json", body)
+    }
+
+    fn status(&mut self, method: &str, path: &str, kind: &str, body: &str) -> anyhow::Result<u16> {
         let request = format!(
-            "POST /feeds/{feed} HTTP/1.1\r\nHost: bench\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let (head, _) = self.answer(request.as_bytes())?;
@@ -175,17 +184,6 @@ impl Connection {
     pub(crate) fn get(&mut self, path: &str) -> io::Result<(String, Vec<u8>)> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
         self.answer(request.as_bytes())
-    }
-
-    /// Sends JSON. Returns the status of the answer.
-    pub(crate) fn json(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<u16> {
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let (head, _) = self.answer(request.as_bytes())?;
-        let status = head.split(' ').nth(1).context("an answer has a status")?;
-        Ok(status.parse()?)
     }
 
     /// Sends a request. Returns the answer's head, names in lower case, and body.

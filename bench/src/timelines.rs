@@ -1,4 +1,4 @@
-//! `timelines`: what fan-out and reads cost, against Redis and PostgreSQL doing the same work, and a workload of many
+//! `timelines`: the cost of fan-out and of reads, against Redis and PostgreSQL doing the same work, and a workload of many
 //! users.
 //!
 //! Shell. Four worlds, each a server of its own: one feed with ever more followers, timelines of ever more feeds,
@@ -16,7 +16,7 @@ mod plots;
 mod reads;
 mod users;
 
-/// Sizes of what is measured.
+/// Sizes of the measurement.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Scale {
     /// Timelines of the largest world, and followers of its largest feed

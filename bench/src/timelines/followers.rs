@@ -27,14 +27,14 @@ use crate::{
 
 /// Follows of each timeline, besides the popular feeds.
 const FOLLOWS: usize = 10;
-/// Publishers who make the world.
+/// Publishers of the world.
 const MAKERS: u32 = 16;
 /// Entries that a peer fans out in a round, at most.
 const ENTRIES_OF_PEERS: u64 = 100;
 /// Timelines that are looked at after an append.
 const LOOKS: usize = 20;
 
-/// Our server, and where it tells how far it is.
+/// Our server, and the address of its metrics.
 pub(super) struct Served {
     pub(super) program: Program,
     metrics: String,
@@ -210,7 +210,7 @@ fn serials(count: u64) -> std::ops::Range<u64> {
     first..first + count
 }
 
-/// An append to the feed with most followers against one to a feed without any, and what timelines show then.
+/// An append to the feed with most followers against one to a feed without any, and the timelines afterwards.
 fn acknowledged(
     table: &mut Table,
     ours: &Served,
@@ -275,7 +275,7 @@ fn acknowledged(
     Ok(())
 }
 
-/// How soon SUP tells all followers, and that the document of feeds stays small.
+/// Time until the SUP document has all followers, and the growth of the document of feeds.
 fn told(table: &mut Table, ours: &Served, most: u32) -> anyhow::Result<()> {
     let mut connection = Connection::open(&ours.program.address)?;
     // Counted in the text: to parse a million pairs takes longer than to make them.
@@ -289,7 +289,7 @@ fn told(table: &mut Table, ours: &Served, most: u32) -> anyhow::Result<()> {
         let until = until.context("a document has a time")?;
         Ok((updates.matches("\",\"").count(), until.second()))
     };
-    // What came before is out of the window then.
+    // Earlier updates are out of the window then.
     std::thread::park_timeout(Duration::from_secs(75));
     let (feeds, _) = pairs("/sup.json")?;
     let mut publisher = Connection::open(&ours.program.address)?;
@@ -324,13 +324,13 @@ fn fan_out(ours: &Served, followers: u32, entries: u64) -> anyhow::Result<FanOut
     connection.publish(&format!("pop-{followers}"), &batch)?;
     ours.wait_until_gathered()?;
     let micros = began.elapsed().as_secs_f64() * 1e6;
-    // What follows the fan-out, such as SUP, ends soon, too.
+    // Other work of the commit, such as SUP, ends soon, too.
     std::thread::park_timeout(Duration::from_millis(300));
     let cpu_micros = ours.program.cpu_micros()? - before;
     Ok(FanOut { micros, cpu_micros })
 }
 
-/// What a delivery of ours costs: the CPU that the same appends take without a follower is not its.
+/// Cost of one of our deliveries, without the CPU that the same appends take without a follower.
 fn of_ours(ours: &Served, followers: u32, entries: u64) -> anyhow::Result<FanOut> {
     let alone = fan_out(ours, 0, entries)?;
     let mine = fan_out(ours, followers, entries)?;
@@ -360,7 +360,7 @@ fn of_postgres(
     Ok(mean(&all?, followers))
 }
 
-/// Returns what an entry takes, and the CPU of each of its deliveries.
+/// Returns the time of an entry, and the CPU of each of its deliveries.
 fn mean(all: &[FanOut], followers: u32) -> FanOut {
     let count = f64::from(u32::try_from(all.len()).unwrap_or(1));
     let cpu_micros: f64 = all.iter().map(|one| one.cpu_micros).sum();
@@ -370,7 +370,7 @@ fn mean(all: &[FanOut], followers: u32) -> FanOut {
     }
 }
 
-/// What one delivery costs with ever more followers.
+/// Cost of one delivery with ever more followers.
 fn ramp(
     table: &mut Table,
     ours: &Served,
@@ -446,7 +446,7 @@ fn ramp(
 
 fn add_rates(table: &mut Table, count: u32, all: &[Vec<FanOut>; 3]) {
     let per_second = |all: &[FanOut]| -> Vec<f64> {
-        // Less than a tick of the CPU's clock is not told from nothing.
+        // The CPU's clock does not show less than a tick.
         all.iter()
             .map(|one| 1e6 / one.cpu_micros.max(0.001))
             .collect()

@@ -19,7 +19,7 @@ const KEPT: usize = 800;
 /// Followers whose commands go out together.
 const PIPELINED: u32 = 10_000;
 
-/// What a fan-out took: microseconds until it was done, and CPU of the server.
+/// Cost of a fan-out: microseconds until its end, and CPU of the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FanOut {
     pub(super) micros: f64,

@@ -10,7 +10,7 @@ use plotters::prelude::*;
 /// A line of a plot.
 pub(super) struct Line {
     pub(super) name: &'static str,
-    /// Points, by their size and what they cost.
+    /// Points, each a size and its cost.
     pub(super) points: Vec<(f64, f64)>,
 }
 

@@ -72,7 +72,7 @@ fn number_of(count: u32, index: u32) -> anyhow::Result<i32> {
     Ok(i32::try_from(count * 1_000 + index)?)
 }
 
-/// Creates feeds and timelines. Returns who follows whom.
+/// Creates feeds and timelines. Returns the follows of each timeline.
 fn make_world(ours: &Program) -> anyhow::Result<Vec<(i32, Vec<i32>)>> {
     for turn in 0..ENTRIES / TOGETHER {
         at_once(FEEDS, &ours.address, |feed, _, connection| {
@@ -105,7 +105,7 @@ fn make_world(ours: &Program) -> anyhow::Result<Vec<(i32, Vec<i32>)>> {
             follows.push((number_of(count, index)?, feeds.collect()));
         }
     }
-    // What is read has come while it was followed.
+    // Later entries come while their feeds are followed; only these are read.
     for turn in 0..ENTRIES / TOGETHER {
         at_once(FEEDS, &ours.address, |feed, _, connection| {
             let first = u64::from((turn * FEEDS + feed) * TOGETHER) + 10_000_000;

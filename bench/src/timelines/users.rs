@@ -47,7 +47,7 @@ const WEIGHTS: [(Action, u32); 6] = [
     (Action::FriendsOfFriends, 10),
 ];
 
-/// Whom each user follows.
+/// Follows of each user.
 type Follows = Vec<Mutex<BTreeSet<u32>>>;
 
 pub(super) fn measure(table: &mut Table, seconds: u64, scale: &Scale) -> anyhow::Result<()> {

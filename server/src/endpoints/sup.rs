@@ -42,7 +42,7 @@ use crate::{
     watermark::Watermark,
 };
 
-/// What a document tells of.
+/// Subject of a document, and its readers.
 type Told = (Subject, Visibility);
 
 const FEEDS: Told = (Subject::Feeds, Visibility::Public);

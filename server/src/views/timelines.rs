@@ -70,7 +70,7 @@ const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
 /// Name of the folder of the gathered entries.
 const RUNS: &str = "runs";
-/// Bytes of what is remembered of a timeline besides its entries and documents, roughly.
+/// Rough bytes in memory for a timeline, besides its entries and documents.
 const KEPT_BYTES: u64 = 1_000;
 /// Feeds of which it is remembered whether they are timelines.
 const KINDS_MAX: usize = 100_000;
@@ -107,7 +107,7 @@ pub struct Timelines {
 /// Commits behind which the graph may be for a reader, or the writer, to catch up by itself.
 const BEHIND_MAX: u64 = 50_000;
 
-/// What is remembered of a timeline, with its bytes as of when they were counted.
+/// State of a timeline in memory, with its bytes as last counted.
 #[derive(Clone, Default)]
 struct Shelf {
     kept: Arc<Mutex<Kept>>,
@@ -367,7 +367,7 @@ impl Timelines {
         let mut kept = shelf.kept.lock();
         let (outcome, broken) = self.look(timeline, &mut kept, &look, true);
         let outcome = match broken {
-            // This reader does without what cannot be read, and what is damaged is gathered again.
+            // This reader merges the feeds. Damaged runs are gathered again.
             Some(Failure { error, run }) => {
                 if error.kind() == io::ErrorKind::InvalidData {
                     self.gathering.begin_anew_at(&run, &error);

@@ -24,7 +24,7 @@ use crate::{
     resource::Visibility,
 };
 
-/// What the feeds are that a document tells of.
+/// Kind of feeds in a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// Feeds with entries of their own.

@@ -1,4 +1,4 @@
-//! What is kept of timelines for their readers. It changes costs, and no byte of a document.
+//! Choice of the server's operator: how timelines are kept for readers. It changes costs, and no byte of a document.
 //!
 //! Pure.
 

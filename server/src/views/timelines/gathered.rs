@@ -133,7 +133,7 @@ pub(super) enum Step {
     Waits,
 }
 
-/// What one stretch of the log brings to timelines.
+/// Entries of one stretch of the log, and the timelines that have them.
 #[derive(Debug, Default)]
 struct Stretch {
     entries: Vec<Gained>,
@@ -161,7 +161,7 @@ impl Gathering {
         })
     }
 
-    /// Returns what is gathered now.
+    /// Returns the runs of now.
     pub(super) fn runs(&self) -> Arc<Runs> {
         Arc::clone(&self.runs.read())
     }
@@ -306,7 +306,7 @@ impl Gathering {
         // Those that are being merged are not touched; new ones are only added behind.
         let merged = files.merging.iter().map(|merging| merging.to.instant).max();
         let waits = files.not_before.is_some_and(|then| Instant::now() < then);
-        // A long merge must not hold up what comes meanwhile.
+        // A long merge must not hold up new runs.
         let may_write = !waits && files.merging.len() < MERGES_MAX;
         let begin = runs.all.partition_point(|run| {
             Some(run.span.to.instant) <= merged || !may_write && run.path().is_some()
@@ -470,7 +470,7 @@ fn remove_files(runs: &[Arc<Run>]) {
 }
 
 impl Stretch {
-    /// Gathers what is left of a commit. Returns how far it came.
+    /// Gathers the rest of a commit. Returns the new end.
     fn gather(
         &mut self,
         commit: &Outline,

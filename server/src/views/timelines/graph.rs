@@ -212,7 +212,7 @@ pub(super) fn each_gain(
                 continue;
             };
             if have_all {
-                // What each timeline follows is scattered over the memory.
+                // The follows of a timeline are elsewhere in memory: to look at them would cost most of a delivery.
                 if !followers.ended.has(*timeline) {
                     tell(*timeline, state, range.clone());
                 }
@@ -606,7 +606,7 @@ impl Graph {
     }
 }
 
-/// What a commit has changed of the graph.
+/// State of the graph before a commit, as far as the commit changed it.
 #[derive(Default)]
 struct Before {
     feeds: Vec<(Source, Position, Timestamp)>,

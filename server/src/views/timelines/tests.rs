@@ -606,7 +606,7 @@ impl Kept {
         self.compare_lists(world, steps);
     }
 
-    /// Compares who follows whom.
+    /// Compares the lists of follows and followers.
     fn compare_lists(&self, world: &World, steps: &[Step]) {
         for (timeline, naive) in world.timelines.iter().enumerate() {
             let followed: BTreeSet<&FeedName> = naive
@@ -649,7 +649,7 @@ fn any_model() -> impl Strategy<Value = FanOut> {
     prop::sample::select(MODELS.to_vec())
 }
 
-/// What a view does beside the log.
+/// Work of a view, or of its server, beside the log.
 #[derive(Clone, Debug)]
 enum Beside {
     Nothing,

@@ -232,7 +232,7 @@ impl<W: Write> Writing<W> {
         Ok(())
     }
 
-    /// Ends the lists. Returns what they were written to, and the run without its body.
+    /// Ends the lists. Returns the output, and the run without its body.
     fn finish(mut self, span: Span, apart: Apart) -> io::Result<(W, Run)> {
         self.end_part()?;
         if !self.block.0.is_empty() {
@@ -626,7 +626,7 @@ impl Run {
     }
 }
 
-/// Reads bytes of a file. What is missing was there.
+/// Reads bytes of a file. A file that is too short is damaged.
 fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     let read = file.read_exact_at(bytes, offset);
     read.map_err(|error| match error.kind() {

@@ -29,6 +29,13 @@ fn files(kept: &Kept) -> Vec<PathBuf> {
     files.map(|file| file.unwrap().path()).collect()
 }
 
+fn contents(kept: &Kept) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = files(kept).into_iter();
+    files
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
+}
+
 /// Gathers all, and writes the files that are due.
 fn gather(kept: &Kept) {
     let gathering = &kept.timelines.gathering;
@@ -71,10 +78,7 @@ fn damaged_runs_are_gathered_again() {
     let world = busy(60);
     let mut kept = Kept::new(&world, FanOut::Write);
     gather(&kept);
-    let sound: Vec<(PathBuf, Vec<u8>)> = files(&kept)
-        .into_iter()
-        .map(|path| (path.clone(), fs::read(path).unwrap()))
-        .collect();
+    let sound = contents(&kept);
     assert!(!sound.is_empty());
     let mut noticed = [0, 0];
     for (path, bytes) in &sound {
@@ -135,10 +139,7 @@ fn only_runs_that_fit_are_opened() {
     let world = busy(60);
     let mut kept = Kept::new(&world, FanOut::Write);
     gather(&kept);
-    let before: Vec<(PathBuf, Vec<u8>)> = files(&kept)
-        .into_iter()
-        .map(|path| (path.clone(), fs::read(path).unwrap()))
-        .collect();
+    let before = contents(&kept);
     let mut longer = busy(400);
     kept.restart(&longer, FanOut::Write);
     gather(&kept);
