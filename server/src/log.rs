@@ -268,14 +268,23 @@ pub trait Series: Send + Sync {
         Ok(None)
     }
 
-    /// Returns the timelines that a commit concerns: those that have its entries, and those that it changes. One may come
-    /// several times. By default there are none.
+    /// Tells of the timelines that a commit concerns, by their numbers from 0 on, in the order of creation: those that have its entries, and those that it
+    /// changes. One may come several times. By default there are none.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    fn concerned(&self, _commit: &Outline) -> Result<Vec<Concerned>, LogError> {
-        Ok(vec![])
+    fn concerned(&self, _commit: &Outline, _tell: &mut dyn FnMut(u32)) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Returns what timelines are told as, given their numbers: as many, in the same order. An unknown one is `None`.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn told_as(&self, timelines: &[u32]) -> Result<Vec<Option<ToldAs>>, LogError> {
+        Ok(vec![None; timelines.len()])
     }
 
     /// Returns at most `max` feeds in the order of their names, from behind `after` on.
@@ -300,11 +309,9 @@ pub trait Ids: Send + Sync {
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
 }
 
-/// A timeline that a commit concerns.
+/// What a timeline is in documents of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Concerned {
-    /// Number of the timeline among all timelines, from 0 on.
-    pub number: u32,
+pub struct ToldAs {
     /// The timeline.
     pub timeline: FeedKey,
     /// Its id in SUP documents.

@@ -259,13 +259,13 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
             log.announcements().wake();
         }
     });
-    let documents = Arc::new(Documents::new(shown, archive));
+    let documents = Arc::new(Documents::new(shown.clone(), archive));
     let open = Arc::new(OpenFeeds::default());
     invalidate_with(&log, &timelines, &documents, &open);
     let followed = views.get::<Sup>().zip(views.get::<TimelineUpdates>());
     let updates = followed.map(|views| {
         Arc::new(Updates::new(
-            Arc::clone(&log),
+            Arc::clone(&shown),
             views,
             Arc::clone(&watermark),
             &config.sup_periods,

@@ -58,6 +58,11 @@ impl<'s> Grace<'s> {
         Self { stop, time, since }
     }
 
+    /// Returns whether the server stops.
+    pub fn has_begun(&self) -> bool {
+        self.stop.is_requested()
+    }
+
     /// Returns whether work may go on.
     pub fn lasts(&self) -> bool {
         !self.stop.is_requested() || self.since.get_or_init(Instant::now).elapsed() < self.time

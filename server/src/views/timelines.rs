@@ -34,7 +34,7 @@ use simplefeed_core::{
 
 use crate::{
     log::{
-        Concerned, EntryLog, Follows, LogError, Sources,
+        EntryLog, Follows, LogError, Sources, ToldAs,
         pages::{Filling, PlacedEntry},
         settings_of,
     },
@@ -59,7 +59,7 @@ use gathered::{
     Gathering, Step,
     list::{Failure, List},
 };
-use graph::{Graph, Timeline, TimelineState, each_gain};
+use graph::{Graph, Timeline, each_gain};
 use newest::{Gains, Newest};
 use reading::{Reading, Seen, Titles};
 
@@ -68,6 +68,8 @@ const SNAPSHOT: &str = "graph";
 /// Commits, and timelines, from which on the file is written again.
 const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
+/// Commits from which on a server that stops writes it: the next opening would take longer to read them.
+const STOPPED_COMMITS: u64 = if cfg!(test) { 5 } else { 5_000 };
 /// Name of the folder of the gathered entries.
 const RUNS: &str = "runs";
 /// Rough bytes in memory for a timeline, besides its entries and documents.
@@ -217,12 +219,12 @@ impl Timelines {
     }
 
     /// Catches up with the log, writes the graph to its file if much has come since, and gathers entries while `goes_on`
-    /// says so. Returns whether all is done.
+    /// says so. The server `stops`, or goes on. Returns whether all is done.
     ///
     /// # Errors
     ///
     /// Returns why the log cannot be read, or a file not be written.
-    fn keep(&self, goes_on: impl Fn() -> bool) -> Result<bool, ViewError> {
+    fn keep(&self, stops: bool, goes_on: impl Fn() -> bool) -> Result<bool, ViewError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(true);
         }
@@ -230,7 +232,7 @@ impl Timelines {
             // Before much is gathered, and again: a long log takes hours.
             drop(self.caught_up()?);
             // A graph that cannot be written holds up no list.
-            let kept = self.keep_graph();
+            let kept = self.keep_graph(stops);
             for _ in 0..STEPS_TOGETHER {
                 match self.gathering.step(&self.graph, &*self.log, self.fan_out)? {
                     Step::Done => return kept.map(|()| true),
@@ -243,7 +245,8 @@ impl Timelines {
         Ok(false)
     }
 
-    fn keep_graph(&self) -> Result<(), ViewError> {
+    /// Writes the graph to its file if the file is far behind. It may be less far behind when the server `stops`.
+    fn keep_graph(&self, stops: bool) -> Result<(), ViewError> {
         let graph = self.caught_up()?;
         let Some(path) = &self.snapshot else {
             return Ok(());
@@ -253,7 +256,8 @@ impl Timelines {
         // A growing file is written again in ever larger steps.
         let is_due = graph.applied.0 - commits.0 >= SNAPSHOT_COMMITS
             || new_timelines >= SNAPSHOT_TIMELINES.max(timelines / 10)
-            || commits == CommitNumber(0);
+            || commits == CommitNumber(0)
+            || stops && graph.applied.0 - commits.0 >= STOPPED_COMMITS;
         if !is_due {
             return Ok(());
         }
@@ -600,39 +604,42 @@ impl Timelines {
         Ok(page.unwrap_or_default())
     }
 
-    /// Returns the timelines that a commit concerns.
-    fn concerned(&self, commit: &Outline) -> Result<Vec<Concerned>, LogError> {
+    /// Tells of the timelines that a commit concerns.
+    fn concerned(&self, commit: &Outline, tell: &mut dyn FnMut(Timeline)) -> Result<(), LogError> {
         if !self.exist.load(Ordering::Acquire) {
-            return Ok(vec![]);
+            return Ok(());
         }
         drop(self.caught_up()?);
-        let mut found = vec![];
-        let mut tell = |number: Timeline, state: &TimelineState| {
-            found.push(Concerned {
-                number,
-                timeline: state.key,
-                sup_id: state.sup_id,
-                is_closed: state.is_closed,
-            });
-        };
         for change in &commit.changes {
             if let ChangeOutline::Entries { feed, first, count } = change {
                 let source = self.graph.read().source(*feed);
                 let range = *first..Position(first.0 + count);
                 if let Some(source) = source {
-                    each_gain(&self.graph, source, &range, |number, state, _| {
-                        tell(number, state);
-                    });
+                    each_gain(&self.graph, source, &range, |number, _, _| tell(number));
                 }
             }
         }
         let graph = self.graph.read();
         for feed in commit.feeds() {
-            if let Some((number, state)) = graph.timeline(feed) {
-                tell(number, state);
+            if let Some((number, _)) = graph.timeline(feed) {
+                tell(number);
             }
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// Returns what timelines are told as.
+    fn told_as(&self, timelines: &[Timeline]) -> Result<Vec<Option<ToldAs>>, LogError> {
+        let graph = self.graph()?;
+        let all = timelines.iter().map(|number| {
+            let state = graph.at(*number)?;
+            Some(ToldAs {
+                timeline: state.key,
+                sup_id: state.sup_id,
+                is_closed: state.is_closed,
+            })
+        });
+        Ok(all.collect())
     }
 
     /// Returns the feeds that a timeline has, or may get, entries of.

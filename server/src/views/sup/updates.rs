@@ -13,7 +13,7 @@ use tracing::error;
 
 use super::{
     PACE, Reach,
-    recent::Recent,
+    recent::{Recent, Told},
     windows::{Current, sort_updates},
 };
 use crate::{
@@ -27,6 +27,9 @@ use crate::{
         scrub::Scrub,
     },
 };
+
+/// Timelines that are looked up at a time.
+const TOLD_TOGETHER: usize = 4_096;
 
 /// View of the updates of timelines.
 #[derive(Debug)]
@@ -55,26 +58,54 @@ impl TimelineUpdates {
 
     /// Returns the current window of a document, or `None` while the view has not applied every commit from before the
     /// start. `published` is as for documents about feeds. Without `has_updates` the window is told, and no update.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the timelines cannot be read.
     pub fn current(
         &self,
-        log: &dyn Commits,
+        log: &dyn EntryLog,
         visibility: Visibility,
         period: u32,
         has_updates: bool,
         published: impl FnOnce(Timestamp) -> i64,
-    ) -> Option<Current> {
-        let mut current = {
-            let mut state = self.state.lock();
-            let state = state.as_mut()?;
-            let end = state
-                .reach
-                .end(log, state.applied, state.newest, published)?;
-            let visibility = has_updates.then_some(visibility);
-            state.recent.current(visibility, period, end)?
+    ) -> Result<Option<Current>, LogError> {
+        let Some(told) = self.told(log, period, has_updates, published) else {
+            return Ok(None);
         };
-        // Nobody waits for the sorting.
-        sort_updates(&mut current.updates);
-        Some(current)
+        let is_closed = visibility == Visibility::Private;
+        let mut updates = vec![];
+        let timelines = told.timelines.chunks(TOLD_TOGETHER);
+        for (timelines, seconds) in timelines.zip(told.seconds.chunks(TOLD_TOGETHER)) {
+            // Commits are applied between the parts: to look up a million timelines takes a while.
+            let known = log.told_as(timelines)?.into_iter().zip(seconds);
+            updates.extend(known.filter_map(|(known, second)| {
+                let known = known.filter(|known| known.is_closed == is_closed)?;
+                Some((known.timeline, known.sup_id, *second))
+            }));
+        }
+        sort_updates(&mut updates);
+        Ok(Some(Current {
+            since: told.since,
+            until: told.until,
+            previous: None,
+            updates,
+        }))
+    }
+
+    fn told(
+        &self,
+        log: &dyn Commits,
+        period: u32,
+        has_updates: bool,
+        published: impl FnOnce(Timestamp) -> i64,
+    ) -> Option<Told> {
+        let mut state = self.state.lock();
+        let state = state.as_mut()?;
+        let end = state
+            .reach
+            .end(log, state.applied, state.newest, published)?;
+        state.recent.told(has_updates, period, end)
     }
 }
 
@@ -119,17 +150,19 @@ impl View for TimelineUpdates {
     }
 
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
-        let timelines = match log.concerned(commit) {
-            Ok(timelines) => timelines,
+        let mut timelines = vec![];
+        match log.concerned(commit, &mut |timeline| timelines.push(timeline)) {
+            Ok(()) => {}
             Err(error @ LogError::Damaged { .. }) => {
                 error!(%error, "the updates of timelines are left out");
-                vec![]
             }
             Err(error) => return Err(error.into()),
-        };
+        }
         if let Some(state) = &mut *self.state.lock() {
             state.newest = commit.instant.second();
-            state.recent.take(state.newest, &timelines);
+            for timeline in timelines {
+                state.recent.take(state.newest, timeline);
+            }
             state.applied = commit.number;
         }
         Ok(Applied::More)

@@ -114,22 +114,25 @@ impl Beginning {
 
 /// Last two updates of a feed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+struct Told {
     id: SupId,
+    seconds: Seconds,
+}
+
+/// Seconds of a feed's last two updates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seconds {
     last: i64,
-    /// Second of the update before, which is an earlier one: the last one may lie behind the end of a document.
+    /// An earlier second: the last one may lie behind the end of a document.
     before: i64,
 }
 
-impl Told {
-    /// Returns a feed without updates.
-    pub(super) fn of(id: SupId) -> Self {
-        Self {
-            id,
-            last: i64::MIN,
-            before: i64::MIN,
-        }
-    }
+impl Seconds {
+    /// Those of a feed without updates.
+    pub(super) const NONE: Self = Self {
+        last: i64::MIN,
+        before: i64::MIN,
+    };
 
     /// Adds an update.
     pub(super) fn add(&mut self, second: i64) {
@@ -138,16 +141,15 @@ impl Told {
         }
     }
 
-    /// Returns the last update of the feed from second `since` to `until`.
-    pub(super) fn update(&self, feed: FeedKey, since: i64, until: i64) -> Option<Update> {
+    /// Returns the last update from second `since` to `until`.
+    pub(super) fn last_within(&self, since: i64, until: i64) -> Option<i64> {
         // The last update may lie behind the end, and the one before within.
         let second = if self.last <= until {
             self.last
         } else {
             self.before
         };
-        let is_in = (since..=until).contains(&second);
-        is_in.then_some((feed, self.id, second))
+        (since..=until).contains(&second).then_some(second)
     }
 }
 
@@ -160,7 +162,10 @@ pub(super) fn sort_updates(updates: &mut [Update]) {
 /// Returns the last update of each feed from second `since` to `until`, sorted.
 fn updates_of(feeds: &HashMap<FeedKey, Told>, since: i64, until: i64) -> Vec<Update> {
     let updates = feeds.iter();
-    let updates = updates.filter_map(|(feed, told)| told.update(*feed, since, until));
+    let updates = updates.filter_map(|(feed, told)| {
+        let second = told.seconds.last_within(since, until)?;
+        Some((*feed, told.id, second))
+    });
     let mut updates: Vec<Update> = updates.collect();
     sort_updates(&mut updates);
     updates
@@ -230,17 +235,18 @@ impl WindowSeries {
 
     fn add(&mut self, feed: FeedKey, id: SupId, second: i64, commit: CommitNumber) {
         let end = self.cut.map_or(i64::MIN, |(_, until)| until);
-        let told = self.feeds.entry(feed).or_insert(Told::of(id));
+        let seconds = Seconds::NONE;
+        let told = self.feeds.entry(feed).or_insert(Told { id, seconds });
         // Updates of a cut's last second belong to both windows, and do not open the next one.
         if second > end {
             if self.cut.is_none() {
                 self.began.get_or_insert(second - 1);
             }
             // A feed counts once in a window, however often it changes.
-            self.count += usize::from(told.last <= end);
+            self.count += usize::from(told.seconds.last <= end);
             self.first.get_or_insert(second);
         }
-        told.add(second);
+        told.seconds.add(second);
         if second > self.newest {
             self.newest = second;
             // A start that goes on behind this commit reads the whole second again.
@@ -256,7 +262,7 @@ impl WindowSeries {
         };
         // A document reaches back to the newest durable window or over the longest period, whichever is older.
         let oldest = durable.min(self.newest - longest - SUP_OVERLAP_SECONDS - 1);
-        self.feeds.retain(|_, told| told.last >= oldest);
+        self.feeds.retain(|_, told| told.seconds.last >= oldest);
     }
 }
 

@@ -16,7 +16,7 @@ use simplefeed_core::{
 
 use super::{Timelines, fan_out::Keeping};
 use crate::log::{
-    Commits, Concerned, EntryLog, Ids, LogError, LogHead, Room, Series, Sources,
+    Commits, EntryLog, Ids, LogError, LogHead, Room, Series, Sources, ToldAs,
     announcements::Announcements, pages::PlacedEntry,
 };
 
@@ -147,8 +147,12 @@ impl Series for Merged {
         self.timelines.is_timeline(feed)
     }
 
-    fn concerned(&self, commit: &Outline) -> Result<Vec<Concerned>, LogError> {
-        self.timelines.concerned(commit)
+    fn concerned(&self, commit: &Outline, tell: &mut dyn FnMut(u32)) -> Result<(), LogError> {
+        self.timelines.concerned(commit, tell)
+    }
+
+    fn told_as(&self, timelines: &[u32]) -> Result<Vec<Option<ToldAs>>, LogError> {
+        self.timelines.told_as(timelines)
     }
 
     fn sources(&self, feed: FeedKey) -> Result<Option<Sources>, LogError> {

@@ -48,12 +48,32 @@ fn nothing_is_kept_for_who_never_reads() {
     let kept = Kept::new(&world, FanOut::Cache);
     for _ in 0..20 {
         world.take(&Step::Append(vec![2]));
-        kept.timelines.keep(|| true).unwrap();
+        kept.timelines.keep(false, || true).unwrap();
     }
     assert_eq!(kept.timelines.kept.len(), 0);
     let merged = Merged::new(Arc::clone(&kept.timelines));
     merged.feed(timeline_key(3)).unwrap().unwrap();
     assert_eq!(kept.timelines.kept.len(), 1);
+}
+
+/// Goal: a server that stops leaves the graph of follows in its file, so that the next opening replays no follow.
+#[test]
+fn the_graph_is_in_its_file_after_a_stop() {
+    let mut world = crowd(10);
+    let kept = Kept::new(&world, FanOut::Write);
+    let in_file = || {
+        let (graph, _) = snapshot::read(&kept.folder.path().join(SNAPSHOT)).unwrap();
+        graph.applied
+    };
+    kept.timelines.keep(false, || true).unwrap();
+    let written = in_file();
+    for _ in 0..2 * STOPPED_COMMITS {
+        world.take(&Step::Append(vec![2]));
+    }
+    kept.timelines.keep(false, || true).unwrap();
+    assert_eq!(in_file(), written);
+    kept.timelines.keep(true, || true).unwrap();
+    assert_eq!(in_file(), world.log.head().number);
 }
 
 /// Behaviour 10 of SPECS 2.10, S-D7: a gathering that cannot write its files is tried again for ever, readers miss
@@ -67,7 +87,7 @@ fn gathering_is_tried_again_for_ever() {
     fs::write(&runs, "").unwrap();
     for _ in 0..300 {
         world.take(&Step::Append(vec![2]));
-        let _waits = kept.timelines.keep(|| true).unwrap();
+        let _waits = kept.timelines.keep(false, || true).unwrap();
         kept.timelines.gathering.wait();
     }
     assert_eq!(kept.timelines.gathering.sizes().0, 0);
@@ -76,7 +96,7 @@ fn gathering_is_tried_again_for_ever() {
     kept.compare(&world, &[]);
     fs::remove_file(&runs).unwrap();
     while kept.timelines.gathering.runs().reached().commit < world.log.head().number {
-        let _waits = kept.timelines.keep(|| true).unwrap();
+        let _waits = kept.timelines.keep(false, || true).unwrap();
         kept.timelines.gathering.wait();
     }
     assert!(kept.timelines.gathering.sizes().0 > 0);
@@ -106,7 +126,7 @@ fn an_entry_is_in_many_timelines_at_once() {
             };
             look();
             while kept.timelines.gathering.runs().reached().commit < world.log.head().number {
-                let _waits = kept.timelines.keep(|| true).unwrap();
+                let _waits = kept.timelines.keep(false, || true).unwrap();
                 kept.timelines.gathering.wait();
             }
             look();
