@@ -77,7 +77,9 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns the state that has these parts.
     pub fn of_parts(parts: Parts<S>) -> Self {
-        let feeds = parts.feeds.into_iter().map(|part| {
+        // `collect` would write them into the memory of the parts, which are twice as large, and keep all of it.
+        let mut feeds = Vec::with_capacity(parts.feeds.len());
+        feeds.extend(parts.feeds.into_iter().map(|part| {
             let (past, brought) = (part.past, part.brought);
             let is_plain = past.is_empty() && brought.is_empty();
             Held {
@@ -86,7 +88,7 @@ impl<S: Copy + Ord> Following<S> {
                 live: part.live,
                 other: (!is_plain).then(|| Box::new(Other { past, brought })),
             }
-        });
+        }));
         let batches = parts.batches.into_iter().map(|part| Batch {
             instant: part.instant,
             first: part.first,
@@ -95,7 +97,7 @@ impl<S: Copy + Ord> Following<S> {
         Self {
             terms: parts.terms,
             patterns: parts.patterns,
-            feeds: feeds.collect(),
+            feeds,
             batches: batches.collect(),
         }
     }

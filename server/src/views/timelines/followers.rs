@@ -27,6 +27,14 @@ impl Followers {
     /// Puts a timeline into the set, or takes it out.
     pub(super) fn set(&mut self, timeline: Timeline, is_in: bool) {
         match self {
+            // An opening adds them in their order.
+            Self::Few(all)
+                if is_in
+                    && all.len() < FEW_MAX
+                    && all.last().is_none_or(|last| *last < timeline) =>
+            {
+                all.push(timeline);
+            }
             Self::Few(all) => match (all.binary_search(&timeline), is_in) {
                 (Err(at), true) => {
                     all.insert(at, timeline);
