@@ -25,6 +25,9 @@ pub struct NewTimeline {
     /// Whether only those with a right to it, and to the closed feeds that it follows, may read it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
+    /// Names of feeds, and patterns, that it follows from the start. If one of them is refused, no timeline is created.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub following: Vec<String>,
 }
 
 /// Outcome of a change.

@@ -412,6 +412,47 @@ fn feedparser_reads_a_timeline() {
     assert_eq!(sources, BTreeSet::from(["a", "b"]));
 }
 
+/// Reads a feed as a library for feed readers stores it.
+const READER: &str = r#"
+import sys
+from reader import make_reader
+reader = make_reader(":memory:")
+reader.add_feed(sys.argv[1])
+reader.update_feed(sys.argv[1])
+for entry in reader.get_entries():
+    print(entry.id, entry.source.url, entry.link)
+"#;
+
+/// Goal: `reader`, a library that feed readers are made of, takes a timeline over, with the source of each entry.
+#[test]
+#[ignore = "needs python3 with the module reader"]
+fn reader_stores_a_timeline() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let settings = r#"{"kind":"timeline","following":["p-*"]}"#;
+    let created = server.send(&Request::put("/feeds/home", settings));
+    assert_eq!(created.status, 201, "{}", created.text());
+    let mut expected = BTreeSet::new();
+    for n in 0..20 {
+        let feed = format!("p-{}", n % 3);
+        let (id, link) = (format!("urn:n:{n}"), format!("http://example.org/{n}"));
+        let line = format!(
+            r#"{{"id":"{id}","content":"<b>{n}</b>","type":"html","links":[{{"href":"{link}"}}]}}"#
+        );
+        assert_eq!(server.publish(&feed, &line).status, 201);
+        let source = server.url(&format!("/feeds/{feed}/recent.atom"));
+        expected.insert(format!("{id} {source} {link}"));
+    }
+    let output = Command::new(crate::independent::python_with("reader"))
+        .args(["-c", READER, &server.url("/feeds/home/recent.atom")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    let stored: BTreeSet<String> = printed.lines().map(str::to_owned).collect();
+    assert_eq!(stored, expected);
+}
+
 /// Timelines of the history that all models show alike, with the number of entries of a document.
 const ALIKE: [(&str, &str, u64); 3] = [
     ("some", r#""a","b""#, 7),

@@ -245,6 +245,30 @@ fn the_w3c_validator_finds_no_error() {
             urls.push(server.url(&format!("/feeds/{feed}{document}")));
         }
     }
+    // Every entry once more, with its source; some of them linked, because they are too large.
+    for (timeline, embed) in [("home", ""), ("linked", r#","embed":700"#)] {
+        let settings =
+            format!(r#"{{"kind":"timeline","following":["k*"],"document_entries":5{embed}}}"#);
+        let created = server.send(&Request::put(&format!("/feeds/{timeline}"), &settings));
+        assert_eq!(created.status, 201, "{}", created.text());
+    }
+    for (kind, members) in kinds.iter().enumerate() {
+        let line = format!("{{\"id\":\"urn:uuid:00000000-0000-4000-9000-{kind:012x}\",\"n\":1}}");
+        let line = line.replace("\"n\":1", &members.replace('N', "99"));
+        assert_eq!(server.publish(&format!("k{kind}"), &line).status, 201);
+    }
+    for timeline in ["home", "linked"] {
+        for document in [
+            "",
+            "/recent.atom",
+            "/1.atom",
+            "/2.atom",
+            "/entries/3.atom",
+            "/page.atom",
+        ] {
+            urls.push(server.url(&format!("/feeds/{timeline}{document}")));
+        }
+    }
     let output = Command::new(python_with("lxml, html5lib, rdflib"))
         .arg(workspace().join("tests/independent_validator.py"))
         .arg(validator)

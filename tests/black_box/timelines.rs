@@ -835,6 +835,24 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
         );
         assert_eq!(created.status, 201, "{}", created.text());
     }
+    let sup_id = |timeline: &str| {
+        let path = format!("/feeds/{timeline}/recent.atom");
+        let address = ask(Request::get(&path), admin)
+            .header("x-sup-id")
+            .to_owned();
+        address.split_once('#').unwrap().1.to_owned()
+    };
+    let sup_ids = ["home-open", "home-shut", "home-pattern"].map(sup_id);
+    let told = |path: &str, token: Option<&str>| {
+        let answer = ask(Request::get(path), token);
+        let has = |id: &String| answer.text().contains(&format!("[\"{id}\","));
+        (answer.status, sup_ids.each_ref().map(has))
+    };
+    wait_for("the updates of timelines are not told", || {
+        let (_, open) = told("/sup-timelines.json", admin);
+        let (_, closed) = told("/sup-timelines-closed.json", admin);
+        (open == [true, false, false] && closed == [false, true, true]).then_some(())
+    });
     let mut asked = 0;
     for (who, token, [sees_shut, reads_shut, reads_pattern]) in &callers {
         let token = token.as_deref();
@@ -867,6 +885,16 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
                 asked += 1;
             }
         }
+        // Nor by what is told of updates.
+        let open = told("/sup-timelines.json", token);
+        assert_eq!(open, (200, [true, false, false]), "{who}");
+        let closed = told("/sup-timelines-closed.json", token);
+        let expected = if *who == "wrong" {
+            (401, [false; 3])
+        } else {
+            (200, [false, *reads_shut, *reads_pattern])
+        };
+        assert_eq!(closed, expected, "{who}");
         // Nor by what friends follow.
         let friends = ask(Request::get("/feeds/asks/friends-of-friends.json"), token);
         let of_timelines = ["of timelines", "of both", "of one match", "of the pattern"];
@@ -910,4 +938,34 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
         assert_eq!(gone.json()["changed"], false);
     }
     server.stop();
+}
+
+/// Goal: a follow that is refused leaves no empty timeline behind; one that is not makes the timeline with its feeds.
+#[test]
+fn a_refused_follow_makes_no_timeline() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    assert_eq!(server.publish("a", "{\"id\":\"urn:1\"}").status, 201);
+    let home = server.url("/feeds/home");
+    let follow = |feeds: &[&str]| {
+        let args = [&["follow", &*home], feeds].concat();
+        run("simplefeed", &args, b"")
+    };
+    let refused = follow(&["a", "nobody"]);
+    assert!(!refused.status.success());
+    let said = text(&refused.stderr);
+    assert!(said.contains("there is no feed nobody"), "{said}");
+    let listed = || server.get("/feeds/home/following.json");
+    assert_eq!(listed().status, 404);
+    let made = follow(&["a", "b-*"]);
+    let said = text(&made.stderr);
+    assert!(
+        made.status.success() && said.contains("is a new timeline"),
+        "{said}"
+    );
+    let listed = listed().text();
+    assert!(
+        listed.contains("\"a\"") && listed.contains("\"b-*\""),
+        "{listed}"
+    );
 }

@@ -70,7 +70,13 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
     let changed = match change().await {
         // A 404 is for the timeline or for a feed. The second try, with a timeline, distinguishes the two.
         Err(PublishError::Refused { status: 404, .. }) => {
-            let is_new = timeline.create(&NewTimeline::default()).await?;
+            let mut new = NewTimeline::default();
+            if args.backfill == 0 {
+                // With its feeds, so that an unknown one leaves no empty timeline.
+                new.following
+                    .extend(names.iter().map(|name| (*name).into()));
+            }
+            let is_new = timeline.create(&new).await.map_err(refused)?;
             let changed = change().await;
             if is_new {
                 let url = &args.timeline;
@@ -78,6 +84,10 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
                     Ok(_) => format!("{url} is a new timeline"),
                     Err(_) => format!("{url} is a new timeline, and follows nothing yet"),
                 });
+            }
+            if !new.following.is_empty() && is_new && changed.is_ok() {
+                // The creation has made the change.
+                return Ok(exit::OK);
             }
             changed
         }
@@ -106,7 +116,9 @@ pub(crate) async fn unfollow(args: UnfollowArgs) -> anyhow::Result<u8> {
 fn tell(changed: Changed) {
     say::note(&match (changed.followed, changed.unfollowed) {
         (0, 0) => "Nothing has changed.".into(),
+        (1, 0) => "1 more is followed.".into(),
         (followed, 0) => format!("{followed} more are followed."),
+        (_, 1) => "1 is followed no longer; entries that came before stay.".into(),
         (_, unfollowed) => {
             format!("{unfollowed} are followed no longer; entries that came before stay.")
         }

@@ -396,8 +396,16 @@ fn exhaust(steps: &[Step], length: u32, terms: Terms) {
     }
 }
 
+fn long_histories() -> u32 {
+    if std::env::var_os("SIMPLEFEED_TESTS_LONG").is_some() {
+        10_000
+    } else {
+        400
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(long_histories()))]
 
     /// Goal: as above, for long histories.
     #[test]
