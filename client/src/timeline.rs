@@ -95,20 +95,29 @@ impl Timeline {
         }
     }
 
-    /// Creates the timeline, unless it is there. Returns whether it was created.
+    /// Creates the timeline, unless it is there. Returns whether it was created. What it follows from the start is left out
+    /// if it is there.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]; status 422 if it is there and is no timeline, or another owner's.
+    /// See [`PublishError`]; status 422 if it is there and is no timeline, or another owner's. With feeds to follow from the
+    /// start, nothing is compared with what is there.
     pub async fn create(&self, new: &NewTimeline) -> Result<bool, PublishError> {
         let mut settings = serde_json::to_value(new)?;
         if let Some(members) = settings.as_object_mut() {
             members.insert("kind".into(), "timeline".into());
         }
         let body = Bytes::from(serde_json::to_vec(&settings)?);
-        let request = request(&self.settings, Method::Put, "application/json", body);
-        let answer = self.settings.send_until_answered(request).await?;
-        Ok(answer.status == 201)
+        let mut request = request(&self.settings, Method::Put, "application/json", body);
+        if !new.following.is_empty() {
+            // Else a repeat after a lost answer would be refused: it would change what is followed.
+            request.headers.push(("if-none-match", "*".into()));
+        }
+        match self.settings.send_until_answered(request).await {
+            Ok(answer) => Ok(answer.status == 201),
+            Err(PublishError::Refused { status: 412, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Follows feeds and patterns, by their names. Each feed that was not followed brings its newest `backfill` entries

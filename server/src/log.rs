@@ -278,13 +278,10 @@ pub trait Series: Send + Sync {
         Ok(())
     }
 
-    /// Returns what timelines are told as, given their numbers: as many, in the same order. An unknown one is `None`.
-    ///
-    /// # Errors
-    ///
-    /// See [`LogError`].
-    fn told_as(&self, timelines: &[u32]) -> Result<Vec<Option<ToldAs>>, LogError> {
-        Ok(vec![None; timelines.len()])
+    /// Returns what timelines are told as, given numbers that [`concerned`](Self::concerned) has told: as many, in the same
+    /// order. An unknown one is `None`.
+    fn told_as(&self, timelines: &[u32]) -> Vec<Option<ToldAs>> {
+        vec![None; timelines.len()]
     }
 
     /// Returns at most `max` feeds in the order of their names, from behind `after` on.

@@ -849,8 +849,8 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
         (answer.status, sup_ids.each_ref().map(has))
     };
     wait_for("the updates of timelines are not told", || {
-        let (_, open) = told("/sup-timelines.json", admin);
-        let (_, closed) = told("/sup-timelines-closed.json", admin);
+        let (_, open) = told("/sup-timelines.json?seconds=3600", admin);
+        let (_, closed) = told("/sup-timelines-closed.json?seconds=3600", admin);
         (open == [true, false, false] && closed == [false, true, true]).then_some(())
     });
     let mut asked = 0;
@@ -886,9 +886,9 @@ fn nobody_learns_of_closed_feeds_through_timelines() {
             }
         }
         // Nor by what is told of updates.
-        let open = told("/sup-timelines.json", token);
+        let open = told("/sup-timelines.json?seconds=3600", token);
         assert_eq!(open, (200, [true, false, false]), "{who}");
-        let closed = told("/sup-timelines-closed.json", token);
+        let closed = told("/sup-timelines-closed.json?seconds=3600", token);
         let expected = if *who == "wrong" {
             (401, [false; 3])
         } else {
@@ -968,4 +968,7 @@ fn a_refused_follow_makes_no_timeline() {
         listed.contains("\"a\"") && listed.contains("\"b-*\""),
         "{listed}"
     );
+    // Nor is the timeline blamed once it is there.
+    let said = text(&follow(&["nobody"]).stderr);
+    assert!(said.contains("there is no feed nobody"), "{said}");
 }

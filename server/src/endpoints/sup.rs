@@ -117,9 +117,11 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 /// Most renderings of a document in one of its periods.
 const FRESH_PART: u32 = 60;
 /// Bytes of a document for which it serves a second longer, up to so many seconds. As many are made in a quarter of a
-/// second.
+/// second, and compressed in half a second.
 const BYTES_A_SECOND: usize = 25_000_000;
 const FRESH_LARGE: u32 = 10;
+/// Time after which the views have the commits of a second that is over: they look every 50 ms.
+const VIEWS_BEHIND: Duration = Duration::from_millis(60);
 /// Shortest time for which a document serves.
 const FRESH_MIN: Duration = Duration::from_millis(200);
 
@@ -189,23 +191,17 @@ impl Updates {
     }
 
     /// Returns the public document of a period, or `None` while the commits from before the start are being read.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the log cannot be read.
-    pub fn public(&self, subject: Subject, period: u32) -> Result<Option<SupResource>, LogError> {
+    pub fn public(&self, subject: Subject, period: u32) -> Option<SupResource> {
         if let Some(made) = self.public_at_once(subject, period) {
-            return Ok(Some(made));
+            return Some(made);
         }
         // Held while the document is made: parallel requests wait, and share it.
         let mut kept = self.rendered(subject).lock();
         if let Some(made) = fresh(&kept, period) {
-            return Ok(Some(made));
+            return Some(made);
         }
         let told = (subject, Visibility::Public);
-        let Some(current) = self.current(told, period, true)? else {
-            return Ok(None);
-        };
+        let current = self.current(told, period, true)?;
         let updates: Vec<(SupId, i64)> = current
             .updates
             .iter()
@@ -213,7 +209,7 @@ impl Updates {
             .collect();
         let made = self.resource_of(told, period, &current, &updates);
         kept.insert(period, made.clone());
-        Ok(Some(made))
+        Some(made)
     }
 
     /// Returns the public document of a period if a fresh one is in memory. Never waits.
@@ -238,7 +234,7 @@ impl Updates {
     ) -> Result<Option<SupResource>, LogError> {
         let told = (subject, Visibility::Private);
         let has_updates = !(is_stranger && subject == Subject::Timelines);
-        let Some(current) = self.current(told, period, has_updates)? else {
+        let Some(current) = self.current(told, period, has_updates) else {
             return Ok(None);
         };
         // The state is not locked here, because `shows` reads the log.
@@ -291,11 +287,11 @@ impl Updates {
         (subject, visibility): Told,
         period: u32,
         has_updates: bool,
-    ) -> Result<Option<Current>, LogError> {
+    ) -> Option<Current> {
         let published = |newest| self.watermark.publish((self.clock)(), newest);
         let log = &*self.log;
         match subject {
-            Subject::Feeds => Ok(self.view.current(log, visibility, period, published)),
+            Subject::Feeds => self.view.current(log, visibility, period, published),
             Subject::Timelines => {
                 self.timelines
                     .current(log, visibility, period, has_updates, published)
@@ -425,7 +421,7 @@ async fn document_for(
         };
         match (visibility, window) {
             (_, Some(name)) => updates.archived(visibility, name, &shows),
-            (Visibility::Public, None) => Ok(updates.public(subject, period)?),
+            (Visibility::Public, None) => Ok(updates.public(subject, period)),
             (Visibility::Private, None) => {
                 Ok(updates.private(subject, period, sight.is_none(), &shows)?)
             }
@@ -470,17 +466,18 @@ fn fresh(kept: &Rendered, period: u32) -> Option<SupResource> {
     kept.resource.is_current().then(|| kept.clone())
 }
 
-/// Returns the time for which a document serves requests before it is made again: until the next second is over, so that
-/// an update is told as soon as it can be. A large one, or one of a long period, is made more rarely.
+/// Returns the time for which a document serves requests before it is made again: until the views have the next second
+/// that is over, so that an update is told as soon as it can be. A large one, or one of a long period, is made more rarely.
 fn lasts(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Duration {
     let size = u32::try_from(bytes / BYTES_A_SECOND).unwrap_or(u32::MAX);
-    let seconds = u64::from((period / FRESH_PART).max(size.min(FRESH_LARGE)).max(1));
+    let seconds = (period / FRESH_PART).max(size.saturating_add(1).min(FRESH_LARGE));
     // It lacks the second that was over last, perhaps because that ended while it was made.
     if seconds == 1 && until < clock.second() - 1 {
         return FRESH_MIN;
     }
     let begun = clock.micros().rem_euclid(1_000_000).unsigned_abs();
-    Duration::from_micros(seconds * 1_000_000 - begun).max(FRESH_MIN)
+    let whole = Duration::from_micros(u64::from(seconds.max(1)) * 1_000_000 - begun);
+    (whole + VIEWS_BEHIND).max(FRESH_MIN)
 }
 
 #[cfg(test)]
@@ -494,15 +491,15 @@ mod tests {
         let lasts = |millis: i64, until, period, bytes| {
             lasts(Timestamp::from_micros(millis * 1_000), until, period, bytes).as_millis()
         };
-        assert_eq!(lasts(10_000, 9, 60, 400), 1_000);
-        assert_eq!(lasts(10_300, 9, 60, 400), 700);
+        assert_eq!(lasts(10_000, 9, 60, 400), 1_060);
+        assert_eq!(lasts(10_300, 9, 60, 400), 760);
         // The clock is behind the log.
-        assert_eq!(lasts(10_300, 15, 60, 400), 700);
+        assert_eq!(lasts(10_300, 15, 60, 400), 760);
         assert_eq!(lasts(10_300, 8, 60, 400), 200);
         assert_eq!(lasts(10_999, 9, 60, 400), 200);
-        assert_eq!(lasts(10_300, 9, 600, 400), 9_700);
-        assert_eq!(lasts(10_300, 9, 60, 24_000_000), 700);
-        assert_eq!(lasts(10_300, 8, 60, 75_000_000), 2_700);
-        assert_eq!(lasts(10_300, 9, 60, 2_000_000_000), 9_700);
+        assert_eq!(lasts(10_300, 9, 600, 400), 9_760);
+        assert_eq!(lasts(10_300, 9, 60, 24_000_000), 760);
+        assert_eq!(lasts(10_300, 8, 60, 75_000_000), 3_760);
+        assert_eq!(lasts(10_300, 9, 60, 2_000_000_000), 9_760);
     }
 }

@@ -68,8 +68,9 @@ const SNAPSHOT: &str = "graph";
 /// Commits, and timelines, from which on the file is written again.
 const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
-/// Commits from which on a server that stops writes it: the next opening would take longer to read them.
+/// Commits, and timelines, from which on a server that stops writes it, so that the next opening need not read them.
 const STOPPED_COMMITS: u64 = if cfg!(test) { 5 } else { 5_000 };
+const STOPPED_TIMELINES: usize = 1_000;
 /// Name of the folder of the gathered entries.
 const RUNS: &str = "runs";
 /// Rough bytes in memory for a timeline, besides its entries and documents.
@@ -219,12 +220,16 @@ impl Timelines {
     }
 
     /// Catches up with the log, writes the graph to its file if much has come since, and gathers entries while `goes_on`
-    /// says so. The server `stops`, or goes on. Returns whether all is done.
+    /// says so. `stops` says whether the server does. Returns whether all is done.
     ///
     /// # Errors
     ///
     /// Returns why the log cannot be read, or a file not be written.
-    fn keep(&self, stops: bool, goes_on: impl Fn() -> bool) -> Result<bool, ViewError> {
+    fn keep(
+        &self,
+        stops: impl Fn() -> bool,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<bool, ViewError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(true);
         }
@@ -232,7 +237,7 @@ impl Timelines {
             // Before much is gathered, and again: a long log takes hours.
             drop(self.caught_up()?);
             // A graph that cannot be written holds up no list.
-            let kept = self.keep_graph(stops);
+            let kept = self.keep_graph(stops());
             for _ in 0..STEPS_TOGETHER {
                 match self.gathering.step(&self.graph, &*self.log, self.fan_out)? {
                     Step::Done => return kept.map(|()| true),
@@ -242,6 +247,8 @@ impl Timelines {
             }
             kept?;
         }
+        // The gathering goes on after the next start, and reads the graph's file then.
+        self.keep_graph(stops())?;
         Ok(false)
     }
 
@@ -257,7 +264,9 @@ impl Timelines {
         let is_due = graph.applied.0 - commits.0 >= SNAPSHOT_COMMITS
             || new_timelines >= SNAPSHOT_TIMELINES.max(timelines / 10)
             || commits == CommitNumber(0)
-            || stops && graph.applied.0 - commits.0 >= STOPPED_COMMITS;
+            || stops
+                && (graph.applied.0 - commits.0 >= STOPPED_COMMITS
+                    || new_timelines >= STOPPED_TIMELINES);
         if !is_due {
             return Ok(());
         }
@@ -628,9 +637,9 @@ impl Timelines {
         Ok(())
     }
 
-    /// Returns what timelines are told as.
-    fn told_as(&self, timelines: &[Timeline]) -> Result<Vec<Option<ToldAs>>, LogError> {
-        let graph = self.graph()?;
+    /// Returns what timelines are told as. Does not catch up: of what is told of, the graph has known.
+    fn told_as(&self, timelines: &[Timeline]) -> Vec<Option<ToldAs>> {
+        let graph = self.graph.read();
         let all = timelines.iter().map(|number| {
             let state = graph.at(*number)?;
             Some(ToldAs {
@@ -639,7 +648,7 @@ impl Timelines {
                 is_closed: state.is_closed,
             })
         });
-        Ok(all.collect())
+        all.collect()
     }
 
     /// Returns the feeds that a timeline has, or may get, entries of.

@@ -43,7 +43,7 @@ impl View for Following {
     }
 
     fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
-        self.0.keep(grace.has_begun(), || grace.lasts())
+        self.0.keep(|| grace.has_begun(), || grace.lasts())
     }
 
     fn note(&self, _: CommitNumber) -> Result<(), ViewError> {

@@ -151,7 +151,7 @@ impl Series for Merged {
         self.timelines.concerned(commit, tell)
     }
 
-    fn told_as(&self, timelines: &[u32]) -> Result<Vec<Option<ToldAs>>, LogError> {
+    fn told_as(&self, timelines: &[u32]) -> Vec<Option<ToldAs>> {
         self.timelines.told_as(timelines)
     }
 

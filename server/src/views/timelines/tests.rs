@@ -692,9 +692,9 @@ proptest! {
                 match beside {
                     Beside::Nothing => {}
                     Beside::Read => kept.compare(&world, &steps),
-                    Beside::Keep => drop(kept.timelines.keep(false, || true).unwrap()),
+                    Beside::Keep => drop(kept.timelines.keep(|| false, || true).unwrap()),
                     Beside::Merge => {
-                        kept.timelines.keep(false, || true).unwrap();
+                        kept.timelines.keep(|| false, || true).unwrap();
                         kept.timelines.gathering.wait();
                     }
                     // The first of them changes its model now and then.

@@ -48,7 +48,7 @@ fn nothing_is_kept_for_who_never_reads() {
     let kept = Kept::new(&world, FanOut::Cache);
     for _ in 0..20 {
         world.take(&Step::Append(vec![2]));
-        kept.timelines.keep(false, || true).unwrap();
+        kept.timelines.keep(|| false, || true).unwrap();
     }
     assert_eq!(kept.timelines.kept.len(), 0);
     let merged = Merged::new(Arc::clone(&kept.timelines));
@@ -65,14 +65,14 @@ fn the_graph_is_in_its_file_after_a_stop() {
         let (graph, _) = snapshot::read(&kept.folder.path().join(SNAPSHOT)).unwrap();
         graph.applied
     };
-    kept.timelines.keep(false, || true).unwrap();
+    kept.timelines.keep(|| false, || true).unwrap();
     let written = in_file();
     for _ in 0..2 * STOPPED_COMMITS {
         world.take(&Step::Append(vec![2]));
     }
-    kept.timelines.keep(false, || true).unwrap();
+    kept.timelines.keep(|| false, || true).unwrap();
     assert_eq!(in_file(), written);
-    kept.timelines.keep(true, || true).unwrap();
+    kept.timelines.keep(|| true, || true).unwrap();
     assert_eq!(in_file(), world.log.head().number);
 }
 
@@ -87,7 +87,7 @@ fn gathering_is_tried_again_for_ever() {
     fs::write(&runs, "").unwrap();
     for _ in 0..300 {
         world.take(&Step::Append(vec![2]));
-        let _waits = kept.timelines.keep(false, || true).unwrap();
+        let _waits = kept.timelines.keep(|| false, || true).unwrap();
         kept.timelines.gathering.wait();
     }
     assert_eq!(kept.timelines.gathering.sizes().0, 0);
@@ -96,7 +96,7 @@ fn gathering_is_tried_again_for_ever() {
     kept.compare(&world, &[]);
     fs::remove_file(&runs).unwrap();
     while kept.timelines.gathering.runs().reached().commit < world.log.head().number {
-        let _waits = kept.timelines.keep(false, || true).unwrap();
+        let _waits = kept.timelines.keep(|| false, || true).unwrap();
         kept.timelines.gathering.wait();
     }
     assert!(kept.timelines.gathering.sizes().0 > 0);
@@ -126,7 +126,7 @@ fn an_entry_is_in_many_timelines_at_once() {
             };
             look();
             while kept.timelines.gathering.runs().reached().commit < world.log.head().number {
-                let _waits = kept.timelines.keep(false, || true).unwrap();
+                let _waits = kept.timelines.keep(|| false, || true).unwrap();
                 kept.timelines.gathering.wait();
             }
             look();
