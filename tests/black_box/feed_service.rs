@@ -425,7 +425,7 @@ for entry in reader.get_entries():
 
 /// Goal: `reader`, a library that feed readers are made of, takes a timeline over, with the source of each entry.
 #[test]
-#[ignore = "needs python3 with the module reader"]
+#[ignore = "needs a python3 with the modules reader and sgmllib3k"]
 fn reader_stores_a_timeline() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]);
@@ -443,7 +443,7 @@ fn reader_stores_a_timeline() {
         let source = server.url(&format!("/feeds/{feed}/recent.atom"));
         expected.insert(format!("{id} {source} {link}"));
     }
-    let output = Command::new(crate::independent::python_with("reader"))
+    let output = Command::new(crate::independent::python_with("reader, sgmllib"))
         .args(["-c", READER, &server.url("/feeds/home/recent.atom")])
         .output()
         .unwrap();
