@@ -8,7 +8,10 @@ use std::time::Duration;
 use tracing::error;
 
 use super::{Views, error::ViewError};
-use crate::{log::Series, stop::Stop};
+use crate::{
+    log::{LogError, Series},
+    stop::Stop,
+};
 
 /// Pause between two files, and between as many feeds as are listed together.
 const PACE: Duration = Duration::from_millis(100);
@@ -28,8 +31,17 @@ impl Scrub<'_> {
 
 /// Logs a fault that a view has found.
 pub fn report(error: &ViewError) {
+    if !is_fault(error) {
+        return;
+    }
     let error: &(dyn std::error::Error + 'static) = error;
     error!(error, "the archive is damaged");
+}
+
+/// Returns whether an error is damage. A server that has just started still reads the follows of its timelines: the next
+/// round compares their documents.
+fn is_fault(error: &ViewError) -> bool {
+    !matches!(error, ViewError::Log(LogError::Behind))
 }
 
 /// Compares the files of all views with their digests, again and again, until the server stops.
@@ -41,5 +53,17 @@ pub fn scrub(views: &Views, log: &dyn Series, stop: &Stop) {
         if stop.is_requested_within(REST) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an operator reads of damage only if there is damage.
+    #[test]
+    fn a_log_that_is_still_read_is_no_damage() {
+        assert!(!is_fault(&LogError::Behind.into()));
+        assert!(is_fault(&LogError::damaged("a commit is missing").into()));
     }
 }
