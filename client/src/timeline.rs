@@ -95,13 +95,13 @@ impl Timeline {
         }
     }
 
-    /// Creates the timeline, unless it is there. Returns whether it was created. What it follows from the start is left out
-    /// if it is there.
+    /// Creates the timeline, unless it is there. Returns whether it was created. An existing timeline keeps its
+    /// follows: `following` has no effect on it.
     ///
     /// # Errors
     ///
-    /// See [`PublishError`]; status 422 if it is there and is no timeline, or another owner's. With feeds to follow from the
-    /// start, nothing is compared with what is there.
+    /// See [`PublishError`]; status 422 if it is there and is no timeline, or another owner's. With a
+    /// non-empty `following`, an existing feed or timeline is not checked.
     pub async fn create(&self, new: &NewTimeline) -> Result<bool, PublishError> {
         let mut settings = serde_json::to_value(new)?;
         if let Some(members) = settings.as_object_mut() {
@@ -110,7 +110,7 @@ impl Timeline {
         let body = Bytes::from(serde_json::to_vec(&settings)?);
         let mut request = request(&self.settings, Method::Put, "application/json", body);
         if !new.following.is_empty() {
-            // Else a repeat after a lost answer would be refused: it would change what is followed.
+            // The server refuses `following` for an existing timeline. After a lost response, the retry must succeed.
             request.headers.push(("if-none-match", "*".into()));
         }
         match self.settings.send_until_answered(request).await {

@@ -77,17 +77,17 @@ pub(crate) async fn follow(args: FollowArgs) -> anyhow::Result<u8> {
                     .extend(names.iter().map(|name| (*name).into()));
             }
             let is_new = timeline.create(&new).await.map_err(refused)?;
+            let url = &args.timeline;
+            if is_new && !new.following.is_empty() {
+                say::note(&format!("{url} is a new timeline"));
+                return Ok(exit::OK);
+            }
             let changed = change().await;
             if is_new {
-                let url = &args.timeline;
                 say::note(&match &changed {
                     Ok(_) => format!("{url} is a new timeline"),
                     Err(_) => format!("{url} is a new timeline, and follows nothing yet"),
                 });
-            }
-            if !new.following.is_empty() && is_new && changed.is_ok() {
-                // The creation has made the change.
-                return Ok(exit::OK);
             }
             changed
         }
