@@ -268,19 +268,19 @@ pub trait Series: Send + Sync {
         Ok(None)
     }
 
-    /// Tells of the timelines that a commit concerns, by their numbers from 0 on, in the order of creation: those that have its entries, and those that it
-    /// changes. One may come several times. By default there are none.
+    /// Passes the number of each timeline that a commit changes, or that has an entry of the commit, to `add`. Numbers begin
+    /// at 0, in the order of creation. A number may come several times. By default there are none.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    fn concerned(&self, _commit: &Outline, _tell: &mut dyn FnMut(u32)) -> Result<(), LogError> {
+    fn concerned(&self, _commit: &Outline, _add: &mut dyn FnMut(u32)) -> Result<(), LogError> {
         Ok(())
     }
 
-    /// Returns what timelines are told as, given numbers that [`concerned`](Self::concerned) has told: as many, in the same
-    /// order. An unknown one is `None`.
-    fn told_as(&self, timelines: &[u32]) -> Vec<Option<ToldAs>> {
+    /// Returns the identity of each timeline in a list of numbers from [`concerned`](Self::concerned), in the same order;
+    /// `None` for an unknown number.
+    fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
         vec![None; timelines.len()]
     }
 
@@ -306,9 +306,9 @@ pub trait Ids: Send + Sync {
     fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
 }
 
-/// What a timeline is in documents of updates.
+/// Identity of a timeline in SUP documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldAs {
+pub struct Identity {
     /// The timeline.
     pub timeline: FeedKey,
     /// Its id in SUP documents.

@@ -77,7 +77,7 @@ impl<S: Copy + Ord> Following<S> {
 
     /// Returns the state that has these parts.
     pub fn of_parts(parts: Parts<S>) -> Self {
-        // `collect` would write them into the memory of the parts, which are twice as large, and keep all of it.
+        // `collect` would reuse the allocation of the parts, whose items are more than twice as large, and never shrink it.
         let mut feeds = Vec::with_capacity(parts.feeds.len());
         feeds.extend(parts.feeds.into_iter().map(|part| {
             let (past, brought) = (part.past, part.brought);

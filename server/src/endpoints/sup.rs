@@ -33,7 +33,7 @@ use crate::{
     views::{
         error::ViewError,
         sup::{
-            Sup,
+            PACE, Sup,
             updates::TimelineUpdates,
             windows::{Current, Subject, document_name, file_name},
         },
@@ -116,12 +116,12 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 
 /// Most renderings of a document in one of its periods.
 const FRESH_PART: u32 = 60;
-/// Bytes of a document for which it serves a second longer, up to so many seconds. As many are made in a quarter of a
-/// second, and compressed in half a second.
+/// Bytes of a document for which it serves a second longer, up to so many seconds. Rendering takes a quarter
+/// of a second for as many, compression half a second.
 const BYTES_A_SECOND: usize = 25_000_000;
 const FRESH_LARGE: u32 = 10;
-/// Time after which the views have the commits of a second that is over: they look every 50 ms.
-const VIEWS_BEHIND: Duration = Duration::from_millis(60);
+/// Time until the views have applied the last commits of a second that is over.
+const LAG: Duration = PACE.saturating_add(Duration::from_millis(10));
 /// Shortest time for which a document serves.
 const FRESH_MIN: Duration = Duration::from_millis(200);
 
@@ -466,26 +466,26 @@ fn fresh(kept: &Rendered, period: u32) -> Option<SupResource> {
     kept.resource.is_current().then(|| kept.clone())
 }
 
-/// Returns the time for which a document serves requests before it is made again: until the views have the next second
-/// that is over, so that an update is told as soon as it can be. A large one, or one of a long period, is made more rarely.
+/// Returns the time until a document is rendered again: until the views have the next complete second, so that an update
+/// is listed as early as possible. A large document, or one of a long period, is rendered less often.
 fn lasts(clock: Timestamp, until: i64, period: u32, bytes: usize) -> Duration {
     let size = u32::try_from(bytes / BYTES_A_SECOND).unwrap_or(u32::MAX);
     let seconds = (period / FRESH_PART).max(size.saturating_add(1).min(FRESH_LARGE));
-    // It lacks the second that was over last, perhaps because that ended while it was made.
+    // The document lacks a complete second, for example one that ended during the rendering.
     if seconds == 1 && until < clock.second() - 1 {
         return FRESH_MIN;
     }
     let begun = clock.micros().rem_euclid(1_000_000).unsigned_abs();
-    let whole = Duration::from_micros(u64::from(seconds.max(1)) * 1_000_000 - begun);
-    (whole + VIEWS_BEHIND).max(FRESH_MIN)
+    let whole = Duration::from_micros(u64::from(seconds) * 1_000_000 - begun);
+    (whole + LAG).max(FRESH_MIN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Goal: a document that has every second which is over serves until the next one is; one that lacks a second is made
-    /// again soon, and a large one rarely.
+    /// Goal: a document with every complete second serves until the next second is complete. A document that lacks a
+    /// second is rendered again soon, a large document rarely.
     #[test]
     fn an_update_is_told_once_its_second_is_over() {
         let lasts = |millis: i64, until, period, bytes| {

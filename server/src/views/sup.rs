@@ -35,7 +35,7 @@ use windows::{Current, SupWindows, Window, file_name, series_name};
 
 /// Pause of an up-to-date follower: less than a second, by which documents grow. A thread that is woken for each commit
 /// would take its time from the publisher.
-const PACE: Duration = Duration::from_millis(50);
+pub const PACE: Duration = Duration::from_millis(50);
 /// Most commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 1_000;
 /// Windows waiting to be written at which the view applies no more commits.

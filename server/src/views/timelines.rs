@@ -34,7 +34,7 @@ use simplefeed_core::{
 
 use crate::{
     log::{
-        EntryLog, Follows, LogError, Sources, ToldAs,
+        EntryLog, Follows, Identity, LogError, Sources,
         pages::{Filling, PlacedEntry},
         settings_of,
     },
@@ -68,7 +68,7 @@ const SNAPSHOT: &str = "graph";
 /// Commits, and timelines, from which on the file is written again.
 const SNAPSHOT_COMMITS: u64 = 200_000;
 const SNAPSHOT_TIMELINES: usize = 10_000;
-/// Commits, and timelines, from which on a server that stops writes it, so that the next opening need not read them.
+/// Commits, and timelines, from which on a shutdown writes it, so that the next opening does not read them again.
 const STOPPED_COMMITS: u64 = if cfg!(test) { 5 } else { 5_000 };
 const STOPPED_TIMELINES: usize = 1_000;
 /// Name of the folder of the gathered entries.
@@ -220,7 +220,7 @@ impl Timelines {
     }
 
     /// Catches up with the log, writes the graph to its file if much has come since, and gathers entries while `goes_on`
-    /// says so. `stops` says whether the server does. Returns whether all is done.
+    /// says so. `stops` returns whether the server shuts down. Returns whether all is done.
     ///
     /// # Errors
     ///
@@ -247,12 +247,12 @@ impl Timelines {
             }
             kept?;
         }
-        // The gathering goes on after the next start, and reads the graph's file then.
+        // The time of a shutdown is over. The graph is written nevertheless, or the next opening takes longer.
         self.keep_graph(stops())?;
         Ok(false)
     }
 
-    /// Writes the graph to its file if the file is far behind. It may be less far behind when the server `stops`.
+    /// Writes the graph to its file if the file is far behind, or behind by less while the server `stops`.
     fn keep_graph(&self, stops: bool) -> Result<(), ViewError> {
         let graph = self.caught_up()?;
         let Some(path) = &self.snapshot else {
@@ -613,8 +613,8 @@ impl Timelines {
         Ok(page.unwrap_or_default())
     }
 
-    /// Tells of the timelines that a commit concerns.
-    fn concerned(&self, commit: &Outline, tell: &mut dyn FnMut(Timeline)) -> Result<(), LogError> {
+    /// Passes the number of each timeline that a commit concerns to `add`.
+    fn concerned(&self, commit: &Outline, add: &mut dyn FnMut(Timeline)) -> Result<(), LogError> {
         if !self.exist.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -624,25 +624,25 @@ impl Timelines {
                 let source = self.graph.read().source(*feed);
                 let range = *first..Position(first.0 + count);
                 if let Some(source) = source {
-                    each_gain(&self.graph, source, &range, |number, _, _| tell(number));
+                    each_gain(&self.graph, source, &range, |number, _, _| add(number));
                 }
             }
         }
         let graph = self.graph.read();
         for feed in commit.feeds() {
             if let Some((number, _)) = graph.timeline(feed) {
-                tell(number);
+                add(number);
             }
         }
         Ok(())
     }
 
-    /// Returns what timelines are told as. Does not catch up: of what is told of, the graph has known.
-    fn told_as(&self, timelines: &[Timeline]) -> Vec<Option<ToldAs>> {
+    /// Returns the identities of timelines. Does not catch up: a number from [`concerned`](Self::concerned) is in the graph.
+    fn identities(&self, timelines: &[Timeline]) -> Vec<Option<Identity>> {
         let graph = self.graph.read();
         let all = timelines.iter().map(|number| {
             let state = graph.at(*number)?;
-            Some(ToldAs {
+            Some(Identity {
                 timeline: state.key,
                 sup_id: state.sup_id,
                 is_closed: state.is_closed,

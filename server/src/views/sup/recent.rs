@@ -10,23 +10,22 @@ use super::windows::Seconds;
 /// The last updates of timelines.
 #[derive(Debug)]
 pub(super) struct Recent {
-    /// By the numbers of the timelines. A list of seconds and no more, because one entry may be an update of a million
-    /// neighbours.
+    /// By the numbers of the timelines. Seconds only: one entry may be an update of a million timelines, 16 bytes each.
     timelines: Vec<Seconds>,
     /// First second of which every update is known.
     since: i64,
 }
 
-/// Updates of timelines in a window.
+/// Updates of timelines in a window, as two lists of the same length.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct RecentWindow {
     /// First second of the window, included.
     pub(super) since: i64,
     /// Last second of the window, included.
     pub(super) until: i64,
     /// Numbers of the timelines with an update in it, in their order.
     pub(super) timelines: Vec<u32>,
-    /// Second of the last update of each of them.
+    /// Second of the last update of each timeline.
     pub(super) seconds: Vec<i64>,
 }
 
@@ -37,8 +36,8 @@ impl Recent {
         Self { timelines, since }
     }
 
-    /// Takes note of an update of a timeline. To do it again changes nothing.
-    pub(super) fn take(&mut self, second: i64, timeline: u32) {
+    /// Adds an update of a timeline. A repeat changes nothing.
+    pub(super) fn add(&mut self, second: i64, timeline: u32) {
         let number = usize::try_from(timeline).unwrap_or(usize::MAX);
         if self.timelines.len() <= number {
             self.timelines.resize(number + 1, Seconds::NONE);
@@ -48,9 +47,14 @@ impl Recent {
         }
     }
 
-    /// Returns the window that ends with second `until`, which is over, with its updates or without them; `None` if
-    /// nothing is known of that second.
-    pub(super) fn told(&self, has_updates: bool, period: u32, until: i64) -> Option<Told> {
+    /// Returns the window that ends with second `until`, with its updates or without them; `None` if the list begins after
+    /// that second. The second is over.
+    pub(super) fn window(
+        &self,
+        has_updates: bool,
+        period: u32,
+        until: i64,
+    ) -> Option<RecentWindow> {
         let begin = until - i64::from(period) - SUP_OVERLAP_SECONDS;
         let since = self.since.max(begin);
         if since > until {
@@ -62,7 +66,7 @@ impl Recent {
             Some((timeline, second))
         });
         let (timelines, seconds) = within.unzip();
-        Some(Told {
+        Some(RecentWindow {
             since,
             until,
             timelines,
@@ -88,13 +92,13 @@ mod tests {
             (171, &[8, 4]),
         ] {
             for timeline in timelines {
-                recent.take(second, *timeline);
+                recent.add(second, *timeline);
             }
         }
         let told = |period, until| {
-            let told = recent.told(true, period, until)?;
-            let updates = told.timelines.into_iter().zip(told.seconds);
-            Some((told.since, updates.collect::<Vec<_>>()))
+            let window = recent.window(true, period, until)?;
+            let updates = window.timelines.into_iter().zip(window.seconds);
+            Some((window.since, updates.collect::<Vec<_>>()))
         };
         assert_eq!(told(60, 99), None);
         assert_eq!(told(60, 100), Some((100, vec![(2, 100), (4, 100)])));
@@ -104,7 +108,7 @@ mod tests {
         assert_eq!(told(60, 172), Some((102, expected)));
         assert_eq!(told(5, 160), Some((145, vec![(6, 150)])));
         assert_eq!(told(5, 169), Some((154, vec![])));
-        let of_nobody = recent.told(false, 60, 171).unwrap();
+        let of_nobody = recent.window(false, 60, 171).unwrap();
         assert_eq!((of_nobody.since, of_nobody.timelines), (101, vec![]));
     }
 }

@@ -13,7 +13,7 @@ use tracing::error;
 
 use super::{
     PACE, Reach,
-    recent::{Recent, Told},
+    recent::{Recent, RecentWindow},
     windows::{Current, sort_updates},
 };
 use crate::{
@@ -28,8 +28,8 @@ use crate::{
     },
 };
 
-/// Timelines that are looked up at a time.
-const TOLD_TOGETHER: usize = if cfg!(test) { 2 } else { 4_096 };
+/// Timelines that are looked up under one lock of the graph.
+const IDENTITIES_TOGETHER: usize = if cfg!(test) { 2 } else { 4_096 };
 
 /// View of the updates of timelines.
 #[derive(Debug)]
@@ -66,13 +66,13 @@ impl TimelineUpdates {
         has_updates: bool,
         published: impl FnOnce(Timestamp) -> i64,
     ) -> Option<Current> {
-        let told = self.told(log, period, has_updates, published)?;
+        let window = self.window(log, period, has_updates, published)?;
         let is_closed = visibility == Visibility::Private;
         let mut updates = vec![];
-        let timelines = told.timelines.chunks(TOLD_TOGETHER);
-        for (timelines, seconds) in timelines.zip(told.seconds.chunks(TOLD_TOGETHER)) {
+        let timelines = window.timelines.chunks(IDENTITIES_TOGETHER);
+        for (timelines, seconds) in timelines.zip(window.seconds.chunks(IDENTITIES_TOGETHER)) {
             // Commits are applied between the parts: to look up a million timelines takes a while.
-            let known = log.told_as(timelines).into_iter().zip(seconds);
+            let known = log.identities(timelines).into_iter().zip(seconds);
             updates.extend(known.filter_map(|(known, second)| {
                 let known = known.filter(|known| known.is_closed == is_closed)?;
                 Some((known.timeline, known.sup_id, *second))
@@ -80,26 +80,26 @@ impl TimelineUpdates {
         }
         sort_updates(&mut updates);
         Some(Current {
-            since: told.since,
-            until: told.until,
+            since: window.since,
+            until: window.until,
             previous: None,
             updates,
         })
     }
 
-    fn told(
+    fn window(
         &self,
         log: &dyn Commits,
         period: u32,
         has_updates: bool,
         published: impl FnOnce(Timestamp) -> i64,
-    ) -> Option<Told> {
+    ) -> Option<RecentWindow> {
         let mut state = self.state.lock();
         let state = state.as_mut()?;
         let end = state
             .reach
             .end(log, state.applied, state.newest, published)?;
-        state.recent.told(has_updates, period, end)
+        state.recent.window(has_updates, period, end)
     }
 }
 
@@ -155,7 +155,7 @@ impl View for TimelineUpdates {
         if let Some(state) = &mut *self.state.lock() {
             state.newest = commit.instant.second();
             for timeline in timelines {
-                state.recent.take(state.newest, timeline);
+                state.recent.add(state.newest, timeline);
             }
             state.applied = commit.number;
         }

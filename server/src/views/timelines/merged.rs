@@ -16,7 +16,7 @@ use simplefeed_core::{
 
 use super::{Timelines, fan_out::Keeping};
 use crate::log::{
-    Commits, EntryLog, Ids, LogError, LogHead, Room, Series, Sources, ToldAs,
+    Commits, EntryLog, Identity, Ids, LogError, LogHead, Room, Series, Sources,
     announcements::Announcements, pages::PlacedEntry,
 };
 
@@ -147,12 +147,12 @@ impl Series for Merged {
         self.timelines.is_timeline(feed)
     }
 
-    fn concerned(&self, commit: &Outline, tell: &mut dyn FnMut(u32)) -> Result<(), LogError> {
-        self.timelines.concerned(commit, tell)
+    fn concerned(&self, commit: &Outline, add: &mut dyn FnMut(u32)) -> Result<(), LogError> {
+        self.timelines.concerned(commit, add)
     }
 
-    fn told_as(&self, timelines: &[u32]) -> Vec<Option<ToldAs>> {
-        self.timelines.told_as(timelines)
+    fn identities(&self, timelines: &[u32]) -> Vec<Option<Identity>> {
+        self.timelines.identities(timelines)
     }
 
     fn sources(&self, feed: FeedKey) -> Result<Option<Sources>, LogError> {
