@@ -13,6 +13,8 @@ fn sources() -> Vec<(PathBuf, String)> {
         "server/src",
         "client/src",
         "client/cli/src",
+        "queue/src",
+        "queue/tests",
         "tests/src",
         "tests/black_box",
         "bench/src",
@@ -114,6 +116,7 @@ fn the_paths_in_the_documentation_exist() {
                 "docs/",
                 "fixtures/",
                 "bench/",
+                "queue/",
             ];
             if rooted.iter().any(|root| word.starts_with(root)) && !word.contains([' ', '*', '{']) {
                 assert!(workspace().join(word).exists(), "{page} names {word}");

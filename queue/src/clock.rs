@@ -1,0 +1,95 @@
+//! The time of a keeper.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use tokio::sync::watch;
+
+/// A clock that tests set.
+#[derive(Clone, Debug)]
+pub struct Manual(Arc<watch::Sender<DateTime<Utc>>>);
+
+impl Manual {
+    /// Returns a clock that stands at `now`.
+    pub fn new(now: DateTime<Utc>) -> Self {
+        Self(Arc::new(watch::Sender::new(now)))
+    }
+
+    /// Sets the time.
+    pub fn set(&self, now: DateTime<Utc>) {
+        self.0.send_replace(now);
+    }
+
+    /// Moves the time forward.
+    pub fn advance(&self, span: Duration) {
+        self.0
+            .send_modify(|now| *now = crate::job::later(*now, span));
+    }
+
+    /// Returns the time.
+    pub fn now(&self) -> DateTime<Utc> {
+        *self.0.borrow()
+    }
+}
+
+/// The clock of a keeper.
+#[derive(Clone, Debug, Default)]
+pub enum Clock {
+    /// The real one: this machine's, or the PostgreSQL server's.
+    #[default]
+    Real,
+    /// One that tests set.
+    Manual(Manual),
+}
+
+impl From<Manual> for Clock {
+    fn from(clock: Manual) -> Self {
+        Self::Manual(clock)
+    }
+}
+
+impl Clock {
+    /// Returns the time, by this machine if the clock is the real one.
+    pub fn now(&self) -> DateTime<Utc> {
+        match self {
+            Self::Real => Utc::now(),
+            Self::Manual(clock) => clock.now(),
+        }
+    }
+
+    /// Returns the time if a test has set it.
+    pub(crate) fn manual(&self) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Real => None,
+            Self::Manual(clock) => Some(clock.now()),
+        }
+    }
+
+    /// Waits from `now` until `next`, both of the keeper, and no longer than `poll`. Without either it waits for ever.
+    pub(crate) async fn wait(
+        &self,
+        now: DateTime<Utc>,
+        next: Option<DateTime<Utc>>,
+        poll: Option<Duration>,
+    ) {
+        match self {
+            Self::Real => {
+                let until_next = next.map(|next| (next - now).to_std().unwrap_or_default());
+                // Timers are coarser than instants: a wait of nothing would ask again and again.
+                let until_next = until_next.map(|span| span.max(Duration::from_millis(1)));
+                match until_next.into_iter().chain(poll).min() {
+                    Some(span) => tokio::time::sleep(span).await,
+                    None => pending().await,
+                }
+            }
+            Self::Manual(clock) => {
+                let mut changes = clock.0.subscribe();
+                let is_reached = |now: &DateTime<Utc>| next.is_some_and(|next| next <= *now);
+                // The sender lives as long as `self`, so this cannot fail.
+                if changes.wait_for(is_reached).await.is_err() {
+                    pending::<()>().await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A delayed job queue: jobs with a due time, leased in batches, finished or rescheduled.
+//!
+//! Any number of workers share a queue without a master, a table of workers or a lock beside the job's own
+//! row. A worker that dies holds its jobs until its leases expire; then another worker gets them. The queue
+//! assembles the batches, so that workers need no buffer and more workers do not make emptier batches.
+//!
+//! One contract, [`Queue`], and three keepers:
+//!
+//! | keeper | for | survives |
+//! | --- | --- | --- |
+//! | [`Memory`] | tests and simulations; the definition of the contract | nothing |
+//! | [`Redb`](redb::Redb) | one process with any number of threads, in one file | a killed process, a power cut |
+//! | [`Postgres`](postgres::Postgres) | any number of processes on any number of machines | the same |
+//!
+//! The modules, in the order to read them:
+//!
+//! - [`job`]: the vocabulary, and every bound.
+//! - [`queue`]: the contract.
+//! - [`quota`]: requests that a credential may still make.
+//! - [`clock`]: the time of a keeper, which tests set by hand.
+//! - [`model`]: the contract as a pure function of its calls; [`memory`] makes a queue of it.
+//! - [`redb`], [`postgres`]: the durable keepers.
+//!
+//! # Examples
+//!
+//! ```
+//! use std::time::Duration;
+//! use simplefeed_queue::{Due, Existing, Finish, Memory, Namespace, NewJob, Next, Queue, Want};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), simplefeed_queue::QueueError> {
+//! let queue = Memory::default();
+//! let parcels = Namespace::new("parcels")?;
+//! let job = NewJob::new(&parcels, "RR123456785DE", Due::After(Duration::ZERO));
+//! queue.schedule(vec![job], Existing::Keep).await?;
+//!
+//! // A full batch at once, or what is due once the oldest job has waited for two seconds.
+//! let want = Want { max: 100, buffer: Duration::from_secs(2), lease: Duration::from_secs(60) };
+//! for lease in queue.lease(&parcels, want).await? {
+//!     // … look it up, store the answer …
+//!     let next = Next::Again { due: Due::After(Duration::from_secs(600)), payload: None };
+//!     queue.finish(vec![Finish::new(lease.token, next)]).await?;
+//! }
+//! # Ok(()) }
+//! ```
+
+pub mod job;
+pub mod queue;
+pub mod quota;
+pub mod clock;
+pub mod model;
+pub mod memory;
+#[cfg(feature = "redb")]
+pub mod redb;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+
+#[doc(inline)]
+pub use crate::{
+    clock::{Clock, Manual},
+    job::{
+        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
+        NewJob, Next, Scheduled, Stats, Token, Want,
+    },
+    memory::Memory,
+    queue::{Queue, QueueError, Taken},
+    quota::{Limit, Report, Reserved},
+};

@@ -1,0 +1,128 @@
+//! The queue in memory, for tests and simulations.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::{
+    clock::Clock,
+    job::{
+        Dead, Existing, Extension, Failed, Failure, Finish, Held, Namespace, NewJob, Scheduled,
+        Stats, Want,
+    },
+    model::Model,
+    queue::{Queue, QueueError, Taken},
+    quota::{Limit, Report, Reserved},
+};
+
+/// A queue in the memory of this process. It ends with the last clone.
+#[derive(Clone, Debug, Default)]
+pub struct Memory(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    model: Mutex<Model>,
+    clock: Clock,
+    changes: watch::Sender<()>,
+}
+
+impl Memory {
+    /// Returns an empty queue.
+    pub fn new(clock: Clock) -> Self {
+        Self(Arc::new(Inner {
+            clock,
+            ..Inner::default()
+        }))
+    }
+
+    /// Calls the model, and wakes whoever waits for jobs.
+    fn change<T>(&self, call: impl FnOnce(&mut Model, DateTime<Utc>) -> T) -> T {
+        let answer = call(&mut self.0.model.lock(), self.0.clock.now());
+        self.0.changes.send_replace(());
+        answer
+    }
+}
+
+impl Queue for Memory {
+    async fn schedule(
+        &self,
+        jobs: Vec<NewJob>,
+        existing: Existing,
+    ) -> Result<Vec<Scheduled>, QueueError> {
+        self.change(|model, now| model.schedule(now, jobs, existing))
+    }
+
+    async fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, QueueError> {
+        self.0
+            .model
+            .lock()
+            .take(self.0.clock.now(), namespace, want)
+    }
+
+    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<Held>, QueueError> {
+        self.change(|model, now| model.extend(now, extensions))
+    }
+
+    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<Held>, QueueError> {
+        self.change(|model, now| model.finish(now, finishes))
+    }
+
+    async fn fail(&self, failures: Vec<Failure>) -> Result<Vec<Failed>, QueueError> {
+        self.change(|model, now| model.fail(now, &failures))
+    }
+
+    async fn dead(
+        &self,
+        namespace: &Namespace,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Dead>, QueueError> {
+        self.0.model.lock().dead(namespace, after, limit)
+    }
+
+    async fn retry(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
+        self.change(|model, now| model.retry(now, namespace, &keys))
+    }
+
+    async fn remove(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
+        self.change(|model, _| model.remove(namespace, &keys))
+    }
+
+    async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {
+        Ok(self.0.model.lock().stats(self.0.clock.now(), namespace))
+    }
+
+    async fn reserve(
+        &self,
+        credential: &str,
+        requests: u32,
+        limit: Limit,
+    ) -> Result<Reserved, QueueError> {
+        self.0
+            .model
+            .lock()
+            .reserve(self.0.clock.now(), credential, requests, limit)
+    }
+
+    async fn report(&self, credential: &str, report: Report) -> Result<(), QueueError> {
+        self.0
+            .model
+            .lock()
+            .report(self.0.clock.now(), credential, report);
+        Ok(())
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, QueueError> {
+        Ok(self.0.clock.now())
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+}

@@ -1,0 +1,463 @@
+//! The contract as a pure function of its calls: what every keeper must answer.
+//!
+//! It has no clock: each call is given the time. [`Memory`](crate::Memory) makes a queue of it; the tests of the
+//! other keepers compare them with it; simulations run months of its time in a second.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use chrono::{DateTime, Utc};
+
+use crate::{
+    job::{
+        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
+        NewJob, Next, Scheduled, Stats, Token, Want, check_bytes, check_count, later,
+    },
+    queue::{QueueError, Taken},
+    quota::{Bucket, Limit, Report, Reserved},
+};
+
+/// A queue without clock and storage.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    jobs: HashMap<Namespace, Jobs>,
+    buckets: HashMap<String, Bucket>,
+    /// Number of the newest token.
+    tokens: i64,
+}
+
+/// Jobs of a namespace.
+#[derive(Clone, Debug, Default)]
+struct Jobs {
+    rows: BTreeMap<String, Row>,
+    /// Waiting jobs by due time and key.
+    waiting: BTreeSet<(DateTime<Utc>, String)>,
+    /// Leased jobs by the end of the lease and key.
+    leased: BTreeSet<(DateTime<Utc>, String)>,
+}
+
+/// A job and its state.
+#[derive(Clone, Debug)]
+struct Row {
+    job: Job,
+    /// Time from which it may be leased.
+    due: DateTime<Utc>,
+    state: State,
+}
+
+/// State of a job.
+#[derive(Clone, Debug)]
+enum State {
+    Waiting,
+    Leased { number: i64, until: DateTime<Utc> },
+    Dead { reason: String },
+}
+
+impl Jobs {
+    /// Makes jobs wait again whose leases have expired.
+    fn expire(&mut self, now: DateTime<Utc>) {
+        while let Some((until, key)) = self.leased.pop_first() {
+            if until > now {
+                self.leased.insert((until, key));
+                return;
+            }
+            if let Some(row) = self.rows.get_mut(&key) {
+                row.state = State::Waiting;
+                self.waiting.insert((row.due, key));
+            }
+        }
+    }
+
+    /// Takes a job out of the order that belongs to its state.
+    fn forget_order(&mut self, key: &str) {
+        if let Some(row) = self.rows.get(key) {
+            match &row.state {
+                State::Waiting => self.waiting.remove(&(row.due, key.to_owned())),
+                State::Leased { until, .. } => self.leased.remove(&(*until, key.to_owned())),
+                State::Dead { .. } => false,
+            };
+        }
+    }
+
+    /// Puts a job into a state, with what `change` makes of it.
+    fn put(&mut self, key: &str, state: State, change: impl FnOnce(&mut Row)) {
+        self.forget_order(key);
+        let Some(row) = self.rows.get_mut(key) else {
+            return;
+        };
+        change(row);
+        match &state {
+            State::Waiting => self.waiting.insert((row.due, key.to_owned())),
+            State::Leased { until, .. } => self.leased.insert((*until, key.to_owned())),
+            State::Dead { .. } => false,
+        };
+        row.state = state;
+    }
+
+    fn schedule(&mut self, now: DateTime<Utc>, new: NewJob, existing: Existing) -> Scheduled {
+        let due = new.due.at(now);
+        let Some(row) = self.rows.get(&new.key) else {
+            let (key, payload) = (new.key.clone(), new.payload);
+            let job = Job {
+                key,
+                payload,
+                note: Vec::new(),
+                slot: due,
+                failures: 0,
+            };
+            self.waiting.insert((due, new.key.clone()));
+            self.rows.insert(
+                new.key,
+                Row {
+                    job,
+                    due,
+                    state: State::Waiting,
+                },
+            );
+            return Scheduled::Added;
+        };
+        match (&row.state, existing) {
+            (State::Leased { .. }, _) => Scheduled::Leased,
+            (State::Dead { .. }, _) => Scheduled::Dead,
+            (State::Waiting, Existing::Keep) => Scheduled::Kept,
+            (State::Waiting, Existing::Move) => {
+                self.put(&new.key, State::Waiting, |row| {
+                    renew(row, due, Some(new.payload));
+                });
+                Scheduled::Moved
+            }
+        }
+    }
+
+    /// Returns whether a token is valid.
+    fn is_held(&self, token: &Token) -> bool {
+        self.rows.get(&token.key).is_some_and(
+            |row| matches!(row.state, State::Leased { number, .. } if number == token.number),
+        )
+    }
+}
+
+/// Puts a job into a new slot.
+fn renew(row: &mut Row, due: DateTime<Utc>, payload: Option<Vec<u8>>) {
+    row.due = due;
+    row.job.slot = due;
+    row.job.failures = 0;
+    row.job.note.clear();
+    if let Some(payload) = payload {
+        row.job.payload = payload;
+    }
+}
+
+impl Model {
+    /// Returns the jobs of a namespace, without expired leases.
+    fn jobs(&mut self, namespace: &Namespace, now: DateTime<Utc>) -> &mut Jobs {
+        let jobs = self.jobs.entry(namespace.clone()).or_default();
+        jobs.expire(now);
+        jobs
+    }
+
+    /// See [`Queue::schedule`](crate::Queue::schedule).
+    ///
+    /// # Errors
+    ///
+    /// If a bound is crossed.
+    pub fn schedule(
+        &mut self,
+        now: DateTime<Utc>,
+        jobs: Vec<NewJob>,
+        existing: Existing,
+    ) -> Result<Vec<Scheduled>, QueueError> {
+        check_count(jobs.len())?;
+        jobs.iter().try_for_each(NewJob::check)?;
+        let schedule = |new: NewJob| {
+            let namespace = new.namespace.clone();
+            self.jobs(&namespace, now).schedule(now, new, existing)
+        };
+        Ok(jobs.into_iter().map(schedule).collect())
+    }
+
+    /// See [`Queue::take`](crate::Queue::take).
+    ///
+    /// # Errors
+    ///
+    /// If a bound is crossed.
+    pub fn take(
+        &mut self,
+        now: DateTime<Utc>,
+        namespace: &Namespace,
+        want: Want,
+    ) -> Result<Taken, QueueError> {
+        want.check()?;
+        let mut number = self.tokens;
+        let jobs = self.jobs(namespace, now);
+        let batch: Vec<(DateTime<Utc>, String)> = jobs
+            .waiting
+            .iter()
+            .take(want.max)
+            .take_while(|(due, _)| *due <= now)
+            .cloned()
+            .collect();
+        let patience_ends = jobs
+            .waiting
+            .first()
+            .map(|(due, _)| later(*due, want.buffer));
+        let is_ready = batch.len() == want.max || patience_ends.is_some_and(|end| end <= now);
+        if batch.is_empty() || !is_ready {
+            let full = jobs.waiting.iter().nth(want.max - 1).map(|(due, _)| *due);
+            let expiry = jobs.leased.first().map(|(until, _)| *until);
+            let next = patience_ends.into_iter().chain(full).chain(expiry).min();
+            return Ok(Taken::Wait { now, next });
+        }
+        let until = later(now, want.lease);
+        let mut leases = Vec::with_capacity(batch.len());
+        for (_, key) in batch {
+            number += 1;
+            jobs.put(&key, State::Leased { number, until }, |_| {});
+            if let Some(row) = jobs.rows.get(&key) {
+                let token = Token {
+                    namespace: namespace.clone(),
+                    key,
+                    number,
+                };
+                leases.push(Lease {
+                    token,
+                    job: row.job.clone(),
+                    leased: now,
+                    until,
+                });
+            }
+        }
+        self.tokens = number;
+        Ok(Taken::Leased(leases))
+    }
+
+    /// See [`Queue::extend`](crate::Queue::extend).
+    ///
+    /// # Errors
+    ///
+    /// If a bound is crossed.
+    pub fn extend(
+        &mut self,
+        now: DateTime<Utc>,
+        extensions: Vec<Extension>,
+    ) -> Result<Vec<Held>, QueueError> {
+        check_count(extensions.len())?;
+        extensions
+            .iter()
+            .filter_map(|one| one.note.as_deref())
+            .try_for_each(check_bytes)?;
+        let extend = |Extension { token, lease, note }| {
+            let jobs = self.jobs(&token.namespace, now);
+            if !jobs.is_held(&token) {
+                return Held::Lost;
+            }
+            let state = State::Leased {
+                number: token.number,
+                until: later(now, lease),
+            };
+            jobs.put(&token.key, state, |row| {
+                if let Some(note) = note {
+                    row.job.note = note;
+                }
+            });
+            Held::Yes
+        };
+        Ok(extensions.into_iter().map(extend).collect())
+    }
+
+    /// See [`Queue::finish`](crate::Queue::finish).
+    ///
+    /// # Errors
+    ///
+    /// If a bound is crossed.
+    pub fn finish(
+        &mut self,
+        now: DateTime<Utc>,
+        finishes: Vec<Finish>,
+    ) -> Result<Vec<Held>, QueueError> {
+        check_count(finishes.len())?;
+        finishes.iter().try_for_each(Finish::check)?;
+        let mut all = Vec::new();
+        let finish = |Finish { token, next, also }| {
+            let jobs = self.jobs(&token.namespace, now);
+            if !jobs.is_held(&token) {
+                return Held::Lost;
+            }
+            match next {
+                Next::Done => {
+                    jobs.forget_order(&token.key);
+                    jobs.rows.remove(&token.key);
+                }
+                Next::Again { due, payload } => {
+                    let due = due.at(now);
+                    jobs.put(&token.key, State::Waiting, |row| renew(row, due, payload));
+                }
+            }
+            all.extend(also);
+            Held::Yes
+        };
+        let held = finishes.into_iter().map(finish).collect();
+        for new in all {
+            let namespace = new.namespace.clone();
+            self.jobs(&namespace, now)
+                .schedule(now, new, Existing::Keep);
+        }
+        Ok(held)
+    }
+
+    /// See [`Queue::fail`](crate::Queue::fail).
+    ///
+    /// # Errors
+    ///
+    /// If a bound is crossed.
+    pub fn fail(
+        &mut self,
+        now: DateTime<Utc>,
+        failures: &[Failure],
+    ) -> Result<Vec<Failed>, QueueError> {
+        check_count(failures.len())?;
+        let fail = |failure: &Failure| {
+            let jobs = self.jobs(&failure.token.namespace, now);
+            if !jobs.is_held(&failure.token) {
+                return Failed::Lost;
+            }
+            let failed = jobs
+                .rows
+                .get(&failure.token.key)
+                .map_or(0, |row| row.job.failures);
+            let failed = failed.saturating_add(1);
+            let is_dead = failed >= failure.attempts;
+            let state = if is_dead {
+                State::Dead {
+                    reason: failure.reason(),
+                }
+            } else {
+                State::Waiting
+            };
+            jobs.put(&failure.token.key, state, |row| {
+                row.job.failures = failed;
+                row.due = failure.retry.at(now);
+            });
+            if is_dead { Failed::Dead } else { Failed::Waits }
+        };
+        Ok(failures.iter().map(fail).collect())
+    }
+
+    /// See [`Queue::dead`](crate::Queue::dead).
+    ///
+    /// # Errors
+    ///
+    /// If the limit is out of range.
+    pub fn dead(
+        &self,
+        namespace: &Namespace,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Dead>, QueueError> {
+        check_count(limit)?;
+        let rows = self.jobs.get(namespace).map(|jobs| jobs.rows.values());
+        let is_after = |row: &&Row| after.is_none_or(|after| row.job.key.as_str() > after);
+        let dead = |row: &Row| match &row.state {
+            State::Dead { reason } => Some(Dead {
+                job: row.job.clone(),
+                reason: reason.clone(),
+            }),
+            State::Waiting | State::Leased { .. } => None,
+        };
+        Ok(rows
+            .into_iter()
+            .flatten()
+            .filter(is_after)
+            .filter_map(dead)
+            .take(limit)
+            .collect())
+    }
+
+    /// See [`Queue::retry`](crate::Queue::retry).
+    ///
+    /// # Errors
+    ///
+    /// If there are too many keys.
+    pub fn retry(
+        &mut self,
+        now: DateTime<Utc>,
+        namespace: &Namespace,
+        keys: &[String],
+    ) -> Result<usize, QueueError> {
+        check_count(keys.len())?;
+        let jobs = self.jobs(namespace, now);
+        let mut retried = 0;
+        for key in keys {
+            let row = jobs.rows.get(key);
+            if row.is_some_and(|row| matches!(row.state, State::Dead { .. })) {
+                jobs.put(key, State::Waiting, |row| {
+                    row.due = Due::At(now).at(now);
+                    row.job.failures = 0;
+                });
+                retried += 1;
+            }
+        }
+        Ok(retried)
+    }
+
+    /// See [`Queue::remove`](crate::Queue::remove).
+    ///
+    /// # Errors
+    ///
+    /// If there are too many keys.
+    pub fn remove(&mut self, namespace: &Namespace, keys: &[String]) -> Result<usize, QueueError> {
+        check_count(keys.len())?;
+        let Some(jobs) = self.jobs.get_mut(namespace) else {
+            return Ok(0);
+        };
+        let mut removed = 0;
+        for key in keys {
+            jobs.forget_order(key);
+            removed += usize::from(jobs.rows.remove(key).is_some());
+        }
+        Ok(removed)
+    }
+
+    /// See [`Queue::stats`](crate::Queue::stats).
+    pub fn stats(&mut self, now: DateTime<Utc>, namespace: &Namespace) -> Stats {
+        let jobs = self.jobs(namespace, now);
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let due = jobs
+            .waiting
+            .iter()
+            .take_while(|(due, _)| *due <= now)
+            .count();
+        let is_dead = |row: &&Row| matches!(row.state, State::Dead { .. });
+        let oldest = jobs.waiting.first().map(|(due, _)| *due);
+        Stats {
+            waiting: count(jobs.waiting.len() - due),
+            due: count(due),
+            leased: count(jobs.leased.len()),
+            dead: count(jobs.rows.values().filter(is_dead).count()),
+            oldest_due: oldest.filter(|due| *due <= now),
+        }
+    }
+
+    /// See [`Queue::reserve`](crate::Queue::reserve).
+    ///
+    /// # Errors
+    ///
+    /// If so many requests never fit.
+    pub fn reserve(
+        &mut self,
+        now: DateTime<Utc>,
+        credential: &str,
+        requests: u32,
+        limit: Limit,
+    ) -> Result<Reserved, QueueError> {
+        let bucket = self.buckets.entry(credential.to_owned()).or_default();
+        bucket.reserve(now, requests, limit)
+    }
+
+    /// See [`Queue::report`](crate::Queue::report).
+    pub fn report(&mut self, now: DateTime<Utc>, credential: &str, report: Report) {
+        self.buckets
+            .entry(credential.to_owned())
+            .or_default()
+            .report(now, report);
+    }
+}

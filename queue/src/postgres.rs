@@ -1,0 +1,383 @@
+//! The queue of any number of processes, in PostgreSQL.
+//!
+//! A job is a row; a lease is a deadline and a token in it. Nothing else is locked or remembered, so a worker may come
+//! and go as it likes. Workers look for jobs again and again ([`POLL`]); `LISTEN` only makes them look earlier.
+//!
+//! The tables are made in the first schema of the connection's `search_path`.
+
+mod listener;
+mod statements;
+mod work;
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use deadpool_postgres::{Client, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio::{sync::watch, task::JoinSet};
+use tokio_postgres::{Config, NoTls, Row, error::SqlState};
+
+use self::work::{
+    Changed, due_columns, finish_in, long, micros, schedule_in, take, token_columns, with_bucket,
+};
+use crate::{
+    clock::Clock,
+    job::{
+        Dead, Existing, Extension, Failed, Failure, Finish, Held, Job, Namespace, NewJob,
+        Scheduled, Stats, Want, check_bytes, check_count,
+    },
+    queue::{Queue, QueueError, Taken},
+    quota::{Bucket, Limit, Report, Reserved},
+};
+
+/// Longest time between two looks for jobs.
+pub const POLL: Duration = Duration::from_millis(500);
+/// Connections of one process, beside the one that listens.
+const CONNECTIONS_MAX: usize = 8;
+/// Time that a call waits for a connection.
+const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Tries of a transaction that PostgreSQL ended because of another one.
+const TRIES_MAX: usize = 10;
+/// Looks again after a batch that another worker took first.
+const LOOKS_MAX: usize = 3;
+/// Any number; it is the same for all processes that make the tables.
+const SETUP_LOCK: i64 = 0x5346_5131;
+
+/// A queue in PostgreSQL.
+#[derive(Clone, Debug)]
+pub struct Postgres(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    pool: Pool,
+    clock: Clock,
+    changes: Arc<watch::Sender<()>>,
+    /// Ends with this process's last clone of the queue.
+    _listener: JoinSet<()>,
+}
+
+/// Returns the error of a call. Without an answer of the server, nobody knows what was done.
+fn failed(doing: &str, error: tokio_postgres::Error) -> QueueError {
+    let doing = format!("{doing} in PostgreSQL");
+    if error.as_db_error().is_some() {
+        return QueueError::Storage {
+            doing,
+            why: Box::new(error),
+        };
+    }
+    QueueError::Lost {
+        doing,
+        why: Box::new(error),
+    }
+}
+
+/// Does work on a connection, again if another transaction was in its way. (No function, since a future that is made
+/// for each connection cannot be said to be `Send`.)
+macro_rules! attempt {
+    ($queue:expr, $doing:expr, |$client:ident| $work:expr) => {{
+        let mut tries = 0;
+        loop {
+            let mut connection = $queue.client($doing).await?;
+            let $client = &mut connection;
+            tries += 1;
+            let done: Result<_, tokio_postgres::Error> = async { $work }.await;
+            match done {
+                Err(error) if is_conflict(&error) && tries < TRIES_MAX => {}
+                done => break done.map_err(|error| failed($doing, error)),
+            }
+        }
+    }};
+}
+
+/// Returns whether a transaction can be tried again as it is.
+fn is_conflict(error: &tokio_postgres::Error) -> bool {
+    let conflicts = [
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+    ];
+    error.code().is_some_and(|code| conflicts.contains(code))
+}
+
+impl Postgres {
+    /// Opens the queue of a database, whose tables are made if there are none. The URL is one of libpq:
+    /// `postgres://user:password@host/database?options=-csearch_path%3Dname`.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is none, or the database cannot be reached or may not be used.
+    pub async fn open(url: &str, clock: Clock) -> Result<Self, QueueError> {
+        let opening = "opening the queue";
+        let config: Config = url.parse().map_err(|why| failed(opening, why))?;
+        let recycling = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = Manager::from_config(config.clone(), NoTls, recycling);
+        let pool = Pool::builder(manager)
+            .max_size(CONNECTIONS_MAX)
+            .wait_timeout(Some(CONNECTION_WAIT_MAX))
+            .create_timeout(Some(CONNECTION_WAIT_MAX))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|why| QueueError::Storage {
+                doing: opening.to_owned(),
+                why: Box::new(why),
+            })?;
+        let changes = Arc::new(watch::Sender::new(()));
+        let mut listener = JoinSet::new();
+        listener.spawn(listener::listen(config, Arc::clone(&changes)));
+        let queue = Self(Arc::new(Inner {
+            pool,
+            clock,
+            changes,
+            _listener: listener,
+        }));
+        attempt!(queue, opening, |client| {
+            let transaction = client.transaction().await?;
+            let lock = format!("SELECT pg_advisory_xact_lock({SETUP_LOCK})");
+            transaction.batch_execute(&lock).await?;
+            transaction
+                .batch_execute(include_str!("postgres/schema.sql"))
+                .await?;
+            transaction.commit().await
+        })?;
+        Ok(queue)
+    }
+
+    /// Returns the time that a test has set.
+    fn set_time(&self) -> Option<DateTime<Utc>> {
+        self.0.clock.manual()
+    }
+
+    /// Returns a connection.
+    async fn client(&self, doing: &str) -> Result<Client, QueueError> {
+        self.0.pool.get().await.map_err(|why| QueueError::Storage {
+            doing: format!("{doing} in PostgreSQL"),
+            why: Box::new(why),
+        })
+    }
+
+    /// Wakes workers of this process that wait for jobs.
+    fn changed(&self) {
+        self.0.changes.send_replace(());
+    }
+}
+
+impl Queue for Postgres {
+    async fn schedule(
+        &self,
+        jobs: Vec<NewJob>,
+        existing: Existing,
+    ) -> Result<Vec<Scheduled>, QueueError> {
+        check_count(jobs.len())?;
+        jobs.iter().try_for_each(NewJob::check)?;
+        let (now, jobs) = (self.set_time(), &jobs);
+        let scheduled = attempt!(self, "scheduling jobs", |client| {
+            let transaction = client.transaction().await?;
+            let scheduled = schedule_in(&transaction, now, jobs, existing).await?;
+            transaction.commit().await?;
+            Ok(scheduled)
+        });
+        let scheduled = scheduled?;
+        self.changed();
+        Ok(scheduled)
+    }
+
+    async fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, QueueError> {
+        want.check()?;
+        let now = self.set_time();
+        attempt!(self, "leasing jobs", |client| {
+            take(client, now, namespace, want).await
+        })
+    }
+
+    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<Held>, QueueError> {
+        check_count(extensions.len())?;
+        extensions
+            .iter()
+            .filter_map(|one| one.note.as_deref())
+            .try_for_each(check_bytes)?;
+        let (now, extensions) = (self.set_time(), &extensions);
+        attempt!(self, "extending leases", |client| {
+            let statement = client.prepare_cached(statements::EXTEND).await?;
+            let (names, keys, tokens) = token_columns(extensions.iter().map(|one| &one.token));
+            let leases: Vec<i64> = extensions.iter().map(|one| micros(one.lease)).collect();
+            let notes: Vec<Option<&[u8]>> =
+                extensions.iter().map(|one| one.note.as_deref()).collect();
+            let rows = client
+                .query(&statement, &[&now, &names, &keys, &tokens, &leases, &notes])
+                .await?;
+            let mut changed = Changed::default();
+            changed.add(rows);
+            Ok(extensions
+                .iter()
+                .map(|one| changed.held(&one.token))
+                .collect())
+        })
+    }
+
+    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<Held>, QueueError> {
+        check_count(finishes.len())?;
+        finishes.iter().try_for_each(Finish::check)?;
+        let (now, finishes) = (self.set_time(), &finishes);
+        let held = attempt!(self, "finishing jobs", |client| {
+            let transaction = client.transaction().await?;
+            let held = finish_in(&transaction, now, finishes).await?;
+            transaction.commit().await?;
+            Ok(held)
+        });
+        let held = held?;
+        self.changed();
+        Ok(held)
+    }
+
+    async fn fail(&self, failures: Vec<Failure>) -> Result<Vec<Failed>, QueueError> {
+        check_count(failures.len())?;
+        let (now, failures) = (self.set_time(), &failures);
+        let failed = attempt!(self, "giving jobs back", |client| {
+            let statement = client.prepare_cached(statements::FAIL).await?;
+            let (names, keys, tokens) = token_columns(failures.iter().map(|one| &one.token));
+            let attempts: Vec<i64> = failures.iter().map(|one| one.attempts.into()).collect();
+            let reasons: Vec<String> = failures.iter().map(Failure::reason).collect();
+            let (at, after) = due_columns(failures.iter().map(|one| one.retry));
+            let rows = client
+                .query(
+                    &statement,
+                    &[
+                        &now, &names, &keys, &tokens, &attempts, &reasons, &at, &after,
+                    ],
+                )
+                .await?;
+            let mut changed = Changed::default();
+            changed.add(rows);
+            let outcome = |failure: &Failure| match changed.take(&failure.token) {
+                None => Failed::Lost,
+                Some(true) => Failed::Dead,
+                Some(false) => Failed::Waits,
+            };
+            Ok(failures.iter().map(outcome).collect())
+        });
+        let failed = failed?;
+        self.changed();
+        Ok(failed)
+    }
+
+    async fn dead(
+        &self,
+        namespace: &Namespace,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Dead>, QueueError> {
+        check_count(limit)?;
+        let (name, after, limit) = (namespace.as_str(), after.unwrap_or_default(), long(limit));
+        attempt!(self, "listing dead jobs", |client| {
+            let statement = client.prepare_cached(statements::DEAD).await?;
+            let rows = client.query(&statement, &[&name, &after, &limit]).await?;
+            let dead = |row: &Row| {
+                let failures: i32 = row.get(4);
+                let job = Job {
+                    key: row.get(0),
+                    payload: row.get(1),
+                    note: row.get(2),
+                    slot: row.get(3),
+                    failures: u32::try_from(failures).unwrap_or_default(),
+                };
+                Dead {
+                    job,
+                    reason: row.get(5),
+                }
+            };
+            Ok(rows.iter().map(dead).collect())
+        })
+    }
+
+    async fn retry(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
+        check_count(keys.len())?;
+        let (now, name, keys) = (self.set_time(), namespace.as_str(), &keys);
+        let retried = attempt!(self, "retrying dead jobs", |client| {
+            let transaction = client.transaction().await?;
+            let statement = transaction.prepare_cached(statements::RETRY).await?;
+            let retried = transaction
+                .execute(&statement, &[&now, &name, keys])
+                .await?;
+            transaction.batch_execute(listener::NOTIFY).await?;
+            transaction.commit().await?;
+            Ok(retried)
+        });
+        let retried = retried?;
+        self.changed();
+        Ok(usize::try_from(retried).unwrap_or(usize::MAX))
+    }
+
+    async fn remove(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
+        check_count(keys.len())?;
+        let (name, keys) = (namespace.as_str(), &keys);
+        let removed = attempt!(self, "removing jobs", |client| {
+            let statement = client.prepare_cached(statements::REMOVE).await?;
+            client.execute(&statement, &[&name, keys]).await
+        });
+        Ok(usize::try_from(removed?).unwrap_or(usize::MAX))
+    }
+
+    async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {
+        let (now, name) = (self.set_time(), namespace.as_str());
+        let row = attempt!(self, "counting jobs", |client| {
+            let statement = client.prepare_cached(statements::STATS).await?;
+            client.query_one(&statement, &[&now, &name]).await
+        });
+        let row = row?;
+        let count = |index: usize| u64::try_from(row.get::<_, i64>(index)).unwrap_or_default();
+        Ok(Stats {
+            waiting: count(0),
+            due: count(1),
+            leased: count(2),
+            dead: count(3),
+            oldest_due: row.get(4),
+        })
+    }
+
+    async fn reserve(
+        &self,
+        credential: &str,
+        requests: u32,
+        limit: Limit,
+    ) -> Result<Reserved, QueueError> {
+        let now = self.set_time();
+        let reserved = attempt!(self, "reserving requests", |client| {
+            let transaction = client.transaction().await?;
+            let reserve = |bucket: &mut Bucket, at| bucket.reserve(at, requests, limit);
+            let reserved = with_bucket(&transaction, now, credential, reserve).await?;
+            transaction.commit().await?;
+            Ok(reserved)
+        });
+        reserved?
+    }
+
+    async fn report(&self, credential: &str, report: Report) -> Result<(), QueueError> {
+        let now = self.set_time();
+        attempt!(self, "noting a quota", |client| {
+            let transaction = client.transaction().await?;
+            let note = |bucket: &mut Bucket, at| bucket.report(at, report);
+            with_bucket(&transaction, now, credential, note).await?;
+            transaction.commit().await
+        })
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, QueueError> {
+        let now = self.set_time();
+        let row = attempt!(self, "asking for the time", |client| {
+            client.query_one(statements::NOW, &[&now]).await
+        });
+        Ok(row?.get(0))
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    fn poll(&self) -> Option<Duration> {
+        Some(POLL)
+    }
+}

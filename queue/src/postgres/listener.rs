@@ -1,0 +1,68 @@
+//! The connection that hears of new jobs, and looks whether old transactions hold up vacuum.
+
+use std::{future::poll_fn, sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, tls::NoTlsStream};
+use tracing::{debug, warn};
+
+use super::statements::OLDEST_TRANSACTION;
+
+/// Tells all processes that a job is due soon.
+pub(super) const NOTIFY: &str = "NOTIFY simplefeed_jobs";
+/// Pause after a connection that broke.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Time between two looks at old transactions.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+/// Age of a transaction that is worth a warning: vacuum removes no row that it may see.
+const TRANSACTION_SECONDS_MAX: f64 = 300.0;
+
+/// Listens for ever.
+pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
+    loop {
+        match config.connect(NoTls).await {
+            Ok((client, connection)) => {
+                tokio::select! {
+                    () = look(&client) => {}
+                    () = hear(connection, &changes) => {}
+                }
+            }
+            // Workers poll, and say what is wrong.
+            Err(error) => debug!(%error, "no connection to listen for new jobs"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Passes notifications on until the connection ends.
+async fn hear(
+    mut connection: Connection<tokio_postgres::Socket, NoTlsStream>,
+    changes: &watch::Sender<()>,
+) {
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        if let AsyncMessage::Notification(_) = message {
+            changes.send_replace(());
+        }
+    }
+}
+
+/// Begins to listen, and warns of old transactions, until the connection ends.
+async fn look(client: &Client) {
+    if client
+        .batch_execute("LISTEN simplefeed_jobs")
+        .await
+        .is_err()
+    {
+        return;
+    }
+    while let Ok(row) = client.query_one(OLDEST_TRANSACTION, &[]).await {
+        let seconds: Option<f64> = row.get(0);
+        if let Some(seconds) = seconds.filter(|seconds| *seconds > TRANSACTION_SECONDS_MAX) {
+            warn!(
+                seconds,
+                "an old transaction of this PostgreSQL keeps dead rows of the queue, which makes it slow"
+            );
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

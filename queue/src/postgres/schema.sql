@@ -1,0 +1,43 @@
+-- Tables of the queue. Run at each opening, under an advisory lock.
+
+CREATE TABLE IF NOT EXISTS simplefeed_jobs (
+    namespace text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    -- Due time set by schedule or by a finish.
+    slot timestamptz NOT NULL,
+    -- Time from which it may be leased; a failure moves it.
+    due timestamptz NOT NULL,
+    -- `due`, or the end of the lease.
+    available timestamptz NOT NULL,
+    -- Number of the newest lease, if the job has been leased since its slot began.
+    token bigint,
+    failures integer NOT NULL,
+    payload bytea NOT NULL,
+    note bytea NOT NULL,
+    -- Why the job is dead, if it is.
+    reason text,
+    PRIMARY KEY (namespace, key)
+)
+-- Every lease and finish leaves a dead row behind, so vacuum has to come often and not to pause.
+WITH (
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX IF NOT EXISTS simplefeed_jobs_available
+    ON simplefeed_jobs (namespace, available, key) WHERE reason IS NULL;
+CREATE INDEX IF NOT EXISTS simplefeed_jobs_dead
+    ON simplefeed_jobs (namespace, key) WHERE reason IS NOT NULL;
+
+CREATE SEQUENCE IF NOT EXISTS simplefeed_tokens CACHE 1000;
+
+-- Quotas of credentials, in microseconds after 1970.
+CREATE TABLE IF NOT EXISTS simplefeed_buckets (
+    credential text PRIMARY KEY,
+    spread bigint NOT NULL,
+    paused bigint NOT NULL,
+    remaining bigint NOT NULL,
+    reset bigint NOT NULL
+);

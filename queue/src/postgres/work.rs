@@ -1,0 +1,345 @@
+//! What each call does in a transaction.
+
+use std::{collections::HashMap, time::Duration};
+
+use chrono::{DateTime, Utc};
+use deadpool_postgres::{Client, Transaction};
+use tokio_postgres::Row;
+
+use super::{LOOKS_MAX, POLL, listener, statements};
+use crate::{
+    job::{
+        Due, Existing, Finish, Held, Job, Lease, Namespace, NewJob, Next, Scheduled, Token, Want,
+        from_micros, later,
+    },
+    queue::Taken,
+    quota::Bucket,
+};
+
+/// Returns a number as PostgreSQL has it.
+pub(super) fn long(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Returns microseconds as PostgreSQL has them, within what an instant can be moved by.
+pub(super) fn micros(span: Duration) -> i64 {
+    from_micros(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)).timestamp_micros()
+}
+
+/// Columns of due times: `at` and `after`.
+pub(super) type DueColumns = (Vec<Option<DateTime<Utc>>>, Vec<Option<i64>>);
+
+pub(super) fn due_columns(dues: impl Iterator<Item = Due>) -> DueColumns {
+    let both = |due| match due {
+        Due::At(_) => (Some(due.at(DateTime::UNIX_EPOCH)), None),
+        Due::After(span) => (None, Some(micros(span))),
+    };
+    dues.map(both).unzip()
+}
+
+/// Columns of tokens.
+pub(super) fn token_columns<'t>(
+    tokens: impl Iterator<Item = &'t Token>,
+) -> (Vec<&'t str>, Vec<&'t str>, Vec<i64>) {
+    let (mut namespaces, mut keys, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+    for token in tokens {
+        namespaces.push(token.namespace.as_str());
+        keys.push(token.key.as_str());
+        numbers.push(token.number);
+    }
+    (namespaces, keys, numbers)
+}
+
+/// Jobs that a statement changed, by namespace, key and token, and whether each is dead now.
+#[derive(Default)]
+pub(super) struct Changed(HashMap<(String, String, i64), bool>);
+
+impl Changed {
+    /// Adds rows that have these columns in this order.
+    pub(super) fn add(&mut self, rows: Vec<Row>) {
+        for row in rows {
+            self.0
+                .insert((row.get(0), row.get(1), row.get(2)), row.get(3));
+        }
+    }
+
+    /// Returns whether a job was changed, and is dead. A token counts once in a call.
+    pub(super) fn take(&mut self, token: &Token) -> Option<bool> {
+        let name = token.namespace.as_str().to_owned();
+        self.0.remove(&(name, token.key.clone(), token.number))
+    }
+
+    /// Returns whether a job was changed.
+    pub(super) fn held(&mut self, token: &Token) -> Held {
+        self.take(token).map_or(Held::Lost, |_| Held::Yes)
+    }
+}
+
+/// Splits jobs so that no part has a key twice, and each key's jobs are in order.
+pub(super) fn without_repeats(jobs: &[NewJob]) -> Vec<Vec<usize>> {
+    let mut seen: HashMap<(&str, &str), usize> = HashMap::with_capacity(jobs.len());
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    for (index, job) in jobs.iter().enumerate() {
+        let part = seen.entry((job.namespace.as_str(), &job.key)).or_default();
+        if *part == parts.len() {
+            parts.push(Vec::new());
+        }
+        if let Some(indexes) = parts.get_mut(*part) {
+            indexes.push(index);
+        }
+        *part += 1;
+    }
+    parts
+}
+
+/// Schedules jobs of different keys.
+pub(super) async fn schedule_once(
+    transaction: &Transaction<'_>,
+    now: Option<DateTime<Utc>>,
+    jobs: &[&NewJob],
+    existing: Existing,
+) -> Result<Vec<Scheduled>, tokio_postgres::Error> {
+    let namespaces: Vec<&str> = jobs.iter().map(|job| job.namespace.as_str()).collect();
+    let keys: Vec<&str> = jobs.iter().map(|job| job.key.as_str()).collect();
+    let payloads: Vec<&[u8]> = jobs.iter().map(|job| job.payload.as_slice()).collect();
+    let (at, after) = due_columns(jobs.iter().map(|job| job.due));
+    let statement = match existing {
+        Existing::Keep => statements::SCHEDULE_AND_KEEP,
+        Existing::Move => statements::SCHEDULE_AND_MOVE,
+    };
+    let statement = transaction.prepare_cached(statement).await?;
+    let rows = transaction
+        .query(
+            &statement,
+            &[&now, &namespaces, &keys, &payloads, &at, &after],
+        )
+        .await?;
+    let mut states: HashMap<(String, String), Scheduled> = HashMap::with_capacity(jobs.len());
+    for row in rows {
+        let scheduled = if row.get(2) {
+            Scheduled::Added
+        } else {
+            Scheduled::Moved
+        };
+        states.insert((row.get(0), row.get(1)), scheduled);
+    }
+    if states.len() < jobs.len() {
+        let statement = transaction.prepare_cached(statements::STATES).await?;
+        for row in transaction
+            .query(&statement, &[&now, &namespaces, &keys])
+            .await?
+        {
+            let state = match (row.get(2), row.get(3)) {
+                (true, _) => Scheduled::Dead,
+                (false, true) => Scheduled::Leased,
+                (false, false) => Scheduled::Kept,
+            };
+            states.entry((row.get(0), row.get(1))).or_insert(state);
+        }
+    }
+    let state_of = |job: &&NewJob| {
+        // A job that was there at the first statement and is gone at the second was kept until it ended.
+        let key = (job.namespace.as_str().to_owned(), job.key.clone());
+        states.get(&key).copied().unwrap_or(Scheduled::Kept)
+    };
+    Ok(jobs.iter().map(state_of).collect())
+}
+
+/// Schedules jobs.
+pub(super) async fn schedule_in(
+    transaction: &Transaction<'_>,
+    now: Option<DateTime<Utc>>,
+    jobs: &[NewJob],
+    existing: Existing,
+) -> Result<Vec<Scheduled>, tokio_postgres::Error> {
+    let mut scheduled = vec![Scheduled::Kept; jobs.len()];
+    for part in without_repeats(jobs) {
+        let of_part: Vec<&NewJob> = part.iter().filter_map(|index| jobs.get(*index)).collect();
+        let states = schedule_once(transaction, now, &of_part, existing).await?;
+        for (index, state) in part.into_iter().zip(states) {
+            if let Some(place) = scheduled.get_mut(index) {
+                *place = state;
+            }
+        }
+    }
+    // A notification takes a lock of the whole cluster: only where a poll would be late.
+    let is_soon = |job: &NewJob| match job.due {
+        Due::After(span) => span < POLL,
+        Due::At(instant) => instant < Utc::now() + POLL,
+    };
+    if jobs.iter().any(is_soon) {
+        transaction.batch_execute(listener::NOTIFY).await?;
+    }
+    Ok(scheduled)
+}
+
+/// Finishes jobs, and schedules what comes with them.
+pub(super) async fn finish_in(
+    transaction: &Transaction<'_>,
+    now: Option<DateTime<Utc>>,
+    finishes: &[Finish],
+) -> Result<Vec<Held>, tokio_postgres::Error> {
+    let is_done = |finish: &&Finish| finish.next == Next::Done;
+    let (done, again): (Vec<&Finish>, Vec<&Finish>) = finishes.iter().partition(is_done);
+    let mut changed = Changed::default();
+    if !done.is_empty() {
+        let statement = transaction.prepare_cached(statements::FINISH).await?;
+        let (namespaces, keys, tokens) = token_columns(done.iter().map(|one| &one.token));
+        let rows = transaction
+            .query(&statement, &[&now, &namespaces, &keys, &tokens])
+            .await?;
+        changed.add(rows);
+    }
+    if !again.is_empty() {
+        let statement = transaction
+            .prepare_cached(statements::FINISH_AND_AGAIN)
+            .await?;
+        let (namespaces, keys, tokens) = token_columns(again.iter().map(|one| &one.token));
+        let (mut payloads, mut dues) = (Vec::new(), Vec::new());
+        for finish in &again {
+            if let Next::Again { due, payload } = &finish.next {
+                payloads.push(payload.as_deref());
+                dues.push(*due);
+            }
+        }
+        let (at, after) = due_columns(dues.into_iter());
+        let rows = transaction
+            .query(
+                &statement,
+                &[&now, &namespaces, &keys, &tokens, &payloads, &at, &after],
+            )
+            .await?;
+        changed.add(rows);
+    }
+    let mut also = Vec::new();
+    let mut answers = Vec::with_capacity(finishes.len());
+    for finish in finishes {
+        let answer = changed.held(&finish.token);
+        if answer == Held::Yes {
+            also.extend(finish.also.iter().cloned());
+        }
+        answers.push(answer);
+    }
+    if !also.is_empty() {
+        schedule_in(transaction, now, &also, Existing::Keep).await?;
+    }
+    Ok(answers)
+}
+
+/// Changes the bucket of a credential, if `change` says so.
+pub(super) async fn with_bucket<T>(
+    transaction: &Transaction<'_>,
+    now: Option<DateTime<Utc>>,
+    credential: &str,
+    change: impl FnOnce(&mut Bucket, DateTime<Utc>) -> T + Send,
+) -> Result<T, tokio_postgres::Error> {
+    let statement = transaction.prepare_cached(statements::LOCK_BUCKET).await?;
+    let mut row = transaction
+        .query_opt(&statement, &[&now, &credential])
+        .await?;
+    if row.is_none() {
+        let make = transaction.prepare_cached(statements::BUCKET).await?;
+        transaction.execute(&make, &[&credential]).await?;
+        row = transaction
+            .query_opt(&statement, &[&now, &credential])
+            .await?;
+    }
+    let mut bucket = Bucket::default();
+    let mut at = Utc::now();
+    if let Some(row) = row {
+        let remaining: i64 = row.get(2);
+        let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
+        bucket = Bucket {
+            spread: row.get(0),
+            paused: row.get(1),
+            remaining,
+            reset: row.get(3),
+        };
+        at = row.get(4);
+    }
+    let before = bucket;
+    let answer = change(&mut bucket, at);
+    if bucket != before {
+        let statement = transaction.prepare_cached(statements::STORE_BUCKET).await?;
+        let Bucket {
+            spread,
+            paused,
+            remaining,
+            reset,
+        } = bucket;
+        transaction
+            .execute(
+                &statement,
+                &[&credential, &spread, &paused, &i64::from(remaining), &reset],
+            )
+            .await?;
+    }
+    Ok(answer)
+}
+
+/// Returns the lease of a row of `LEASE`, and the job's due time.
+pub(super) fn lease_of(namespace: &Namespace, row: &Row) -> (DateTime<Utc>, Lease) {
+    let key: String = row.get(0);
+    let failures: i32 = row.get(4);
+    let token = Token {
+        namespace: namespace.clone(),
+        key: key.clone(),
+        number: row.get(5),
+    };
+    let job = Job {
+        key,
+        payload: row.get(1),
+        note: row.get(2),
+        slot: row.get(3),
+        failures: u32::try_from(failures).unwrap_or_default(),
+    };
+    (
+        row.get(8),
+        Lease {
+            token,
+            job,
+            leased: row.get(6),
+            until: row.get(7),
+        },
+    )
+}
+
+/// Leases a batch, or returns when there may be one.
+pub(super) async fn take(
+    client: &Client,
+    now: Option<DateTime<Utc>>,
+    namespace: &Namespace,
+    want: Want,
+) -> Result<Taken, tokio_postgres::Error> {
+    let (max, buffer, lease) = (long(want.max), micros(want.buffer), micros(want.lease));
+    let leasing = client.prepare_cached(statements::LEASE).await?;
+    let looking = client.prepare_cached(statements::LOOK).await?;
+    let name = namespace.as_str();
+    let mut looks = 0;
+    loop {
+        let rows = client
+            .query(&leasing, &[&now, &name, &max, &buffer, &lease])
+            .await?;
+        if !rows.is_empty() {
+            let mut leases: Vec<_> = rows.iter().map(|row| lease_of(namespace, row)).collect();
+            leases.sort_by(|one, other| (one.0, &one.1.job.key).cmp(&(other.0, &other.1.job.key)));
+            return Ok(Taken::Leased(
+                leases.into_iter().map(|(_, lease)| lease).collect(),
+            ));
+        }
+        let row = client.query_one(&looking, &[&now, &name, &max]).await?;
+        let (at, due): (DateTime<Utc>, i64) = (row.get(0), row.get(1));
+        let patience_ends: Option<DateTime<Utc>> = row.get(2);
+        let patience_ends = patience_ends.map(|due| later(due, want.buffer));
+        let next = [patience_ends, row.get(3), row.get(4)]
+            .into_iter()
+            .flatten()
+            .min();
+        looks += 1;
+        // Another worker was faster, or leased at the same time and passed this one's rows by.
+        let is_ready = due == max || due > 0 && patience_ends.is_some_and(|end| end <= at);
+        if !is_ready || looks == LOOKS_MAX {
+            return Ok(Taken::Wait { now: at, next });
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Requests that a credential may still make: one small state for each credential, shared by all workers.
+//!
+//! A provider allows so many requests in any window of time. Its own counting may start a window at the first
+//! request, at the full hour, or slide. So the promise here is the strictest: *no* window of that length holds more
+//! requests than the limit, wherever it starts. The state is that of the generic cell rate algorithm (GCRA): one
+//! instant. A tenth of the limit may be used at once; the rest is spread evenly.
+//!
+//! What the provider says about its own counting ([`Report`]) only makes it stricter.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::{
+    job::{from_micros, later},
+    queue::QueueError,
+};
+
+/// The part of a limit that may be used at once.
+const BURST: u32 = 10;
+/// Time by which a provider may count a request earlier or later than it was reserved.
+const TRANSIT_MAX: Duration = Duration::from_secs(1);
+
+/// Quota of a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Requests in one window, at most.
+    pub requests: u32,
+    /// The window.
+    pub window: Duration,
+}
+
+impl Limit {
+    /// Requests that may be made at once.
+    fn burst(self) -> u32 {
+        (self.requests / BURST).max(1)
+    }
+
+    /// Microseconds between requests once the burst is used.
+    ///
+    /// A window that is half open holds at most `burst + ceil(window / gap) - 1` requests, which this gap makes the
+    /// limit. The window is taken longer by what requests may lose or gain on their way, up to a tenth.
+    fn gap(self) -> i64 {
+        let window = self.window + TRANSIT_MAX.min(self.window / 10);
+        let spread = u128::from(self.requests - self.burst() + 1);
+        i64::try_from(window.as_micros().div_ceil(spread)).unwrap_or(i64::MAX)
+    }
+}
+
+/// What a provider said about a credential's quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Time in which it wants no request: the provider refused one, or the network failed.
+    pub pause: Option<Duration>,
+    /// Requests that it still accepts, and the time after which it counts anew.
+    pub remaining: Option<(u32, Duration)>,
+}
+
+/// Answer of [`Queue::reserve`](crate::Queue::reserve).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// The requests may be made now. They count, made or not.
+    Now,
+    /// Nothing is reserved. Asking again is of no use before this time has passed.
+    After(Duration),
+}
+
+/// State of a credential.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    /// Microseconds after 1970 when all requests so far are spread out: GCRA's "theoretical arrival time".
+    pub(crate) spread: i64,
+    /// Microseconds after 1970 before which no request is made.
+    pub(crate) paused: i64,
+    /// Requests that the provider still accepts before `reset`.
+    pub(crate) remaining: u32,
+    /// Microseconds after 1970 when the provider counts anew.
+    pub(crate) reset: i64,
+}
+
+impl Bucket {
+    /// Reserves requests, and returns the answer. The state changes only if they are reserved.
+    pub(crate) fn reserve(
+        &mut self,
+        now: DateTime<Utc>,
+        requests: u32,
+        limit: Limit,
+    ) -> Result<Reserved, QueueError> {
+        if limit.requests == 0 || limit.window.is_zero() || requests > limit.burst() {
+            return Err(QueueError::Quota { requests, limit });
+        }
+        let now = now.timestamp_micros();
+        let is_counted = now < self.reset;
+        let gap = limit.gap();
+        let spread = self
+            .spread
+            .max(now)
+            .saturating_add(gap.saturating_mul(requests.into()));
+        let in_burst = spread.saturating_sub(gap.saturating_mul(limit.burst().into()));
+        let refused_until = if is_counted && self.remaining < requests {
+            self.reset
+        } else {
+            0
+        };
+        let next = in_burst.max(self.paused).max(refused_until);
+        if next > now {
+            let wait = u64::try_from(next - now).unwrap_or_default();
+            return Ok(Reserved::After(Duration::from_micros(wait)));
+        }
+        self.spread = spread;
+        if is_counted {
+            self.remaining -= requests;
+        }
+        Ok(Reserved::Now)
+    }
+
+    /// Notes what the provider said.
+    pub(crate) fn report(&mut self, now: DateTime<Utc>, report: Report) {
+        if let Some(pause) = report.pause {
+            self.paused = self.paused.max(later(now, pause).timestamp_micros());
+        }
+        if let Some((remaining, reset)) = report.remaining {
+            // Answers overtake each other: within one count the smallest number is the newest.
+            let is_counted = from_micros(self.reset) > now;
+            self.remaining = if is_counted {
+                self.remaining.min(remaining)
+            } else {
+                remaining
+            };
+            self.reset = later(now, reset).timestamp_micros();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(micros: i64) -> DateTime<Utc> {
+        from_micros(micros)
+    }
+
+    proptest! {
+        /// I4: no window of the limit's length holds more requests than the limit, wherever it starts, also if each
+        /// request arrives up to a tenth of the window later than it was reserved. And what is refused is accepted
+        /// after the time that was named.
+        #[test]
+        fn no_window_holds_more_than_the_limit(
+            requests in 1_u32..40,
+            window in 10_u64..10_000,
+            asked in prop::collection::vec((0_i64..2_000, 1_u32..4, 0.0..1.0_f64), 1..300),
+        ) {
+            let limit = Limit { requests, window: Duration::from_millis(window) };
+            let mut bucket = Bucket::default();
+            let mut now = 1_000_000_000_i64;
+            let mut arrivals = Vec::new();
+            let late_max = (window * 1_000 / 10).min(1_000_000);
+            for (pause, count, late) in asked {
+                now += pause * 1_000;
+                let count = count.min(limit.burst());
+                match bucket.reserve(at(now), count, limit).unwrap() {
+                    Reserved::Now => {}
+                    Reserved::After(wait) => {
+                        let before = now + i64::try_from(wait.as_micros()).unwrap() - 1;
+                        let mut early = bucket;
+                        prop_assert_ne!(early.reserve(at(before), count, limit).unwrap(), Reserved::Now);
+                        now = before + 1;
+                        prop_assert_eq!(bucket.reserve(at(now), count, limit).unwrap(), Reserved::Now);
+                    }
+                }
+                #[expect(clippy::as_conversions, clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a part of a small number")]
+                let late = (late * late_max as f64) as i64;
+                arrivals.extend((0..count).map(|_| now + late));
+            }
+            arrivals.sort_unstable();
+            let window = i64::try_from(window * 1_000).unwrap();
+            for (index, first) in arrivals.iter().enumerate() {
+                let held = arrivals[index..].iter().take_while(|one| **one < first + window).count();
+                prop_assert!(held <= usize::try_from(requests).unwrap(), "{} in a window", held);
+            }
+        }
+    }
+
+    /// TU-8: a quota is used: in ten windows without a pause, nine tenths of what it allows are made.
+    #[test]
+    fn a_quota_is_used() {
+        for requests in [1, 2, 15, 180, 900, 100_000] {
+            let limit = Limit {
+                requests,
+                window: Duration::from_mins(15),
+            };
+            let mut bucket = Bucket::default();
+            let mut now = 0_i64;
+            let mut made = 0_u32;
+            while now < 9_000_000_000 {
+                match bucket.reserve(at(now), 1, limit).unwrap() {
+                    Reserved::Now => made += 1,
+                    Reserved::After(wait) => now += i64::try_from(wait.as_micros()).unwrap(),
+                }
+            }
+            assert!(made >= requests * 9, "{made} of {requests} × 10");
+        }
+    }
+
+    #[test]
+    fn a_refusal_pauses_and_a_count_is_kept() {
+        let limit = Limit {
+            requests: 100,
+            window: Duration::from_secs(100),
+        };
+        let second = Duration::from_secs(1);
+        let mut bucket = Bucket::default();
+        bucket.report(
+            at(0),
+            Report {
+                pause: Some(30 * second),
+                remaining: None,
+            },
+        );
+        // A shorter pause that is reported later does not end it.
+        bucket.report(
+            at(0),
+            Report {
+                pause: Some(second),
+                remaining: None,
+            },
+        );
+        assert_eq!(
+            bucket.reserve(at(0), 1, limit).unwrap(),
+            Reserved::After(30 * second)
+        );
+        assert_eq!(
+            bucket.reserve(at(30_000_000), 1, limit).unwrap(),
+            Reserved::Now
+        );
+
+        let mut bucket = Bucket::default();
+        bucket.report(
+            at(0),
+            Report {
+                pause: None,
+                remaining: Some((2, 60 * second)),
+            },
+        );
+        bucket.report(
+            at(0),
+            Report {
+                pause: None,
+                remaining: Some((3, 60 * second)),
+            },
+        );
+        assert_eq!(bucket.reserve(at(0), 2, limit).unwrap(), Reserved::Now);
+        assert_eq!(
+            bucket.reserve(at(0), 1, limit).unwrap(),
+            Reserved::After(60 * second)
+        );
+        assert_eq!(
+            bucket.reserve(at(60_000_000), 1, limit).unwrap(),
+            Reserved::Now
+        );
+    }
+
+    #[test]
+    fn what_never_fits_is_refused() {
+        let limit = Limit {
+            requests: 20,
+            window: Duration::from_secs(1),
+        };
+        let mut bucket = Bucket::default();
+        assert!(bucket.reserve(at(0), 2, limit).is_ok());
+        for (requests, limit) in [
+            (3, limit),
+            (
+                1,
+                Limit {
+                    requests: 0,
+                    ..limit
+                },
+            ),
+            (
+                1,
+                Limit {
+                    window: Duration::ZERO,
+                    ..limit
+                },
+            ),
+        ] {
+            let refused = bucket.reserve(at(0), requests, limit).unwrap_err();
+            assert!(refused.to_string().contains("never fit"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The queue of one process, in one file of `redb`.
+//!
+//! One thread owns the file. Calls that arrive while a commit is under way share the next one, so that many workers
+//! cost one sync. Leases are in this thread's memory only: they end with the process that gave them, and so do the
+//! workers that have them. Notes, due times, failures and quotas are in the file before a call returns.
+//!
+//! An error of the storage ends the queue: what the file holds then is known only by opening it again.
+
+mod leases;
+mod tables;
+
+use std::{fmt, path::Path, sync::Arc};
+
+use chrono::{DateTime, Utc};
+use redb::{Database, ReadableDatabase};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::{
+    leases::Leases,
+    tables::{Reading, Writing},
+};
+use crate::{
+    clock::Clock,
+    job::{
+        Dead, Existing, Extension, Failed, Failure, Finish, Held, Namespace, NewJob, Scheduled,
+        Stats, Want, check_bytes, check_count,
+    },
+    queue::{Queue, QueueError, Taken},
+    quota::{Limit, Report, Reserved},
+};
+
+/// Bytes of the file that are kept in memory.
+const CACHE_BYTES: usize = 64 * 1024 * 1024;
+/// Calls that wait for the thread; more wait before it.
+const CALLS_MAX: usize = 1_024;
+/// Calls that share a commit.
+const GROUP_MAX: usize = 256;
+
+/// A queue in a file. It is closed when the last clone is dropped and the calls under way have ended.
+#[derive(Clone, Debug)]
+pub struct Redb {
+    calls: mpsc::Sender<Call>,
+    changes: Arc<watch::Sender<()>>,
+    clock: Clock,
+}
+
+/// An error of redb. (Boxed by redb itself where it is large.)
+type StorageError = redb::Error;
+/// Sends the answer of a call, once its change is committed.
+type Delivery = Box<dyn FnOnce(Result<(), Arc<StorageError>>) + Send>;
+
+/// A change of the file.
+type Write = Box<dyn FnOnce(&mut Writing<'_, '_>) -> Result<Delivery, StorageError> + Send>;
+/// A look at the file, or why there is none.
+type Read = Box<dyn FnOnce(Result<Reading<'_>, Arc<StorageError>>) + Send>;
+
+/// A call, for the thread that owns the file.
+enum Call {
+    /// Changes the file.
+    Write(Write),
+    /// Reads the file, and may lease.
+    Read(Read),
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write(_) => "Write",
+            Self::Read(_) => "Read",
+        })
+    }
+}
+
+/// Says what failed.
+fn failed(why: Arc<StorageError>) -> QueueError {
+    QueueError::Storage {
+        doing: "using the queue's file".to_owned(),
+        why: Box::new(why),
+    }
+}
+
+impl Redb {
+    /// Opens the queue in a file, which is made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the file is no queue, another process has it open, or it cannot be read or made.
+    pub fn open(path: &Path, clock: Clock) -> Result<Self, QueueError> {
+        let refused = |why: StorageError| QueueError::Storage {
+            doing: format!("opening the queue {}", path.display()),
+            why: Box::new(why),
+        };
+        let database = redb::Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create(path);
+        let database = database.map_err(|why| refused(why.into()))?;
+        let opening = tables::prepare(&database).map_err(refused)?;
+        let (calls, received) = mpsc::channel(CALLS_MAX);
+        let changes = Arc::new(watch::Sender::new(()));
+        let thread = Thread {
+            database,
+            leases: Leases::of_opening(opening),
+            received,
+            changes: Arc::clone(&changes),
+            clock: clock.clone(),
+        };
+        let spawned = std::thread::Builder::new()
+            .name("queue".to_owned())
+            .spawn(move || thread.run());
+        spawned.map_err(|why| refused(StorageError::Io(why)))?;
+        Ok(Self {
+            calls,
+            changes,
+            clock,
+        })
+    }
+
+    /// Changes the file.
+    async fn write<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Writing<'_, '_>) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, QueueError> {
+        let (answer, answered) = oneshot::channel();
+        let call = Call::Write(Box::new(|writing| {
+            let result = change(writing)?;
+            Ok(Box::new(|committed| {
+                // A caller that has gone needs no answer: its change is committed all the same.
+                drop(answer.send(committed.map(|()| result).map_err(failed)));
+            }))
+        }));
+        self.calls
+            .send(call)
+            .await
+            .map_err(|_ended| QueueError::Closed)?;
+        answered.await.map_err(|_ended| QueueError::Closed)?
+    }
+
+    /// Reads the file.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut Reading<'_>) -> Result<T, StorageError> + Send + 'static,
+        undo: impl FnOnce(&mut Leases, T) + Send + 'static,
+    ) -> Result<T, QueueError> {
+        let (answer, answered) = oneshot::channel();
+        let call = Call::Read(Box::new(|reading| {
+            let mut reading = match reading {
+                Ok(reading) => reading,
+                Err(why) => return drop(answer.send(Err(failed(why)))),
+            };
+            let result = read(&mut reading).map_err(|why| failed(Arc::new(why)));
+            if let Err(Ok(unseen)) = answer.send(result) {
+                undo(reading.leases, unseen);
+            }
+        }));
+        self.calls
+            .send(call)
+            .await
+            .map_err(|_ended| QueueError::Closed)?;
+        answered.await.map_err(|_ended| QueueError::Closed)?
+    }
+}
+
+/// The thread that owns the file.
+struct Thread {
+    database: Database,
+    leases: Leases,
+    received: mpsc::Receiver<Call>,
+    changes: Arc<watch::Sender<()>>,
+    clock: Clock,
+}
+
+impl Thread {
+    /// Does what is asked until nobody can ask any more, or the storage fails.
+    fn run(mut self) {
+        let mut group = Vec::with_capacity(GROUP_MAX);
+        while self.received.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
+            let (writes, reads): (Vec<Call>, Vec<Call>) = group
+                .drain(..)
+                .partition(|call| matches!(call, Call::Write(_)));
+            let written = if writes.is_empty() {
+                Ok(Vec::new())
+            } else {
+                self.commit(writes)
+            };
+            match written {
+                Ok(deliveries) => deliveries.into_iter().for_each(|deliver| deliver(Ok(()))),
+                Err(why) => {
+                    tracing::error!(error = %why, "the queue's file failed, so the queue is closed");
+                    return;
+                }
+            }
+            // After the commit, so that nothing is leased that a crash would undo.
+            for call in reads {
+                if let Call::Read(read) = call {
+                    let now = self.clock.now();
+                    let transaction = self
+                        .database
+                        .begin_read()
+                        .map_err(|why| Arc::new(why.into()));
+                    let leases = &mut self.leases;
+                    read(transaction.map(|transaction| Reading {
+                        transaction,
+                        leases,
+                        now,
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Commits changes together. If one fails, none is made, and every caller gets the error.
+    fn commit(&mut self, writes: Vec<Call>) -> Result<Vec<Delivery>, Arc<StorageError>> {
+        let mut deliveries = Vec::with_capacity(writes.len());
+        let done = self.make(writes, &mut deliveries).map_err(Arc::new);
+        if let Err(why) = &done {
+            for deliver in deliveries.drain(..) {
+                deliver(Err(Arc::clone(why)));
+            }
+        }
+        done?;
+        self.changes.send_replace(());
+        Ok(deliveries)
+    }
+
+    fn make(
+        &mut self,
+        writes: Vec<Call>,
+        deliveries: &mut Vec<Delivery>,
+    ) -> Result<(), StorageError> {
+        let transaction = self.database.begin_write()?;
+        {
+            let mut writing = Writing::new(&transaction, &mut self.leases, self.clock.now())?;
+            for call in writes {
+                if let Call::Write(write) = call {
+                    deliveries.push(write(&mut writing)?);
+                }
+            }
+            writing.end()?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+}
+
+impl Queue for Redb {
+    async fn schedule(
+        &self,
+        jobs: Vec<NewJob>,
+        existing: Existing,
+    ) -> Result<Vec<Scheduled>, QueueError> {
+        check_count(jobs.len())?;
+        jobs.iter().try_for_each(NewJob::check)?;
+        self.write(move |writing| {
+            jobs.iter()
+                .map(|job| writing.schedule(job, existing))
+                .collect()
+        })
+        .await
+    }
+
+    async fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, QueueError> {
+        want.check()?;
+        let namespace = namespace.clone();
+        self.read(
+            move |reading| reading.take(&namespace, want),
+            Leases::give_back,
+        )
+        .await
+    }
+
+    async fn extend(&self, extensions: Vec<Extension>) -> Result<Vec<Held>, QueueError> {
+        check_count(extensions.len())?;
+        extensions
+            .iter()
+            .filter_map(|one| one.note.as_deref())
+            .try_for_each(check_bytes)?;
+        if extensions.iter().all(|one| one.note.is_none()) {
+            // Leases are not in the file, so that this needs no commit.
+            let extend = move |reading: &mut Reading<'_>| Ok(reading.extend(&extensions));
+            return self.read(extend, |_, _| {}).await;
+        }
+        self.write(move |writing| extensions.iter().map(|one| writing.extend(one)).collect())
+            .await
+    }
+
+    async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<Held>, QueueError> {
+        check_count(finishes.len())?;
+        finishes.iter().try_for_each(Finish::check)?;
+        self.write(move |writing| writing.finish(&finishes)).await
+    }
+
+    async fn fail(&self, failures: Vec<Failure>) -> Result<Vec<Failed>, QueueError> {
+        check_count(failures.len())?;
+        self.write(move |writing| failures.iter().map(|one| writing.fail(one)).collect())
+            .await
+    }
+
+    async fn dead(
+        &self,
+        namespace: &Namespace,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<Dead>, QueueError> {
+        check_count(limit)?;
+        let (namespace, after) = (namespace.clone(), after.map(str::to_owned));
+        self.read(
+            move |reading| reading.dead(&namespace, after.as_deref(), limit),
+            |_, _| {},
+        )
+        .await
+    }
+
+    async fn retry(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
+        check_count(keys.len())?;
+        let namespace = namespace.clone();
+        self.write(move |writing| writing.retry(&namespace, &keys))
+            .await
+    }
+
+    async fn remove(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
+        check_count(keys.len())?;
+        let namespace = namespace.clone();
+        self.write(move |writing| writing.remove(&namespace, &keys))
+            .await
+    }
+
+    async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {
+        let namespace = namespace.clone();
+        let counted = self
+            .read(move |reading| reading.count(&namespace), |_, _| {})
+            .await?;
+        // Counting what is due reads as much as is due: beside the thread, not in it.
+        let counted = tokio::task::spawn_blocking(move || counted.stats()).await;
+        let stats = counted.map_err(|_ended| QueueError::Closed)?;
+        stats.map_err(|why| failed(Arc::new(why)))
+    }
+
+    async fn reserve(
+        &self,
+        credential: &str,
+        requests: u32,
+        limit: Limit,
+    ) -> Result<Reserved, QueueError> {
+        let credential = credential.to_owned();
+        self.write(move |writing| writing.reserve(&credential, requests, limit))
+            .await?
+    }
+
+    async fn report(&self, credential: &str, report: Report) -> Result<(), QueueError> {
+        let credential = credential.to_owned();
+        self.write(move |writing| writing.report(&credential, report))
+            .await
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, QueueError> {
+        Ok(self.clock.now())
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
