@@ -162,6 +162,19 @@ fn frozen_documents_of_a_timeline_never_change() {
     let server = Server::start_at(&address, folder.path(), &[]);
     assert!(all_bytes(&server) == before);
     server.stop();
+    // A web server shows what is in the folder, also if nothing says any more that it should be there.
+    fs::remove_file(folder.path().join("views/archive-files/home.manifest")).unwrap();
+    fs::write(folder.path().join("www/feeds/home/2.atom"), "damaged").unwrap();
+    let data = folder.path().to_str().unwrap();
+    let verified = run("simplefeed-server", &["verify", "--data", data], b"");
+    assert_eq!(verified.status.code(), Some(15));
+    let found = text(&verified.stdout);
+    assert!(found.contains("feed home: 2.atom has no record"), "{found}");
+    check_folder("rebuild", folder.path());
+    assert!(check_folder("verify", folder.path()).contains("3 archived documents: 0 faults"));
+    let server = Server::start_at(&address, folder.path(), &[]);
+    assert!(all_bytes(&server) == before);
+    server.stop();
 }
 
 /// Goal: changed defaults are one change for all timelines, and shape what comes after them only.
@@ -215,6 +228,17 @@ fn wrong_follows_are_refused() {
     let before = server.get("/feeds/home/following.json").text();
     for (request, status, words) in [
         (follow("home", ""), 409, "cannot follow itself"),
+        (follow("b", "").header("If-Match", "*"), 412, "If-Match"),
+        (
+            change(r#"{"follow":["b"]}"#).header("If-Match", "\"x\""),
+            412,
+            "If-Match",
+        ),
+        (
+            Request::new("DELETE", "/feeds/home/following/a").header("If-Match", "\"x\""),
+            412,
+            "If-Match",
+        ),
         (follow("other", ""), 409, "other is a timeline"),
         (follow("nobody", ""), 404, "no feed nobody"),
         (follow("shut", ""), 404, "no feed shut"),

@@ -141,7 +141,12 @@ const HINT_TOKEN: &str = "give a token with --token-file FILE, or in $SIMPLEFEED
 /// Returns advice about an error, where there is one thing to do.
 pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     match error.downcast_ref() {
-        Some(PublishError::Refused { status: 405, .. }) => {
+        // The URL of a timeline is a feed's own, and the message says where to publish.
+        Some(PublishError::Refused {
+            status: 405,
+            detail,
+            ..
+        }) if !detail.contains("timeline") => {
             return Some("publish to the feed's own URL, which ends in its name.");
         }
         Some(PublishError::Refused { status: 401, .. }) => return Some(HINT_TOKEN),

@@ -112,7 +112,9 @@ struct Parts {
     id: String,
     updated: String,
     published: Option<String>,
-    /// First author, standing alone, unless it is too long.
+    /// The `xml:base` of the entry, against which a reference of the author is resolved.
+    base: Option<String>,
+    /// First author, standing alone, unless it is too long with the base.
     author: Option<String>,
 }
 
@@ -121,7 +123,9 @@ impl Parts {
         let mut tokens = Tokens::new(text)?;
         let mut parts = Self::default();
         // The first token is the entry itself.
-        tokens.read()?;
+        if let Some(Token::Start(entry)) = tokens.read()? {
+            parts.base = entry.value("xml:base")?.map(Into::into);
+        }
         while let Some(token) = tokens.read()? {
             if let Token::Start(tag) = token {
                 parts.take(&tag, &mut tokens)?;
@@ -154,7 +158,9 @@ impl Parts {
                 self.content = Some(tag.range.start..tokens.position());
             } else if is("author") && self.author.is_none() {
                 let author = outline(tokens.text(), tag, tokens.position(), &scope);
-                self.author = Some(author).filter(|author| author.len() <= AUTHOR_BYTES_MAX);
+                let base = self.base.as_ref().map_or(0, String::len);
+                let fits = |author: &String| author.len() + base <= AUTHOR_BYTES_MAX;
+                self.author = Some(author).filter(fits);
             }
         }
         Ok(())
@@ -173,6 +179,10 @@ impl Parts {
     fn reduced(&self, origin: &Origin<'_>) -> String {
         let mut out = String::from("<entry");
         push_attribute("xmlns", ATOM, &mut out);
+        // Only an author may have a relative reference here.
+        if let (Some(base), Some(_)) = (&self.base, &self.author) {
+            push_attribute("xml:base", base, &mut out);
+        }
         out.push('>');
         push_element("id", &self.id, &mut out);
         push_element("title", &self.id, &mut out);

@@ -3,7 +3,10 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use hyper::{HeaderMap, Method, StatusCode, header::AUTHORIZATION};
+use hyper::{
+    HeaderMap, Method, StatusCode,
+    header::{AUTHORIZATION, IF_MATCH},
+};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, SeqAccess, Visitor},
@@ -198,6 +201,7 @@ struct ChangeAnswer<'a> {
 
 /// Follows one item.
 async fn follow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    check_no_match(exchange.headers)?;
     let item = exchange.params.item().clone();
     let (body, _room) = exchange.body.read().await?;
     let FollowBody { backfill } = if body.is_empty() {
@@ -217,6 +221,7 @@ async fn follow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
 
 /// Follows one item no longer.
 async fn unfollow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    check_no_match(exchange.headers)?;
     let item = exchange.params.item().clone();
     let wanted = Wanted {
         unfollow: vec![item.clone()],
@@ -249,6 +254,7 @@ async fn change_one(
 
 /// Changes many items at once.
 async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    check_no_match(exchange.headers)?;
     check_uncoded(exchange.headers)?;
     let kind = essence(media_type(exchange.headers));
     let is_opml = OPML_TYPES.contains(&kind.as_str());
@@ -290,6 +296,16 @@ async fn change(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
 fn told(answer: &impl Serialize) -> Answer {
     let body = serde_json::to_vec(answer).expect("an answer has a JSON form");
     document(StatusCode::OK, body)
+}
+
+/// Checks that a change does not depend on what is at its URL, where nothing can be read (RFC 9110, 13.1.1).
+fn check_no_match(headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.contains_key(IF_MATCH) {
+        let detail =
+            "If-Match never holds here, since this URL cannot be read; send the change without it";
+        return Err(Problem::precondition(detail));
+    }
+    Ok(())
 }
 
 fn check_json(headers: &HeaderMap) -> Result<(), Problem> {

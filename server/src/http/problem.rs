@@ -132,7 +132,7 @@ impl Problem {
         )
     }
 
-    /// A precondition of a read does not hold.
+    /// A precondition does not hold.
     pub fn precondition(detail: impl Into<String>) -> Self {
         Self::new(
             "precondition",

@@ -141,9 +141,23 @@ impl Archive {
     ) -> Result<u64, ViewError> {
         let closed = open.get() - 1;
         if settings.is_timeline() {
-            return Ok(self.manifests.count(name)?.min(closed));
+            let asked_for = self.manifests.count(name)?;
+            let filed = self.filed_documents(name).last().copied().unwrap_or(0);
+            let asked_for = asked_for.max(filed);
+            return Ok(asked_for.min(closed));
         }
         Ok(closed)
+    }
+
+    /// Returns the numbers of the documents that have a file, recorded or not. Records can be lost, and a web server shows
+    /// what is in the folder.
+    pub(super) fn filed_documents(&self, name: &FeedName) -> BTreeSet<u64> {
+        let files = fs::read_dir(self.folder(name))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let documents = files.filter_map(|file| DocumentName::of_file(file.file_name().to_str()?));
+        documents.map(|name| name.number.get()).collect()
     }
 
     fn folder(&self, feed: &FeedName) -> PathBuf {

@@ -14,7 +14,11 @@ use url::Url;
 use super::{archive::Archive, frozen::Frozen, index, manifest::Archived};
 use crate::{
     log::{EntryLog, LogError, settings_of},
-    views::{error::ViewError, files::gunzip, reports::Findings},
+    views::{
+        error::ViewError,
+        files::{Coded, gunzip},
+        reports::Findings,
+    },
 };
 
 /// Checks the files of a feed.
@@ -75,6 +79,9 @@ fn check_documents(
             "feed {name}: {closed} documents are closed, only {recorded} are archived"
         ));
     }
+    if settings.is_timeline() {
+        check_unrecorded(log, archive, settings, feed, recorded, findings)?;
+    }
     for number in 1..=recorded.min(closed) {
         let Some(number) = DocumentNumber::new(number) else {
             continue;
@@ -105,6 +112,42 @@ fn check_documents(
             }
             Some(None) => findings.fault(format!(
                 "feed {name}: document {number} is archived, but not closed"
+            )),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks files of a timeline that no record names: it is archived as it is read, so that the log does not say which files
+/// it should have.
+fn check_unrecorded(
+    log: &dyn EntryLog,
+    archive: &Archive,
+    settings: &Settings,
+    feed: FeedKey,
+    recorded: u64,
+    findings: &mut Findings,
+) -> Result<(), ViewError> {
+    let name = &settings.name;
+    for number in archive.filed_documents(name).split_off(&(recorded + 1)) {
+        let Some(document) = DocumentNumber::new(number) else {
+            continue;
+        };
+        findings.documents += 1;
+        match findings.sound(Frozen::render(log, feed, document))? {
+            Some(Some(frozen)) => {
+                // Files come before their records, so a missing record is no fault while the server runs.
+                let archived = frozen.archived_as(Coded::of(&frozen.bytes));
+                if let Err(error) = archive.read(name, &archived, false) {
+                    let what = archived.name;
+                    findings.fault(format!(
+                        "feed {name}: {what} has no record and cannot be used: {error}"
+                    ));
+                }
+            }
+            Some(None) => findings.fault(format!(
+                "feed {name}: document {number} has a file, but is not closed"
             )),
             None => {}
         }
