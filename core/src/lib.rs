@@ -21,6 +21,7 @@
 //! - [`timeline`]: which entries a timeline has of the feeds that it follows.
 //! - [`sup`]: one document that lists the changed ones of many feeds; [`watch`]: the schedule of looks at them;
 //!   [`opml`]: lists of them.
+//! - [`refresh`]: which things are looked up again, when, and what of them is published.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
 
 pub mod limits;
@@ -44,6 +45,7 @@ pub mod document;
 pub mod index;
 pub mod reader;
 pub mod replay;
+pub mod refresh;
 pub mod timeline;
 pub mod sup;
 pub mod opml;

@@ -58,6 +58,7 @@ impl Clock {
     }
 
     /// Returns the time if a test has set it.
+    #[cfg(feature = "postgres")]
     pub(crate) fn manual(&self) -> Option<DateTime<Utc>> {
         match self {
             Self::Real => None,

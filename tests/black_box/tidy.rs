@@ -10,6 +10,7 @@ use crate::harness::{files, workspace};
 fn sources() -> Vec<(PathBuf, String)> {
     [
         "core/src",
+        "core/tests",
         "server/src",
         "client/src",
         "client/cli/src",
@@ -453,7 +454,7 @@ fn every_rule_that_is_named_is_explained() {
 /// Returns whether a word is the id of a rule.
 fn is_rule(word: &str) -> bool {
     let families = [
-        "A-", "FH-", "H-", "SF-", "SF-E", "SUP-A", "SUP-C", "SUP-F", "SUP-P",
+        "A-", "FH-", "H-", "SF-", "SF-E", "SUP-A", "SUP-C", "SUP-F", "SUP-P", "TU-", "TU-D",
     ];
     families.iter().any(|family| {
         let number = word.strip_prefix(family);

@@ -1,0 +1,18 @@
+//! Decisions of the refresher, which keeps copies of things fresh: often while they are young, seldom when they are old.
+//!
+//! Pure: no queue, no network, no clock. A worker leases a batch of jobs, and a [`Round`] says step by step what to do
+//! with it; so the client and a simulation do the same.
+//!
+//! - [`intervals`]: how often an item is refreshed, by its age.
+//! - [`item`]: what is known of an item, and what an answer about it means.
+//! - [`round`]: one batch from lease to finish.
+
+pub mod intervals;
+pub mod item;
+pub mod round;
+
+pub use self::{
+    intervals::{Intervals, IntervalsError, Line, Span, SpanError},
+    item::{Decision, Leased, Note, Publication, Seen, State, What},
+    round::{Ending, Round, Step},
+};
