@@ -66,6 +66,7 @@
 //! - [`watcher`]: many feeds at once, [`FeedWatcher`].
 //! - [`observer`]: the seam to metrics and logs.
 //! - [`publisher`]: the way into a feed, [`Publisher`].
+//! - [`refresher`]: things that are looked up again and again, by their age, [`Refresher`](refresher::Refresher).
 //! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
 //! - [`transport`]: the seam below; `reqwest` behind it by default.
 
@@ -80,6 +81,8 @@ pub mod observer;
 pub mod watcher;
 pub mod publisher;
 pub mod timeline;
+#[cfg(feature = "refresher")]
+pub mod refresher;
 pub mod fetch;
 pub mod transport;
 mod error;

@@ -13,6 +13,6 @@ pub mod round;
 
 pub use self::{
     intervals::{Intervals, IntervalsError, Line, Span, SpanError},
-    item::{Decision, Leased, Note, Publication, Seen, State, What},
+    item::{Decision, Leased, Note, Publication, Seen, State, Value, What},
     round::{Ending, Round, Step},
 };

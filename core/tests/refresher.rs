@@ -23,8 +23,8 @@ use chrono::{DateTime, Utc};
 use simplefeed_core::{
     digest::Digest,
     refresh::{
-        Ending, Intervals, Leased, Note, Publication, Round, State, Step, What, round::Meaning,
-        round::meaning,
+        Ending, Intervals, Leased, Note, Publication, Round, State, Step, Value, What,
+        round::Meaning, round::meaning,
     },
     timestamp::Timestamp,
 };
@@ -214,7 +214,7 @@ enum Doing {
 
 /// A request's fate.
 enum Reply {
-    Found(HashMap<String, Digest>),
+    Found(HashMap<String, Value>),
     Status(u16),
     Nothing,
 }
@@ -786,7 +786,8 @@ impl World {
                 // A value may come back.
                 let digest = Digest::of(&(thing.value % 5).to_be_bytes());
                 thing.answered = Some(digest);
-                found.insert(id.clone(), digest);
+                let (counted, exact) = (digest, digest);
+                found.insert(id.clone(), Value { counted, exact });
             } else {
                 thing.absences += 1;
                 check(

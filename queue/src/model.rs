@@ -3,7 +3,10 @@
 //! It has no clock: each call is given the time. [`Memory`](crate::Memory) makes a queue of it; the tests of the
 //! other keepers compare them with it; simulations run months of its time in a second.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
 use chrono::{DateTime, Utc};
 
@@ -33,6 +36,8 @@ struct Jobs {
     waiting: BTreeSet<(DateTime<Utc>, String)>,
     /// Leased jobs by the end of the lease and key.
     leased: BTreeSet<(DateTime<Utc>, String)>,
+    /// Dead jobs by key.
+    dead: BTreeSet<String>,
 }
 
 /// A job and its state.
@@ -73,7 +78,7 @@ impl Jobs {
             match &row.state {
                 State::Waiting => self.waiting.remove(&(row.due, key.to_owned())),
                 State::Leased { until, .. } => self.leased.remove(&(*until, key.to_owned())),
-                State::Dead { .. } => false,
+                State::Dead { .. } => self.dead.remove(key),
             };
         }
     }
@@ -88,7 +93,7 @@ impl Jobs {
         match &state {
             State::Waiting => self.waiting.insert((row.due, key.to_owned())),
             State::Leased { until, .. } => self.leased.insert((*until, key.to_owned())),
-            State::Dead { .. } => false,
+            State::Dead { .. } => self.dead.insert(key.to_owned()),
         };
         row.state = state;
     }
@@ -354,22 +359,20 @@ impl Model {
         limit: usize,
     ) -> Result<Vec<Dead>, QueueError> {
         check_count(limit)?;
-        let rows = self.jobs.get(namespace).map(|jobs| jobs.rows.values());
-        let is_after = |row: &&Row| after.is_none_or(|after| row.job.key.as_str() > after);
-        let dead = |row: &Row| match &row.state {
-            State::Dead { reason } => Some(Dead {
-                job: row.job.clone(),
-                reason: reason.clone(),
-            }),
-            State::Waiting | State::Leased { .. } => None,
+        let Some(jobs) = self.jobs.get(namespace) else {
+            return Ok(Vec::new());
         };
-        Ok(rows
-            .into_iter()
-            .flatten()
-            .filter(is_after)
-            .filter_map(dead)
-            .take(limit)
-            .collect())
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = jobs.dead.range::<str, _>((after, Bound::Unbounded));
+        let dead = |key: &String| {
+            let row = jobs.rows.get(key)?;
+            let State::Dead { reason } = &row.state else {
+                return None;
+            };
+            let (job, reason) = (row.job.clone(), reason.clone());
+            Some(Dead { job, reason })
+        };
+        Ok(keys.filter_map(dead).take(limit).collect())
     }
 
     /// See [`Queue::retry`](crate::Queue::retry).
@@ -426,13 +429,12 @@ impl Model {
             .iter()
             .take_while(|(due, _)| *due <= now)
             .count();
-        let is_dead = |row: &&Row| matches!(row.state, State::Dead { .. });
         let oldest = jobs.waiting.first().map(|(due, _)| *due);
         Stats {
             waiting: count(jobs.waiting.len() - due),
             due: count(due),
             leased: count(jobs.leased.len()),
-            dead: count(jobs.rows.values().filter(is_dead).count()),
+            dead: count(jobs.dead.len()),
             oldest_due: oldest.filter(|due| *due <= now),
         }
     }

@@ -21,7 +21,7 @@ pub struct State {
     /// Its own least interval, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub floor: u64,
-    /// Digest of the answer that was published last.
+    /// Digest of the parts that count of the answer that was published last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Digest>,
     /// Answers in a row without it.
@@ -118,11 +118,20 @@ impl Leased {
     }
 }
 
+/// Answer about an item, as far as decisions need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Digest of the parts whose change counts.
+    pub counted: Digest,
+    /// Digest of the answer as it came, which is what would be published. So two events with one id have one content.
+    pub exact: Digest,
+}
+
 /// What an answer has of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Digest of the part of the answer that counts.
-    Value(Digest),
+    /// Its value.
+    Value(Value),
     /// The answer does not have it.
     Absent,
 }
@@ -130,7 +139,7 @@ pub enum Seen {
 /// What is published of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Its answer, which has this digest.
+    /// Its answer, which has this exact digest.
     Value(Digest),
     /// That it is gone.
     Ended,
@@ -195,17 +204,17 @@ pub fn decide(
 ) -> Decision {
     let state = &item.state;
     let (publish, after) = match seen {
-        Seen::Value(digest) => {
-            let is_change = state.last != Some(digest) || item.note.is_some() || state.unsure;
+        Seen::Value(Value { counted, exact }) => {
+            let is_change = state.last != Some(counted) || item.note.is_some() || state.unsure;
             // An earlier worker with the same value has the same event.
-            let unsure = item.note.is_some_and(|note| note.admits_other_than(digest));
+            let unsure = item.note.is_some_and(|note| note.admits_other_than(exact));
             let after = State {
-                last: Some(digest),
+                last: Some(counted),
                 absences: 0,
                 unsure,
                 ..state.clone()
             };
-            (is_change.then_some(What::Value(digest)), after)
+            (is_change.then_some(What::Value(exact)), after)
         }
         Seen::Absent if state.absences + 1 >= ABSENCES_MAX => {
             return Decision {
@@ -252,6 +261,33 @@ mod tests {
         Digest::of(text.as_bytes())
     }
 
+    fn both(text: &str) -> Value {
+        let (counted, exact) = (value(text), value(text));
+        Value { counted, exact }
+    }
+
+    /// What does not count is no change; where something is published, it is the answer as it came.
+    #[test]
+    fn only_what_counts_is_a_change() {
+        let state = State {
+            last: Some(value("a")),
+            ..State::new(Timestamp::from_micros(NOW))
+        };
+        let seen = |counted, exact| {
+            let (counted, exact) = (value(counted), value(exact));
+            decided(
+                &item(state.clone(), None),
+                Seen::Value(Value { counted, exact }),
+            )
+            .publish
+        };
+        assert_eq!(seen("a", "a at noon"), None);
+        assert_eq!(
+            seen("b", "b at noon"),
+            Some(What::Value(value("b at noon")))
+        );
+    }
+
     /// A value that came back is published again where another one may be out.
     #[test]
     fn a_change_is_published_and_what_may_be_out_is_corrected() {
@@ -285,7 +321,7 @@ mod tests {
             (unsure, None, "a", true, false),
         ] {
             let case = format!("{state:?} {note:?} {seen}");
-            let decision = decided(&item(state, note), Seen::Value(value(seen)));
+            let decision = decided(&item(state, note), Seen::Value(both(seen)));
             let published = is_published.then_some(What::Value(value(seen)));
             assert_eq!(decision.publish, published, "{case}");
             let (_, after) = decision.next.unwrap();
@@ -307,7 +343,7 @@ mod tests {
             state = decision.next.unwrap().1;
             assert_eq!(state.absences, absences);
         }
-        let back = decided(&item(state.clone(), None), Seen::Value(value("a")));
+        let back = decided(&item(state.clone(), None), Seen::Value(both("a")));
         assert_eq!(back.next.unwrap().1.absences, 0);
         let ended = Decision {
             publish: Some(What::Ended),

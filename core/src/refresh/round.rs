@@ -12,9 +12,9 @@ use std::{collections::HashMap, ops::Range, time::Duration};
 
 use super::{
     Intervals,
-    item::{Decision, Leased, Note, Publication, Seen, State, decide},
+    item::{Decision, Leased, Note, Publication, Seen, State, Value, decide},
 };
-use crate::{digest::Digest, timestamp::Timestamp};
+use crate::timestamp::Timestamp;
 
 /// Refused requests in a row, without any answer, after which the request itself is at fault and not its items. To find
 /// one item among 100 takes 8.
@@ -178,7 +178,7 @@ impl Round {
     /// other request for these items.
     pub fn asked(
         &mut self,
-        mut found: HashMap<String, Digest>,
+        mut found: HashMap<String, Value>,
         now: Timestamp,
         intervals: &Intervals,
         floor: Duration,
@@ -333,6 +333,7 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::Digest;
 
     const NOW: i64 = 1_767_225_600_000_000;
 
@@ -355,15 +356,14 @@ mod tests {
     fn run(items: usize, poison: &[usize]) -> (usize, Round) {
         let mut round = round(items);
         let mut requests = 0;
+        let (counted, exact) = (Digest::of(b"v"), Digest::of(b"v"));
+        let value = Value { counted, exact };
         while let Some(Step::Ask(ids)) = round.step() {
             requests += 1;
             if ids.iter().any(|id| poison.contains(&id.parse().unwrap())) {
                 assert_eq!(round.refused(400, now(), &Intervals::default(), 0.0), None);
             } else {
-                let found = ids
-                    .iter()
-                    .map(|id| (id.clone(), Digest::of(b"v")))
-                    .collect();
+                let found = ids.iter().map(|id| (id.clone(), value)).collect();
                 round.asked(found, now(), &Intervals::default(), Duration::ZERO);
             }
         }

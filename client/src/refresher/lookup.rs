@@ -1,0 +1,110 @@
+//! The seam to a provider.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use simplefeed_queue::{Limit, Report};
+
+/// A right to make requests, with its quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Credential {
+    /// Its name, under which all workers of a queue share the quota.
+    pub name: String,
+    /// The quota.
+    pub limit: Limit,
+    /// Header field of its requests, with the secret.
+    pub header: Option<(String, String)>,
+}
+
+impl Credential {
+    /// Returns one without a header field.
+    pub fn new(name: impl Into<String>, limit: Limit) -> Self {
+        let (name, header) = (name.into(), None);
+        Self {
+            name,
+            limit,
+            header,
+        }
+    }
+}
+
+/// Answer to a request.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Found {
+    /// Answers by item, each as it came. What was not asked for is ignored; what is missing is absent.
+    pub answers: HashMap<String, Box<RawValue>>,
+    /// Time for which the provider wants no other request for these items.
+    pub floor: Duration,
+    /// What the provider says about the quota.
+    pub report: Report,
+}
+
+impl Found {
+    /// Adds the answer about an item.
+    ///
+    /// # Errors
+    ///
+    /// If it has no JSON form.
+    pub fn insert(
+        &mut self,
+        id: impl Into<String>,
+        answer: &impl Serialize,
+    ) -> Result<(), LookupError> {
+        let answer = serde_json::value::to_raw_value(answer);
+        let answer = answer.map_err(|why| LookupError::failed(&why))?;
+        self.answers.insert(id.into(), answer);
+        Ok(())
+    }
+}
+
+/// Why a request has no answer. It counts against no item.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// The provider refused it. A status that means the items (400, 404, 422) makes the refresher look for the item at
+    /// fault; any other one (401, 429) makes the credential pause.
+    #[error("the provider answered {status}: {detail}")]
+    Refused {
+        /// The status.
+        status: u16,
+        /// What it said.
+        detail: String,
+    },
+    /// It failed on its way, or the provider could not answer.
+    #[error("{why}")]
+    Failed {
+        /// The status, if there was an answer.
+        status: Option<u16>,
+        /// Pause that the provider named.
+        pause: Option<Duration>,
+        /// What happened.
+        why: String,
+    },
+}
+
+impl LookupError {
+    /// Returns the error of a request that failed on its way.
+    pub fn failed(why: &dyn std::error::Error) -> Self {
+        let (status, pause, why) = (None, None, why.to_string());
+        Self::Failed { status, pause, why }
+    }
+}
+
+/// A provider that is asked about items.
+///
+/// A request with an answer that never comes would hold its batch for ever: an implementation has a timeout.
+pub trait Lookup: Send + Sync + 'static {
+    /// Asks about 1 to 100 distinct items, or as many as the refresher's batch has.
+    ///
+    /// # Errors
+    ///
+    /// See [`LookupError`].
+    fn lookup(
+        &self,
+        ids: &[String],
+        credential: &Credential,
+    ) -> impl Future<Output = Result<Found, LookupError>> + Send;
+}

@@ -1,0 +1,389 @@
+//! Goal: what a provider shows is in the feed, once, whatever happens on the way.
+//! Method: jobs in memory with a clock that the test sets, and a feed that holds what is posted to it.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
+use simplefeed_queue::{Limit, Manual, Memory, Stats};
+
+use super::*;
+use crate::transport::{Answer, Answering, Request, Transport};
+
+/// Instant at which the tests begin: 2026-01-01.
+const BEGIN: i64 = 1_767_225_600_000_000;
+
+/// A feed in memory, which refuses what a server refuses.
+#[derive(Debug, Default)]
+struct Feed {
+    /// Events in the order of their publication.
+    events: Mutex<Vec<Event>>,
+    /// Title that it refuses.
+    refuses: Mutex<Option<String>>,
+    /// Whether it answers at all.
+    is_down: Mutex<bool>,
+}
+
+impl Feed {
+    fn take(&self, body: &[u8]) -> (u16, String) {
+        if *self.is_down.lock() {
+            return (503, String::new());
+        }
+        let text = std::str::from_utf8(body).unwrap();
+        let batch: Vec<Event> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let mut events = self.events.lock();
+        let refused = batch
+            .iter()
+            .position(|event| event.title == *self.refuses.lock());
+        if let Some(entry) = refused.filter(|_| self.refuses.lock().is_some()) {
+            return (422, format!("{{\"detail\":\"no\",\"entry\":{entry}}}"));
+        }
+        let mut results = Vec::new();
+        for event in batch {
+            let id = event.id.clone().unwrap();
+            let known = events.iter().position(|known| known.id == event.id);
+            let status = if let Some(known) = known {
+                let content = |event: &Event| {
+                    event
+                        .content
+                        .as_ref()
+                        .map(|content| content.get().to_owned())
+                };
+                assert_eq!(content(&events[known]), content(&event), "a conflict");
+                "duplicate"
+            } else {
+                events.push(event);
+                "appended"
+            };
+            results.push(serde_json::json!({"id": id, "position": 0, "document": "http://localhost/1", "status": status}));
+        }
+        (201, serde_json::json!({"results": results}).to_string())
+    }
+
+    /// Returns titles and contents.
+    fn shown(&self) -> Vec<(String, String)> {
+        let shown = |event: &Event| {
+            let content = event.content.as_ref().unwrap().get().to_owned();
+            (event.title.clone().unwrap(), content)
+        };
+        self.events.lock().iter().map(shown).collect()
+    }
+}
+
+impl Transport for Feed {
+    fn send(&self, request: Request) -> Answering<'_> {
+        Box::pin(async move {
+            let (status, body) = self.take(&request.body);
+            Ok(Answer {
+                status,
+                headers: vec![],
+                body: body.into(),
+            })
+        })
+    }
+}
+
+/// A provider: values by id.
+#[derive(Clone, Default)]
+struct Provider(Arc<Mutex<Provided>>);
+
+#[derive(Default)]
+struct Provided {
+    values: BTreeMap<String, u64>,
+    requests: Vec<Vec<String>>,
+    /// Answers to the next requests, in place of values.
+    errors: Vec<LookupError>,
+    poison: Option<String>,
+}
+
+impl Lookup for Provider {
+    async fn lookup(&self, ids: &[String], _: &Credential) -> Result<Found, LookupError> {
+        let mut provided = self.0.lock();
+        provided.requests.push(ids.to_vec());
+        if let Some(error) = provided.errors.pop() {
+            return Err(error);
+        }
+        if provided
+            .poison
+            .as_ref()
+            .is_some_and(|poison| ids.contains(poison))
+        {
+            let detail = "an id is wrong".to_owned();
+            return Err(LookupError::Refused {
+                status: 400,
+                detail,
+            });
+        }
+        let mut found = Found::default();
+        let seen = provided.requests.len();
+        for (id, value) in &provided.values {
+            if ids.contains(id) {
+                found.insert(id, &serde_json::json!({"likes": value, "seen": seen}))?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// All parts, and their refresher.
+struct Parts {
+    clock: Manual,
+    feed: Arc<Feed>,
+    provider: Provider,
+    refresher: Refresher<Memory>,
+}
+
+impl Parts {
+    fn new() -> Self {
+        let now: DateTime<Utc> = DateTime::from_timestamp_micros(BEGIN).unwrap();
+        let clock = Manual::new(now);
+        let feed = Arc::new(Feed::default());
+        let publisher = Publisher::new("http://localhost/updates").unwrap();
+        let transport: Arc<dyn Transport> = feed.clone();
+        let publisher = publisher.transport(transport);
+        let limit = Limit {
+            requests: 100_000,
+            window: Duration::from_secs(1),
+        };
+        let queue = Memory::new(clock.clone().into());
+        let refresher = Refresher::new(queue, Namespace::new("things").unwrap(), publisher)
+            .credential(Credential::new("key", limit))
+            .ignore(["/seen"]);
+        Self {
+            clock,
+            feed,
+            provider: Provider::default(),
+            refresher,
+        }
+    }
+
+    /// Begins items that were born now, with the value 0.
+    async fn start(&self, items: usize) {
+        let items: Vec<Item> = (0..items)
+            .map(|number| Item::new(number.to_string(), instant(self.clock.now())))
+            .collect();
+        for item in &items {
+            self.provider.0.lock().values.insert(item.id.clone(), 0);
+        }
+        let count = items.len();
+        assert_eq!(self.refresher.start(items.clone()).await.unwrap(), count);
+        // A starter that repeats itself starts nothing anew.
+        assert_eq!(self.refresher.start(items).await.unwrap(), 0);
+    }
+
+    fn worker(&self) -> tokio::task::JoinHandle<()> {
+        let (refresher, provider) = (self.refresher.clone(), self.provider.clone());
+        tokio::spawn(async move {
+            let never = std::future::pending::<()>();
+            refresher.work_until(&provider, never).await.unwrap();
+        })
+    }
+
+    async fn stats(&self) -> Stats {
+        self.refresher
+            .queue
+            .stats(&self.refresher.name)
+            .await
+            .unwrap()
+    }
+
+    /// Lets the time of a refresh come, and waits until all are done with it.
+    async fn refresh(&self, minutes: u64) {
+        self.clock.advance(Duration::from_mins(minutes));
+        self.settle().await;
+    }
+
+    /// Waits until nothing is due and nobody has a job, with the time of the buffer.
+    async fn settle(&self) {
+        self.clock.advance(BUFFER);
+        for _ in 0..20_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let Stats { due, leased, .. } = self.stats().await;
+            if due + leased == 0 {
+                return;
+            }
+        }
+        panic!("{:?}", self.stats().await);
+    }
+}
+
+#[tokio::test]
+async fn each_change_is_published_once() {
+    let parts = Parts::new();
+    parts.start(3).await;
+    let worker = parts.worker();
+    parts.refresh(2).await;
+    let shown = parts.feed.shown();
+    assert_eq!(shown.len(), 3);
+    assert_eq!(
+        shown[0],
+        ("0".to_owned(), r#"{"likes":0,"seen":1}"#.to_owned())
+    );
+    // `seen` changes and does not count.
+    parts.refresh(3).await;
+    assert_eq!(parts.feed.shown().len(), 3);
+    parts.provider.0.lock().values.insert("1".to_owned(), 7);
+    parts.refresh(3).await;
+    let shown = parts.feed.shown();
+    assert_eq!(shown.len(), 4);
+    assert_eq!(
+        shown[3],
+        ("1".to_owned(), r#"{"likes":7,"seen":3}"#.to_owned())
+    );
+    let updated = parts.feed.events.lock()[3].updated.clone().unwrap();
+    assert!(updated.starts_with("2026-01-01T00:0"), "{updated}");
+    // It vanishes: three answers later that is published, and it is asked for no longer.
+    parts.provider.0.lock().values.remove("1");
+    for _ in 0..4 {
+        parts.refresh(5).await;
+    }
+    assert_eq!(parts.feed.shown().last().unwrap().1, r#"{"ended":true}"#);
+    assert_eq!(parts.stats().await.waiting, 2);
+    let requests = &parts.provider.0.lock().requests;
+    assert_eq!(
+        requests
+            .iter()
+            .filter(|ids| ids.contains(&"1".to_owned()))
+            .count(),
+        6
+    );
+    worker.abort();
+}
+
+/// TU-4, TU-8, I2: requests are full and have distinct ids, whatever the number of workers; and each event is there once.
+#[tokio::test]
+async fn workers_share_the_items() {
+    let parts = Parts::new();
+    parts.start(350).await;
+    let workers: Vec<_> = (0..5).map(|_| parts.worker()).collect();
+    parts.refresh(2).await;
+    assert_eq!(parts.feed.shown().len(), 350);
+    let mut sizes: Vec<usize> = Vec::new();
+    for ids in &parts.provider.0.lock().requests {
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        sizes.push(ids.len());
+    }
+    sizes.sort_unstable();
+    assert_eq!(sizes, [50, 100, 100, 100]);
+    workers.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// TU-D10: errors of the provider and of the feed lose nothing and count against no item.
+#[tokio::test]
+async fn errors_lose_nothing() {
+    let parts = Parts::new();
+    parts.start(5).await;
+    let errors = |status: Option<u16>| LookupError::Failed {
+        status,
+        pause: Some(Duration::from_millis(1)),
+        why: "no luck".to_owned(),
+    };
+    parts.provider.0.lock().errors = vec![errors(None), errors(Some(503)), errors(Some(429))];
+    let worker = parts.worker();
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    while parts.provider.0.lock().requests.len() < 4 {
+        // The pause is over by the queue's clock.
+        parts.clock.advance(Duration::from_millis(10));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    parts.settle().await;
+    assert_eq!(parts.feed.shown().len(), 5);
+    assert_eq!(
+        parts.stats().await,
+        Stats {
+            waiting: 5,
+            ..Stats::default()
+        }
+    );
+    worker.abort();
+}
+
+/// An item that the provider, or the feed, does not take fails alone, and is dead in the end.
+#[tokio::test]
+async fn what_is_at_fault_fails_alone() {
+    let parts = Parts::new();
+    parts.start(20).await;
+    parts.provider.0.lock().poison = Some("13".to_owned());
+    *parts.feed.refuses.lock() = Some("4".to_owned());
+    let worker = parts.worker();
+    parts.refresh(2).await;
+    assert_eq!(parts.feed.shown().len(), 18);
+    for _ in 0..10 {
+        parts.refresh(10).await;
+    }
+    let dead = parts
+        .refresher
+        .queue
+        .dead(&parts.refresher.name, None, 10)
+        .await
+        .unwrap();
+    let reasons: Vec<_> = dead
+        .iter()
+        .map(|dead| (dead.job.key.as_str(), dead.reason.as_str()))
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            ("13", "the provider answered 400 for this item alone"),
+            ("4", "the feed refused it: no"),
+        ]
+    );
+    assert_eq!(parts.stats().await.waiting, 18);
+    worker.abort();
+}
+
+/// I1, I8: workers that are killed at any time lose no item and no change. The feed would refuse a conflict.
+#[tokio::test]
+async fn killed_workers_lose_nothing() {
+    let parts = Parts::new();
+    parts.start(40).await;
+    for round in 0..60_u64 {
+        for value in parts.provider.0.lock().values.values_mut() {
+            *value += round % 2;
+        }
+        let workers: Vec<_> = (0..3).map(|_| parts.worker()).collect();
+        parts.clock.advance(Duration::from_mins(3));
+        tokio::time::sleep(Duration::from_micros(50 * (round % 30))).await;
+        for worker in workers {
+            worker.abort();
+            let _killed = worker.await;
+        }
+        // What they had is due again.
+        parts.clock.advance(LEASE);
+    }
+    let worker = parts.worker();
+    parts.refresh(60).await;
+    let newest: BTreeMap<String, String> = parts.feed.shown().into_iter().collect();
+    assert_eq!(newest.len(), 40);
+    for content in newest.values() {
+        assert!(content.starts_with(r#"{"likes":30,"#), "{content}");
+    }
+    assert_eq!(
+        parts.stats().await,
+        Stats {
+            waiting: 40,
+            ..Stats::default()
+        }
+    );
+    worker.abort();
+}
+
+#[tokio::test]
+async fn a_refresher_without_credential_says_so() {
+    let mut parts = Parts::new();
+    parts.refresher.credentials.clear();
+    let error = parts
+        .refresher
+        .work_until(&parts.provider, std::future::pending::<()>())
+        .await;
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "a refresher has at least one credential"
+    );
+}
