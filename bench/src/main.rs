@@ -19,6 +19,7 @@ mod delay;
 mod growth;
 mod load;
 mod process;
+mod refresh;
 mod replay;
 mod serve;
 mod settle;
@@ -34,7 +35,7 @@ use table::Table;
 /// Measures Simplefeed against its peers
 ///
 /// What a subcommand needs beside ours is in Debian's packages: nginx-light wrk redis-server postgresql
-/// python3-feedparser curl.
+/// python3-feedparser curl beanstalkd.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-bench", version)]
 struct CommandLine {
@@ -67,6 +68,8 @@ enum Command {
     Settle,
     /// Which of many feeds changed: requests, time until an update is seen, sizes and costs, against polling
     Sup,
+    /// The refresher's queue in a file and in PostgreSQL, against redb, beanstalkd and a plain table
+    Refresh,
     /// Bodies that are small and unfold to much, against ordinary entries; another publisher beside them
     Unfold,
     /// Timelines: fan-out, reads and a mixed workload, against Redis and PostgreSQL doing the same work
@@ -90,6 +93,7 @@ fn main() -> anyhow::Result<()> {
         Command::Replay => replay::measure(table, rounds),
         Command::CatchUp => catch_up::measure(table, rounds),
         Command::Growth => growth::measure(table, rounds, seconds),
+        Command::Refresh => refresh::measure(table, rounds, seconds),
         Command::Settle => settle::measure(table, rounds),
         Command::Sup => sup::measure(table, rounds, seconds),
         Command::Timelines(scale) => timelines::measure(table, rounds, seconds, &scale),

@@ -117,6 +117,17 @@ impl Program {
         Self::started(command, port, |address| answers_ping(address).is_ok())
     }
 
+    /// Starts beanstalkd, which syncs every write to a file before it answers.
+    pub(crate) fn beanstalkd(folder: &Path) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let binlog = folder.join("binlog");
+        fs::create_dir(&binlog)?;
+        let mut command = Command::new(installed("beanstalkd", "beanstalkd")?);
+        command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-f", "0", "-b"]);
+        command.arg(binlog);
+        Self::started(command, port, |address| TcpStream::connect(address).is_ok())
+    }
+
     /// Starts PostgreSQL as Debian configures it, which syncs every commit before it answers.
     pub(crate) fn postgres(folder: &Path) -> anyhow::Result<Self> {
         let port = free_port()?;

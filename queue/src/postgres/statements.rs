@@ -18,13 +18,15 @@ macro_rules! due {
     };
 }
 
-/// Whether the lease of `job` is the one that `given` names, and has not expired.
+/// Whether the lease of `job` is the one that `given` names, and has not expired. `IS TRUE` keeps PostgreSQL from looking
+/// for it in the index of available jobs, where ended leases lie until the next vacuum.
 macro_rules! is_held {
     () => {
         concat!(
             "job.namespace = given.namespace AND job.key = given.key AND job.token = given.token AND job.reason IS NULL",
-            " AND job.available > ",
-            now!()
+            " AND (job.available > ",
+            now!(),
+            ") IS TRUE"
         )
     };
 }
