@@ -393,7 +393,10 @@ impl<Q: Queue> Refresher<Q> {
                     if let Some(value) = self.value_of(&answer) {
                         values.insert(id.clone(), value);
                     }
-                    answers.insert(id, answer);
+                    // What was not asked for may stand in another request of the round.
+                    if ids.contains(&id) {
+                        answers.insert(id, answer);
+                    }
                 }
                 round.asked(values, now, &self.intervals, found.floor);
                 return Ok(Some(found.report).filter(|report| *report != Report::default()));
@@ -427,7 +430,13 @@ impl<Q: Queue> Refresher<Q> {
     /// Returns the digests of an answer; nothing if it is no JSON, which is as good as no answer.
     fn value_of(&self, answer: &RawValue) -> Option<Value> {
         let exact = Digest::of(answer.get().as_bytes());
-        let mut parsed: serde_json::Value = serde_json::from_str(answer.get()).ok()?;
+        // A number out of range, or a deep nesting, is an answer all the same.
+        let Ok(mut parsed) = serde_json::from_str(answer.get()) else {
+            return Some(Value {
+                counted: exact,
+                exact,
+            });
+        };
         for pointer in &self.ignored {
             remove(&mut parsed, pointer);
         }

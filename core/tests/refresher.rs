@@ -318,7 +318,7 @@ impl World {
         births.sort();
         let outages = (0..if plan.is_hostile { 3 } else { 0 }).map(|_| {
             let begin = BEGIN + dice.below(60 * DAY);
-            let status = [None, Some(400), Some(401)][dice.below(3) as usize];
+            let status = [None, Some(400), Some(401), Some(404)][dice.below(4) as usize];
             (begin, begin + dice.below(3 * DAY), status)
         });
         let outages = outages.collect();
@@ -761,7 +761,7 @@ impl World {
             .find(|(begin, end, _)| (*begin..*end).contains(&self.now));
         if let Some((_, _, status)) = outage {
             // An item that is alone in its batch is taken for the one at fault.
-            let status = status.filter(|status| *status != 400 || batch > 1);
+            let status = status.filter(|status| !matches!(status, 400 | 404) || batch > 1);
             return Ok(status.map_or(Reply::Nothing, Reply::Status));
         }
         if self.plan.is_hostile && self.dice.chance(50) {

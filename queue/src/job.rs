@@ -16,6 +16,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
 pub const REASON_BYTES_MAX: usize = 1_024;
 /// Jobs of one call, at most.
 pub const CALL_JOBS_MAX: usize = 10_000;
+/// Shortest lease. (One that ends as it begins is none.)
+pub const LEASE_MIN: Duration = Duration::from_millis(1);
 /// Years 1970 to 9999: instants that every keeper can store.
 const INSTANT_MICROS_MAX: i64 = 253_402_300_799_000_000;
 
@@ -189,6 +191,9 @@ impl Want {
     pub(crate) fn check(&self) -> Result<(), QueueError> {
         if self.max == 0 {
             return Err(QueueError::Count(0));
+        }
+        if self.lease < LEASE_MIN {
+            return Err(QueueError::Lease(self.lease));
         }
         check_count(self.max)
     }

@@ -9,7 +9,8 @@ use crate::{
     clock::Clock,
     job::{
         CALL_JOBS_MAX, Dead, Existing, Extension, Failed, Failure, Finish, Held, KEY_BYTES_MAX,
-        Lease, NAMESPACE_BYTES_MAX, Namespace, NewJob, PAYLOAD_BYTES_MAX, Scheduled, Stats, Want,
+        LEASE_MIN, Lease, NAMESPACE_BYTES_MAX, Namespace, NewJob, PAYLOAD_BYTES_MAX, Scheduled,
+        Stats, Want,
     },
     quota::{Limit, Report, Reserved},
 };
@@ -30,6 +31,9 @@ pub enum QueueError {
     /// Number of jobs that is out of range.
     #[error("a call takes 1 to {CALL_JOBS_MAX} jobs, not {0}")]
     Count(usize),
+    /// A lease that is too short.
+    #[error("a lease lasts at least {LEASE_MIN:?}, not {0:?}")]
+    Lease(Duration),
     /// More requests than the credential's quota ever allows at once, or a quota without requests or time.
     #[error("{requests} requests never fit into a quota of {} in {:?}", .limit.requests, .limit.window)]
     Quota {

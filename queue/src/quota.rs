@@ -18,6 +18,8 @@ use crate::{
 
 /// The part of a limit that may be used at once.
 const BURST: u32 = 10;
+/// Longest window: a year, so that no arithmetic of instants ends.
+const WINDOW_MAX: Duration = Duration::from_hours(366 * 24);
 /// Time by which a provider may count a request earlier or later than it was reserved.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
 
@@ -41,7 +43,9 @@ impl Limit {
     /// A window that is half open holds at most `burst + ceil(window / gap) - 1` requests, which this gap makes the
     /// limit. The window is taken longer by what requests may lose or gain on their way, up to a tenth.
     fn gap(self) -> i64 {
-        let window = self.window + TRANSIT_MAX.min(self.window / 10);
+        let window = self
+            .window
+            .saturating_add(TRANSIT_MAX.min(self.window / 10));
         let spread = u128::from(self.requests - self.burst() + 1);
         i64::try_from(window.as_micros().div_ceil(spread)).unwrap_or(i64::MAX)
     }
@@ -86,14 +90,21 @@ impl Bucket {
         requests: u32,
         limit: Limit,
     ) -> Result<Reserved, QueueError> {
-        if limit.requests == 0 || limit.window.is_zero() || requests > limit.burst() {
+        if limit.requests == 0
+            || limit.window.is_zero()
+            || limit.window > WINDOW_MAX
+            || requests > limit.burst()
+        {
             return Err(QueueError::Quota { requests, limit });
         }
         let now = now.timestamp_micros();
         let is_counted = now < self.reset;
         let gap = limit.gap();
+        // No more than a burst can be spread out: a clock that was wrong once does not stop a credential for years.
+        let spread_max = now.saturating_add(gap.saturating_mul(limit.burst().into()));
         let spread = self
             .spread
+            .min(spread_max)
             .max(now)
             .saturating_add(gap.saturating_mul(requests.into()));
         let in_burst = spread.saturating_sub(gap.saturating_mul(limit.burst().into()));

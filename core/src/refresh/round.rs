@@ -21,6 +21,8 @@ use crate::timestamp::Timestamp;
 const REFUSALS_MAX: u32 = 10;
 /// Longest pause after failed requests that name none.
 const PAUSE_MAX: Duration = Duration::from_mins(15);
+/// Longest pause that a provider can name.
+const NAMED_MAX: Duration = Duration::from_hours(24);
 /// Pause for a credential that the provider does not accept.
 const PAUSE_OF_CREDENTIAL: Duration = Duration::from_mins(5);
 
@@ -53,7 +55,7 @@ pub fn meaning(status: u16) -> Meaning {
 pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter: f64) -> Duration {
     let doubled = Duration::from_secs(1) * 2_u32.saturating_pow(failures.min(20));
     let least = match (named, status) {
-        (Some(named), _) => named,
+        (Some(named), _) => named.min(NAMED_MAX),
         (None, Some(401 | 403)) => PAUSE_OF_CREDENTIAL,
         (None, _) => doubled.min(PAUSE_MAX),
     };
@@ -117,6 +119,9 @@ pub struct Round {
     /// Parts of the batch that are not answered; the last one is asked for next.
     parts: Vec<Range<usize>>,
     phase: Phase,
+    /// Items that the provider says are gone, each alone. It counts once a request was answered: a provider whose address
+    /// is wrong says that of all.
+    gone: Vec<usize>,
     /// Whether a request was answered.
     is_answered: bool,
     refusals: u32,
@@ -130,6 +135,7 @@ impl Round {
             fates: vec![Fate::Open; items.len()],
             parts: Vec::new(),
             phase: Phase::Asking,
+            gone: Vec::new(),
             is_answered: false,
             refusals: 0,
             failures: 0,
@@ -142,6 +148,7 @@ impl Round {
     /// Asks for all that is open.
     fn begin(&mut self) {
         self.parts.clear();
+        self.gone.clear();
         if !self.items.is_empty() {
             self.parts.push(0..self.items.len());
         }
@@ -194,6 +201,20 @@ impl Round {
                 *fate = Fate::Decided(decide(item, seen, now, intervals, floor));
             }
         }
+        self.end_asking(now, intervals);
+    }
+
+    /// Decides about the items that are gone, once everything is asked.
+    fn end_asking(&mut self, now: Timestamp, intervals: &Intervals) {
+        if self.parts.is_empty() {
+            for index in std::mem::take(&mut self.gone) {
+                if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index))
+                {
+                    let decision = decide(item, Seen::Absent, now, intervals, Duration::ZERO);
+                    *fate = Fate::Decided(decision);
+                }
+            }
+        }
         self.advance();
     }
 
@@ -209,12 +230,8 @@ impl Round {
         self.refusals += 1;
         let is_alone = part.len() == 1;
         if is_alone && matches!(status, 404 | 410) {
-            // The provider's way to say that the item is gone.
-            self.parts.push(part);
-            self.asked(HashMap::new(), now, intervals, Duration::ZERO);
-            return None;
-        }
-        if is_alone {
+            self.gone.push(part.start);
+        } else if is_alone {
             if let Some(fate) = self.fates.get_mut(part.start) {
                 *fate = Fate::Failed(format!(
                     "the provider answered {status} for this item alone"
@@ -232,7 +249,7 @@ impl Round {
             self.begin();
             return Some(self.failed(Some(status), None, jitter));
         }
-        self.advance();
+        self.end_asking(now, intervals);
         None
     }
 
@@ -396,11 +413,15 @@ mod tests {
     /// Goal: a provider that refuses everything kills no item.
     #[test]
     fn a_request_that_is_refused_whatever_it_asks_for_is_at_fault() {
-        for items in [2, 3, 5, 50, 100] {
+        let statuses = [400, 404, 410];
+        for (items, status) in [2, 3, 5, 50, 100]
+            .into_iter()
+            .flat_map(|items| statuses.map(|status| (items, status)))
+        {
             let mut round = round(items);
             let mut requests = 1;
             while round
-                .refused(400, now(), &Intervals::default(), 0.0)
+                .refused(status, now(), &Intervals::default(), 0.0)
                 .is_none()
             {
                 requests += 1;

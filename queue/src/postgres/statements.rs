@@ -18,15 +18,14 @@ macro_rules! due {
     };
 }
 
-/// Whether the lease of `job` is the one that `given` names, and has not expired. `IS TRUE` keeps PostgreSQL from looking
-/// for it in the index of available jobs, where ended leases lie until the next vacuum.
+/// Whether the lease of `job` is the one that `given` names, and has not expired. A dead job has no token. Without a word of
+/// `reason`, the index of available jobs cannot be used: ended leases lie there until the next vacuum.
 macro_rules! is_held {
     () => {
         concat!(
-            "job.namespace = given.namespace AND job.key = given.key AND job.token = given.token AND job.reason IS NULL",
-            " AND (job.available > ",
-            now!(),
-            ") IS TRUE"
+            "job.namespace = given.namespace AND job.key = given.key AND job.token = given.token",
+            " AND job.available > ",
+            now!()
         )
     };
 }
@@ -81,7 +80,7 @@ pub(super) const LEASE: &str = concat!(
         SELECT key, due FROM simplefeed_jobs
         WHERE namespace = $2 AND reason IS NULL AND available <= ",
     now!(),
-    " ORDER BY available, key LIMIT $3 FOR UPDATE SKIP LOCKED
+    " ORDER BY available LIMIT $3 FOR UPDATE SKIP LOCKED
     ), batch AS MATERIALIZED (
         SELECT key FROM first
         WHERE (SELECT count(*) = $3 OR min(due) + $4::bigint * interval '1 microsecond' <= ",
@@ -111,7 +110,7 @@ pub(super) const LOOK: &str = concat!(
     "), CASE WHEN count(*) = $3 THEN max(available) END
     FROM (
         SELECT due, available, token FROM simplefeed_jobs
-        WHERE namespace = $2 AND reason IS NULL ORDER BY available, key LIMIT $3
+        WHERE namespace = $2 AND reason IS NULL ORDER BY available LIMIT $3
     ) AS first"
 );
 

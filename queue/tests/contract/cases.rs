@@ -114,7 +114,7 @@ pub(crate) async fn a_repeated_schedule_resets_nothing(queue: impl Queue, clock:
 pub(crate) async fn a_move_changes_what_waits_and_nothing_else(queue: impl Queue, clock: Manual) {
     schedule(&queue, vec![thing("a", 0).payload("first")]).await;
     let lease = one(&queue).await;
-    let moved = || vec![thing("a", 30).payload("second"), thing("b", 30)];
+    let moved = || vec![thing("a", 30).payload("second"), thing("b", 31)];
     assert_eq!(
         queue.schedule(moved(), Existing::Move).await.unwrap(),
         [Scheduled::Leased, Scheduled::Added]
@@ -139,6 +139,7 @@ pub(crate) async fn a_move_changes_what_waits_and_nothing_else(queue: impl Queue
         Scheduled::Dead
     );
     // A lease that has expired is none.
+    clock.set(at(31));
     let lease = one(&queue).await;
     clock.set(lease.until);
     assert_eq!(
@@ -335,7 +336,8 @@ pub(crate) async fn again_is_a_new_slot(queue: impl Queue, clock: Manual) {
 
 /// TU-D10: a failure loses nothing.
 pub(crate) async fn failures_keep_the_slot_until_the_job_is_dead(queue: impl Queue, clock: Manual) {
-    schedule(&queue, vec![thing("a", 0).payload("p"), thing("b", 0)]).await;
+    schedule(&queue, vec![thing("a", 0).payload("p"), thing("b", 1)]).await;
+    clock.set(at(1));
     for failures in 0..3 {
         let lease = one(&queue).await;
         assert_eq!((lease.job.key.as_str(), lease.job.slot), ("a", at(0)));
@@ -455,11 +457,8 @@ pub(crate) async fn namespaces_do_not_mix(queue: impl Queue, _: Manual) {
 }
 
 pub(crate) async fn a_removed_job_is_gone(queue: impl Queue, clock: Manual) {
-    schedule(
-        &queue,
-        ["a", "b", "c", "d"].map(|key| thing(key, 0)).to_vec(),
-    )
-    .await;
+    let jobs = [("a", -4), ("b", -3), ("c", -2), ("d", -1)];
+    schedule(&queue, jobs.map(|(key, due)| thing(key, due)).to_vec()).await;
     let (a, b) = (one(&queue).await, one(&queue).await);
     assert_eq!(fail(&queue, &a, 1).await, Failed::Dead);
     let keys_of = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
@@ -477,13 +476,13 @@ pub(crate) async fn a_removed_job_is_gone(queue: impl Queue, clock: Manual) {
     assert_eq!(finish(&queue, &b, Next::Done).await, Held::Lost);
     assert_eq!(
         keys(&leased(&queue, Want { max: 9, ..ONE }).await),
-        ["b", "d"]
+        ["d", "b"]
     );
     assert_eq!(finish(&queue, &b, Next::Done).await, Held::Lost);
     clock.set(at(100));
     assert_eq!(
         keys(&leased(&queue, Want { max: 9, ..ONE }).await),
-        ["b", "d"]
+        ["d", "b"]
     );
 }
 
