@@ -77,14 +77,6 @@ pub enum RefreshError {
     /// The queue failed.
     #[error("the queue of jobs failed")]
     Queue(#[from] QueueError),
-    /// An item has an id that is no key of a job.
-    #[error("the item {id:?} cannot be refreshed")]
-    Item {
-        /// The id.
-        id: String,
-        /// The reason.
-        source: QueueError,
-    },
     /// There is no credential, so that no request can be made.
     #[error("a refresher has at least one credential")]
     NoCredential,

@@ -636,7 +636,9 @@ pub(crate) async fn a_worker_that_waits_is_woken_by_a_job(queue: impl Queue, _: 
         let queue = queue.clone();
         async move { queue.lease(&things(), ONE).await.unwrap() }
     });
-    tokio::task::yield_now().await;
+    // Long enough for a look at an empty queue.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!waiting.is_finished());
     schedule(&queue, vec![thing("later", 1_000), thing("a", 0)]).await;
     assert_eq!(keys(&waiting.await.unwrap()), ["a"]);
 }
