@@ -53,7 +53,7 @@ pub struct Item {
     pub born: Timestamp,
     /// Its own least interval.
     pub floor: Duration,
-    /// URL of what is known of it, for the link `related` of its events.
+    /// URL of a related resource, for the link `related` of its events.
     pub related: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub enum RefreshError {
     NoCredential,
 }
 
-/// What a refresher has done.
+/// Counts of a refresher's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refreshed {
@@ -361,14 +361,14 @@ impl<Q: Queue> Refresher<Q> {
             lease: LEASE,
             note: None,
         };
-        // What another worker has by now is found out at the next step.
+        // The next step finds jobs that another worker has leased by now.
         self.queue
             .extend(leases.iter().map(extension).collect())
             .await
             .map(drop)
     }
 
-    /// Reads what a lookup gave. Returns what the credential's quota should know.
+    /// Passes a lookup's result to the round. Returns the report for the credential's quota.
     async fn read(
         &self,
         round: &mut Round,
@@ -385,7 +385,7 @@ impl<Q: Queue> Refresher<Q> {
                     if let Some(value) = self.value_of(&answer) {
                         values.insert(id.clone(), value);
                     }
-                    // What was not asked for may stand in another request of the round.
+                    // An item that was not asked for may belong to another request of the round.
                     if ids.contains(&id) {
                         answers.insert(id, answer);
                     }
@@ -438,7 +438,7 @@ impl<Q: Queue> Refresher<Q> {
         Some(Value { counted, exact })
     }
 
-    /// Stores what will be published. Returns which jobs another worker has.
+    /// Stores notes. Returns the places of jobs whose leases are lost.
     async fn note(
         &self,
         leases: &[Lease],
@@ -603,7 +603,7 @@ fn warn_of(error: &(dyn std::error::Error + 'static), what: &str) {
     warn!(error, "{what}");
 }
 
-/// Removes what a JSON pointer names.
+/// Removes the value at a JSON pointer.
 fn remove(value: &mut serde_json::Value, pointer: &str) {
     let Some((parent, name)) = pointer.rsplit_once('/') else {
         return;

@@ -4,7 +4,7 @@
 //! with it; so the client and a simulation do the same.
 //!
 //! - [`intervals`]: how often an item is refreshed, by its age.
-//! - [`item`]: what is known of an item, and what an answer about it means.
+//! - [`item`]: state of an item, and the meaning of an answer about it.
 //! - [`round`]: one batch from lease to finish.
 
 pub mod intervals;

@@ -1,4 +1,4 @@
-//! The vocabulary: jobs, leases, what may happen to them, and every bound.
+//! The vocabulary: jobs, leases, their transitions, and every bound.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -101,7 +101,7 @@ pub struct NewJob {
     pub namespace: Namespace,
     /// Name of the job, which occurs once in the namespace: 1 to [`KEY_BYTES_MAX`] bytes without U+0000.
     pub key: String,
-    /// What the worker has to know beside the key, at most [`PAYLOAD_BYTES_MAX`] bytes.
+    /// Data for the worker beside the key, at most [`PAYLOAD_BYTES_MAX`] bytes.
     pub payload: Vec<u8>,
     /// Time from which it may be leased; also its first slot.
     pub due: Due,
@@ -151,7 +151,7 @@ pub(crate) fn check_count(jobs: usize) -> Result<(), QueueError> {
     Ok(())
 }
 
-/// What becomes of a job that exists already when its key is scheduled.
+/// Rule for a key that is scheduled and has a job already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// It stays as it is, so that a repeated call resets nothing.
@@ -160,7 +160,7 @@ pub enum Existing {
     Move,
 }
 
-/// What became of a job that was to be scheduled.
+/// Outcome of scheduling one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduled {
     /// It is new.
@@ -175,7 +175,7 @@ pub enum Scheduled {
     Dead,
 }
 
-/// What a worker asks for.
+/// Size and patience of a batch, and time of its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     /// Jobs of a full batch: 1 to [`CALL_JOBS_MAX`]. More are never returned.
@@ -204,9 +204,9 @@ impl Want {
 pub struct Job {
     /// Name of the job in its namespace.
     pub key: String,
-    /// What was scheduled, or given by the last [`Next::Again`].
+    /// Payload of the schedule, or of the last [`Next::Again`].
     pub payload: Vec<u8>,
-    /// What the last [`Extension`] of this slot stored; else empty.
+    /// Note of the last [`Extension`] in this slot; else empty.
     pub note: Vec<u8>,
     /// Due time set by schedule or by [`Next::Again`]. Failures, retries and expired leases keep it, so that it
     /// names this round of the job.
@@ -246,7 +246,7 @@ impl Token {
 /// Whether a token was still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// It was, and the call did what was asked.
+    /// It was valid, and the change was made.
     Yes,
     /// The lease had expired, or the job was removed: nothing was changed.
     Lost,
@@ -264,7 +264,7 @@ pub struct Extension {
     pub note: Option<Vec<u8>>,
 }
 
-/// What comes after a finished job.
+/// Successor of a finished job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing: the job is gone.
@@ -283,7 +283,7 @@ pub enum Next {
 pub struct Finish {
     /// The right to it.
     pub token: Token,
-    /// What comes after it.
+    /// Its successor.
     pub next: Next,
     /// Jobs that are scheduled in the same transaction, after all finishes of the call, as by [`Existing::Keep`]. If
     /// the token is void, they are not.
@@ -336,7 +336,7 @@ impl Failure {
     }
 }
 
-/// What became of a failed job.
+/// Outcome of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// It waits for its next try.

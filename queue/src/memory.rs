@@ -37,7 +37,7 @@ impl Memory {
         }))
     }
 
-    /// Calls the model, and wakes whoever waits for jobs.
+    /// Calls the model, and wakes waiting workers.
     fn change<T>(&self, call: impl FnOnce(&mut Model, DateTime<Utc>) -> T) -> T {
         let answer = call(&mut self.0.model.lock(), self.0.clock.now());
         self.0.changes.send_replace(());

@@ -1,4 +1,4 @@
-//! The contract as a pure function of its calls: what every keeper must answer.
+//! The contract as a pure function of its calls, and the reference for every keeper.
 //!
 //! It has no clock: each call is given the time. [`Memory`](crate::Memory) makes a queue of it; the tests of the
 //! other keepers compare them with it; simulations run months of its time in a second.
@@ -83,7 +83,7 @@ impl Jobs {
         }
     }
 
-    /// Puts a job into a state, with what `change` makes of it.
+    /// Puts a job into a state, after `change`.
     fn put(&mut self, key: &str, state: State, change: impl FnOnce(&mut Row)) {
         self.forget_order(key);
         let Some(row) = self.rows.get_mut(key) else {

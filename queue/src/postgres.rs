@@ -59,7 +59,7 @@ struct Inner {
     _listener: JoinSet<()>,
 }
 
-/// Returns the error of a call. Without an answer of the server, nobody knows what was done.
+/// Returns the error of a call. Without an answer, the server may have made the change or not.
 fn failed(doing: &str, error: tokio_postgres::Error) -> QueueError {
     let doing = format!("{doing} in PostgreSQL");
     if error.as_db_error().is_some() {

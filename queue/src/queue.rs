@@ -42,10 +42,10 @@ pub enum QueueError {
         /// The quota.
         limit: Limit,
     },
-    /// The keeper's storage failed, or holds something that is no queue. What and why.
+    /// The keeper's storage failed, or holds something that is no queue.
     #[error("{doing}: {why}")]
     Storage {
-        /// What was being done, on what.
+        /// Operation that failed, and its object.
         doing: String,
         /// The cause.
         why: Box<dyn std::error::Error + Send + Sync>,
@@ -54,7 +54,7 @@ pub enum QueueError {
     /// token whose change was made is void.
     #[error("{doing}: no answer, so the change was made or not: {why}")]
     Lost {
-        /// What was being done, on what.
+        /// Operation that failed, and its object.
         doing: String,
         /// The cause.
         why: Box<dyn std::error::Error + Send + Sync>,
@@ -197,7 +197,7 @@ pub trait Queue: Clone + Send + Sync + 'static {
         limit: Limit,
     ) -> impl Future<Output = Result<Reserved, QueueError>> + Send;
 
-    /// Notes what a provider said about a credential's quota.
+    /// Applies a provider's report about a credential's quota.
     ///
     /// # Errors
     ///

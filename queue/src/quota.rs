@@ -5,7 +5,7 @@
 //! requests than the limit, wherever it starts. The state is that of the generic cell rate algorithm (GCRA): one
 //! instant. A tenth of the limit may be used at once; the rest is spread evenly.
 //!
-//! What the provider says about its own counting ([`Report`]) only makes it stricter.
+//! A provider's own count ([`Report`]) only makes it stricter.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Limit {
     }
 }
 
-/// What a provider said about a credential's quota.
+/// A provider's report about a credential's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Time in which it wants no request: the provider refused one, or the network failed.
@@ -125,7 +125,7 @@ impl Bucket {
         Ok(Reserved::Now)
     }
 
-    /// Notes what the provider said.
+    /// Applies a provider's report.
     pub(crate) fn report(&mut self, now: DateTime<Utc>, report: Report) {
         if let Some(pause) = report.pause {
             self.paused = self.paused.max(later(now, pause).timestamp_micros());

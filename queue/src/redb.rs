@@ -4,7 +4,7 @@
 //! cost one sync. Leases are in this thread's memory only: they end with the process that gave them, and so do the
 //! workers that have them. Notes, due times, failures and quotas are in the file before a call returns.
 //!
-//! An error of the storage ends the queue: what the file holds then is known only by opening it again.
+//! A storage error ends the queue: only opening the file again shows its state.
 
 mod leases;
 mod tables;
@@ -71,7 +71,7 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Says what failed.
+/// Returns the error for callers.
 fn failed(why: Arc<StorageError>) -> QueueError {
     QueueError::Storage {
         doing: "using the queue's file".to_owned(),
@@ -170,7 +170,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Does what is asked until nobody can ask any more, or the storage fails.
+    /// Serves calls until the last handle is dropped, or the storage fails.
     fn run(mut self) {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while self.received.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
@@ -329,7 +329,7 @@ impl Queue for Redb {
         let counted = self
             .read(move |reading| reading.count(&namespace), |_, _| {})
             .await?;
-        // Counting what is due reads as much as is due: beside the thread, not in it.
+        // A count of due jobs reads all of them, so it runs beside the thread.
         let counted = tokio::task::spawn_blocking(move || counted.stats()).await;
         let stats = counted.map_err(|_ended| QueueError::Closed)?;
         stats.map_err(|why| failed(Arc::new(why)))

@@ -34,11 +34,11 @@ impl Credential {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Found {
-    /// Answers by item, each as it came. What was not asked for is ignored; what is missing is absent.
+    /// Answers by item, each as it came. Other items are ignored; a missing one is absent.
     pub answers: HashMap<String, Box<RawValue>>,
     /// Time for which the provider wants no other request for these items.
     pub floor: Duration,
-    /// What the provider says about the quota.
+    /// The provider's report about the quota.
     pub report: Report,
 }
 
@@ -70,7 +70,7 @@ pub enum LookupError {
     Refused {
         /// The status.
         status: u16,
-        /// What it said.
+        /// Its explanation.
         detail: String,
     },
     /// It failed on its way, or the provider could not answer.
@@ -80,7 +80,7 @@ pub enum LookupError {
         status: Option<u16>,
         /// Pause that the provider named.
         pause: Option<Duration>,
-        /// What happened.
+        /// Description for people.
         why: String,
     },
 }

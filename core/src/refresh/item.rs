@@ -1,4 +1,4 @@
-//! What is known of an item, and what an answer about it means.
+//! State of an item, and the meaning of an answer about it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub const ABSENCES_MAX: u32 = 3;
 /// Namespace of the ids of published events: uuid v5 of the URL namespace and `tag:simplefeed,2026:refresh`.
 const EVENTS: Uuid = Uuid::from_u128(0x9b0f_8d06_b299_5253_a8cc_c973_b26e_4af2);
 
-/// What is known of an item between two refreshes; the payload of its job.
+/// State of an item between two refreshes; the payload of its job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Microseconds after 1970 at which its age is zero.
@@ -30,7 +30,7 @@ pub struct State {
     /// Another worker may have published something else after `last`, so that the next answer is published in any case.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
-    /// URL of what is known of it elsewhere, for the link `related`.
+    /// URL of a related resource, for the link `related`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub related: Option<String>,
 }
@@ -67,7 +67,7 @@ impl State {
 
     /// Returns when an item is refreshed next, or nothing if it has ended.
     ///
-    /// `floor` is what its provider asks for; its own interval counts, too.
+    /// `floor` is the provider's least interval; the item's own counts, too.
     pub fn next(
         &self,
         now: Timestamp,
@@ -79,10 +79,10 @@ impl State {
     }
 }
 
-/// What a worker stores before it publishes.
+/// Intent of a worker, stored before it publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Digest of what it is about to publish.
+    /// Digest of the value to be published.
     pub digest: Digest,
     /// Whether another worker of the same slot was about to publish something else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -103,14 +103,14 @@ pub struct Leased {
     pub id: String,
     /// Time for which the refresh was planned. It stays through failures and expired leases.
     pub slot: Timestamp,
-    /// What is known of it.
+    /// Its state.
     pub state: State,
-    /// What an earlier worker was about to publish in this slot, and may have published.
+    /// Intent of an earlier worker of this slot, which may have published.
     pub note: Option<Note>,
 }
 
 impl Leased {
-    /// Returns the note for what this worker is about to publish.
+    /// Returns the note for a value to be published.
     pub(super) fn note_of(&self, what: What) -> Note {
         let digest = what.digest();
         let unsure = self.note.is_some_and(|note| note.admits_other_than(digest));
@@ -123,11 +123,11 @@ impl Leased {
 pub struct Value {
     /// Digest of the parts whose change counts.
     pub counted: Digest,
-    /// Digest of the answer as it came, which is what would be published. So two events with one id have one content.
+    /// Digest of the answer as it came, which is published. Two events with one id thus have one content.
     pub exact: Digest,
 }
 
-/// What an answer has of an item.
+/// Presence of an item in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Its value.
@@ -136,7 +136,7 @@ pub enum Seen {
     Absent,
 }
 
-/// What is published of an item.
+/// Content of an event about an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Its answer, which has this exact digest.
@@ -164,7 +164,7 @@ pub struct Publication {
     pub id: String,
     /// Its slot, which is the event's `updated`.
     pub slot: Timestamp,
-    /// What the event says.
+    /// Content of the event.
     pub what: What,
 }
 
@@ -182,16 +182,16 @@ impl Publication {
     }
 }
 
-/// What becomes of an item.
+/// Event and next refresh of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What is published of it, if anything is.
+    /// Content to publish, if there is any.
     pub publish: Option<What>,
-    /// When it is refreshed next, and what is known of it then; nothing if it has ended.
+    /// Time and state of its next refresh; nothing if it has ended.
     pub next: Option<(Timestamp, State)>,
 }
 
-/// Decides what becomes of an item.
+/// Decides about an item.
 ///
 /// A value is published if it is another one than the last. It is published in any case if an earlier worker of this
 /// slot, or of the one before, may have published something else: that worker may still be about to.

@@ -26,7 +26,7 @@ const NAMED_MAX: Duration = Duration::from_hours(24);
 /// Pause for a credential that the provider does not accept.
 const PAUSE_OF_CREDENTIAL: Duration = Duration::from_mins(5);
 
-/// What a status of HTTP means for a request of several items.
+/// Meaning of an HTTP status for a request of several items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// The body is an answer.
@@ -37,7 +37,7 @@ pub enum Meaning {
     Failure,
 }
 
-/// Returns what a status means.
+/// Returns the meaning of a status.
 pub fn meaning(status: u16) -> Meaning {
     match status {
         200..=299 => Meaning::Answer,
@@ -62,12 +62,12 @@ pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter
     least.mul_f64(1.0 + jitter.clamp(0.0, 1.0) / 2.0)
 }
 
-/// What a worker does next with its batch.
+/// Next step of a worker with its batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Reserve one request of a credential, and ask the provider for these distinct ids.
     Ask(Vec<String>),
-    /// Store, durably, what will be published, by place in the batch.
+    /// Store these notes durably, by place in the batch.
     Note(Vec<(usize, Note)>),
     /// Publish these events.
     Publish(Vec<Publication>),
@@ -82,7 +82,7 @@ pub enum Ending {
     Again {
         /// Its next slot.
         due: Timestamp,
-        /// What is known then.
+        /// Its state then.
         state: State,
     },
     /// Its item has ended.
@@ -101,7 +101,7 @@ enum Phase {
     Over,
 }
 
-/// What is known of an item of the batch.
+/// Decision about an item of the batch.
 #[derive(Clone, Debug)]
 enum Fate {
     Open,
@@ -181,7 +181,7 @@ impl Round {
         }
     }
 
-    /// Takes an answer to the request: what it has of each id. `floor` is the time for which the provider wants no
+    /// Takes an answer to the request: a value for each id present. `floor` is the time for which the provider wants no
     /// other request for these items.
     pub fn asked(
         &mut self,

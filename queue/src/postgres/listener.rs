@@ -27,7 +27,7 @@ pub(super) async fn listen(config: Config, changes: Arc<watch::Sender<()>>) {
                     () = hear(connection, &changes) => {}
                 }
             }
-            // Workers poll, and say what is wrong.
+            // Workers poll, and report the error.
             Err(error) => debug!(%error, "no connection to listen for new jobs"),
         }
         tokio::time::sleep(PAUSE).await;

@@ -97,7 +97,7 @@ pub(super) const LEASE: &str = concat!(
     ", job.available, job.due"
 );
 
-/// What `LEASE` would see, and when it may see more.
+/// Due jobs that `LEASE` would see, and the next time at which there may be more.
 pub(super) const LOOK: &str = concat!(
     "SELECT ",
     now!(),

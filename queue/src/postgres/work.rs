@@ -1,4 +1,4 @@
-//! What each call does in a transaction.
+//! The transaction of each call.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -173,7 +173,7 @@ pub(super) async fn schedule_in(
     Ok(scheduled)
 }
 
-/// Finishes jobs, and schedules what comes with them.
+/// Finishes jobs, and schedules their `also`.
 pub(super) async fn finish_in(
     transaction: &Transaction<'_>,
     now: Option<DateTime<Utc>>,

@@ -1,4 +1,4 @@
-//! Leases of this process: who has what until when.
+//! Leases of this process: jobs, tokens and deadlines.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

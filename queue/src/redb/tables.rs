@@ -1,4 +1,4 @@
-//! The tables of the file, and what each call does to them.
+//! The tables of the file, and the changes of each call.
 //!
 //! A job stands in one of two tables: those that wait or are leased, in the order of their due times, and the dead.
 //! A third one says under which due time a key stands. A due time in the order is thus the only thing that a
@@ -25,7 +25,7 @@ use crate::{
     quota::{Bucket, Limit, Report, Reserved},
 };
 
-/// What the file is, and how often it was opened.
+/// Version of the layout, and number of openings.
 const ABOUT: TableDefinition<'_, &str, i64> = TableDefinition::new("about");
 /// Version of this layout.
 const VERSION: i64 = 1;
@@ -136,7 +136,7 @@ impl<'t, 'l> Writing<'t, 'l> {
         })
     }
 
-    /// Writes what was counted.
+    /// Writes the changed counts.
     pub(super) fn end(mut self) -> Result<(), StorageError> {
         for (namespace, (waiting, dead)) in self.changed {
             let counts = self
@@ -261,7 +261,7 @@ impl<'t, 'l> Writing<'t, 'l> {
         Ok(held)
     }
 
-    /// Finishes a job, without what is to be scheduled with it.
+    /// Finishes a job, without scheduling its `also`.
     fn finish_one(&mut self, finish: &Finish) -> Result<Held, StorageError> {
         let Finish { token, next, .. } = finish;
         let Some(job) = self.give_up(token)? else {
@@ -508,7 +508,7 @@ impl Reading<'_> {
         Ok(listed)
     }
 
-    /// Returns what the counts are made of.
+    /// Returns a snapshot for counting.
     pub(super) fn count(&mut self, namespace: &Namespace) -> Result<Counting, StorageError> {
         let counts = self.transaction.open_table(COUNTS)?;
         let counts = counts.get(namespace.as_str())?.map(|counts| counts.value());
