@@ -1,7 +1,7 @@
 //! Black-box tests over the real programs: what a user sees, and what a crash leaves.
 //!
 //! Shell. One binary, one file per subject. What a test needs beyond the programs themselves is in
-//! its `#[ignore]`; `tests/run` installs it, and names each test for which it cannot.
+//! its `#[ignore]`; `tests/run` installs it, or reports the test as NOT RUN.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
