@@ -17,7 +17,8 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_postgres::{Config, NoTls, Row, error::SqlState};
 
 use self::work::{
-    Changed, due_columns, finish_in, long, micros, schedule_in, take, token_columns, with_bucket,
+    Changed, due_columns, extend_in, finish_in, first_of_each, long, schedule_in, take,
+    token_columns, with_bucket,
 };
 use crate::{
     clock::Clock,
@@ -203,20 +204,10 @@ impl Queue for Postgres {
             .try_for_each(check_bytes)?;
         let (now, extensions) = (self.set_time(), &extensions);
         attempt!(self, "extending leases", |client| {
-            let statement = client.prepare_cached(statements::EXTEND).await?;
-            let (names, keys, tokens) = token_columns(extensions.iter().map(|one| &one.token));
-            let leases: Vec<i64> = extensions.iter().map(|one| micros(one.lease)).collect();
-            let notes: Vec<Option<&[u8]>> =
-                extensions.iter().map(|one| one.note.as_deref()).collect();
-            let rows = client
-                .query(&statement, &[&now, &names, &keys, &tokens, &leases, &notes])
-                .await?;
-            let mut changed = Changed::default();
-            changed.add(rows);
-            Ok(extensions
-                .iter()
-                .map(|one| changed.held(&one.token))
-                .collect())
+            let transaction = client.transaction().await?;
+            let held = extend_in(&transaction, now, extensions).await?;
+            transaction.commit().await?;
+            Ok(held)
         })
     }
 
@@ -240,10 +231,11 @@ impl Queue for Postgres {
         let (now, failures) = (self.set_time(), &failures);
         let failed = attempt!(self, "giving jobs back", |client| {
             let statement = client.prepare_cached(statements::FAIL).await?;
-            let (names, keys, tokens) = token_columns(failures.iter().map(|one| &one.token));
-            let attempts: Vec<i64> = failures.iter().map(|one| one.attempts.into()).collect();
-            let reasons: Vec<String> = failures.iter().map(Failure::reason).collect();
-            let (at, after) = due_columns(failures.iter().map(|one| one.retry));
+            let first = first_of_each(failures, |one| &one.token);
+            let (names, keys, tokens) = token_columns(first.iter().map(|one| &one.token));
+            let attempts: Vec<i64> = first.iter().map(|one| one.attempts.into()).collect();
+            let reasons: Vec<String> = first.iter().map(|one| one.reason()).collect();
+            let (at, after) = due_columns(first.iter().map(|one| one.retry));
             let rows = client
                 .query(
                     &statement,

@@ -85,6 +85,8 @@ pub enum Taken {
 ///
 /// A job is in one of three states: it *waits* (not due yet, or due), a worker has *leased* it, or it is *dead*. A
 /// lease that expires makes it wait again, with its due time as it was.
+///
+/// A call does its parts in their order: a token that occurs again after its finish or failure is void there.
 pub trait Queue: Clone + Send + Sync + 'static {
     /// Schedules jobs. Of equal keys in one call, the first counts and the others meet it as an existing job.
     ///

@@ -1,6 +1,6 @@
 //! The transaction of each call.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, hash::Hash, time::Duration};
 
 use chrono::{DateTime, Utc};
 use deadpool_postgres::{Client, Transaction};
@@ -9,8 +9,8 @@ use tokio_postgres::Row;
 use super::{LOOKS_MAX, POLL, listener, statements};
 use crate::{
     job::{
-        Due, Existing, Finish, Held, Job, Lease, Namespace, NewJob, Next, Scheduled, Token, Want,
-        from_micros, later,
+        Due, Existing, Extension, Finish, Held, Job, Lease, Namespace, NewJob, Next, Scheduled,
+        Token, Want, from_micros, later,
     },
     queue::Taken,
     quota::Bucket,
@@ -75,12 +75,12 @@ impl Changed {
     }
 }
 
-/// Splits jobs so that no part has a key twice, and each key's jobs are in order.
-pub(super) fn without_repeats(jobs: &[NewJob]) -> Vec<Vec<usize>> {
-    let mut seen: HashMap<(&str, &str), usize> = HashMap::with_capacity(jobs.len());
+/// Splits a call so that no part has a key twice, and what has equal keys stays in order. A part is indexes.
+pub(super) fn without_repeats<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<Vec<usize>> {
+    let mut seen: HashMap<K, usize> = HashMap::new();
     let mut parts: Vec<Vec<usize>> = Vec::new();
-    for (index, job) in jobs.iter().enumerate() {
-        let part = seen.entry((job.namespace.as_str(), &job.key)).or_default();
+    for (index, key) in keys.enumerate() {
+        let part = seen.entry(key).or_default();
         if *part == parts.len() {
             parts.push(Vec::new());
         }
@@ -90,6 +90,13 @@ pub(super) fn without_repeats(jobs: &[NewJob]) -> Vec<Vec<usize>> {
         *part += 1;
     }
     parts
+}
+
+/// Returns the first of each token: what comes after it in the call finds the token void.
+pub(super) fn first_of_each<T>(all: &[T], token: impl Fn(&T) -> &Token) -> Vec<&T> {
+    let first = without_repeats(all.iter().map(token)).into_iter().next();
+    let first = first.unwrap_or_default().into_iter();
+    first.filter_map(|index| all.get(index)).collect()
 }
 
 /// Schedules jobs of different keys.
@@ -153,7 +160,8 @@ pub(super) async fn schedule_in(
     existing: Existing,
 ) -> Result<Vec<Scheduled>, tokio_postgres::Error> {
     let mut scheduled = vec![Scheduled::Kept; jobs.len()];
-    for part in without_repeats(jobs) {
+    let keys = jobs.iter().map(|job| (&job.namespace, &job.key));
+    for part in without_repeats(keys) {
         let of_part: Vec<&NewJob> = part.iter().filter_map(|index| jobs.get(*index)).collect();
         let states = schedule_once(transaction, now, &of_part, existing).await?;
         for (index, state) in part.into_iter().zip(states) {
@@ -173,6 +181,33 @@ pub(super) async fn schedule_in(
     Ok(scheduled)
 }
 
+/// Extends leases.
+pub(super) async fn extend_in(
+    transaction: &Transaction<'_>,
+    now: Option<DateTime<Utc>>,
+    extensions: &[Extension],
+) -> Result<Vec<Held>, tokio_postgres::Error> {
+    let statement = transaction.prepare_cached(statements::EXTEND).await?;
+    let mut answers = vec![Held::Lost; extensions.len()];
+    for part in without_repeats(extensions.iter().map(|one| &one.token)) {
+        let of_part = || part.iter().filter_map(|index| extensions.get(*index));
+        let (names, keys, tokens) = token_columns(of_part().map(|one| &one.token));
+        let leases: Vec<i64> = of_part().map(|one| micros(one.lease)).collect();
+        let notes: Vec<Option<&[u8]>> = of_part().map(|one| one.note.as_deref()).collect();
+        let rows = transaction
+            .query(&statement, &[&now, &names, &keys, &tokens, &leases, &notes])
+            .await?;
+        let mut changed = Changed::default();
+        changed.add(rows);
+        for (index, extension) in part.iter().zip(of_part()) {
+            if let Some(answer) = answers.get_mut(*index) {
+                *answer = changed.held(&extension.token);
+            }
+        }
+    }
+    Ok(answers)
+}
+
 /// Finishes jobs, and schedules their `also`.
 pub(super) async fn finish_in(
     transaction: &Transaction<'_>,
@@ -180,7 +215,9 @@ pub(super) async fn finish_in(
     finishes: &[Finish],
 ) -> Result<Vec<Held>, tokio_postgres::Error> {
     let is_done = |finish: &&Finish| finish.next == Next::Done;
-    let (done, again): (Vec<&Finish>, Vec<&Finish>) = finishes.iter().partition(is_done);
+    let (done, again): (Vec<&Finish>, Vec<&Finish>) = first_of_each(finishes, |one| &one.token)
+        .into_iter()
+        .partition(is_done);
     let mut changed = Changed::default();
     if !done.is_empty() {
         let statement = transaction.prepare_cached(statements::FINISH).await?;

@@ -299,6 +299,43 @@ pub(crate) async fn a_lease_is_extended_and_a_note_outlives_it(queue: impl Queue
 }
 
 /// TU-6, I8.
+/// What the parts of a call say about one job does not depend on how the keeper does them.
+pub(crate) async fn equal_tokens_in_one_call_count_in_order(queue: impl Queue, clock: Manual) {
+    schedule(&queue, vec![thing("a", 0), thing("b", 0), thing("c", 0)]).await;
+    let want = Want { max: 3, ..ONE };
+    let leases = leased(&queue, want).await;
+    let extension = |seconds: u32, note: Option<&str>| Extension {
+        token: leases[0].token.clone(),
+        lease: seconds * SECOND,
+        note: note.map(|note| note.as_bytes().to_vec()),
+    };
+    let extensions = vec![extension(90, Some("note")), extension(5, None)];
+    let held = queue.extend(extensions).await.unwrap();
+    assert_eq!(held, [Held::Yes, Held::Yes]);
+    let again = Next::Again {
+        due: Due::At(at(100)),
+        payload: None,
+    };
+    let finish = |next: &Next| Finish::new(leases[1].token.clone(), next.clone());
+    let finishes = vec![finish(&again), finish(&Next::Done), finish(&again)];
+    let held = queue.finish(finishes).await.unwrap();
+    assert_eq!(held, [Held::Yes, Held::Lost, Held::Lost]);
+    let failure = |attempts| Failure {
+        token: leases[2].token.clone(),
+        retry: Due::At(at(100)),
+        attempts,
+        reason: format!("{attempts}"),
+    };
+    let failed = queue.fail(vec![failure(9), failure(1)]).await.unwrap();
+    assert_eq!(failed, [Failed::Waits, Failed::Lost]);
+    clock.advance(10 * SECOND);
+    let expired = one(&queue).await;
+    assert_eq!(expired.job.key, "a");
+    assert_eq!(expired.job.note, b"note");
+    let stats = queue.stats(&things()).await.unwrap();
+    assert_eq!((stats.waiting, stats.dead), (2, 0));
+}
+
 pub(crate) async fn again_is_a_new_slot(queue: impl Queue, clock: Manual) {
     schedule(&queue, vec![thing("a", 0).payload("first")]).await;
     let lease = one(&queue).await;

@@ -70,6 +70,7 @@ for_each_keeper! {
     a_batch_is_full_or_its_oldest_job_has_waited,
     a_lease_expires_and_its_token_is_void,
     a_lease_is_extended_and_a_note_outlives_it,
+    equal_tokens_in_one_call_count_in_order,
     again_is_a_new_slot,
     failures_keep_the_slot_until_the_job_is_dead,
     what_comes_with_a_finish_needs_its_token,
