@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 
 /// How often a program is looked at until it is ready: a minute long.
@@ -226,17 +226,20 @@ impl Program {
         Ok(false)
     }
 
-    /// Returns the CPU time used so far by a thread of the program, in microseconds.
+    /// Returns the CPU time used so far by the running threads of a name, in microseconds.
     pub(crate) fn cpu_micros_of(&self, thread: &str) -> anyhow::Result<f64> {
-        let tasks = format!("/proc/{}/task", self.child.id());
-        for task in fs::read_dir(tasks)? {
+        let (mut micros, mut is_found) = (0.0, false);
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
             if fs::read_to_string(task.join("comm"))?.trim() == thread {
-                let stat = Stat::in_file(&task.join("stat")).context("a thread has a state")?;
-                return Ok(stat.ticks * TICK_MICROS);
+                let times = fs::read_to_string(task.join("schedstat"))?;
+                let nanos = times.split(' ').next().context("a thread has times")?;
+                micros += nanos.parse::<f64>()? / 1e3;
+                is_found = true;
             }
         }
-        bail!("there is no thread {thread}")
+        ensure!(is_found, "there is no thread {thread}");
+        Ok(micros)
     }
 
     /// Returns the memory the program has, in MiB.
@@ -352,11 +355,7 @@ struct Stat {
 
 impl Stat {
     fn of(id: u32) -> Option<Self> {
-        Self::in_file(format!("/proc/{id}/stat").as_ref())
-    }
-
-    fn in_file(path: &Path) -> Option<Self> {
-        let stat = fs::read_to_string(path).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         // The name in parentheses may hold anything; what follows it does not.
         let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<f64>().ok();

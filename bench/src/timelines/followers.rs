@@ -31,6 +31,12 @@ const FOLLOWS: usize = 10;
 const MAKERS: u32 = 16;
 /// Deliveries of a round. The CPU's clock shows 10 ms, which is to be little beside them.
 const DELIVERIES: u64 = 4_000_000;
+/// Entries of a request, and most requests, where the cost of a delivery is compared from few followers to many. The cost
+/// falls with the entries that come together.
+const ENTRIES_OF_EVEN: u64 = 4;
+const EVEN_REQUESTS_MAX: u64 = 40;
+/// Threads that do what an append leaves to be done for followers.
+const BEHIND: [&str; 2] = ["timelines", "sup"];
 /// Entries that a peer fans out in a round, at most.
 const ENTRIES_OF_PEERS: u64 = 100;
 /// Timelines that are looked at after an append.
@@ -115,6 +121,7 @@ pub(super) fn measure(table: &mut Table, rounds: usize, scale: &Scale) -> anyhow
     let most = counts.last().copied().context("there are followers")?;
     acknowledged(table, &ours, most, rounds, scale)?;
     told(table, &ours, most)?;
+    even(table, &ours, &counts, rounds)?;
     ramp(table, &ours, &counts, rounds, scale)?;
     ours.wait_until_gathered()?;
     let memory = ours.program.memory_mib()?;
@@ -279,6 +286,8 @@ fn acknowledged(
 
 /// Time until the SUP document has all followers, and the growth of the document of feeds.
 fn told(table: &mut Table, ours: &Served, most: u32) -> anyhow::Result<()> {
+    // Earlier updates are out of the window then. A connection that is idle for so long would be closed.
+    std::thread::park_timeout(Duration::from_secs(75));
     let mut connection = Connection::open(&ours.program.address)?;
     // Counted in the text: to parse a million pairs takes longer than to make them.
     let mut pairs = |path: &str| -> anyhow::Result<(usize, i64)> {
@@ -291,8 +300,6 @@ fn told(table: &mut Table, ours: &Served, most: u32) -> anyhow::Result<()> {
         let until = until.context("a document has a time")?;
         Ok((updates.matches("\",\"").count(), until.second()))
     };
-    // Earlier updates are out of the window then.
-    std::thread::park_timeout(Duration::from_secs(75));
     let (feeds, _) = pairs("/sup.json")?;
     let mut publisher = Connection::open(&ours.program.address)?;
     publisher.publish(&format!("pop-{most}"), &event(serials(1).start))?;
@@ -315,6 +322,53 @@ fn told(table: &mut Table, ours: &Served, most: u32) -> anyhow::Result<()> {
     let (after, _) = pairs("/sup.json")?;
     let grown = f64::from(u32::try_from(after.saturating_sub(feeds))?);
     table.add(alone("/sup.json meanwhile", "more pairs", vec![grown]));
+    Ok(())
+}
+
+/// Cost of one delivery, where the requests are equal and each is fanned out before the next one.
+fn even(table: &mut Table, ours: &Served, counts: &[u32], rounds: usize) -> anyhow::Result<()> {
+    let counts: Vec<u32> = counts.iter().copied().filter(|one| *one >= 1_000).collect();
+    let mut connection = Connection::open(&ours.program.address)?;
+    let mut cpu_micros = |followers: u32, requests: u64| -> anyhow::Result<f64> {
+        ours.wait_until_gathered()?;
+        let of_all = || {
+            let each = BEHIND.iter().map(|name| ours.program.cpu_micros_of(name));
+            each.sum::<anyhow::Result<f64>>()
+        };
+        let before = of_all()?;
+        for _ in 0..requests {
+            let batch: String = serials(ENTRIES_OF_EVEN).map(event).collect();
+            connection.publish(&format!("pop-{followers}"), &batch)?;
+            ours.wait_until_gathered()?;
+        }
+        // SUP pairs come a little later.
+        std::thread::park_timeout(Duration::from_millis(300));
+        Ok(of_all()? - before)
+    };
+    let mut all = vec![vec![]; counts.len()];
+    for round in 0..=rounds {
+        for (count, all) in counts.iter().zip(&mut all) {
+            let deliveries = u64::from(*count) * ENTRIES_OF_EVEN;
+            let requests = (DELIVERIES / deliveries).clamp(4, EVEN_REQUESTS_MAX);
+            let micros = cpu_micros(*count, requests)? - cpu_micros(0, requests)?;
+            // The first round is slower.
+            if round > 0 {
+                let deliveries = f64::from(u32::try_from(requests * deliveries)?);
+                all.push(micros * 1e3 / deliveries);
+            }
+        }
+    }
+    let fewest = all.first().cloned().unwrap_or_default();
+    for (count, nanos) in counts.iter().zip(&all) {
+        table.add(against(
+            format!("{count} followers, {ENTRIES_OF_EVEN} entries a request"),
+            "ns a delivery",
+            nanos,
+            "1000 followers",
+            fewest.clone(),
+            (*count > 1_000).then_some(Must::AtMost(1.15)),
+        ));
+    }
     Ok(())
 }
 
