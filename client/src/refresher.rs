@@ -3,28 +3,31 @@
 //! Shell: a queue, a provider and a feed. What happens to a batch is decided by [`simplefeed_core::refresh`]; so a
 //! [`Refresher`] may be killed at any instruction, and any number of them may share a queue.
 
+mod answers;
+mod batch;
 mod lookup;
 
-use std::{collections::HashMap, time::Duration};
-
-use serde_json::value::RawValue;
-use simplefeed_core::{
-    digest::Digest,
-    event::{Event, Link},
-    refresh::{
-        Ending, Leased, Note, Publication, Round, State, Step, Value, What,
-        round::{Meaning, meaning},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
+};
+
+use simplefeed_core::{
+    refresh::{State, round::Standing},
     timestamp::Timestamp,
 };
 use simplefeed_queue::{
-    Due, Existing, Extension, Failed, Failure, Finish, Held, Lease, Namespace, NewJob, Next, Queue,
-    QueueError, Report, Reserved, Scheduled, Want, job,
+    Due, Existing, Namespace, NewJob, Queue, QueueError, Scheduled, Want, job::KEY_BYTES_MAX,
 };
-use tokio::time::Instant;
+use tokio::sync::watch;
 use tracing::{Instrument as _, debug_span, warn};
 
-use crate::publisher::{PublishError, Publisher};
+use self::batch::{Batch, LEASE};
+use crate::publisher::Publisher;
 
 pub use self::lookup::{Credential, Found, Lookup, LookupError};
 pub use simplefeed_core::refresh::{Intervals, Line, Span};
@@ -34,39 +37,59 @@ pub use simplefeed_queue as queue;
 const BATCH: usize = 100;
 /// Time that an item waits for a full request.
 const BUFFER: Duration = Duration::from_secs(2);
-/// Time for which a batch is leased. A worker that waits extends it.
-const LEASE: Duration = Duration::from_mins(5);
-/// Failures of an item alone with which it is dead.
-const ATTEMPTS: u32 = 5;
-/// Pause before an item that failed alone is tried again; doubled with each failure.
-const RETRY: Duration = Duration::from_mins(1);
 /// Pause after an error of the queue or of the feed.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Jobs that are scheduled in one call.
+const START: usize = 1_000;
+/// Bytes of the URL of a related resource, at most.
+const RELATED_BYTES_MAX: usize = 8_000;
+
 /// A thing to be refreshed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Item {
-    /// The provider's id, as text: numbers beyond 2^53 lose digits elsewhere.
-    pub id: String,
-    /// When it came into being. Its age decides how often it is refreshed.
-    pub born: Timestamp,
-    /// Its own least interval.
-    pub floor: Duration,
-    /// URL of a related resource, for the link `related` of its events.
-    pub related: Option<String>,
+    id: String,
+    born: Timestamp,
+    floor: Duration,
+    related: Option<String>,
 }
 
+/// The id is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an item's id has 1 to {KEY_BYTES_MAX} bytes without U+0000, not as {0:?}")]
+pub struct ItemError(String);
+
 impl Item {
-    /// Returns an item without a least interval and a link.
-    pub fn new(id: impl Into<String>, born: Timestamp) -> Self {
+    /// Returns an item with the provider's id, and the instant at which it came into being: its age decides how often it
+    /// is refreshed. The id is text, since numbers beyond 2^53 lose digits elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If the id is empty, longer than 1,024 bytes, or has U+0000.
+    pub fn new(id: impl Into<String>, born: Timestamp) -> Result<Self, ItemError> {
         let (id, floor, related) = (id.into(), Duration::ZERO, None);
-        Self {
+        if id.is_empty() || id.len() > KEY_BYTES_MAX || id.contains('\0') {
+            return Err(ItemError(id.chars().take(64).collect()));
+        }
+        Ok(Self {
             id,
             born,
             floor,
             related,
-        }
+        })
+    }
+
+    /// Sets its own least interval.
+    #[must_use]
+    pub fn floor(self, floor: Duration) -> Self {
+        Self { floor, ..self }
+    }
+
+    /// Sets the URL of a related resource, for the link `related` of its events. One of more than 8,000 bytes is left out.
+    #[must_use]
+    pub fn related(self, url: impl Into<String>) -> Self {
+        let related = Some(url.into()).filter(|url| url.len() <= RELATED_BYTES_MAX);
+        Self { related, ..self }
     }
 }
 
@@ -82,7 +105,7 @@ pub enum RefreshError {
     NoCredential,
 }
 
-/// Counts of a refresher's work.
+/// Counts of the work of a refresher and of its clones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refreshed {
@@ -96,7 +119,21 @@ pub struct Refreshed {
     pub failures: u64,
 }
 
-/// Refreshes items, by any number of workers over one queue.
+/// Counters behind [`Refreshed`].
+#[derive(Debug, Default)]
+struct Counters {
+    requests: AtomicU64,
+    items: AtomicU64,
+    events: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// Counts something.
+fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+/// Refreshes items, by any number of workers over one queue. Each clone may work, and all count together.
 ///
 /// # Examples
 ///
@@ -109,7 +146,7 @@ pub struct Refreshed {
 /// use simplefeed_client::{
 ///     Publisher, Timestamp,
 ///     refresher::{
-///         Credential, Found, Intervals, Item, Line, Lookup, LookupError, RefreshError, Refreshed, Refresher,
+///         Credential, Found, Intervals, Item, ItemError, Line, Lookup, LookupError, RefreshError, Refreshed, Refresher,
 ///         queue::{Limit, Memory, Namespace},
 ///     },
 /// };
@@ -136,12 +173,15 @@ pub struct Refreshed {
 ///     .credential(Credential::new("key", limit))
 ///     .intervals(Intervals::new(vec![fortnight])?)
 ///     .batch(50, Duration::from_secs(1))
-///     .ignore(["/seen_at"]);
+///     .ignore(["/seen_at"])
+///     .on_trouble(|text| eprintln!("{text}"));
 /// let sent = Timestamp::parse("2026-01-01T08:00:00Z").unwrap();
-/// let new: Result<usize, RefreshError> = refresher.start([Item::new("RR123456785DE", sent)]).await;
+/// let parcel: Result<Item, ItemError> = Item::new("RR123456785DE", sent);
+/// let parcel = parcel?.floor(Duration::from_hours(1)).related("https://example.org/RR123456785DE");
+/// let new: Result<usize, RefreshError> = refresher.start([parcel]).await;
 /// new?;
-/// let Refreshed { requests, events, .. } =
-///     refresher.work_until(&Parcels, tokio::signal::ctrl_c()).await?;
+/// refresher.work_until(&Parcels, tokio::signal::ctrl_c()).await?;
+/// let Refreshed { requests, events, .. } = refresher.refreshed();
 /// println!("{requests} requests, {events} changes");
 /// # Ok(()) }
 /// ```
@@ -155,6 +195,18 @@ pub struct Refresher<Q> {
     buffer: Duration,
     credentials: Vec<Credential>,
     ignored: Vec<String>,
+    counters: Arc<Counters>,
+    told: Option<Told>,
+}
+
+/// Callback for failures after which work goes on.
+#[derive(Clone)]
+struct Told(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
 }
 
 impl<Q: Queue> Refresher<Q> {
@@ -169,6 +221,25 @@ impl<Q: Queue> Refresher<Q> {
             buffer: BUFFER,
             credentials: Vec::new(),
             ignored: Vec::new(),
+            counters: Arc::default(),
+            told: None,
+        }
+    }
+
+    /// Returns what was done so far.
+    pub fn refreshed(&self) -> Refreshed {
+        let Counters {
+            requests,
+            items,
+            events,
+            failures,
+        } = &*self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Refreshed {
+            requests: read(requests),
+            items: read(items),
+            events: read(events),
+            failures: read(failures),
         }
     }
 
@@ -203,6 +274,21 @@ impl<Q: Queue> Refresher<Q> {
         Self { ignored, ..self }
     }
 
+    /// Sets what hears of failures after which work goes on, in words for people. They are logged, too.
+    #[must_use]
+    pub fn on_trouble(self, told: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        let told = Some(Told(Arc::new(told)));
+        Self { told, ..self }
+    }
+
+    /// Tells of a failure after which work goes on.
+    fn trouble(&self, text: &str) {
+        warn!("{text}");
+        if let Some(Told(told)) = &self.told {
+            told(text);
+        }
+    }
+
     /// Begins to refresh items. One that is refreshed already stays as it is, so that a starter may repeat itself; one
     /// that is too old is left out. Returns how many are new.
     ///
@@ -211,29 +297,31 @@ impl<Q: Queue> Refresher<Q> {
     /// See [`RefreshError`].
     pub async fn start(
         &self,
-        items: impl IntoIterator<Item = Item>,
+        items: impl IntoIterator<Item = Item, IntoIter: Send>,
     ) -> Result<usize, RefreshError> {
         let now = instant(self.queue.now().await?);
-        let mut jobs = Vec::new();
-        for item in items {
+        let mut jobs = items.into_iter().filter_map(|item| {
             let mut state = State::new(item.born);
             state.floor = item.floor.as_secs();
             state.related = item.related;
-            if let Some(due) = state.next(now, &self.intervals, Duration::ZERO) {
-                jobs.push(NewJob::new(&self.name, item.id, due_at(due)).payload(to_json(&state)));
-            }
-        }
+            let due = state.next(now, &self.intervals, Duration::ZERO)?;
+            Some(NewJob::new(&self.name, item.id, due_at(due)).payload(to_json(&state)))
+        });
         let mut new = 0;
-        for jobs in jobs.chunks(job::CALL_JOBS_MAX) {
-            let scheduled = self.queue.schedule(jobs.to_vec(), Existing::Keep).await?;
+        loop {
+            let some: Vec<NewJob> = jobs.by_ref().take(START).collect();
+            if some.is_empty() {
+                return Ok(new);
+            }
+            let scheduled = self.queue.schedule(some, Existing::Keep).await?;
             let is_new = |scheduled: &&Scheduled| **scheduled == Scheduled::Added;
             new += scheduled.iter().filter(is_new).count();
         }
-        Ok(new)
     }
 
-    /// Works until `stop` is ready; a batch that was begun is ended before. Errors of the provider, of the feed, and of a
-    /// queue that may come back are logged, and it is tried again.
+    /// Works until `stop` is ready; then a request under way is ended, and what waits for a quota, for the provider or for
+    /// the feed is given back at once. Errors of the provider, of the feed, and of a queue that may come back are logged,
+    /// and it is tried again.
     ///
     /// # Errors
     ///
@@ -242,393 +330,80 @@ impl<Q: Queue> Refresher<Q> {
         &self,
         lookup: &L,
         stop: impl Future,
-    ) -> Result<Refreshed, RefreshError> {
+    ) -> Result<(), RefreshError> {
         if self.credentials.is_empty() {
             return Err(RefreshError::NoCredential);
         }
+        let (tell, told) = watch::channel(false);
+        let mut work = std::pin::pin!(self.work(lookup, told));
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            _ = stop => {}
+        }
+        tell.send_replace(true);
+        work.await
+    }
+
+    /// Works until it is told to stop.
+    async fn work<L: Lookup>(
+        &self,
+        lookup: &L,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), RefreshError> {
         let want = Want {
             max: self.batch,
             buffer: self.buffer,
             lease: LEASE,
         };
-        let mut refreshed = Refreshed::default();
-        let mut stop = std::pin::pin!(stop);
+        let mut standing = Standing::default();
         loop {
-            let leases = tokio::select! {
-                biased;
-                _ = &mut stop => return Ok(refreshed),
-                leases = self.queue.lease(&self.name, want) => leases,
-            };
-            let done = match leases {
-                Ok(leases) => {
+            let leased = self.queue.lease_until(&self.name, want, told(&mut stop));
+            let done = match leased.await {
+                Ok(Some(leases)) => {
                     let span = debug_span!("refresh", items = leases.len());
-                    self.refresh(lookup, &leases, &mut refreshed)
-                        .instrument(span)
-                        .await
+                    let batch = Batch::new(self, leases, stop.clone());
+                    let done = batch.refresh(lookup, &mut standing);
+                    done.instrument(span).await
                 }
+                Ok(None) => return Ok(()),
                 Err(error) => Err(error),
             };
             match done {
                 Ok(()) => {}
                 Err(error @ (QueueError::Storage { .. } | QueueError::Lost { .. })) => {
-                    warn_of(&error, "the queue failed; trying again");
-                    tokio::time::sleep(PAUSE).await;
+                    self.trouble(&format!(
+                        "the queue failed; trying again: {}",
+                        chain(&error)
+                    ));
+                    pause(PAUSE, &mut stop).await;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
     }
-
-    /// Refreshes a batch.
-    async fn refresh<L: Lookup>(
-        &self,
-        lookup: &L,
-        leases: &[Lease],
-        refreshed: &mut Refreshed,
-    ) -> Result<(), QueueError> {
-        let mut round = Round::new(leases.iter().map(leased).collect());
-        let mut answers = HashMap::new();
-        let mut noted = Instant::now();
-        while let Some(step) = round.step() {
-            match step {
-                Step::Ask(ids) => {
-                    let credential = self.reserve(leases).await?;
-                    refreshed.requests += 1;
-                    let asked = lookup.lookup(&ids, credential).await;
-                    let asked = self.read(&mut round, asked, &ids, &mut answers).await?;
-                    if let Some(report) = asked {
-                        self.queue.report(&credential.name, report).await?;
-                        self.hold(leases).await?;
-                    }
-                }
-                Step::Note(notes) => {
-                    noted = Instant::now();
-                    round.noted(&self.note(leases, &notes).await?);
-                }
-                Step::Publish(events) => {
-                    let count = u64::try_from(events.len()).unwrap_or(u64::MAX);
-                    // A worker that no longer has its jobs must not publish: another one does.
-                    let rest = LEASE.saturating_sub(noted.elapsed());
-                    let published = self.publish(&events, leases, &answers);
-                    match tokio::time::timeout(rest, published).await {
-                        Ok(Ok(refused)) => {
-                            let refused_count = u64::try_from(refused.len()).unwrap_or(u64::MAX);
-                            refreshed.events += count.saturating_sub(refused_count);
-                            round.published(refused);
-                        }
-                        Ok(Err(error)) => {
-                            warn_of(&error, "changes cannot be published; trying again");
-                            tokio::time::sleep(PAUSE).await;
-                        }
-                        Err(_elapsed) => {
-                            warn!("changes could not be published in time; trying again");
-                            return Ok(());
-                        }
-                    }
-                }
-                Step::Finish(endings) => {
-                    self.finish(leases, endings, refreshed).await?;
-                    round.finished();
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns a credential that may make a request now, and waits for one if need be.
-    async fn reserve(&self, leases: &[Lease]) -> Result<&Credential, QueueError> {
-        loop {
-            let mut wait = LEASE / 3;
-            for credential in &self.credentials {
-                match self
-                    .queue
-                    .reserve(&credential.name, 1, credential.limit)
-                    .await?
-                {
-                    Reserved::Now => return Ok(credential),
-                    Reserved::After(after) => wait = wait.min(after),
-                }
-            }
-            self.hold(leases).await?;
-            tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
-        }
-    }
-
-    /// Extends the leases of a batch that waits.
-    async fn hold(&self, leases: &[Lease]) -> Result<(), QueueError> {
-        let extension = |lease: &Lease| Extension {
-            token: lease.token.clone(),
-            lease: LEASE,
-            note: None,
-        };
-        // The next step finds jobs that another worker has leased by now.
-        self.queue
-            .extend(leases.iter().map(extension).collect())
-            .await
-            .map(drop)
-    }
-
-    /// Passes a lookup's result to the round. Returns the report for the credential's quota.
-    async fn read(
-        &self,
-        round: &mut Round,
-        asked: Result<Found, LookupError>,
-        ids: &[String],
-        answers: &mut HashMap<String, Box<RawValue>>,
-    ) -> Result<Option<Report>, QueueError> {
-        let now = instant(self.queue.now().await?);
-        let jitter = jitter();
-        let (status, named) = match asked {
-            Ok(found) => {
-                let mut values = HashMap::with_capacity(found.answers.len());
-                for (id, answer) in found.answers {
-                    if let Some(value) = self.value_of(&answer) {
-                        values.insert(id.clone(), value);
-                    }
-                    // An item that was not asked for may belong to another request of the round.
-                    if ids.contains(&id) {
-                        answers.insert(id, answer);
-                    }
-                }
-                round.asked(values, now, &self.intervals, found.floor);
-                return Ok(Some(found.report).filter(|report| *report != Report::default()));
-            }
-            Err(LookupError::Refused { status, detail }) => {
-                warn!(
-                    status,
-                    detail,
-                    items = ids.len(),
-                    "the provider refused a request"
-                );
-                if meaning(status) == Meaning::Refusal {
-                    let pause = round.refused(status, now, &self.intervals, jitter);
-                    return Ok(pause.map(paused));
-                }
-                (Some(status), None)
-            }
-            Err(LookupError::Failed { status, pause, why }) => {
-                warn!(
-                    status,
-                    why,
-                    items = ids.len(),
-                    "a request to the provider failed"
-                );
-                (status, pause)
-            }
-        };
-        Ok(Some(paused(round.failed(status, named, jitter))))
-    }
-
-    /// Returns the digests of an answer; nothing if it is no JSON, which is as good as no answer.
-    fn value_of(&self, answer: &RawValue) -> Option<Value> {
-        let exact = Digest::of(answer.get().as_bytes());
-        // A number out of range, or a deep nesting, is an answer all the same.
-        let Ok(mut parsed) = serde_json::from_str(answer.get()) else {
-            return Some(Value {
-                counted: exact,
-                exact,
-            });
-        };
-        for pointer in &self.ignored {
-            remove(&mut parsed, pointer);
-        }
-        // Members of an object are sorted here.
-        let counted = serde_json::to_vec(&parsed).ok()?;
-        let counted = Digest::of(&counted);
-        Some(Value { counted, exact })
-    }
-
-    /// Stores notes. Returns the places of jobs whose leases are lost.
-    async fn note(
-        &self,
-        leases: &[Lease],
-        notes: &[(usize, Note)],
-    ) -> Result<Vec<usize>, QueueError> {
-        let extension = |(index, note): &(usize, Note)| {
-            let token = leases.get(*index)?.token.clone();
-            Some(Extension {
-                token,
-                lease: LEASE,
-                note: Some(to_json(note)),
-            })
-        };
-        let held = self
-            .queue
-            .extend(notes.iter().filter_map(extension).collect())
-            .await?;
-        let lost = notes
-            .iter()
-            .zip(held)
-            .filter(|(_, held)| *held == Held::Lost);
-        Ok(lost.map(|((index, _), _)| *index).collect())
-    }
-
-    /// Publishes events. Returns which of them are refused for ever, and why.
-    async fn publish(
-        &self,
-        events: &[Publication],
-        leases: &[Lease],
-        answers: &HashMap<String, Box<RawValue>>,
-    ) -> Result<Vec<(usize, String)>, PublishError> {
-        let mut waiting: Vec<&Publication> = events.iter().collect();
-        let mut refused = Vec::new();
-        while !waiting.is_empty() {
-            // All of them before the request, since an iterator that borrows cannot cross an await in a task.
-            let mut made = Vec::with_capacity(waiting.len());
-            for event in &waiting {
-                made.push(event_of(event, leases, answers));
-            }
-            let Err(error) = self.publisher.append(made).await else {
-                break;
-            };
-            match &error {
-                // A batch is stored as a whole or not at all.
-                PublishError::Refused {
-                    status: 400 | 409 | 413 | 422,
-                    detail,
-                    entry,
-                    ..
-                } => {
-                    let at = entry.filter(|at| *at < waiting.len());
-                    let Some(at) = at.or((waiting.len() == 1).then_some(0)) else {
-                        return Err(error);
-                    };
-                    refused.push((
-                        waiting.remove(at).index,
-                        format!("the feed refused it: {detail}"),
-                    ));
-                }
-                _ => return Err(error),
-            }
-        }
-        Ok(refused)
-    }
-
-    /// Finishes the jobs of a batch.
-    async fn finish(
-        &self,
-        leases: &[Lease],
-        endings: Vec<(usize, Ending)>,
-        refreshed: &mut Refreshed,
-    ) -> Result<(), QueueError> {
-        let (mut finishes, mut failures) = (Vec::new(), Vec::new());
-        for (index, ending) in endings {
-            let Some(lease) = leases.get(index) else {
-                continue;
-            };
-            let token = lease.token.clone();
-            match ending {
-                Ending::Again { due, state } => {
-                    let payload = Some(to_json(&state));
-                    finishes.push(Finish::new(
-                        token,
-                        Next::Again {
-                            due: due_at(due),
-                            payload,
-                        },
-                    ));
-                }
-                Ending::Done => finishes.push(Finish::new(token, Next::Done)),
-                Ending::Failed(reason) => {
-                    let retry = Due::After(RETRY * 2_u32.saturating_pow(lease.job.failures.min(8)));
-                    failures.push(Failure {
-                        token,
-                        retry,
-                        attempts: ATTEMPTS,
-                        reason,
-                    });
-                }
-            }
-        }
-        if !failures.is_empty() {
-            for failed in self.queue.fail(failures).await? {
-                refreshed.failures += u64::from(failed != Failed::Lost);
-            }
-        }
-        if !finishes.is_empty() {
-            for held in self.queue.finish(finishes).await? {
-                refreshed.items += u64::from(held == Held::Yes);
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Returns an item as decisions see it. A payload that is none, of another program, is an item that has just been born.
-fn leased(lease: &Lease) -> Leased {
-    let slot = instant(lease.job.slot);
-    let state = serde_json::from_slice(&lease.job.payload);
-    Leased {
-        id: lease.job.key.clone(),
-        slot,
-        state: state.unwrap_or_else(|_| State::new(slot)),
-        note: serde_json::from_slice(&lease.job.note).ok(),
-    }
+/// Waits until a worker is told to stop.
+async fn told(stop: &mut watch::Receiver<bool>) {
+    // Without a sender the worker's future is gone, too.
+    let _told = stop.wait_for(|is_told| *is_told).await;
 }
 
-/// Returns the event of a publication.
-fn event_of(
-    publication: &Publication,
-    leases: &[Lease],
-    answers: &HashMap<String, Box<RawValue>>,
-) -> Event {
-    let related = leases
-        .get(publication.index)
-        .and_then(|lease| leased(lease).state.related);
-    let link = |href| Link {
-        rel: Some("related".into()),
-        href,
-        kind: None,
-        hreflang: None,
-        title: None,
-        length: None,
-    };
-    let ended = || RawValue::from_string(r#"{"ended":true}"#.to_owned()).ok();
-    let content = match publication.what {
-        What::Value(_) => answers.get(&publication.id).cloned(),
-        What::Ended => ended(),
-    };
-    Event {
-        id: Some(publication.event_id().urn().to_string()),
-        title: Some(publication.id.clone()),
-        updated: Some(publication.slot.to_string()),
-        links: related.map(|href| vec![link(href)]),
-        content,
-        ..Event::default()
-    }
+/// Waits for a time. Returns whether the worker is told to stop meanwhile.
+async fn pause(time: Duration, stop: &mut watch::Receiver<bool>) -> bool {
+    tokio::time::timeout(time, told(stop)).await.is_ok()
 }
 
-/// Logs an error after which work goes on.
-fn warn_of(error: &(dyn std::error::Error + 'static), what: &str) {
-    warn!(error, "{what}");
-}
-
-/// Removes the value at a JSON pointer.
-fn remove(value: &mut serde_json::Value, pointer: &str) {
-    let Some((parent, name)) = pointer.rsplit_once('/') else {
-        return;
-    };
-    let name = name.replace("~1", "/").replace("~0", "~");
-    match value.pointer_mut(parent) {
-        Some(serde_json::Value::Object(members)) => drop(members.remove(&name)),
-        Some(serde_json::Value::Array(items)) => {
-            if let Some(item) = name
-                .parse()
-                .ok()
-                .and_then(|index: usize| items.get_mut(index))
-            {
-                *item = serde_json::Value::Null;
-            }
-        }
-        _ => {}
+/// Returns an error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
     }
-}
-
-fn paused(pause: Duration) -> Report {
-    Report {
-        pause: Some(pause),
-        remaining: None,
-    }
+    text
 }
 
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
@@ -644,14 +419,6 @@ fn instant(time: chrono::DateTime<chrono::Utc>) -> Timestamp {
 fn due_at(time: Timestamp) -> Due {
     let time = chrono::DateTime::from_timestamp_micros(time.micros());
     Due::At(time.unwrap_or(chrono::DateTime::UNIX_EPOCH))
-}
-
-/// Returns a number from 0 to 1.
-fn jitter() -> f64 {
-    use std::hash::BuildHasher as _;
-    // A hasher's random keys are chance enough to spread requests.
-    let chance = std::hash::RandomState::new().hash_one(()) % 1_024;
-    f64::from(u32::try_from(chance).unwrap_or(0)) / 1_024.0
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use simplefeed_core::{
     digest::Digest,
     refresh::{
         Ending, Intervals, Leased, Note, Publication, Round, State, Step, Value, What,
-        round::Meaning, round::meaning,
+        round::{Meaning, Standing, meaning},
     },
     timestamp::Timestamp,
 };
@@ -196,7 +196,7 @@ struct Thing {
     answered: Option<Digest>,
     /// Last answer of a finished refresh; none once it has ended, whose last answer is not in its job.
     last: Option<Digest>,
-    /// When it was finished last, and the interval of then.
+    /// When it was answered last, and the interval of then.
     refreshed: Option<(i64, i64)>,
     has_ended: bool,
 }
@@ -204,12 +204,17 @@ struct Thing {
 /// What a worker does.
 enum Doing {
     Idle,
-    Working {
-        round: Round,
-        leases: Vec<Lease>,
-        result: Option<Reply>,
-        noted: i64,
-    },
+    Working(Box<Work>),
+}
+
+/// What a worker has in hand.
+struct Work {
+    round: Round,
+    leases: Vec<Lease>,
+    result: Option<Reply>,
+    noted: i64,
+    /// When each item was answered.
+    answered: HashMap<String, i64>,
 }
 
 /// A request's fate.
@@ -226,6 +231,8 @@ struct Worker {
     /// When it began to wait, for defects of the timer.
     waits_since: i64,
     doing: Doing,
+    /// How the provider has answered it. A worker that is killed forgets it.
+    standing: Standing,
 }
 
 /// Everything that there is.
@@ -327,6 +334,7 @@ impl World {
             depth: 0,
             waits_since: BEGIN,
             doing: Doing::Idle,
+            standing: Standing::default(),
         };
         Self {
             dice,
@@ -435,16 +443,22 @@ impl World {
         due
     }
 
+    /// When an item is due again, as the round says, or the defect.
+    fn due_again(&self, ending: &Ending) -> Option<i64> {
+        let Ending::Again { due, state } = ending else {
+            return None;
+        };
+        match self.plan.defect {
+            None => Some(due.micros()),
+            Some(_) => self.due(state, self.now),
+        }
+    }
+
     fn work(&mut self, index: usize) -> Checked {
         let doing = std::mem::replace(&mut self.workers[index].doing, Doing::Idle);
         match doing {
             Doing::Idle => self.look(index),
-            Doing::Working {
-                round,
-                leases,
-                result,
-                noted,
-            } => self.go_on(index, (round, leases, result, noted)),
+            Doing::Working(work) => self.go_on(index, work),
         }
     }
 
@@ -528,13 +542,15 @@ impl World {
                 note: serde_json::from_slice(&lease.job.note).ok(),
             }
         };
-        let round = Round::new(leases.iter().map(leased).collect());
-        self.workers[index].doing = Doing::Working {
+        let standing = self.workers[index].standing;
+        let round = Round::new(leases.iter().map(leased).collect(), standing);
+        self.workers[index].doing = Doing::Working(Box::new(Work {
             round,
             leases,
             result: None,
             noted: self.now,
-        };
+            answered: HashMap::new(),
+        }));
     }
 
     /// Checks a batch.
@@ -599,7 +615,7 @@ impl World {
         if self.plan.is_hostile {
             // Before and after an event is published, most can go wrong.
             let doing = match &self.workers[index].doing {
-                Doing::Working { round, .. } => round.step(),
+                Doing::Working(work) => work.round.step(),
                 Doing::Idle => None,
             };
             let is_dangerous = matches!(doing, Some(Step::Publish(_) | Step::Finish(_)));
@@ -608,6 +624,7 @@ impl World {
             if luck < chance {
                 self.workers[index].doing = Doing::Idle;
                 self.workers[index].depth = 0;
+                self.workers[index].standing = Standing::default();
                 wait = self.dice.below(10 * MINUTE);
             } else if luck < 2 * chance {
                 wait = LEASE + self.dice.below(2 * LATE_MAX);
@@ -616,13 +633,9 @@ impl World {
         self.workers[index].wakes = self.now + wait;
     }
 
-    fn go_on(
-        &mut self,
-        index: usize,
-        (mut round, leases, mut result, mut noted): (Round, Vec<Lease>, Option<Reply>, i64),
-    ) -> Checked {
+    fn go_on(&mut self, index: usize, mut work: Box<Work>) -> Checked {
         let mut wakes = None;
-        match round.step() {
+        match work.round.step() {
             None => {
                 if !self.plan.has(Defect::Recursion) {
                     self.workers[index].depth = 0;
@@ -632,20 +645,21 @@ impl World {
                     "TU-D13: a worker's loop does not recurse",
                 )?;
                 self.workers[index].waits_since = self.now;
+                self.workers[index].standing = work.round.standing();
                 self.pause(index);
                 return Ok(());
             }
-            Some(Step::Ask(ids)) => match result.take() {
+            Some(Step::Ask(ids)) => match work.result.take() {
                 None => {
-                    let (reply, wait) = self.ask(&ids, &leases)?;
-                    result = reply;
+                    let (reply, wait) = self.ask(&ids, &work.leases)?;
+                    work.result = reply;
                     wakes = wait;
                 }
-                Some(reply) => self.replied(&mut round, reply, &leases),
+                Some(reply) => self.replied(&mut work, reply),
             },
             Some(Step::Note(notes)) => {
                 let extension = |(index, note): &(usize, Note)| Extension {
-                    token: leases[*index].token.clone(),
+                    token: work.leases[*index].token.clone(),
                     lease: span(LEASE),
                     note: Some(serde_json::to_vec(note).unwrap()),
                 };
@@ -653,33 +667,29 @@ impl World {
                     .queue
                     .extend(at(self.now), notes.iter().map(extension).collect());
                 let held = held.unwrap();
-                noted = self.now;
+                work.noted = self.now;
                 let lost = notes
                     .iter()
                     .zip(held)
                     .filter(|(_, held)| *held == Held::Lost);
-                round.noted(&lost.map(|((index, _), _)| *index).collect::<Vec<_>>());
+                work.round
+                    .noted(&lost.map(|((index, _), _)| *index).collect::<Vec<_>>());
             }
-            Some(Step::Publish(_)) if self.now - noted > LEASE + LATE_MAX => {
+            Some(Step::Publish(_)) if self.now - work.noted > LEASE + LATE_MAX => {
                 // A worker gives up what it may no longer have; only the network may delay what it sent in time.
                 self.pause(index);
                 return Ok(());
             }
             Some(Step::Publish(events)) => {
                 self.publish(events);
-                round.published(Vec::new());
+                work.round.published(Vec::new());
             }
             Some(Step::Finish(endings)) => {
-                self.finish(&endings, &leases)?;
-                round.finished();
+                self.finish(&endings, &work)?;
+                work.round.finished();
             }
         }
-        self.workers[index].doing = Doing::Working {
-            round,
-            leases,
-            result,
-            noted,
-        };
+        self.workers[index].doing = Doing::Working(work);
         self.pause(index);
         if let Some(wakes) = wakes {
             self.workers[index].wakes = self.workers[index].wakes.max(wakes);
@@ -738,7 +748,7 @@ impl World {
             self.requests.len() <= self.plan.limit.requests as usize,
             "I4: requests of a window are within the quota",
         )?;
-        Ok((Some(self.provide(ids, leases.len())?), None))
+        Ok((Some(self.provide(ids)?), None))
     }
 
     /// Extends the leases of a worker that waits.
@@ -754,14 +764,12 @@ impl World {
     }
 
     /// The provider.
-    fn provide(&mut self, ids: &[String], batch: usize) -> Result<Reply, String> {
+    fn provide(&mut self, ids: &[String]) -> Result<Reply, String> {
         let outage = self
             .outages
             .iter()
             .find(|(begin, end, _)| (*begin..*end).contains(&self.now));
         if let Some((_, _, status)) = outage {
-            // An item that is alone in its batch is taken for the one at fault.
-            let status = status.filter(|status| !matches!(status, 400 | 404) || batch > 1);
             return Ok(status.map_or(Reply::Nothing, Reply::Status));
         }
         if self.plan.is_hostile && self.dice.chance(50) {
@@ -790,21 +798,27 @@ impl World {
                 found.insert(id.clone(), Value { counted, exact });
             } else {
                 thing.absences += 1;
-                check(
-                    !self.plan.has(Defect::AbsentForEver) || thing.absences < 20,
-                    "TU-D11: an absent item ends",
-                )?;
+                check(thing.absences < 20, "TU-D11: an absent item ends")?;
             }
         }
         Ok(Reply::Found(found))
     }
 
     /// Takes a reply.
-    fn replied(&mut self, round: &mut Round, reply: Reply, leases: &[Lease]) {
+    fn replied(&mut self, work: &mut Work, reply: Reply) {
+        let Work {
+            round,
+            leases,
+            answered,
+            ..
+        } = work;
         let now = Timestamp::from_micros(self.now);
         let jitter = self.dice.part();
         let pause = match reply {
             Reply::Found(found) => {
+                if let Some(Step::Ask(ids)) = round.step() {
+                    answered.extend(ids.into_iter().map(|id| (id, self.now)));
+                }
                 round.asked(found, now, &self.intervals, Duration::ZERO);
                 None
             }
@@ -833,9 +847,9 @@ impl World {
         }
     }
 
-    fn finish(&mut self, endings: &[(usize, Ending)], leases: &[Lease]) -> Checked {
+    fn finish(&mut self, endings: &[(usize, Ending)], work: &Work) -> Checked {
         for (index, ending) in endings {
-            let lease = &leases[*index];
+            let lease = &work.leases[*index];
             let id = lease.job.key.split('/').next().unwrap().to_owned();
             let token = lease.token.clone();
             let next = match ending {
@@ -850,12 +864,22 @@ impl World {
                     self.queue.fail(at(self.now), &[failure]).unwrap();
                     continue;
                 }
+                Ending::Later(after) => {
+                    let lease = *after;
+                    let extension = Extension {
+                        token,
+                        lease,
+                        note: None,
+                    };
+                    self.queue.extend(at(self.now), vec![extension]).unwrap();
+                    continue;
+                }
                 Ending::Done => Next::Done,
                 Ending::Again { state, .. } => {
                     if self.plan.has(Defect::AbsentForEver) && state.absences > 0 {
                         continue;
                     }
-                    match self.due(state, self.now) {
+                    match self.due_again(ending) {
                         Some(due) => Next::Again {
                             due: Due::At(at(due)),
                             payload: Some(serde_json::to_vec(state).unwrap()),
@@ -870,13 +894,20 @@ impl World {
             if held.unwrap() == [Held::Lost] {
                 continue;
             }
-            self.finished(&id, ending, &next)?;
+            let answered = work.answered.get(&id).copied();
+            self.finished(&id, ending, &next, answered)?;
         }
         Ok(())
     }
 
     /// Checks a job that was finished.
-    fn finished(&mut self, id: &str, ending: &Ending, next: &Next) -> Checked {
+    fn finished(
+        &mut self,
+        id: &str,
+        ending: &Ending,
+        next: &Next,
+        answered: Option<i64>,
+    ) -> Checked {
         let thing = self.things.get_mut(id).unwrap();
         if next == &Next::Done {
             let is_old = self.now - thing.born >= 30 * DAY;
@@ -904,9 +935,16 @@ impl World {
                     "the newest event has the last value, at the next refresh at the latest",
                 )?;
             }
-            let age = span((self.now - thing.born).max(0));
+            // Refused alone as absent, it has no answer.
+            let when = answered.unwrap_or(self.now);
+            let when = if self.plan.defect.is_some() {
+                self.now
+            } else {
+                when
+            };
+            let age = span((when - thing.born).max(0));
             if let Some(interval) = self.intervals.of_age(age) {
-                thing.refreshed = Some((self.now, micros(interval)));
+                thing.refreshed = Some((when, micros(interval)));
             }
         }
         Ok(())
@@ -921,18 +959,14 @@ impl World {
                 "a request that failed counts against no item",
             )?;
         }
-        // Where the provider refuses all that is left, it cannot be told whether an item is at fault.
-        let poison = self.things.values().filter(|thing| thing.is_poison).count();
-        let left = (stats.waiting + stats.due + stats.leased) as usize;
         check(
-            left == 0 || left + dead.len() <= poison,
+            stats.waiting + stats.due + stats.leased == 0,
             "each item has ended, after 110 days",
         )?;
         let dead: HashSet<&str> = dead.iter().map(|dead| dead.job.key.as_str()).collect();
         for (id, thing) in &self.things {
-            let is_over = thing.has_ended || dead.contains(id.as_str());
             check(
-                is_over || left > 0 && thing.is_poison,
+                thing.has_ended || dead.contains(id.as_str()),
                 "I1: each item has ended or is dead",
             )?;
             let newest = self.newest.get(id).map(|(_, what)| *what);

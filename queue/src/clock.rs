@@ -66,22 +66,19 @@ impl Clock {
         }
     }
 
-    /// Waits from `now` until `next`, both of the keeper, and no longer than `poll`. Without either it waits for ever.
+    /// Waits from `now` until `next`, both of the keeper, and no longer than `poll` by the real clock.
     pub(crate) async fn wait(
         &self,
         now: DateTime<Utc>,
         next: Option<DateTime<Utc>>,
-        poll: Option<Duration>,
+        poll: Duration,
     ) {
         match self {
             Self::Real => {
                 let until_next = next.map(|next| (next - now).to_std().unwrap_or_default());
                 // Timers are coarser than instants: a wait of nothing would ask again and again.
                 let until_next = until_next.map(|span| span.max(Duration::from_millis(1)));
-                match until_next.into_iter().chain(poll).min() {
-                    Some(span) => tokio::time::sleep(span).await,
-                    None => pending().await,
-                }
+                tokio::time::sleep(until_next.map_or(poll, |span| span.min(poll))).await;
             }
             Self::Manual(clock) => {
                 let mut changes = clock.0.subscribe();

@@ -44,6 +44,11 @@ const LOOKS_MAX: usize = 3;
 /// jobs, reads all of it instead.
 const PLANS: &str =
     "-c plan_cache_mode=force_custom_plan -c enable_hashjoin=off -c enable_mergejoin=off";
+/// A worker that vanishes in a transaction, with its machine or its network, must not keep locks.
+const VANISHED: &str = "-c idle_in_transaction_session_timeout=30s -c tcp_user_timeout=30s \
+    -c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3";
+/// Time after which a server that does not answer any more counts as gone.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Any number; it is the same for all processes that make the tables.
 const SETUP_LOCK: i64 = 0x5346_5131;
 
@@ -113,7 +118,11 @@ impl Postgres {
         let opening = "opening the queue";
         let mut config: Config = url.parse().map_err(|why| failed(opening, why))?;
         let options = config.get_options().unwrap_or_default();
-        config.options(format!("{options} {PLANS}"));
+        config
+            .options(format!("{options} {PLANS} {VANISHED}"))
+            .connect_timeout(CONNECTION_WAIT_MAX)
+            .keepalives_idle(SILENCE_MAX)
+            .tcp_user_timeout(SILENCE_MAX);
         let recycling = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
@@ -375,7 +384,7 @@ impl Queue for Postgres {
         &self.0.clock
     }
 
-    fn poll(&self) -> Option<Duration> {
-        Some(POLL)
+    fn poll(&self) -> Duration {
+        POLL
     }
 }

@@ -1,6 +1,6 @@
 //! The contract of all keepers.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
@@ -14,6 +14,10 @@ use crate::{
     },
     quota::{Limit, Report, Reserved},
 };
+
+/// Longest time between two looks for jobs, where every change is heard of. Timers stand still while a machine sleeps, and do
+/// not follow a clock that is set.
+const POLL: Duration = Duration::from_secs(10);
 
 /// Why a call failed. Nothing was changed, except by [`QueueError::Lost`].
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +46,9 @@ pub enum QueueError {
         /// The quota.
         limit: Limit,
     },
+    /// Another process has the queue's file open.
+    #[error("the queue {} is open in another process", .0.display())]
+    InUse(PathBuf),
     /// The keeper's storage failed, or holds something that is no queue.
     #[error("{doing}: {why}")]
     Storage {
@@ -223,9 +230,9 @@ pub trait Queue: Clone + Send + Sync + 'static {
     /// Returns the clock by which callers of this keeper wait.
     fn clock(&self) -> &Clock;
 
-    /// Returns the longest time between two looks for jobs, for keepers that may miss a change.
-    fn poll(&self) -> Option<Duration> {
-        None
+    /// Returns the longest time between two looks for jobs. A keeper may miss a change, or a machine sleep.
+    fn poll(&self) -> Duration {
+        POLL
     }
 
     /// Leases a batch as soon as there is one.
@@ -239,14 +246,35 @@ pub trait Queue: Clone + Send + Sync + 'static {
         want: Want,
     ) -> impl Future<Output = Result<Vec<Lease>, QueueError>> + Send {
         async move {
+            let never = std::future::pending::<()>();
+            let leases = self.lease_until(namespace, want, never).await?;
+            Ok(leases.unwrap_or_default())
+        }
+    }
+
+    /// Leases a batch as soon as there is one; nothing once `stop` is ready, so that no batch is leased to nobody.
+    ///
+    /// # Errors
+    ///
+    /// If a bound is crossed, or the storage fails.
+    fn lease_until(
+        &self,
+        namespace: &Namespace,
+        want: Want,
+        stop: impl Future + Send,
+    ) -> impl Future<Output = Result<Option<Vec<Lease>>, QueueError>> + Send {
+        async move {
+            let mut stop = std::pin::pin!(stop);
             loop {
                 // Before the look, so that no change falls between the two.
                 let mut changes = self.changes();
                 let (now, next) = match self.take(namespace, want).await? {
-                    Taken::Leased(leases) => return Ok(leases),
+                    Taken::Leased(leases) => return Ok(Some(leases)),
                     Taken::Wait { now, next } => (now, next),
                 };
                 tokio::select! {
+                    biased;
+                    _ = &mut stop => return Ok(None),
                     changed = changes.changed() => changed.map_err(|_closed| QueueError::Closed)?,
                     () = self.clock().wait(now, next, self.poll()) => {}
                 }

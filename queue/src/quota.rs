@@ -11,10 +11,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::{
-    job::{from_micros, later},
-    queue::QueueError,
-};
+use crate::{job::later, queue::QueueError};
 
 /// The part of a limit that may be used at once.
 const BURST: u32 = 10;
@@ -22,6 +19,12 @@ const BURST: u32 = 10;
 const WINDOW_MAX: Duration = Duration::from_hours(366 * 24);
 /// Time by which a provider may count a request earlier or later than it was reserved.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
+
+/// Longest time for which a provider's report stops a credential. After it one request asks again.
+const REPORT_MAX: Duration = Duration::from_hours(24);
+/// Time by which two reports of one count may differ in when it ends: they are on their way for a while, and have whole
+/// seconds.
+const SAME_COUNT: i64 = 2_000_000;
 
 /// Quota of a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +57,9 @@ impl Limit {
 /// A provider's report about a credential's quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Time in which it wants no request: the provider refused one, or the network failed.
+    /// Time in which it wants no request: the provider refused one, or the network failed. At most 24 hours.
     pub pause: Option<Duration>,
-    /// Requests that it still accepts, and the time after which it counts anew.
+    /// Requests that it still accepts, and the time after which it counts anew: at most 24 hours.
     pub remaining: Option<(u32, Duration)>,
 }
 
@@ -127,18 +130,19 @@ impl Bucket {
 
     /// Applies a provider's report.
     pub(crate) fn report(&mut self, now: DateTime<Utc>, report: Report) {
+        let until = |span: Duration| later(now, span.min(REPORT_MAX)).timestamp_micros();
         if let Some(pause) = report.pause {
-            self.paused = self.paused.max(later(now, pause).timestamp_micros());
+            self.paused = self.paused.max(until(pause));
         }
         if let Some((remaining, reset)) = report.remaining {
-            // Answers overtake each other: within one count the smallest number is the newest.
-            let is_counted = from_micros(self.reset) > now;
-            self.remaining = if is_counted {
-                self.remaining.min(remaining)
-            } else {
-                remaining
-            };
-            self.reset = later(now, reset).timestamp_micros();
+            let reset = until(reset);
+            // Answers overtake each other. Of one count the smallest number is the newest, and of two counts the one that
+            // ends later; one that slides on is a new count all the time.
+            if reset > self.reset.saturating_add(SAME_COUNT) {
+                (self.remaining, self.reset) = (remaining, reset);
+            } else if reset >= self.reset.saturating_sub(SAME_COUNT) {
+                self.remaining = self.remaining.min(remaining);
+            }
         }
     }
 }
@@ -148,6 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::job::from_micros;
 
     fn at(micros: i64) -> DateTime<Utc> {
         from_micros(micros)
@@ -192,6 +197,120 @@ mod tests {
                 prop_assert!(held <= usize::try_from(requests).unwrap(), "{} in a window", held);
             }
         }
+    }
+
+    /// A provider with a count of its own, which ends at fixed times, or slides.
+    struct Counting {
+        is_sliding: bool,
+        requests: u32,
+        window: i64,
+        made: Vec<i64>,
+    }
+
+    impl Counting {
+        /// Counts a request. Returns its report, or nothing if it is one too many.
+        fn take(&mut self, now: i64) -> Option<Report> {
+            let begin = if self.is_sliding {
+                now - self.window
+            } else {
+                now - now % self.window - 1
+            };
+            self.made.retain(|one| *one > begin);
+            let left = self
+                .requests
+                .checked_sub(u32::try_from(self.made.len()).unwrap() + 1)?;
+            self.made.push(now);
+            let reset = if self.is_sliding {
+                self.window
+            } else {
+                self.window - now % self.window
+            };
+            // Reports have whole seconds.
+            let reset = Duration::from_secs((reset.unsigned_abs()).div_ceil(1_000_000));
+            Some(Report {
+                pause: None,
+                remaining: Some((left, reset)),
+            })
+        }
+    }
+
+    proptest! {
+        /// A provider that counts by itself, less than the quota says, accepts each request, and is used in each of its
+        /// windows. Reports may overtake each other.
+        #[test]
+        fn a_reported_count_is_kept_and_ends(
+            is_sliding in any::<bool>(),
+            requests in 5_u32..60,
+            delays in prop::collection::vec(0_i64..500_000, 500),
+        ) {
+            let window = 60_000_000_i64;
+            let limit = Limit { requests: 100_000, window: Duration::from_secs(1) };
+            let mut provider = Counting { is_sliding, requests, window, made: vec![] };
+            let mut bucket = Bucket::default();
+            let mut now = 1_000_000_000_i64;
+            let (mut made, mut refused, began) = (0_u32, 0, now);
+            for delay in delays {
+                match bucket.reserve(at(now), 1, limit).unwrap() {
+                    Reserved::After(wait) => {
+                        prop_assert!(wait <= Duration::from_secs(62), "{:?}", wait);
+                        now += i64::try_from(wait.as_micros()).unwrap();
+                    }
+                    Reserved::Now => {
+                        made += 1;
+                        match provider.take(now) {
+                            Some(report) => bucket.report(at(now + delay / 10), report),
+                            None => refused += 1,
+                        }
+                    }
+                }
+                now += delay;
+            }
+            // One request a window finds out.
+            let windows = (now - began) / window + 1;
+            prop_assert!(refused <= windows, "{} refused in {} windows", refused, windows);
+            let least = i64::from(requests) * (windows - 2);
+            prop_assert!(i64::from(made) >= least.min(400) / 2, "{} made in {} windows", made, windows);
+        }
+
+        /// Whatever is reported, a request may be made after 24 hours.
+        #[test]
+        fn no_report_stops_a_credential_for_ever(
+            reports in prop::collection::vec(
+                (0_i64..100_000_000, prop::option::of(any::<u64>()), prop::option::of((any::<u32>(), any::<u64>()))),
+                1..20,
+            ),
+        ) {
+            let limit = Limit { requests: 10, window: Duration::from_secs(1) };
+            let mut bucket = Bucket::default();
+            let mut now = 1_000_000_000_i64;
+            for (passed, pause, remaining) in reports {
+                now += passed;
+                let pause = pause.map(Duration::from_micros);
+                let remaining = remaining.map(|(count, reset)| (count, Duration::from_micros(reset)));
+                bucket.report(at(now), Report { pause, remaining });
+            }
+            let day = i64::try_from(REPORT_MAX.as_micros()).unwrap();
+            prop_assert_eq!(bucket.reserve(at(now + day), 1, limit).unwrap(), Reserved::Now);
+        }
+    }
+
+    /// A report whose time is over says nothing about a count that goes on.
+    #[test]
+    fn a_late_report_of_an_earlier_count_does_not_count() {
+        let limit = Limit {
+            requests: 100,
+            window: Duration::from_secs(100),
+        };
+        let seconds = Duration::from_secs;
+        let mut bucket = Bucket::default();
+        let report = |remaining| Report {
+            pause: None,
+            remaining: Some(remaining),
+        };
+        bucket.report(at(0), report((0, seconds(60))));
+        bucket.report(at(0), report((50, Duration::ZERO)));
+        let wait = Reserved::After(seconds(60));
+        assert_eq!(bucket.reserve(at(0), 1, limit).unwrap(), wait);
     }
 
     /// TU-8: a quota is used: in ten windows without a pause, nine tenths of what it allows are made.

@@ -93,7 +93,10 @@ impl Redb {
         let database = redb::Builder::new()
             .set_cache_size(CACHE_BYTES)
             .create(path);
-        let database = database.map_err(|why| refused(why.into()))?;
+        let database = database.map_err(|why| match why {
+            redb::DatabaseError::DatabaseAlreadyOpen => QueueError::InUse(path.to_path_buf()),
+            why => refused(why.into()),
+        })?;
         let opening = tables::prepare(&database).map_err(refused)?;
         let (calls, received) = mpsc::channel(CALLS_MAX);
         let changes = Arc::new(watch::Sender::new(()));
@@ -167,6 +170,13 @@ struct Thread {
     received: mpsc::Receiver<Call>,
     changes: Arc<watch::Sender<()>>,
     clock: Clock,
+}
+
+impl Drop for Thread {
+    /// Workers that wait look again, and find that the queue is closed.
+    fn drop(&mut self) {
+        self.changes.send_replace(());
+    }
 }
 
 impl Thread {

@@ -2,22 +2,21 @@
 //!
 //! Shell: processes.
 
-use std::{num::NonZeroU32, process::Stdio, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 
-use anyhow::Context as _;
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process_group};
 use simplefeed_client::{Delivery, Policy, Worker, worker::HandlerError};
 use simplefeed_core::{
     event::{Category, Event},
     feed::is_absolute_iri,
 };
-use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use crate::{duration, exit::Usage, format::Format};
-
-/// The longest value of a variable, in bytes.
-const VARIABLE_BYTES_MAX: usize = 32 * 1024;
+use crate::{
+    child::{self, Output},
+    duration,
+    exit::Usage,
+    format::Format,
+};
 
 /// What to run for an entry
 #[derive(Args, Debug)]
@@ -166,65 +165,15 @@ impl Handler {
         input: &[u8],
         variables: &[(&'static str, String)],
     ) -> Result<(), HandlerError> {
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", &self.command])
-            .stdin(Stdio::piped())
-            .kill_on_drop(true)
-            // Children end with the command; keys typed at the terminal reach only this process.
-            .process_group(0);
-        for (name, value) in variables {
-            // Linux refuses longer variables (E2BIG). The value is in the entry, too.
-            if value.len() <= VARIABLE_BYTES_MAX {
-                command.env(name, value);
-            }
-        }
-        let mut child = command.spawn().context("the command cannot be run")?;
-        let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
-        let stdin = child.stdin.take();
-        let fed = async {
-            if let Some(mut stdin) = stdin {
-                // A command need not read its input, so a broken pipe is no failure.
-                drop(stdin.write_all(input).await);
-            }
-        };
-        let ended = async {
-            tokio::pin!(fed);
-            // The command may end before it has read everything.
-            tokio::select! {
-                status = child.wait() => status,
-                () = &mut fed => child.wait().await,
-            }
-        };
-        let Ok(status) = tokio::time::timeout(self.timeout, ended).await else {
-            drop(group);
-            return Err(format!("it took longer than {:?} and was killed", self.timeout).into());
-        };
-        let status = status?;
-        group.leave();
-        if status.success() {
-            return Ok(());
-        }
-        Err(status.to_string().into())
-    }
-}
-
-/// Process group of a command. Dropping it kills the command and all that it started.
-struct Group(Option<Pid>);
-
-impl Group {
-    /// Lets processes live on that the command left behind.
-    fn leave(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(leader) = self.0 {
-            // It may have ended meanwhile.
-            let _ended = kill_process_group(leader, Signal::KILL).is_err();
-        }
+        child::run(
+            &self.command,
+            input,
+            variables,
+            self.timeout,
+            Output::Passed,
+        )
+        .await
+        .map(drop)
     }
 }
 

@@ -13,6 +13,7 @@ mod append;
 mod batch;
 mod bookmark;
 mod catalogue;
+mod child;
 mod duration;
 mod events;
 mod exit;
@@ -24,6 +25,7 @@ mod lint;
 mod mirror;
 mod parked;
 mod progress;
+mod refresh;
 mod replay;
 mod say;
 mod signals;
@@ -165,6 +167,14 @@ enum Command {
         after_help = "Example:\n  simplefeed get http://127.0.0.1:8080/feeds/orders/entries/0.atom"
     )]
     Get(get::GetArgs),
+    /// Keep copies of a provider's items fresh, often while they are young, and publish what changed
+    #[command(after_help = "Examples:\n  \
+        simplefeed refresh URL/feeds/posts --lookup 'https://api.example/posts?ids={ids}' --into URL/feeds/counts --queue posts.queue\n  \
+        simplefeed refresh URL/feeds/parcels --lookup-exec ./lookup --into URL/feeds/moves --queue postgres://jobs@db/jobs\n  \
+        simplefeed refresh status --queue posts.queue\n\n\
+        Jobs in PostgreSQL are shared by any number of these commands, on any machine: to add a worker, start one more.\n\
+        It ends with 0 when it is terminated and 130 when it is interrupted; what it was doing is given back.")]
+    Refresh(refresh::RefreshArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Example:\n  simplefeed completions bash > /etc/bash_completion.d/simplefeed"
@@ -213,6 +223,7 @@ impl CommandLine {
             Command::Status(args) => args.json,
             Command::Lint(args) => args.json,
             Command::Sup(args) => args.json(),
+            Command::Refresh(args) => args.json(),
             _ => false,
         };
         let loudness = match (self.quiet, self.verbose) {
@@ -232,6 +243,7 @@ async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
     let ends_by_itself = match &command {
         Command::Replay(args) | Command::Tail(args) => args.ends_by_itself(),
         Command::Watch(_) => true,
+        Command::Refresh(args) => args.ends_by_itself(),
         _ => false,
     };
     // These end at a signal by themselves: they keep their place, or let a command end.
@@ -265,6 +277,7 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Unfollow(args) => timeline::unfollow(args).await,
         Command::Following(args) => timeline::following(args).await,
         Command::Followers(args) => timeline::followers(args).await,
+        Command::Refresh(args) => refresh::refresh(args).await,
         Command::Get(args) => get::get(args).await,
         Command::Completions { shell } => {
             let mut out = vec![];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
-    Consumer, FeedWatcher, OnGap,
+    Consumer, FeedWatcher, OnGap, Publisher,
     consumer::Builder,
     fetch::Fetcher,
     transport::{self, Timeouts},
@@ -76,6 +76,21 @@ impl From<Gap> for OnGap {
 impl SourceArgs {
     /// Begins a consumer of the feed at `url`.
     pub(crate) fn consumer(&self, url: &str) -> anyhow::Result<Builder> {
+        Ok(self.consumer_with(url, self.token()?))
+    }
+
+    /// Returns the token, if there is one.
+    pub(crate) fn token(&self) -> anyhow::Result<Option<String>> {
+        self.token.token()
+    }
+
+    /// Returns a publisher that sends the token.
+    pub(crate) fn publisher(&self, url: &str) -> anyhow::Result<Publisher> {
+        self.token.publisher(url)
+    }
+
+    /// Begins a consumer that sends another token.
+    pub(crate) fn consumer_with(&self, url: &str, token: Option<String>) -> Builder {
         let mut builder = Consumer::builder(url)
             .document_bytes_max(self.document_bytes)
             .documents_max(self.documents)
@@ -84,10 +99,10 @@ impl SourceArgs {
         for origin in &self.allow_origin {
             builder = builder.allow_origin(origin.clone());
         }
-        Ok(match self.token.token()? {
+        match token {
             Some(token) => builder.bearer_token(token),
             None => builder,
-        })
+        }
     }
 
     /// Begins a watcher of the feeds at `urls`.

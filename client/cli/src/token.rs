@@ -3,7 +3,10 @@
 //! Shell: a file, the environment. A token is never an argument, where everybody on the machine could
 //! read it.
 
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -23,6 +26,12 @@ pub(crate) struct TokenArgs {
 }
 
 impl TokenArgs {
+    /// Returns the token in a file.
+    pub(crate) fn of(file: &Path) -> Self {
+        let token_file = Some(file.to_owned());
+        Self { token_file }
+    }
+
     /// Returns the token, if there is one.
     #[expect(
         clippy::disallowed_methods,

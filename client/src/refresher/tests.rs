@@ -1,13 +1,11 @@
 //! Goal: what a provider shows is in the feed, once, whatever happens on the way.
 //! Method: jobs in memory with a clock that the test sets, and a feed that holds what is posted to it.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use parking_lot::Mutex;
+use simplefeed_core::event::Event;
 use simplefeed_queue::{Limit, Manual, Memory, Stats};
 
 use super::*;
@@ -23,6 +21,8 @@ struct Feed {
     events: Mutex<Vec<Event>>,
     /// Title that it refuses.
     refuses: Mutex<Option<String>>,
+    /// Status with which it refuses everything, and says nothing more.
+    refuses_all: Mutex<Option<u16>>,
     /// Whether it answers at all.
     is_down: Mutex<bool>,
 }
@@ -31,6 +31,9 @@ impl Feed {
     fn take(&self, body: &[u8]) -> (u16, String) {
         if *self.is_down.lock() {
             return (503, String::new());
+        }
+        if let Some(status) = *self.refuses_all.lock() {
+            return (status, String::new());
         }
         let text = std::str::from_utf8(body).unwrap();
         let batch: Vec<Event> = text
@@ -99,21 +102,26 @@ struct Provided {
     requests: Vec<Vec<String>>,
     /// Answers to the next requests, in place of values.
     errors: Vec<LookupError>,
-    poison: Option<String>,
+    poison: Vec<String>,
+    /// Whether it keeps requests without an answer.
+    is_silent: bool,
 }
 
 impl Lookup for Provider {
     async fn lookup(&self, ids: &[String], _: &Credential) -> Result<Found, LookupError> {
+        let is_silent = {
+            let mut provided = self.0.lock();
+            provided.requests.push(ids.to_vec());
+            provided.is_silent
+        };
+        if is_silent {
+            std::future::pending::<()>().await;
+        }
         let mut provided = self.0.lock();
-        provided.requests.push(ids.to_vec());
         if let Some(error) = provided.errors.pop() {
             return Err(error);
         }
-        if provided
-            .poison
-            .as_ref()
-            .is_some_and(|poison| ids.contains(poison))
-        {
+        if provided.poison.iter().any(|poison| ids.contains(poison)) {
             let detail = "an id is wrong".to_owned();
             return Err(LookupError::Refused {
                 status: 400,
@@ -166,7 +174,7 @@ impl Parts {
     /// Begins items that were born now, with the value 0.
     async fn start(&self, items: usize) {
         let items: Vec<Item> = (0..items)
-            .map(|number| Item::new(number.to_string(), instant(self.clock.now())))
+            .map(|number| Item::new(number.to_string(), instant(self.clock.now())).unwrap())
             .collect();
         for item in &items {
             self.provider.0.lock().values.insert(item.id.clone(), 0);
@@ -309,7 +317,7 @@ async fn errors_lose_nothing() {
 async fn what_is_at_fault_fails_alone() {
     let parts = Parts::new();
     parts.start(20).await;
-    parts.provider.0.lock().poison = Some("13".to_owned());
+    parts.provider.0.lock().poison = vec!["13".to_owned()];
     *parts.feed.refuses.lock() = Some("4".to_owned());
     let worker = parts.worker();
     parts.refresh(2).await;
@@ -371,6 +379,105 @@ async fn killed_workers_lose_nothing() {
             ..Stats::default()
         }
     );
+    worker.abort();
+}
+
+/// Items that are all at fault do not hold a worker: others are refreshed meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_faults_holds_no_worker() {
+    let parts = Parts::new();
+    parts.start(2).await;
+    parts.provider.0.lock().poison = vec!["0".to_owned(), "1".to_owned()];
+    let worker = parts.worker();
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    while parts.provider.0.lock().requests.len() < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let born = instant(parts.clock.now());
+    let other = Item::new("other", born).unwrap();
+    parts.provider.0.lock().values.insert("other".to_owned(), 7);
+    assert_eq!(parts.refresher.start([other]).await.unwrap(), 1);
+    while parts.feed.shown().is_empty() {
+        parts.clock.advance(Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+    }
+    assert_eq!(parts.feed.shown()[0].0, "other");
+    worker.abort();
+}
+
+/// A feed that refuses whatever it is sent is at fault, and no item is.
+#[tokio::test]
+async fn a_feed_that_refuses_everything_kills_no_item() {
+    let parts = Parts::new();
+    parts.start(5).await;
+    *parts.feed.refuses_all.lock() = Some(413);
+    let mut parts = parts;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    parts.refresher = parts
+        .refresher
+        .on_trouble(move |text| heard.lock().push(text.to_owned()));
+    let worker = parts.worker();
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    while told.lock().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let said = told.lock()[0].clone();
+    assert!(
+        said.starts_with("changes cannot be published; trying again: "),
+        "{said}"
+    );
+    worker.abort();
+    assert_eq!(parts.refresher.refreshed().failures, 0);
+    assert_eq!(parts.stats().await.leased, 5);
+}
+
+/// A worker that waits for its quota stops at once, and what it had is due.
+#[tokio::test]
+async fn a_worker_that_waits_stops_when_it_is_told() {
+    let mut parts = Parts::new();
+    let once = Limit {
+        requests: 1,
+        window: Duration::from_hours(1),
+    };
+    parts.refresher.credentials = vec![Credential::new("key", once)];
+    let reserved = parts.refresher.queue.reserve("key", 1, once).await;
+    assert_eq!(reserved.unwrap(), queue::Reserved::Now);
+    parts.start(3).await;
+    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    let (refresher, provider) = (parts.refresher.clone(), parts.provider.clone());
+    let worker = tokio::spawn(async move { refresher.work_until(&provider, told).await });
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    while parts.stats().await.leased < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tell.send(()).unwrap();
+    worker.await.unwrap().unwrap();
+    parts.clock.advance(Duration::from_millis(1));
+    let Stats { due, leased, .. } = parts.stats().await;
+    assert_eq!((due, leased), (3, 0));
+    assert_eq!(parts.refresher.refreshed(), Refreshed::default());
+}
+
+/// A provider that never answers is given up, and asked again.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_is_not_waited_for() {
+    let parts = Parts::new();
+    parts.start(1).await;
+    parts.provider.0.lock().is_silent = true;
+    let worker = parts.worker();
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    while parts.provider.0.lock().requests.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    parts.provider.0.lock().is_silent = false;
+    let began = tokio::time::Instant::now();
+    while parts.feed.shown().is_empty() {
+        // The pause is over by the queue's clock.
+        parts.clock.advance(Duration::from_millis(10));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(began.elapsed() < LEASE, "the lease is over");
+    }
     worker.abort();
 }
 

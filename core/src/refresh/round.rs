@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! ask ──► note what will be published ──► publish ──► finish
-//!  ▲ │
+//!  ▲ │ └─► finish, all given back: the provider answers nothing
 //!  └─┴ a refused request is split until the item at fault is alone
 //! ```
 //!
 //! A worker may be killed between any two steps: the lease expires, and another worker begins anew with what was noted.
 
-use std::{collections::HashMap, ops::Range, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+    time::Duration,
+};
 
 use super::{
     Intervals,
@@ -16,9 +20,14 @@ use super::{
 };
 use crate::timestamp::Timestamp;
 
-/// Refused requests in a row, without any answer, after which the request itself is at fault and not its items. To find
-/// one item among 100 takes 8.
+/// Refused requests of a round, without any answer, after which it is given up. The larger parts are asked for first, so
+/// that this means one item at fault in every ten.
 const REFUSALS_MAX: u32 = 10;
+/// Time after a provider's last answer in which its refusals mean the items: less than until an item is tried again. So an
+/// outage counts once against an item, at most.
+const TRUST: Duration = Duration::from_mins(1);
+/// Time after the end of an item's life in which it is tried again, if the provider answers nothing.
+const PATIENCE: Duration = Duration::from_hours(7 * 24);
 /// Longest pause after failed requests that name none.
 const PAUSE_MAX: Duration = Duration::from_mins(15);
 /// Longest pause that a provider can name.
@@ -89,6 +98,26 @@ pub enum Ending {
     Done,
     /// It failed, with this reason.
     Failed(String),
+    /// It is given back as it was, to be leased again after this time. That counts against nothing.
+    Later(Duration),
+}
+
+/// How the provider has answered a worker so far. A worker passes it on from round to round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Time of its last answer.
+    answered: Option<Timestamp>,
+    /// Failed requests and rounds without an answer in a row.
+    failures: u32,
+}
+
+impl Standing {
+    /// Returns whether a refusal means its item: there was an answer a short time ago.
+    fn is_trusted(self, now: Timestamp, span: Duration) -> bool {
+        let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        self.answered
+            .is_some_and(|answered| now < answered.plus_micros(span))
+    }
 }
 
 /// Where a round stands.
@@ -107,6 +136,8 @@ enum Fate {
     Open,
     Decided(Decision),
     Failed(String),
+    /// The provider answers nothing.
+    Later,
     /// Another worker has it now.
     Lost,
 }
@@ -116,51 +147,50 @@ enum Fate {
 pub struct Round {
     items: Vec<Leased>,
     fates: Vec<Fate>,
-    /// Parts of the batch that are not answered; the last one is asked for next.
-    parts: Vec<Range<usize>>,
+    /// Parts of the batch that are not answered; the first one is asked for next.
+    parts: VecDeque<Range<usize>>,
     phase: Phase,
-    /// Items that the provider says are gone, each alone. It counts once a request was answered: a provider whose address
-    /// is wrong says that of all.
-    gone: Vec<usize>,
-    /// Whether a request was answered.
+    /// Items that were refused alone, each with its status.
+    alone: Vec<(usize, u16)>,
+    /// Whether a request of the round was answered.
     is_answered: bool,
     refusals: u32,
-    failures: u32,
+    standing: Standing,
+    /// Time for which items are given back.
+    later: Duration,
 }
 
 impl Round {
-    /// Begins with a batch. Its ids are distinct.
-    pub fn new(items: Vec<Leased>) -> Self {
+    /// Begins with a batch, whose ids are distinct. `standing` is that of the worker's round before.
+    pub fn new(items: Vec<Leased>, standing: Standing) -> Self {
         let mut round = Self {
             fates: vec![Fate::Open; items.len()],
-            parts: Vec::new(),
+            parts: VecDeque::new(),
             phase: Phase::Asking,
-            gone: Vec::new(),
+            alone: Vec::new(),
             is_answered: false,
             refusals: 0,
-            failures: 0,
+            standing,
+            later: Duration::ZERO,
             items,
         };
-        round.begin();
+        if !round.items.is_empty() {
+            round.parts.push_back(0..round.items.len());
+        }
+        round.advance();
         round
     }
 
-    /// Asks for all that is open.
-    fn begin(&mut self) {
-        self.parts.clear();
-        self.gone.clear();
-        if !self.items.is_empty() {
-            self.parts.push(0..self.items.len());
-        }
-        self.refusals = 0;
-        self.advance();
+    /// Returns the provider's standing, for the worker's next round.
+    pub fn standing(&self) -> Standing {
+        self.standing
     }
 
     /// Returns the next step; nothing if the round is over. The worker says how it went by the method of its name.
     pub fn step(&self) -> Option<Step> {
         match self.phase {
             Phase::Asking => {
-                let part = self.parts.last()?.clone();
+                let part = self.parts.front()?.clone();
                 let items = self.items.get(part).unwrap_or_default();
                 Some(Step::Ask(
                     items.iter().map(|item| item.id.clone()).collect(),
@@ -190,11 +220,15 @@ impl Round {
         intervals: &Intervals,
         floor: Duration,
     ) {
-        let Some(part) = self.parts.pop() else {
+        let Some(part) = self.parts.pop_front() else {
             return;
         };
         self.is_answered = true;
-        self.failures = 0;
+        self.standing = Standing {
+            answered: Some(now),
+            failures: 0,
+        };
+        let floor = floor.min(NAMED_MAX);
         for index in part {
             if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index)) {
                 let seen = found.remove(&item.id).map_or(Seen::Absent, Seen::Value);
@@ -204,21 +238,7 @@ impl Round {
         self.end_asking(now, intervals);
     }
 
-    /// Decides about the items that are gone, once everything is asked.
-    fn end_asking(&mut self, now: Timestamp, intervals: &Intervals) {
-        if self.parts.is_empty() {
-            for index in std::mem::take(&mut self.gone) {
-                if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index))
-                {
-                    let decision = decide(item, Seen::Absent, now, intervals, Duration::ZERO);
-                    *fate = Fate::Decided(decision);
-                }
-            }
-        }
-        self.advance();
-    }
-
-    /// Takes a refusal of the request. Returns the pause of the credential, if the request and not an item is at fault.
+    /// Takes a refusal of the request. Returns the pause of the credential, if the provider and not an item is at fault.
     pub fn refused(
         &mut self,
         status: u16,
@@ -226,31 +246,51 @@ impl Round {
         intervals: &Intervals,
         jitter: f64,
     ) -> Option<Duration> {
-        let part = self.parts.pop()?;
+        let part = self.parts.pop_front()?;
         self.refusals += 1;
-        let is_alone = part.len() == 1;
-        if is_alone && matches!(status, 404 | 410) {
-            self.gone.push(part.start);
-        } else if is_alone {
-            if let Some(fate) = self.fates.get_mut(part.start) {
-                *fate = Fate::Failed(format!(
-                    "the provider answered {status} for this item alone"
-                ));
-            }
+        if part.len() == 1 {
+            self.alone.push((part.start, status));
         } else {
             let middle = part.start + part.len() / 2;
-            self.parts.push(middle..part.end);
-            self.parts.push(part.start..middle);
+            self.parts.push_back(part.start..middle);
+            self.parts.push_back(middle..part.end);
         }
-        let is_hopeless =
-            self.refusals >= REFUSALS_MAX || self.parts.is_empty() && self.items.len() > 1;
-        if is_hopeless && !self.is_answered {
-            self.fates.fill(Fate::Open);
-            self.begin();
-            return Some(self.failed(Some(status), None, jitter));
+        let is_hopeless = self.refusals >= REFUSALS_MAX && !self.is_answered;
+        if is_hopeless {
+            self.parts.clear();
         }
         self.end_asking(now, intervals);
-        None
+        let is_given_up = self.fates.iter().any(|fate| matches!(fate, Fate::Later));
+        let is_over = self.phase != Phase::Asking;
+        (is_over && is_given_up).then(|| {
+            let pause = self.failed(Some(status), None, jitter);
+            self.later = pause;
+            pause
+        })
+    }
+
+    /// Decides about items that were refused alone, and about those without an answer, once nothing is asked for any more.
+    fn end_asking(&mut self, now: Timestamp, intervals: &Intervals) {
+        if self.parts.is_empty() {
+            for (index, status) in std::mem::take(&mut self.alone) {
+                if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index))
+                {
+                    *fate = fate_alone(item, status, self.standing, now, intervals);
+                }
+            }
+            for (item, fate) in self.items.iter().zip(&mut self.fates) {
+                if matches!(fate, Fate::Open) {
+                    *fate = Fate::Later;
+                }
+                if matches!(fate, Fate::Later) && has_ended_for_long(item, now, intervals) {
+                    *fate = Fate::Decided(Decision {
+                        publish: None,
+                        next: None,
+                    });
+                }
+            }
+        }
+        self.advance();
     }
 
     /// Takes a failure of the request, which counts against no item. Returns the pause of the credential; after it, or
@@ -261,8 +301,8 @@ impl Round {
         named: Option<Duration>,
         jitter: f64,
     ) -> Duration {
-        let pause = pause(self.failures, status, named, jitter);
-        self.failures += 1;
+        let pause = pause(self.standing.failures, status, named, jitter);
+        self.standing.failures += 1;
         pause
     }
 
@@ -317,7 +357,7 @@ impl Round {
                     what,
                 })
             }
-            Fate::Decided(_) | Fate::Open | Fate::Failed(_) | Fate::Lost => None,
+            Fate::Decided(_) | Fate::Open | Fate::Failed(_) | Fate::Later | Fate::Lost => None,
         };
         self.items
             .iter()
@@ -328,6 +368,8 @@ impl Round {
     }
 
     fn endings(&self) -> Vec<(usize, Ending)> {
+        // Those that come back together would be refused together.
+        let spread = self.later / u32::try_from(self.items.len().max(1)).unwrap_or(u32::MAX);
         let ending = |(index, fate): (usize, &Fate)| {
             let ending = match fate {
                 Fate::Decided(Decision {
@@ -339,12 +381,54 @@ impl Round {
                 },
                 Fate::Decided(Decision { next: None, .. }) => Ending::Done,
                 Fate::Failed(reason) => Ending::Failed(reason.clone()),
+                Fate::Later => {
+                    let place = u32::try_from(index).unwrap_or(u32::MAX);
+                    Ending::Later(self.later + spread.saturating_mul(place))
+                }
                 Fate::Open | Fate::Lost => return None,
             };
             Some((index, ending))
         };
         self.fates.iter().enumerate().filter_map(ending).collect()
     }
+}
+
+/// Returns the fate of an item that was refused alone. The provider may refuse everything: that cannot be told from an item
+/// at fault unless there was an answer a short time ago.
+fn fate_alone(
+    item: &Leased,
+    status: u16,
+    standing: Standing,
+    now: Timestamp,
+    intervals: &Intervals,
+) -> Fate {
+    if matches!(status, 404 | 410) {
+        if standing.is_trusted(now, shortest_interval(item, now, intervals)) {
+            return Fate::Decided(decide(item, Seen::Absent, now, intervals, Duration::ZERO));
+        }
+    } else if standing.is_trusted(now, TRUST) {
+        return Fate::Failed(format!(
+            "the provider answered {status} for this item alone"
+        ));
+    }
+    Fate::Later
+}
+
+/// Returns the interval of an item, or that of its refresh before if it was shorter. An outage counts once against the item
+/// if it is trusted for no longer: by its next refresh it is not.
+fn shortest_interval(item: &Leased, now: Timestamp, intervals: &Intervals) -> Duration {
+    let age = now.micros().saturating_sub(item.state.born);
+    let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
+    let interval = |age| intervals.of_age(age).unwrap_or_default();
+    let now = interval(age);
+    now.min(interval(age.saturating_sub(now)))
+}
+
+/// Returns whether an item needs no answer any more, because its life ended long ago.
+fn has_ended_for_long(item: &Leased, now: Timestamp, intervals: &Intervals) -> bool {
+    let patience = i64::try_from(PATIENCE.as_micros()).unwrap_or(i64::MAX);
+    let before = Timestamp::from_micros(now.micros().saturating_sub(patience));
+    item.state.next(before, intervals, Duration::ZERO).is_none()
 }
 
 #[cfg(test)]
@@ -365,7 +449,7 @@ mod tests {
             state: State::new(now()),
             note: None,
         };
-        Round::new((0..items).map(item).collect())
+        Round::new((0..items).map(item).collect(), Standing::default())
     }
 
     /// Runs a round against a provider that refuses each request with one of some items. Returns the requests, and the
@@ -406,34 +490,108 @@ mod tests {
                 assert_eq!(matches!(ending, Ending::Failed(_)), index == fault);
             }
         }
-        let (_, round) = run(20, &[3, 4, 17]);
-        assert_eq!(round.publications().len(), 17);
+        for poison in [vec![3, 4, 17], vec![0, 1, 2, 3], (0..10).collect()] {
+            let (_, round) = run(20, &poison);
+            assert_eq!(round.publications().len(), 20 - poison.len());
+        }
     }
 
-    /// Goal: a provider that refuses everything kills no item.
+    /// Refuses every request of a round. Returns the number of requests, and the pause at the end.
+    fn refuse_all(round: &mut Round, status: u16) -> (usize, Option<Duration>) {
+        let mut requests = 0;
+        let mut pause = None;
+        while let Some(Step::Ask(_)) = round.step() {
+            requests += 1;
+            pause = round.refused(status, now(), &Intervals::default(), 0.0);
+        }
+        (requests, pause)
+    }
+
+    fn endings(round: &Round) -> Vec<Ending> {
+        let Some(Step::Finish(endings)) = round.step() else {
+            panic!("no endings: {:?}", round.step());
+        };
+        endings.into_iter().map(|(_, ending)| ending).collect()
+    }
+
+    /// Goal: a provider that refuses everything kills no item and holds no worker; its items come back one after another.
     #[test]
     fn a_request_that_is_refused_whatever_it_asks_for_is_at_fault() {
         let statuses = [400, 404, 410];
-        for (items, status) in [2, 3, 5, 50, 100]
+        for (items, status) in [1, 2, 3, 5, 50, 100]
             .into_iter()
             .flat_map(|items| statuses.map(|status| (items, status)))
         {
-            let mut round = round(items);
-            let mut requests = 1;
-            while round
-                .refused(status, now(), &Intervals::default(), 0.0)
-                .is_none()
-            {
-                requests += 1;
-            }
+            let mut first = round(items);
+            let (requests, pause) = refuse_all(&mut first, status);
             assert!(requests <= 10, "{requests}");
-            let Some(Step::Ask(ids)) = round.step() else {
-                panic!("no request");
-            };
-            assert_eq!(ids.len(), items);
+            let pause = pause.unwrap();
+            let mut before = Duration::ZERO;
+            let endings = endings(&first);
+            assert_eq!(endings.len(), items);
+            for ending in endings {
+                let Ending::Later(after) = ending else {
+                    panic!("{ending:?}");
+                };
+                assert!(
+                    after >= pause && after <= 2 * pause && after > before,
+                    "{after:?}"
+                );
+                before = after;
+            }
+            // The pause grows from round to round.
+            let mut next = Round::new(first.items.clone(), first.standing());
+            assert_eq!(refuse_all(&mut next, status).1, Some(2 * pause));
         }
-        // Where there is one item, it cannot be told.
-        assert_eq!(run(1, &[0]).0, 1);
+    }
+
+    /// Goal: where the provider answers others, several items at fault in one batch fail, and nothing else does.
+    #[test]
+    fn a_batch_of_items_at_fault_only_fails_if_others_were_answered() {
+        let answered = Standing {
+            answered: Some(Timestamp::from_micros(NOW - 30_000_000)),
+            failures: 0,
+        };
+        let mut trusted = Round::new(round(3).items, answered);
+        assert_eq!(refuse_all(&mut trusted, 400).1, None);
+        assert!(
+            endings(&trusted)
+                .iter()
+                .all(|one| matches!(one, Ending::Failed(_)))
+        );
+        // By the time of the next try nothing else was answered.
+        let later = Standing {
+            answered: Some(Timestamp::from_micros(NOW - 61_000_000)),
+            failures: 0,
+        };
+        let mut doubted = Round::new(round(3).items, later);
+        assert!(refuse_all(&mut doubted, 400).1.is_some());
+        assert!(
+            endings(&doubted)
+                .iter()
+                .all(|one| matches!(one, Ending::Later(_)))
+        );
+        // Absent: between two refreshes of the item there was an answer.
+        let mut gone = Round::new(round(1).items, later);
+        assert_eq!(refuse_all(&mut gone, 404).1, None);
+        let Ending::Again { state, .. } = &endings(&gone)[0] else {
+            panic!("{:?}", endings(&gone));
+        };
+        assert_eq!(state.absences, 1);
+    }
+
+    /// Goal: what the provider refuses for ever ends some time.
+    #[test]
+    fn an_item_that_has_ended_is_not_tried_for_ever() {
+        let mut old = round(2).items;
+        let days = |days: i64| Timestamp::from_micros(NOW - days * 86_400_000_000);
+        old[0].state.born = days(36).micros();
+        old[1].state.born = days(37).micros();
+        let mut round = Round::new(old, Standing::default());
+        assert!(refuse_all(&mut round, 400).1.is_some());
+        let endings = endings(&round);
+        assert!(matches!(endings[0], Ending::Later(_)));
+        assert_eq!(endings[1], Ending::Done);
     }
 
     #[test]

@@ -74,7 +74,8 @@ pub(super) const STATES: &str = concat!(
         USING (namespace, key)"
 );
 
-/// Leases a batch, if there is one. Rows that another worker is about to lease are passed by.
+/// Leases a batch, if there is one. Rows that another worker is about to lease are passed by; the rest of them is no batch,
+/// or one would be split among all workers that look at the same time.
 pub(super) const LEASE: &str = concat!(
     "WITH first AS MATERIALIZED (
         SELECT key, due FROM simplefeed_jobs
@@ -85,7 +86,12 @@ pub(super) const LEASE: &str = concat!(
         SELECT key FROM first
         WHERE (SELECT count(*) = $3 OR min(due) + $4::bigint * interval '1 microsecond' <= ",
     now!(),
-    " FROM first)
+    " AND count(*) = (SELECT count(*) FROM (
+            SELECT FROM simplefeed_jobs
+            WHERE namespace = $2 AND reason IS NULL AND available <= ",
+    now!(),
+    " LIMIT $3
+        ) AS seen) FROM first)
     )
     UPDATE simplefeed_jobs AS job
     SET token = nextval('simplefeed_tokens'), available = ",

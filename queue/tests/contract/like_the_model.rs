@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use proptest::{prelude::*, test_runner::TestRunner};
 use simplefeed_queue::{
     Due, Existing, Extension, Failure, Finish, Lease, Limit, Manual, Namespace, NewJob, Next,
-    Queue, Report, Taken, Token, Want, model::Model, redb::Redb,
+    Queue, QueueError, Report, Taken, Token, Want, model::Model, redb::Redb,
 };
 
 use crate::{beginning, postgres::Server};
@@ -306,9 +306,7 @@ async fn open(path: &Path, clock: &Manual) -> Redb {
     loop {
         match Redb::open(path, clock.clone().into()) {
             Ok(queue) => return queue,
-            Err(error) if error.to_string().contains("already open") => {
-                tokio::task::yield_now().await;
-            }
+            Err(QueueError::InUse(_)) => tokio::task::yield_now().await,
             Err(error) => panic!("{error}"),
         }
     }

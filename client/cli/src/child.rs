@@ -1,0 +1,114 @@
+//! A command that is run for something: input on its stdin, variables in its environment, a time.
+//!
+//! Shell: processes.
+
+use std::{process::Stdio, time::Duration};
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process_group};
+use simplefeed_client::worker::HandlerError;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    process::Command,
+};
+
+/// The longest value of a variable, in bytes.
+const VARIABLE_BYTES_MAX: usize = 32 * 1024;
+
+/// Place of a command's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Where this process has its own.
+    Passed,
+    /// It is returned; at most so many bytes.
+    Taken(usize),
+}
+
+/// Runs a command by `sh -c`. If it takes too long, or the future is dropped, it is killed with all that it started.
+pub(crate) async fn run(
+    command: &str,
+    input: &[u8],
+    variables: &[(&'static str, String)],
+    timeout: Duration,
+    output: Output,
+) -> Result<Vec<u8>, HandlerError> {
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", command])
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        // Children end with the command; keys typed at the terminal reach only this process.
+        .process_group(0);
+    let max = match output {
+        Output::Passed => 0,
+        Output::Taken(max) => {
+            shell.stdout(Stdio::piped());
+            max
+        }
+    };
+    for (name, value) in variables {
+        // Linux refuses longer variables (E2BIG).
+        if value.len() <= VARIABLE_BYTES_MAX {
+            shell.env(name, value);
+        }
+    }
+    let mut child = shell.spawn().context("the command cannot be run")?;
+    let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let fed = async {
+        if let Some(mut stdin) = stdin {
+            // A command need not read its input, so a broken pipe is no failure.
+            drop(stdin.write_all(input).await);
+        }
+    };
+    let read = async {
+        let mut taken = Vec::new();
+        if let Some(stdout) = stdout {
+            let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
+            stdout.take(limit).read_to_end(&mut taken).await?;
+        }
+        Ok::<_, std::io::Error>(taken)
+    };
+    let ended = async {
+        tokio::pin!(fed);
+        let both = async { tokio::join!(child.wait(), read) };
+        tokio::pin!(both);
+        // The command may end before it has read everything.
+        tokio::select! {
+            ended = &mut both => ended,
+            () = &mut fed => both.await,
+        }
+    };
+    let Ok((status, taken)) = tokio::time::timeout(timeout, ended).await else {
+        drop(group);
+        return Err(format!("it took longer than {timeout:?} and was killed").into());
+    };
+    let (status, taken) = (status?, taken?);
+    group.leave();
+    if !status.success() {
+        return Err(status.to_string().into());
+    }
+    if taken.len() > max {
+        return Err(format!("it printed more than {max} bytes").into());
+    }
+    Ok(taken)
+}
+
+/// Process group of a command. Dropping it kills the command and all that it started.
+struct Group(Option<Pid>);
+
+impl Group {
+    /// Lets processes live on that the command left behind.
+    fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // It may have ended meanwhile.
+            let _ended = kill_process_group(leader, Signal::KILL).is_err();
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Answers in a provider's body, found by JSON pointers, each as it came.
+//!
+//! Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::value::RawValue;
+
+/// Where answers are, as JSON pointers (RFC 6901).
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// Place of the array, or of the object, of answers in a body.
+    pub(super) items: String,
+    /// Place of the item's id in its answer.
+    pub(super) id: String,
+}
+
+/// Answers by item.
+pub(super) type Answers = HashMap<String, Box<RawValue>>;
+
+impl Places {
+    /// Returns the answers of a body: an array of answers, an object of answers by id, or one answer. `null` is none.
+    pub(super) fn of_body(&self, body: &str, asked: &[String]) -> Result<Answers, String> {
+        let whole: &RawValue =
+            serde_json::from_str(body).map_err(|why| format!("its body is no JSON: {why}"))?;
+        let items = raw_at(whole, &self.items)
+            .ok_or_else(|| format!("its body has nothing at --items {}", self.items))?;
+        let mut answers = Answers::new();
+        if let Some(list) = read::<Vec<&RawValue>>(items) {
+            for answer in list {
+                self.add(answer, &mut answers)?;
+            }
+        } else if self.id_of(items).is_some() {
+            self.add(items, &mut answers)?;
+        } else if let Some(by_id) = read::<HashMap<String, &RawValue>>(items) {
+            let there = by_id.into_iter().filter(|(_, answer)| !is_null(answer));
+            answers.extend(there.map(|(id, answer)| (id, answer.to_owned())));
+        } else if !is_null(items) {
+            return Err(format!(
+                "its body has neither an array nor an object at --items {:?}",
+                self.items
+            ));
+        }
+        checked(answers, asked)
+    }
+
+    /// Returns the answers of lines, one in each.
+    pub(super) fn of_lines(&self, text: &str, asked: &[String]) -> Result<Answers, String> {
+        let mut answers = Answers::new();
+        for (number, line) in text.lines().enumerate() {
+            if line.trim().is_empty() {
+                continue;
+            }
+            let answer: &RawValue = serde_json::from_str(line)
+                .map_err(|why| format!("line {} is no JSON: {why}", number + 1))?;
+            self.add(answer, &mut answers)?;
+        }
+        checked(answers, asked)
+    }
+
+    fn add(&self, answer: &RawValue, answers: &mut Answers) -> Result<(), String> {
+        if is_null(answer) {
+            return Ok(());
+        }
+        let id = self
+            .id_of(answer)
+            .ok_or_else(|| format!("an answer has no id at --answer-id {}", self.id))?;
+        answers.insert(id, answer.to_owned());
+        Ok(())
+    }
+
+    fn id_of(&self, answer: &RawValue) -> Option<String> {
+        text_of(raw_at(answer, &self.id)?)
+    }
+}
+
+/// Refuses answers about other items only: with a wrong place of ids, every item would count as gone.
+fn checked(answers: Answers, asked: &[String]) -> Result<Answers, String> {
+    let asked: HashSet<&String> = asked.iter().collect();
+    match answers.keys().next() {
+        Some(other) if !answers.keys().any(|id| asked.contains(id)) => Err(format!(
+            "its answers are about {other:?} and others, and none of them was asked for; see --items and --answer-id"
+        )),
+        _ => Ok(answers),
+    }
+}
+
+/// Returns the value at a JSON pointer, as it stands there.
+pub(super) fn raw_at<'t>(value: &'t RawValue, pointer: &str) -> Option<&'t RawValue> {
+    let mut at = value;
+    for name in pointer.split('/').skip(1) {
+        let name = name.replace("~1", "/").replace("~0", "~");
+        at = match read::<HashMap<String, &RawValue>>(at) {
+            Some(members) => *members.get(&name)?,
+            None => read::<Vec<&RawValue>>(at)?.get(name.parse::<usize>().ok()?)?,
+        };
+    }
+    Some(at)
+}
+
+/// Returns a string, or a number with all its digits.
+pub(super) fn text_of(value: &RawValue) -> Option<String> {
+    if let Some(text) = read::<String>(value) {
+        return Some(text);
+    }
+    let text = value.get();
+    let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    is_number.then(|| text.to_owned())
+}
+
+fn read<'t, T: serde::Deserialize<'t>>(value: &'t RawValue) -> Option<T> {
+    serde_json::from_str(value.get()).ok()
+}
+
+fn is_null(value: &RawValue) -> bool {
+    value.get() == "null"
+}
+
+/// Reads a JSON pointer of the command line.
+pub(super) fn pointer(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.starts_with('/') {
+        return Ok(text.to_owned());
+    }
+    Err("a JSON pointer begins with /, as /data/id, or is empty".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(items: &str, id: &str) -> Places {
+        let (items, id) = (items.to_owned(), id.to_owned());
+        Places { items, id }
+    }
+
+    fn asked(ids: &[&str]) -> Vec<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    fn shown(answers: Result<Answers, String>) -> Vec<String> {
+        let answers = answers.unwrap().into_iter();
+        let mut shown: Vec<_> = answers.map(|(id, raw)| format!("{id} {raw}")).collect();
+        shown.sort();
+        shown
+    }
+
+    /// Answers stay as they came, and numbers keep their digits.
+    #[test]
+    fn answers_are_found_wherever_they_are() {
+        let ids = asked(&["9007199254740993", "b"]);
+        let array = r#"{"data":[{"id":9007199254740993,"n":1.0},null,{"n":2,"id":"b"}]}"#;
+        let expected = [
+            r#"9007199254740993 {"id":9007199254740993,"n":1.0}"#,
+            r#"b {"n":2,"id":"b"}"#,
+        ];
+        assert_eq!(shown(places("/data", "/id").of_body(array, &ids)), expected);
+        let by_id = r#"{"b":{"n":2},"c":null}"#;
+        assert_eq!(
+            shown(places("", "/id").of_body(by_id, &ids)),
+            [r#"b {"n":2}"#]
+        );
+        let one = r#"{"thing":{"key":"b"}}"#;
+        assert_eq!(
+            shown(places("", "/thing/key").of_body(one, &ids)),
+            [r#"b {"thing":{"key":"b"}}"#]
+        );
+        let lines = "{\"id\":\"b\"}\n\n{\"id\":9007199254740993}\n";
+        assert_eq!(shown(places("", "/id").of_lines(lines, &ids)).len(), 2);
+        for nothing in ["[]", "{}", "null"] {
+            assert_eq!(shown(places("", "/id").of_body(nothing, &ids)), [""; 0]);
+        }
+    }
+
+    /// A wrong option must not look like items that are gone.
+    #[test]
+    fn what_fits_no_item_is_an_error() {
+        let ids = asked(&["1"]);
+        let refused = |places: Places, body: &str| places.of_body(body, &ids).unwrap_err();
+        assert!(refused(places("/data", "/id"), "[]").contains("nothing at --items /data"));
+        assert!(refused(places("", "/key"), r#"[{"id":1}]"#).contains("no id at --answer-id /key"));
+        assert!(refused(places("", "/of"), r#"[{"id":1,"of":7}]"#).contains("about \"7\""));
+        assert!(refused(places("", "/id"), "<html>").contains("no JSON"));
+        assert!(refused(places("", "/id"), "7").contains("neither an array nor an object"));
+    }
+}

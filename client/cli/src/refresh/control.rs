@@ -1,0 +1,219 @@
+//! What `status`, `dead`, `retry` and `drop` ask of a queue, and the socket at which the process answers that has the file.
+//!
+//! Shell. A question and its answer are a line of JSON each.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use simplefeed_queue::{Dead, Namespace, Queue, QueueError, Stats};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixListener, UnixStream},
+};
+
+use super::keeper::{Keeper, is_postgres, socket_of};
+
+/// Longest line of a question, or of an answer, in bytes.
+const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Time for a question, and for its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Dead items of an answer.
+pub(super) const DEAD_MAX: usize = 1_000;
+
+/// A question about the items of a name.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Question {
+    Status,
+    /// Dead items after this id.
+    Dead {
+        after: Option<String>,
+    },
+    Retry {
+        ids: Vec<String>,
+    },
+    Drop {
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Status(Counts),
+    Dead(Vec<DeadItem>),
+    /// Items that were retried or dropped.
+    Changed(usize),
+    Failed(String),
+}
+
+/// Counts of items.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Counts {
+    pub(super) waiting: u64,
+    pub(super) due: u64,
+    pub(super) leased: u64,
+    pub(super) dead: u64,
+    /// Seconds for which the item has been due that is due for longest.
+    pub(super) oldest_due_seconds: u64,
+}
+
+/// An item that failed too often.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct DeadItem {
+    pub(super) id: String,
+    pub(super) failures: u32,
+    pub(super) reason: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Asked {
+    name: String,
+    question: Question,
+}
+
+/// Answers a question by the queue itself.
+async fn answer<Q: Queue>(queue: &Q, name: &str, question: Question) -> anyhow::Result<Answer> {
+    let name = Namespace::new(name)?;
+    Ok(match question {
+        Question::Status => {
+            let Stats {
+                waiting,
+                due,
+                leased,
+                dead,
+                oldest_due,
+            } = queue.stats(&name).await?;
+            let now = queue.now().await?;
+            let age = oldest_due.map_or(0, |due| (now - due).num_seconds().max(0).unsigned_abs());
+            Answer::Status(Counts {
+                waiting,
+                due,
+                leased,
+                dead,
+                oldest_due_seconds: age,
+            })
+        }
+        Question::Dead { after } => {
+            let dead = queue.dead(&name, after.as_deref(), DEAD_MAX).await?;
+            let item = |dead: Dead| DeadItem {
+                id: dead.job.key,
+                failures: dead.job.failures,
+                reason: dead.reason,
+            };
+            Answer::Dead(dead.into_iter().map(item).collect())
+        }
+        Question::Retry { ids } => Answer::Changed(queue.retry(&name, ids).await?),
+        Question::Drop { ids } => Answer::Changed(queue.remove(&name, ids).await?),
+    })
+}
+
+/// Somebody who answers questions.
+pub(super) enum Asking {
+    Keeper(Keeper),
+    /// The process that has the file.
+    Socket(PathBuf),
+}
+
+impl Asking {
+    /// Opens the queue, or finds the process that has it.
+    pub(super) async fn open(queue: &str) -> anyhow::Result<Self> {
+        // Opening would make the file: a mistyped path must not become a queue.
+        let path = Path::new(queue);
+        if !is_postgres(queue) && !path.exists() {
+            bail!("there is no queue {queue}");
+        }
+        match Keeper::open(queue).await {
+            Ok(keeper) => Ok(Self::Keeper(keeper)),
+            Err(QueueError::InUse(_)) => Ok(Self::Socket(socket_of(path))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) async fn ask(&self, name: &str, question: Question) -> anyhow::Result<Answer> {
+        let answer = match self {
+            Self::Keeper(Keeper::File(queue, _)) => answer(queue, name, question).await?,
+            Self::Keeper(Keeper::Postgres(queue)) => answer(queue, name, question).await?,
+            Self::Socket(socket) => {
+                let name = name.to_owned();
+                let asked = Asked { name, question };
+                let asked = tokio::time::timeout(PATIENCE, ask_at(socket, &asked)).await;
+                asked.context("no answer in 30 s")?.with_context(|| {
+                    format!(
+                        "cannot ask the process that has the queue at {}",
+                        socket.display()
+                    )
+                })?
+            }
+        };
+        match answer {
+            Answer::Failed(why) => bail!("{why}"),
+            answer => Ok(answer),
+        }
+    }
+}
+
+async fn ask_at(socket: &Path, asked: &Asked) -> anyhow::Result<Answer> {
+    let mut stream = UnixStream::connect(socket).await?;
+    let mut line = serde_json::to_vec(asked)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    let mut line = String::new();
+    let mut reader = BufReader::new(stream).take(LINE_BYTES_MAX);
+    reader.read_line(&mut line).await?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// The socket of the process that has the file. It is removed with this value.
+pub(super) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // It may be gone with its folder.
+        let _gone = fs::remove_file(&self.path).is_err();
+    }
+}
+
+impl Socket {
+    /// Begins to listen. Only the process that has the file does, so that a socket that is there is one of the dead.
+    pub(super) fn listen(file: &Path) -> io::Result<Self> {
+        let path = socket_of(file);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        Ok(Self { listener, path })
+    }
+
+    /// Answers one question after the other, for ever.
+    pub(super) async fn answer_all<Q: Queue>(&self, queue: &Q) {
+        loop {
+            // An error of one connection is that of its caller.
+            if let Ok((stream, _)) = self.listener.accept().await {
+                let _ended = tokio::time::timeout(PATIENCE, answer_one(stream, queue)).await;
+            }
+        }
+    }
+}
+
+async fn answer_one<Q: Queue>(stream: UnixStream, queue: &Q) -> anyhow::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(read).take(LINE_BYTES_MAX);
+    reader.read_line(&mut line).await?;
+    let Asked { name, question } = serde_json::from_str(&line)?;
+    let answered = answer(queue, &name, question).await;
+    let answered = answered.unwrap_or_else(|why| Answer::Failed(format!("{why:#}")));
+    let mut line = serde_json::to_vec(&answered)?;
+    line.push(b'\n');
+    Ok(write.write_all(&line).await?)
+}

@@ -1,0 +1,52 @@
+//! A provider behind a command: ids in, a line each; answers out, a line of JSON each.
+//!
+//! Shell.
+
+use std::time::Duration;
+
+use simplefeed_client::refresher::{Credential, Found, Lookup, LookupError};
+
+use super::answers::Places;
+use crate::child::{Output, run};
+
+/// Largest output, in bytes.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Time for a command. The refresher would give it up a little later.
+const COMMAND: Duration = Duration::from_secs(110);
+
+/// Asks by running a command.
+pub(super) struct Exec {
+    pub(super) command: String,
+    pub(super) places: Places,
+}
+
+impl Lookup for Exec {
+    async fn lookup(&self, ids: &[String], credential: &Credential) -> Result<Found, LookupError> {
+        let failed = |why: String| LookupError::Failed {
+            status: None,
+            pause: None,
+            why,
+        };
+        // It would be two ids for the command.
+        if ids.iter().any(|id| id.contains(['\n', '\r'])) {
+            return Err(LookupError::Refused {
+                status: 400,
+                detail: "an id with a line break cannot be passed to a command".to_owned(),
+            });
+        }
+        let input = ids.join("\n") + "\n";
+        let header = credential.header.clone();
+        let header = header.map_or(String::new(), |(name, value)| format!("{name}: {value}"));
+        let variables = [
+            ("SIMPLEFEED_CREDENTIAL", credential.name.clone()),
+            ("SIMPLEFEED_HEADER", header),
+        ];
+        let output = Output::Taken(OUTPUT_BYTES_MAX);
+        let output = run(&self.command, input.as_bytes(), &variables, COMMAND, output).await;
+        let output = output.map_err(|why| failed(format!("the command failed: {why}")))?;
+        let text = String::from_utf8_lossy(&output);
+        let mut found = Found::default();
+        found.answers = self.places.of_lines(&text, ids).map_err(failed)?;
+        Ok(found)
+    }
+}

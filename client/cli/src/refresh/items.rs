@@ -1,0 +1,158 @@
+//! Items in the entries of a feed.
+//!
+//! Pure.
+
+use std::str::FromStr;
+
+use serde_json::value::RawValue;
+use simplefeed_client::{Delivery, Timestamp, refresher::Item};
+use simplefeed_core::event::Event;
+
+use super::answers::{raw_at, text_of};
+
+/// Numbers beyond this one are milliseconds: as seconds, it is the year 5138.
+const SECONDS_MAX: i64 = 100_000_000_000;
+
+/// Part of an entry: an element by its name in Atom, or a JSON pointer into the content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Id,
+    Title,
+    Published,
+    Updated,
+    Content(String),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "id" => Self::Id,
+            "title" => Self::Title,
+            "published" => Self::Published,
+            "updated" => Self::Updated,
+            pointer if pointer.starts_with('/') => Self::Content(pointer.to_owned()),
+            _ => {
+                return Err(
+                    "it is one of id, title, published and updated, or a JSON pointer into the content, as /post/id"
+                        .to_owned(),
+                );
+            }
+        })
+    }
+}
+
+impl Place {
+    fn text(&self, event: &Event) -> Option<String> {
+        match self {
+            Self::Id => event.id.clone(),
+            Self::Title => event.title.clone(),
+            Self::Published => event.published.clone(),
+            Self::Updated => event.updated.clone(),
+            Self::Content(pointer) => {
+                let content: &RawValue = event.content.as_deref()?;
+                text_of(raw_at(content, pointer)?)
+            }
+        }
+    }
+}
+
+/// Where an entry has an item's id and birth.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    pub(super) id: Place,
+    /// `published`, or else `updated`, if it is not given.
+    pub(super) born: Option<Place>,
+}
+
+impl Places {
+    /// Returns the item of an entry.
+    pub(super) fn item(&self, delivery: &Delivery) -> anyhow::Result<Item> {
+        let event = delivery.event()?;
+        let id = self.id.text(&event).unwrap_or_default();
+        let born = match &self.born {
+            Some(place) => place.text(&event),
+            None => event.published.clone().or_else(|| event.updated.clone()),
+        };
+        let born = born.as_deref().and_then(instant);
+        let born = born.ok_or_else(|| anyhow::anyhow!("it has no time of birth at --born"))?;
+        if id.is_empty() {
+            anyhow::bail!("it has no id of an item at --item-id");
+        }
+        let item = Item::new(id, born)?;
+        let related = related(&event).or_else(|| delivery.document().map(ToString::to_string));
+        Ok(match related {
+            Some(url) => item.related(url),
+            None => item,
+        })
+    }
+}
+
+/// Returns the URL of what an entry is about: where it came from, or its page.
+fn related(event: &Event) -> Option<String> {
+    let links = event.links.as_deref().unwrap_or_default();
+    let link = |wanted: &str| {
+        let mut links = links.iter();
+        links.find(|link| link.rel.as_deref().unwrap_or("alternate") == wanted)
+    };
+    let link = link("via").or_else(|| link("alternate"))?;
+    Some(link.href.clone())
+}
+
+/// Reads an instant: a date-time, or seconds or milliseconds after 1970.
+fn instant(text: &str) -> Option<Timestamp> {
+    if let Some(instant) = Timestamp::parse(text) {
+        return Some(instant);
+    }
+    let number: i64 = text.parse().ok()?;
+    let micros = if number > SECONDS_MAX {
+        1_000
+    } else {
+        1_000_000
+    };
+    Some(Timestamp::from_micros(number.checked_mul(micros)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_is_a_date_time_or_a_number() {
+        let expected = Timestamp::parse("2026-01-01T00:00:00Z");
+        assert_eq!(instant("2026-01-01T01:00:00+01:00"), expected);
+        assert_eq!(instant("1767225600"), expected);
+        assert_eq!(instant("1767225600000"), expected);
+        for text in ["", "yesterday", "1.5", "9223372036854775807"] {
+            assert_eq!(instant(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn places_are_names_or_pointers() {
+        let event: Event = serde_json::from_str(
+            r#"{"id":"urn:1","title":"T","content":{"post":{"id":9007199254740993}}}"#,
+        )
+        .unwrap();
+        let text = |place: &str| place.parse::<Place>().unwrap().text(&event);
+        assert_eq!(text("/post/id").as_deref(), Some("9007199254740993"));
+        assert_eq!(text("id").as_deref(), Some("urn:1"));
+        assert_eq!(text("/post"), None);
+        assert!(
+            "post/id"
+                .parse::<Place>()
+                .unwrap_err()
+                .contains("JSON pointer")
+        );
+    }
+
+    #[test]
+    fn the_source_of_an_entry_goes_before_its_page() {
+        let event: Event = serde_json::from_str(
+            r#"{"links":[{"href":"https://a.example/"},{"rel":"via","href":"https://b.example/"}]}"#,
+        )
+        .unwrap();
+        assert_eq!(related(&event).as_deref(), Some("https://b.example/"));
+    }
+}

@@ -1,0 +1,38 @@
+//! The queue behind `--queue`: a file of this process, or PostgreSQL.
+//!
+//! Shell.
+
+use std::path::{Path, PathBuf};
+
+use simplefeed_queue::{Clock, QueueError, postgres::Postgres, redb::Redb};
+
+/// An open queue.
+pub(super) enum Keeper {
+    /// A file, which belongs to this process now.
+    File(Redb, PathBuf),
+    Postgres(Postgres),
+}
+
+/// Returns whether the text is the URL of a PostgreSQL.
+pub(super) fn is_postgres(queue: &str) -> bool {
+    queue.starts_with("postgres://") || queue.starts_with("postgresql://")
+}
+
+impl Keeper {
+    /// Opens a queue, which is made if there is none.
+    pub(super) async fn open(queue: &str) -> Result<Self, QueueError> {
+        if is_postgres(queue) {
+            return Postgres::open(queue, Clock::Real).await.map(Self::Postgres);
+        }
+        let path = PathBuf::from(queue);
+        let opened = Redb::open(&path, Clock::Real)?;
+        Ok(Self::File(opened, path))
+    }
+}
+
+/// Returns the socket at which the process answers that has the file.
+pub(super) fn socket_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".sock");
+    name.into()
+}

@@ -1,0 +1,206 @@
+//! The starter: items of a feed become jobs.
+//!
+//! Shell. One process at a time reads the feed. Its right to do so is the lease of a job, whose note is the bookmark; if
+//! the process dies, the lease expires, and another one goes on from there.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use simplefeed_client::{
+    Bookmark, Consumer, Delivery,
+    consumer::Builder,
+    refresher::{Item, Refresher},
+};
+use simplefeed_core::digest::Digest;
+use simplefeed_queue::{
+    Due, Existing, Extension, Finish, Held, Lease, Namespace, NewJob, Next, Queue, Want,
+};
+use tokio::sync::watch;
+
+use super::items::Places;
+use crate::{exit::Usage, say};
+
+/// Time for which the right to read lasts without a sign of life.
+const LEASE: Duration = Duration::from_mins(1);
+/// Time after which a reader that waits extends its lease.
+const EXTEND: Duration = Duration::from_secs(20);
+/// Items that are started together.
+const ITEMS_MAX: usize = 1_000;
+/// Key of the job.
+const BOOKMARK: &str = "bookmark";
+
+/// What the job has between two readers.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Place {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bookmark: Option<Bookmark>,
+}
+
+/// Reads the items feed.
+pub(super) struct Starter<Q> {
+    queue: Q,
+    refresher: Refresher<Q>,
+    /// Namespace of the job with the bookmark.
+    name: Namespace,
+    places: Places,
+    stop: watch::Receiver<bool>,
+}
+
+/// Refuses a name in a queue that other feeds have. `feeds` says which these are.
+pub(super) async fn claim<Q: Queue>(queue: &Q, name: &str, feeds: &str) -> anyhow::Result<()> {
+    let of = Namespace::new(&format!("{name}.feeds"))?;
+    // A job that is never due stands for a pair of feeds.
+    let key = Digest::of(feeds.as_bytes()).to_string();
+    let job = NewJob::new(&of, key.clone(), Due::After(Duration::MAX));
+    queue.schedule(vec![job], Existing::Keep).await?;
+    if queue.stats(&of).await?.waiting > 1 {
+        queue.remove(&of, vec![key]).await?;
+        return Err(Usage(format!(
+            "the jobs of --name {name} in this queue belong to other feeds: give these feeds another --name"
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+impl<Q: Queue> Starter<Q> {
+    pub(super) fn new(
+        queue: Q,
+        refresher: Refresher<Q>,
+        name: &str,
+        places: Places,
+        stop: watch::Receiver<bool>,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            queue,
+            refresher,
+            name: Namespace::new(&format!("{name}.items"))?,
+            places,
+            stop,
+        })
+    }
+
+    /// Reads whenever no other process does, until it is told to stop. `consumer` makes a consumer that follows the feed.
+    pub(super) async fn run(
+        self,
+        consumer: impl Fn() -> anyhow::Result<Builder>,
+    ) -> anyhow::Result<()> {
+        let job = NewJob::new(&self.name, BOOKMARK, Due::After(Duration::ZERO));
+        self.queue.schedule(vec![job], Existing::Keep).await?;
+        let want = Want {
+            max: 1,
+            buffer: Duration::ZERO,
+            lease: LEASE,
+        };
+        loop {
+            let mut stop = self.stop.clone();
+            let told = async move { drop(stop.wait_for(|is_told| *is_told).await) };
+            let Some(leases) = self.queue.lease_until(&self.name, want, told).await? else {
+                return Ok(());
+            };
+            let Some(lease) = leases.into_iter().next() else {
+                continue;
+            };
+            let mut place = place_of(&lease)?;
+            let mut builder = consumer()?.follow(true);
+            if let Some(bookmark) = place.bookmark.clone() {
+                builder = builder.resume(bookmark);
+            }
+            let read = self.read(builder.build()?, &lease, &mut place).await;
+            // Also after an error: the place is that of the last items that were started.
+            let payload = Some(serde_json::to_vec(&place)?);
+            let due = Due::After(Duration::ZERO);
+            let again = Finish::new(lease.token, Next::Again { due, payload });
+            self.queue.finish(vec![again]).await?;
+            read?;
+            if *self.stop.borrow() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads until it is told to stop, or another process reads.
+    async fn read(
+        &self,
+        mut items: Consumer,
+        lease: &Lease,
+        place: &mut Place,
+    ) -> anyhow::Result<()> {
+        loop {
+            let Some(first) = self.next(&mut items, lease, place).await? else {
+                return Ok(());
+            };
+            let mut deliveries = vec![first];
+            while deliveries.len() < ITEMS_MAX && items.ready() > 0 {
+                deliveries.extend(items.next().await?);
+            }
+            let started: Vec<Item> = deliveries.iter().filter_map(|one| self.item(one)).collect();
+            if !started.is_empty() {
+                self.refresher.start(started).await?;
+            }
+            if let Some(last) = deliveries.last() {
+                place.bookmark = Some(last.bookmark());
+                items.accept(last).await?;
+            }
+            if !self.extend(lease, place).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the next entry; nothing if it is told to stop, or another process reads. The lease is extended meanwhile, and
+    /// the wait goes on: a document may take longer to come than a lease lasts.
+    async fn next(
+        &self,
+        items: &mut Consumer,
+        lease: &Lease,
+        place: &Place,
+    ) -> anyhow::Result<Option<Delivery>> {
+        let mut stop = self.stop.clone();
+        let mut next = std::pin::pin!(items.next());
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|is_told| *is_told) => return Ok(None),
+                read = &mut next => return Ok(read?),
+                () = tokio::time::sleep(EXTEND) => {}
+            }
+            if !self.extend(lease, place).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Extends the lease, and stores the place. Returns whether this process still reads.
+    async fn extend(&self, lease: &Lease, place: &Place) -> anyhow::Result<bool> {
+        let extension = Extension {
+            token: lease.token.clone(),
+            lease: LEASE,
+            note: Some(serde_json::to_vec(place)?),
+        };
+        let is_held = self.queue.extend(vec![extension]).await? == [Held::Yes];
+        if !is_held {
+            say::warning("another process reads the items now: this one was slow for a minute");
+        }
+        Ok(is_held)
+    }
+
+    fn item(&self, delivery: &Delivery) -> Option<Item> {
+        let item = self.places.item(delivery);
+        if let Err(why) = &item {
+            let id: String = delivery.id().chars().take(200).collect();
+            say::warning(&format!("entry {id} is no item: {why:#}"));
+        }
+        item.ok()
+    }
+}
+
+/// Returns the newest place: the note of a reader that died, or what the last one left.
+fn place_of(lease: &Lease) -> anyhow::Result<Place> {
+    let bytes = [&lease.job.note, &lease.job.payload];
+    match bytes.into_iter().find(|bytes| !bytes.is_empty()) {
+        Some(bytes) => serde_json::from_slice(bytes).context("the bookmark in the queue is none"),
+        None => Ok(Place::default()),
+    }
+}

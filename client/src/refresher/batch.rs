@@ -1,0 +1,406 @@
+//! One batch from lease to finish: what a [`Round`] says is done with the queue, the provider and the feed.
+//!
+//! Shell.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde_json::value::RawValue;
+use simplefeed_core::{
+    event::Event,
+    refresh::{
+        Ending, Leased, Note, Publication, Round, State, Step,
+        round::{Meaning, Standing, meaning},
+    },
+};
+use simplefeed_queue::{
+    Due, Extension, Failed, Failure, Finish, Held, Lease, Next, Queue, QueueError, Report,
+    Reserved, job::LEASE_MIN,
+};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    Credential, Found, Lookup, LookupError, PAUSE, Refresher, add,
+    answers::{event_of, value_of},
+    chain, due_at, instant, pause, to_json,
+};
+use crate::publisher::PublishError;
+
+/// Time for which a batch is leased. A worker that waits extends it.
+pub(super) const LEASE: Duration = Duration::from_mins(5);
+/// Age of a lease with which it is extended.
+const EXTEND: Duration = Duration::from_secs(100);
+/// Time for an answer of the provider.
+const ANSWER: Duration = Duration::from_mins(2);
+/// Failures of an item alone with which it is dead.
+const ATTEMPTS: u32 = 5;
+/// Pause before an item that failed alone is tried again; doubled with each failure.
+const RETRY: Duration = Duration::from_mins(1);
+
+/// A batch that a worker has leased.
+pub(super) struct Batch<'r, Q> {
+    refresher: &'r Refresher<Q>,
+    leases: Vec<Lease>,
+    /// Answers of the provider, by item.
+    answers: HashMap<String, Box<RawValue>>,
+    /// Time at which the leases began, or were extended, at the latest.
+    held: Instant,
+    stop: watch::Receiver<bool>,
+}
+
+impl<'r, Q: Queue> Batch<'r, Q> {
+    pub(super) fn new(
+        refresher: &'r Refresher<Q>,
+        leases: Vec<Lease>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            refresher,
+            leases,
+            answers: HashMap::new(),
+            held: Instant::now(),
+            stop,
+        }
+    }
+
+    /// Refreshes the items.
+    pub(super) async fn refresh<L: Lookup>(
+        mut self,
+        lookup: &L,
+        standing: &mut Standing,
+    ) -> Result<(), QueueError> {
+        let mut round = Round::new(self.leases.iter().map(leased).collect(), *standing);
+        while let Some(step) = round.step() {
+            let goes_on = match step {
+                Step::Ask(ids) => self.ask(lookup, &ids, &mut round).await?,
+                Step::Note(notes) => {
+                    let lost = self.note(&notes).await?;
+                    round.noted(&lost);
+                    true
+                }
+                Step::Publish(events) => self.publish(&events, &mut round).await?,
+                Step::Finish(endings) => {
+                    self.finish(endings).await?;
+                    round.finished();
+                    true
+                }
+            };
+            *standing = round.standing();
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the provider. Returns whether the round goes on.
+    async fn ask<L: Lookup>(
+        &mut self,
+        lookup: &L,
+        ids: &[String],
+        round: &mut Round,
+    ) -> Result<bool, QueueError> {
+        let Some(credential) = self.reserve().await? else {
+            self.give_back().await?;
+            return Ok(false);
+        };
+        self.hold().await?;
+        add(&self.refresher.counters.requests, 1);
+        let asked = tokio::time::timeout(ANSWER, lookup.lookup(ids, credential)).await;
+        let asked = asked.unwrap_or_else(|_elapsed| {
+            Err(LookupError::Failed {
+                status: None,
+                pause: None,
+                why: format!("no answer in {ANSWER:?}"),
+            })
+        });
+        if let Some(report) = self.read(round, asked, ids).await? {
+            self.refresher
+                .queue
+                .report(&credential.name, report)
+                .await?;
+        }
+        Ok(true)
+    }
+
+    /// Returns a credential that may make a request now, and waits for one if need be. Nothing if the worker is to stop.
+    async fn reserve(&mut self) -> Result<Option<&'r Credential>, QueueError> {
+        let refresher = self.refresher;
+        loop {
+            let mut wait = EXTEND;
+            for credential in &refresher.credentials {
+                let reserved = refresher
+                    .queue
+                    .reserve(&credential.name, 1, credential.limit);
+                match reserved.await? {
+                    Reserved::Now => return Ok(Some(credential)),
+                    Reserved::After(after) => wait = wait.min(after),
+                }
+            }
+            self.hold().await?;
+            if pause(wait.max(Duration::from_millis(1)), &mut self.stop).await {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Extends the leases if they are old. Returns the places of those that are lost.
+    async fn hold(&mut self) -> Result<Vec<usize>, QueueError> {
+        if self.held.elapsed() < EXTEND {
+            return Ok(Vec::new());
+        }
+        let all: Vec<usize> = (0..self.leases.len()).collect();
+        self.extend(all.into_iter().map(|index| (index, None)), LEASE)
+            .await
+    }
+
+    /// Stores notes. Returns the places of jobs whose leases are lost.
+    async fn note(&mut self, notes: &[(usize, Note)]) -> Result<Vec<usize>, QueueError> {
+        let notes = notes
+            .iter()
+            .map(|(index, note)| (*index, Some(to_json(note))));
+        self.extend(notes, LEASE).await
+    }
+
+    /// Makes all jobs due at once.
+    async fn give_back(&mut self) -> Result<(), QueueError> {
+        let all: Vec<usize> = (0..self.leases.len()).collect();
+        self.extend(all.into_iter().map(|index| (index, None)), LEASE_MIN)
+            .await
+            .map(drop)
+    }
+
+    /// Extends leases, by place in the batch. Returns the places of those that are lost.
+    async fn extend(
+        &mut self,
+        which: impl Iterator<Item = (usize, Option<Vec<u8>>)> + Send,
+        lease: Duration,
+    ) -> Result<Vec<usize>, QueueError> {
+        let (mut places, mut extensions) = (Vec::new(), Vec::new());
+        for (index, note) in which {
+            if let Some(leased) = self.leases.get(index) {
+                places.push(index);
+                extensions.push(Extension {
+                    token: leased.token.clone(),
+                    lease,
+                    note,
+                });
+            }
+        }
+        if extensions.is_empty() {
+            return Ok(places);
+        }
+        let began = Instant::now();
+        let held = self.refresher.queue.extend(extensions).await?;
+        self.held = began;
+        let lost = places.into_iter().zip(held);
+        let lost = lost.filter(|(_, held)| *held == Held::Lost);
+        Ok(lost.map(|(index, _)| index).collect())
+    }
+
+    /// Passes a lookup's result to the round. Returns the report for the credential's quota.
+    async fn read(
+        &mut self,
+        round: &mut Round,
+        asked: Result<Found, LookupError>,
+        ids: &[String],
+    ) -> Result<Option<Report>, QueueError> {
+        let now = instant(self.refresher.queue.now().await?);
+        let intervals = &self.refresher.intervals;
+        let jitter = jitter();
+        let (status, named) = match asked {
+            Ok(found) => {
+                let mut values = HashMap::with_capacity(ids.len());
+                for (id, answer) in found.answers {
+                    // An item that was not asked for may belong to another request of the round.
+                    if ids.contains(&id) {
+                        if let Some(value) = value_of(&answer, &self.refresher.ignored) {
+                            values.insert(id.clone(), value);
+                        }
+                        self.answers.insert(id, answer);
+                    }
+                }
+                round.asked(values, now, intervals, found.floor);
+                return Ok(Some(found.report).filter(|report| *report != Report::default()));
+            }
+            Err(LookupError::Refused { status, detail }) => {
+                let items = ids.len();
+                self.refresher.trouble(&format!(
+                    "the provider refused a request for {items} items with {status}: {detail}"
+                ));
+                if meaning(status) == Meaning::Refusal {
+                    let pause = round.refused(status, now, intervals, jitter);
+                    return Ok(pause.map(paused));
+                }
+                (Some(status), None)
+            }
+            Err(LookupError::Failed { status, pause, why }) => {
+                let items = ids.len();
+                let answer = status.map_or(String::new(), |status| format!(" with {status}"));
+                self.refresher.trouble(&format!(
+                    "a request to the provider for {items} items failed{answer}: {why}"
+                ));
+                (status, pause)
+            }
+        };
+        Ok(Some(paused(round.failed(status, named, jitter))))
+    }
+
+    /// Publishes events, as long as the leases last: what a worker no longer has, another one publishes. Returns whether
+    /// the round goes on.
+    async fn publish(
+        &mut self,
+        events: &[Publication],
+        round: &mut Round,
+    ) -> Result<bool, QueueError> {
+        let rest = LEASE.saturating_sub(self.held.elapsed());
+        match tokio::time::timeout(rest, self.append(events)).await {
+            Ok(Ok(refused)) => {
+                let count = events.len().saturating_sub(refused.len());
+                add(&self.refresher.counters.events, count);
+                round.published(refused);
+                return Ok(true);
+            }
+            Ok(Err(error)) => {
+                let why = chain(&error);
+                self.refresher
+                    .trouble(&format!("changes cannot be published; trying again: {why}"));
+            }
+            Err(_elapsed) => {
+                self.refresher
+                    .trouble("changes could not be published in time; trying again");
+                return Ok(false);
+            }
+        }
+        if pause(PAUSE, &mut self.stop).await {
+            self.give_back().await?;
+            return Ok(false);
+        }
+        let lost = self.hold().await?;
+        round.noted(&lost);
+        Ok(true)
+    }
+
+    /// Appends events to the feed. Returns which of them are refused for ever, and why. A feed that takes none of several
+    /// is at fault itself.
+    async fn append(&self, events: &[Publication]) -> Result<Vec<(usize, String)>, PublishError> {
+        let mut parts = vec![events.to_vec()];
+        let mut refused = Vec::new();
+        let mut is_known = events.len() == 1;
+        while let Some(mut part) = parts.pop() {
+            // All of them before the request, since an iterator that borrows cannot cross an await in a task.
+            let made: Vec<Event> = part.iter().map(|event| self.event(event)).collect();
+            let Err(error) = self.refresher.publisher.append(made).await else {
+                is_known = true;
+                continue;
+            };
+            // A request is stored as a whole or not at all.
+            let PublishError::Refused {
+                status: 400 | 409 | 413 | 422,
+                detail,
+                entry,
+                ..
+            } = &error
+            else {
+                return Err(error);
+            };
+            let why = format!("the feed refused it: {detail}");
+            let named = entry.filter(|at| *at < part.len());
+            is_known |= named.is_some();
+            if let Some(at) = named.or((part.len() == 1).then_some(0)) {
+                refused.push((part.remove(at).index, why));
+                if !part.is_empty() {
+                    parts.push(part);
+                }
+            } else {
+                parts.push(part.split_off(part.len() / 2));
+                parts.push(part);
+            }
+            if parts.is_empty() && !is_known {
+                return Err(error);
+            }
+        }
+        Ok(refused)
+    }
+
+    fn event(&self, publication: &Publication) -> Event {
+        let lease = self.leases.get(publication.index);
+        let related = lease.and_then(|lease| leased(lease).state.related);
+        let answer = self.answers.get(&publication.id);
+        event_of(publication, answer.map(AsRef::as_ref), related)
+    }
+
+    /// Finishes the jobs.
+    async fn finish(&mut self, endings: Vec<(usize, Ending)>) -> Result<(), QueueError> {
+        let (mut finishes, mut failures, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, ending) in endings {
+            let Some(lease) = self.leases.get(index) else {
+                continue;
+            };
+            let token = lease.token.clone();
+            match ending {
+                Ending::Again { due, state } => {
+                    let (due, payload) = (due_at(due), Some(to_json(&state)));
+                    finishes.push(Finish::new(token, Next::Again { due, payload }));
+                }
+                Ending::Done => finishes.push(Finish::new(token, Next::Done)),
+                Ending::Failed(reason) => {
+                    let retry = Due::After(RETRY * 2_u32.saturating_pow(lease.job.failures.min(8)));
+                    let attempts = ATTEMPTS;
+                    failures.push(Failure {
+                        token,
+                        retry,
+                        attempts,
+                        reason,
+                    });
+                }
+                Ending::Later(lease) => later.push(Extension {
+                    token,
+                    lease,
+                    note: None,
+                }),
+            }
+        }
+        let queue = &self.refresher.queue;
+        if !later.is_empty() {
+            queue.extend(later).await?;
+        }
+        if !failures.is_empty() {
+            let failed = queue.fail(failures).await?;
+            let count = failed.iter().filter(|one| **one != Failed::Lost).count();
+            add(&self.refresher.counters.failures, count);
+        }
+        if !finishes.is_empty() {
+            let held = queue.finish(finishes).await?;
+            let count = held.iter().filter(|one| **one == Held::Yes).count();
+            add(&self.refresher.counters.items, count);
+        }
+        Ok(())
+    }
+}
+
+/// Returns an item as decisions see it. A payload that is none, of another program, is an item that has just been born.
+fn leased(lease: &Lease) -> Leased {
+    let slot = instant(lease.job.slot);
+    let state = serde_json::from_slice(&lease.job.payload);
+    Leased {
+        id: lease.job.key.clone(),
+        slot,
+        state: state.unwrap_or_else(|_| State::new(slot)),
+        note: serde_json::from_slice(&lease.job.note).ok(),
+    }
+}
+
+fn paused(pause: Duration) -> Report {
+    Report {
+        pause: Some(pause),
+        remaining: None,
+    }
+}
+
+/// Returns a number from 0 to 1.
+fn jitter() -> f64 {
+    use std::hash::BuildHasher as _;
+    // A hasher's random keys are chance enough to spread requests.
+    let chance = std::hash::RandomState::new().hash_one(()) % 1_024;
+    f64::from(u32::try_from(chance).unwrap_or(0)) / 1_024.0
+}
