@@ -19,6 +19,8 @@ mod harness;
 mod http;
 mod site;
 mod nginx;
+mod postgres;
+mod provider;
 
 mod access;
 mod amplifying;
@@ -46,6 +48,7 @@ mod plain;
 mod power_cut;
 mod proxy;
 mod recover;
+mod refresher;
 mod refusals;
 mod restoration;
 mod running;

@@ -239,7 +239,7 @@ async fn run(args: WorkArgs) -> anyhow::Result<u8> {
 }
 
 async fn open<L: Lookup>(args: WorkArgs, keys: Vec<Credential>, lookup: L) -> anyhow::Result<u8> {
-    match Keeper::open(&args.queue.queue).await? {
+    match Keeper::open_for_work(&args.queue.queue).await? {
         Keeper::File(queue, path) => {
             let socket = Socket::listen(&path);
             if let Err(why) = &socket {

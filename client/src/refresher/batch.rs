@@ -2,7 +2,7 @@
 //!
 //! Shell.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, pin::pin, time::Duration};
 
 use serde_json::value::RawValue;
 use simplefeed_core::{
@@ -16,7 +16,7 @@ use simplefeed_queue::{
     Due, Extension, Failed, Failure, Finish, Held, Lease, Next, Queue, QueueError, Report,
     Reserved, job::LEASE_MIN,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 use super::{
     Credential, Found, Lookup, LookupError, PAUSE, Refresher, add,
@@ -25,10 +25,10 @@ use super::{
 };
 use crate::publisher::PublishError;
 
-/// Time for which a batch is leased. A worker that waits extends it.
-pub(super) const LEASE: Duration = Duration::from_mins(5);
-/// Age of a lease with which it is extended.
-const EXTEND: Duration = Duration::from_secs(100);
+/// Time for which a batch is leased. What a killed worker had is refreshed so much later, at most.
+pub(super) const LEASE: Duration = Duration::from_mins(1);
+/// Time after which a worker that waits extends its leases.
+const EXTEND: Duration = Duration::from_secs(20);
 /// Time for an answer of the provider.
 const ANSWER: Duration = Duration::from_mins(2);
 /// Failures of an item alone with which it is dead.
@@ -42,8 +42,6 @@ pub(super) struct Batch<'r, Q> {
     leases: Vec<Lease>,
     /// Answers of the provider, by item.
     answers: HashMap<String, Box<RawValue>>,
-    /// Time at which the leases began, or were extended, at the latest.
-    held: Instant,
     stop: watch::Receiver<bool>,
 }
 
@@ -57,7 +55,6 @@ impl<'r, Q: Queue> Batch<'r, Q> {
             refresher,
             leases,
             answers: HashMap::new(),
-            held: Instant::now(),
             stop,
         }
     }
@@ -103,9 +100,11 @@ impl<'r, Q: Queue> Batch<'r, Q> {
             self.give_back().await?;
             return Ok(false);
         };
-        self.hold().await?;
         add(&self.refresher.counters.requests, 1);
-        let asked = tokio::time::timeout(ANSWER, lookup.lookup(ids, credential)).await;
+        let asked = tokio::time::timeout(ANSWER, lookup.lookup(ids, credential));
+        let Some(asked) = self.held_while(asked).await? else {
+            return Ok(false);
+        };
         let asked = asked.unwrap_or_else(|_elapsed| {
             Err(LookupError::Failed {
                 status: None,
@@ -143,36 +142,47 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         }
     }
 
-    /// Extends the leases if they are old. Returns the places of those that are lost.
-    async fn hold(&mut self) -> Result<Vec<usize>, QueueError> {
-        if self.held.elapsed() < EXTEND {
-            return Ok(Vec::new());
+    /// Extends the leases. Returns the places of those that are lost.
+    async fn hold(&self) -> Result<Vec<usize>, QueueError> {
+        let all = (0..self.leases.len()).map(|index| (index, None));
+        self.extend(all.collect(), LEASE).await
+    }
+
+    /// Does work, and extends the leases meanwhile. Returns nothing, and ends the work, once all leases are lost: another
+    /// worker does it.
+    async fn held_while<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, QueueError> {
+        let mut work = pin!(work);
+        loop {
+            // The work stands still while the leases are extended, so that nothing is published without them.
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(Some(done)),
+                () = tokio::time::sleep(EXTEND) => {}
+            }
+            if self.hold().await?.len() == self.leases.len() {
+                return Ok(None);
+            }
         }
-        let all: Vec<usize> = (0..self.leases.len()).collect();
-        self.extend(all.into_iter().map(|index| (index, None)), LEASE)
-            .await
     }
 
     /// Stores notes. Returns the places of jobs whose leases are lost.
-    async fn note(&mut self, notes: &[(usize, Note)]) -> Result<Vec<usize>, QueueError> {
+    async fn note(&self, notes: &[(usize, Note)]) -> Result<Vec<usize>, QueueError> {
         let notes = notes
             .iter()
             .map(|(index, note)| (*index, Some(to_json(note))));
-        self.extend(notes, LEASE).await
+        self.extend(notes.collect(), LEASE).await
     }
 
     /// Makes all jobs due at once.
-    async fn give_back(&mut self) -> Result<(), QueueError> {
-        let all: Vec<usize> = (0..self.leases.len()).collect();
-        self.extend(all.into_iter().map(|index| (index, None)), LEASE_MIN)
-            .await
-            .map(drop)
+    async fn give_back(&self) -> Result<(), QueueError> {
+        let all = (0..self.leases.len()).map(|index| (index, None));
+        self.extend(all.collect(), LEASE_MIN).await.map(drop)
     }
 
     /// Extends leases, by place in the batch. Returns the places of those that are lost.
     async fn extend(
-        &mut self,
-        which: impl Iterator<Item = (usize, Option<Vec<u8>>)> + Send,
+        &self,
+        which: Vec<(usize, Option<Vec<u8>>)>,
         lease: Duration,
     ) -> Result<Vec<usize>, QueueError> {
         let (mut places, mut extensions) = (Vec::new(), Vec::new());
@@ -189,9 +199,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         if extensions.is_empty() {
             return Ok(places);
         }
-        let began = Instant::now();
         let held = self.refresher.queue.extend(extensions).await?;
-        self.held = began;
         let lost = places.into_iter().zip(held);
         let lost = lost.filter(|(_, held)| *held == Held::Lost);
         Ok(lost.map(|(index, _)| index).collect())
@@ -245,31 +253,25 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(Some(paused(round.failed(status, named, jitter))))
     }
 
-    /// Publishes events, as long as the leases last: what a worker no longer has, another one publishes. Returns whether
-    /// the round goes on.
+    /// Publishes events. Returns whether the round goes on.
     async fn publish(
         &mut self,
         events: &[Publication],
         round: &mut Round,
     ) -> Result<bool, QueueError> {
-        let rest = LEASE.saturating_sub(self.held.elapsed());
-        match tokio::time::timeout(rest, self.append(events)).await {
-            Ok(Ok(refused)) => {
+        match self.held_while(self.append(events)).await? {
+            Some(Ok(refused)) => {
                 let count = events.len().saturating_sub(refused.len());
                 add(&self.refresher.counters.events, count);
                 round.published(refused);
                 return Ok(true);
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 let why = chain(&error);
                 self.refresher
                     .trouble(&format!("changes cannot be published; trying again: {why}"));
             }
-            Err(_elapsed) => {
-                self.refresher
-                    .trouble("changes could not be published in time; trying again");
-                return Ok(false);
-            }
+            None => return Ok(false),
         }
         if pause(PAUSE, &mut self.stop).await {
             self.give_back().await?;

@@ -103,20 +103,18 @@ struct Provided {
     /// Answers to the next requests, in place of values.
     errors: Vec<LookupError>,
     poison: Vec<String>,
-    /// Whether it keeps requests without an answer.
-    is_silent: bool,
+    /// Time that it takes for an answer.
+    delay: Duration,
 }
 
 impl Lookup for Provider {
     async fn lookup(&self, ids: &[String], _: &Credential) -> Result<Found, LookupError> {
-        let is_silent = {
+        let delay = {
             let mut provided = self.0.lock();
             provided.requests.push(ids.to_vec());
-            provided.is_silent
+            provided.delay
         };
-        if is_silent {
-            std::future::pending::<()>().await;
-        }
+        tokio::time::sleep(delay).await;
         let mut provided = self.0.lock();
         if let Some(error) = provided.errors.pop() {
             return Err(error);
@@ -464,21 +462,37 @@ async fn a_worker_that_waits_stops_when_it_is_told() {
 async fn an_answer_that_never_comes_is_not_waited_for() {
     let parts = Parts::new();
     parts.start(1).await;
-    parts.provider.0.lock().is_silent = true;
+    parts.provider.0.lock().delay = Duration::from_hours(1);
     let worker = parts.worker();
     parts.clock.advance(Duration::from_mins(2) + BUFFER);
     while parts.provider.0.lock().requests.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    parts.provider.0.lock().is_silent = false;
+    parts.provider.0.lock().delay = Duration::ZERO;
     let began = tokio::time::Instant::now();
     while parts.feed.shown().is_empty() {
         // The pause is over by the queue's clock.
         parts.clock.advance(Duration::from_millis(10));
         tokio::time::sleep(Duration::from_millis(10)).await;
-        assert!(began.elapsed() < LEASE, "the lease is over");
+        assert!(began.elapsed() < Duration::from_mins(5), "no answer");
     }
     worker.abort();
+}
+
+/// A worker that waits longer than its leases last keeps its items.
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_costs_no_second_request() {
+    let parts = Parts::new();
+    parts.start(3).await;
+    parts.provider.0.lock().delay = Duration::from_secs(100);
+    let workers = [parts.worker(), parts.worker()];
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    while parts.feed.shown().is_empty() {
+        parts.clock.advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(parts.provider.0.lock().requests.len(), 1);
+    workers.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

@@ -2,9 +2,16 @@
 //!
 //! Shell.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use simplefeed_queue::{Clock, QueueError, postgres::Postgres, redb::Redb};
+use tokio::time::Instant;
+
+/// Time for which `status` and its like have a file that no worker has.
+const MOMENT: Duration = Duration::from_secs(3);
 
 /// An open queue.
 pub(super) enum Keeper {
@@ -27,6 +34,19 @@ impl Keeper {
         let path = PathBuf::from(queue);
         let opened = Redb::open(&path, Clock::Real)?;
         Ok(Self::File(opened, path))
+    }
+
+    /// Opens a queue to work on. Another command may have the file for a moment.
+    pub(super) async fn open_for_work(queue: &str) -> Result<Self, QueueError> {
+        let began = Instant::now();
+        loop {
+            match Self::open(queue).await {
+                Err(QueueError::InUse(_)) if began.elapsed() < MOMENT => {
+                    tokio::time::sleep(MOMENT / 20).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 }
 

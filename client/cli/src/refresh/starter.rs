@@ -14,7 +14,7 @@ use simplefeed_client::{
 };
 use simplefeed_core::digest::Digest;
 use simplefeed_queue::{
-    Due, Existing, Extension, Finish, Held, Lease, Namespace, NewJob, Next, Queue, Want,
+    Due, Existing, Extension, Finish, Held, Lease, Namespace, NewJob, Next, Queue, QueueError, Want,
 };
 use tokio::sync::watch;
 
@@ -25,6 +25,8 @@ use crate::{exit::Usage, say};
 const LEASE: Duration = Duration::from_mins(1);
 /// Time after which a reader that waits extends its lease.
 const EXTEND: Duration = Duration::from_secs(20);
+/// Pause after an error of the queue.
+const PAUSE: Duration = Duration::from_secs(5);
 /// Items that are started together.
 const ITEMS_MAX: usize = 1_000;
 /// Key of the job.
@@ -86,6 +88,24 @@ impl<Q: Queue> Starter<Q> {
         self,
         consumer: impl Fn() -> anyhow::Result<Builder>,
     ) -> anyhow::Result<()> {
+        loop {
+            match self.turn(&consumer).await {
+                Err(error) if is_passing(&error) => {
+                    say::warning(&format!("the queue failed; trying again: {error:#}"));
+                    let mut stop = self.stop.clone();
+                    let told = stop.wait_for(|is_told| *is_told);
+                    let _told = tokio::time::timeout(PAUSE, told).await.is_ok();
+                }
+                turn => turn?,
+            }
+            if *self.stop.borrow() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads once no other process does, until it is told to stop, or another process reads.
+    async fn turn(&self, consumer: &impl Fn() -> anyhow::Result<Builder>) -> anyhow::Result<()> {
         let job = NewJob::new(&self.name, BOOKMARK, Due::After(Duration::ZERO));
         self.queue.schedule(vec![job], Existing::Keep).await?;
         let want = Want {
@@ -93,31 +113,24 @@ impl<Q: Queue> Starter<Q> {
             buffer: Duration::ZERO,
             lease: LEASE,
         };
-        loop {
-            let mut stop = self.stop.clone();
-            let told = async move { drop(stop.wait_for(|is_told| *is_told).await) };
-            let Some(leases) = self.queue.lease_until(&self.name, want, told).await? else {
-                return Ok(());
-            };
-            let Some(lease) = leases.into_iter().next() else {
-                continue;
-            };
-            let mut place = place_of(&lease)?;
-            let mut builder = consumer()?.follow(true);
-            if let Some(bookmark) = place.bookmark.clone() {
-                builder = builder.resume(bookmark);
-            }
-            let read = self.read(builder.build()?, &lease, &mut place).await;
-            // Also after an error: the place is that of the last items that were started.
-            let payload = Some(serde_json::to_vec(&place)?);
-            let due = Due::After(Duration::ZERO);
-            let again = Finish::new(lease.token, Next::Again { due, payload });
-            self.queue.finish(vec![again]).await?;
-            read?;
-            if *self.stop.borrow() {
-                return Ok(());
-            }
+        let mut stop = self.stop.clone();
+        let told = async move { drop(stop.wait_for(|is_told| *is_told).await) };
+        let leased = self.queue.lease_until(&self.name, want, told).await?;
+        let Some(lease) = leased.into_iter().flatten().next() else {
+            return Ok(());
+        };
+        let mut place = place_of(&lease)?;
+        let mut builder = consumer()?.follow(true);
+        if let Some(bookmark) = place.bookmark.clone() {
+            builder = builder.resume(bookmark);
         }
+        let read = self.read(builder.build()?, &lease, &mut place).await;
+        // Also after an error: the place is that of the last items that were started.
+        let payload = Some(serde_json::to_vec(&place)?);
+        let due = Due::After(Duration::ZERO);
+        let again = Finish::new(lease.token, Next::Again { due, payload });
+        self.queue.finish(vec![again]).await?;
+        read
     }
 
     /// Reads until it is told to stop, or another process reads.
@@ -194,6 +207,15 @@ impl<Q: Queue> Starter<Q> {
         }
         item.ok()
     }
+}
+
+/// Returns whether an error is one of a queue that may come back, such as a PostgreSQL that is restarted.
+fn is_passing(error: &anyhow::Error) -> bool {
+    let of_queue = error.chain().find_map(|cause| cause.downcast_ref());
+    matches!(
+        of_queue,
+        Some(QueueError::Storage { .. } | QueueError::Lost { .. })
+    )
 }
 
 /// Returns the newest place: the note of a reader that died, or what the last one left.
