@@ -57,8 +57,8 @@ pub enum QueueError {
         /// The cause.
         why: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The connection broke before the answer: the change was made, or it was not. Every call may be repeated: a
-    /// token whose change was made is void.
+    /// The connection broke before the answer, or the file failed in a commit: the change was made, or it was not. Every
+    /// call may be repeated: a token whose change was made is void.
     #[error("{doing}: no answer, so the change was made or not: {why}")]
     Lost {
         /// Operation that failed, and its object.

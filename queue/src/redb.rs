@@ -7,6 +7,8 @@
 //! A storage error ends the queue: only opening the file again shows its state.
 
 mod leases;
+#[cfg(test)]
+mod power_cuts;
 mod tables;
 
 use std::{fmt, path::Path, sync::Arc};
@@ -79,6 +81,14 @@ fn failed(why: Arc<StorageError>) -> QueueError {
     }
 }
 
+/// Returns the error of a change, which may be in the file or not.
+fn lost(why: Arc<StorageError>) -> QueueError {
+    QueueError::Lost {
+        doing: "changing the queue's file".to_owned(),
+        why: Box::new(why),
+    }
+}
+
 impl Redb {
     /// Opens the queue in a file, which is made if there is none.
     ///
@@ -97,7 +107,12 @@ impl Redb {
             redb::DatabaseError::DatabaseAlreadyOpen => QueueError::InUse(path.to_path_buf()),
             why => refused(why.into()),
         })?;
-        let opening = tables::prepare(&database).map_err(refused)?;
+        Self::of(database, clock).map_err(refused)
+    }
+
+    /// Begins to work on a file.
+    fn of(database: Database, clock: Clock) -> Result<Self, StorageError> {
+        let opening = tables::prepare(&database)?;
         let (calls, received) = mpsc::channel(CALLS_MAX);
         let changes = Arc::new(watch::Sender::new(()));
         let thread = Thread {
@@ -110,7 +125,7 @@ impl Redb {
         let spawned = std::thread::Builder::new()
             .name("queue".to_owned())
             .spawn(move || thread.run());
-        spawned.map_err(|why| refused(StorageError::Io(why)))?;
+        spawned.map_err(StorageError::Io)?;
         Ok(Self {
             calls,
             changes,
@@ -128,7 +143,7 @@ impl Redb {
             let result = change(writing)?;
             Ok(Box::new(|committed| {
                 // A caller that has gone needs no answer: its change is committed all the same.
-                drop(answer.send(committed.map(|()| result).map_err(failed)));
+                drop(answer.send(committed.map(|()| result).map_err(lost)));
             }))
         }));
         self.calls

@@ -1,0 +1,365 @@
+//! Goal: what was answered is in the file after a power cut, at any write.
+//! Method: a disk that loses what was not synced, in part and torn, and the model beside it.
+
+use std::{io, sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
+use redb::StorageBackend;
+
+use super::Redb;
+use crate::{
+    clock::Manual,
+    job::{
+        Due, Existing, Extension, Failure, Finish, Job, Lease, Namespace, NewJob, Next, Stats,
+        Token, Want,
+    },
+    model::Model,
+    queue::{Queue, QueueError, Taken},
+};
+
+/// Bytes that a disk writes as a whole.
+const SECTOR: usize = 512;
+const LEASE: Duration = Duration::from_mins(1);
+const SEEDS: u64 = 300;
+
+/// Numbers that follow from a seed (`SplitMix64`).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+
+    fn one_of(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(u64::try_from(count).unwrap())).unwrap()
+    }
+}
+
+/// A change that was not synced yet.
+#[derive(Debug)]
+enum Change {
+    Length(usize),
+    Write(usize, Vec<u8>),
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    /// Bytes that a power cut leaves for sure.
+    durable: Vec<u8>,
+    /// Bytes as the program sees them.
+    bytes: Vec<u8>,
+    pending: Vec<Change>,
+    /// Operations until the power is cut.
+    left: u64,
+}
+
+fn apply(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Length(length) => bytes.resize(*length, 0),
+        Change::Write(at, written) => {
+            let end = at + written.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[*at..end].copy_from_slice(written);
+        }
+    }
+}
+
+impl Disk {
+    fn of(bytes: Vec<u8>, left: u64) -> Shared {
+        Shared(Arc::new(Mutex::new(Self {
+            durable: bytes.clone(),
+            bytes,
+            pending: Vec::new(),
+            left,
+        })))
+    }
+
+    fn operate(&mut self) -> io::Result<()> {
+        if self.left == 0 {
+            return Err(io::Error::other("the power is cut"));
+        }
+        self.left -= 1;
+        Ok(())
+    }
+
+    fn change(&mut self, change: Change) -> io::Result<()> {
+        self.operate()?;
+        apply(&mut self.bytes, &change);
+        self.pending.push(change);
+        Ok(())
+    }
+
+    /// Returns what a power cut leaves: of changes that were not synced, some, and some sectors of others.
+    fn cut(&mut self, dice: &mut Dice) -> Vec<u8> {
+        self.left = 0;
+        let mut bytes = self.durable.clone();
+        for change in &self.pending {
+            match (change, dice.below(3)) {
+                (change, 0) => apply(&mut bytes, change),
+                (Change::Write(at, written), 1) => {
+                    for (number, sector) in written.chunks(SECTOR).enumerate() {
+                        if dice.below(2) == 0 {
+                            let at = at + number * SECTOR;
+                            apply(&mut bytes, &Change::Write(at, sector.to_vec()));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        bytes
+    }
+}
+
+/// A disk that a file of redb and the test share.
+#[derive(Clone, Debug)]
+struct Shared(Arc<Mutex<Disk>>);
+
+impl StorageBackend for Shared {
+    fn len(&self) -> Result<u64, io::Error> {
+        Ok(u64::try_from(self.0.lock().bytes.len()).unwrap())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        let disk = self.0.lock();
+        let at = usize::try_from(offset).unwrap();
+        let bytes = disk.bytes.get(at..at + out.len());
+        out.copy_from_slice(bytes.ok_or_else(|| io::Error::other("beyond the end"))?);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> Result<(), io::Error> {
+        let length = usize::try_from(length).unwrap();
+        self.0.lock().change(Change::Length(length))
+    }
+
+    fn sync_data(&self) -> Result<(), io::Error> {
+        let mut disk = self.0.lock();
+        disk.operate()?;
+        let Disk {
+            durable, pending, ..
+        } = &mut *disk;
+        for change in pending.drain(..) {
+            apply(durable, &change);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        let at = usize::try_from(offset).unwrap();
+        self.0.lock().change(Change::Write(at, data.to_vec()))
+    }
+}
+
+fn things() -> Namespace {
+    Namespace::new("things").unwrap()
+}
+
+fn open(disk: &Shared, clock: &Manual) -> Result<Redb, QueueError> {
+    let database = redb::Builder::new().create_with_backend(disk.clone());
+    let database = database.map_err(|why| super::failed(Arc::new(why.into())))?;
+    Redb::of(database, clock.clone().into()).map_err(|why| super::failed(Arc::new(why)))
+}
+
+/// Everything in a queue: jobs in the order of their due times, and the dead.
+#[derive(Debug, PartialEq)]
+struct Contents {
+    stats: Stats,
+    jobs: Vec<Job>,
+    dead: Vec<crate::job::Dead>,
+}
+
+const ALL: Want = Want {
+    max: 100,
+    buffer: Duration::ZERO,
+    lease: LEASE,
+};
+
+fn jobs_of(taken: Taken) -> Vec<Job> {
+    match taken {
+        Taken::Leased(leases) => leases.into_iter().map(|lease| lease.job).collect(),
+        Taken::Wait { .. } => Vec::new(),
+    }
+}
+
+fn contents_of_model(mut model: Model, now: DateTime<Utc>) -> Contents {
+    let stats = model.stats(now, &things());
+    let dead = model.dead(&things(), None, 100).unwrap();
+    let jobs = jobs_of(model.take(now, &things(), ALL).unwrap());
+    Contents { stats, jobs, dead }
+}
+
+async fn contents_of_queue(queue: &Redb) -> Contents {
+    let stats = queue.stats(&things()).await.unwrap();
+    let dead = queue.dead(&things(), None, 100).await.unwrap();
+    let jobs = jobs_of(queue.take(&things(), ALL).await.unwrap());
+    Contents { stats, jobs, dead }
+}
+
+/// A call of a worker or a starter.
+enum Call {
+    Schedule(Vec<NewJob>),
+    Note(Token, Token),
+    Finish(Token, Token, Next),
+    Fail(Token, Token, u32),
+    Retry(String),
+    Remove(String),
+}
+
+fn call(dice: &mut Dice, tokens: &mut Vec<(Token, Token)>) -> Call {
+    let key = dice.below(6).to_string();
+    let due = Due::After(Duration::from_secs(dice.below(5)));
+    let index = dice.one_of(tokens.len().max(1));
+    let kind = dice.below(8);
+    if kind < 2 || tokens.is_empty() && kind < 6 {
+        let payload = vec![7; dice.one_of(3_000)];
+        return Call::Schedule(vec![NewJob::new(&things(), key, due).payload(payload)]);
+    }
+    match kind {
+        2 => {
+            let (ours, theirs) = tokens[index].clone();
+            Call::Note(ours, theirs)
+        }
+        3 | 4 => {
+            let (ours, theirs) = tokens.swap_remove(index);
+            let payload = Some(vec![u8::try_from(dice.below(200)).unwrap(); 40]);
+            let next = if dice.below(3) == 0 {
+                Next::Done
+            } else {
+                Next::Again { due, payload }
+            };
+            Call::Finish(ours, theirs, next)
+        }
+        5 => {
+            let (ours, theirs) = tokens.swap_remove(index);
+            Call::Fail(ours, theirs, u32::try_from(1 + dice.below(3)).unwrap())
+        }
+        6 => Call::Retry(key),
+        _ => Call::Remove(key),
+    }
+}
+
+/// Makes a call of the queue and, with the answer unseen, of the model.
+async fn make(
+    queue: &Redb,
+    model: &mut Model,
+    now: DateTime<Utc>,
+    call: Call,
+) -> Result<(), QueueError> {
+    match call {
+        Call::Schedule(jobs) => {
+            model.schedule(now, jobs.clone(), Existing::Move)?;
+            queue.schedule(jobs, Existing::Move).await.map(drop)
+        }
+        Call::Note(ours, theirs) => {
+            let extension = |token| Extension {
+                token,
+                lease: LEASE,
+                note: Some(vec![1, 2, 3]),
+            };
+            model.extend(now, vec![extension(theirs)])?;
+            queue.extend(vec![extension(ours)]).await.map(drop)
+        }
+        Call::Finish(ours, theirs, next) => {
+            model.finish(now, vec![Finish::new(theirs, next.clone())])?;
+            queue.finish(vec![Finish::new(ours, next)]).await.map(drop)
+        }
+        Call::Fail(ours, theirs, attempts) => {
+            let failure = |token| Failure {
+                token,
+                retry: Due::After(Duration::from_secs(1)),
+                attempts,
+                reason: "no".to_owned(),
+            };
+            model.fail(now, &[failure(theirs)])?;
+            queue.fail(vec![failure(ours)]).await.map(drop)
+        }
+        Call::Retry(key) => {
+            model.retry(now, &things(), std::slice::from_ref(&key))?;
+            queue.retry(&things(), vec![key]).await.map(drop)
+        }
+        Call::Remove(key) => {
+            model.remove(&things(), std::slice::from_ref(&key))?;
+            queue.remove(&things(), vec![key]).await.map(drop)
+        }
+    }
+}
+
+/// Leases what is due, in both.
+async fn take(queue: &Redb, model: &mut Model, now: DateTime<Utc>) -> Vec<(Token, Token)> {
+    let Ok(Taken::Leased(ours)) = queue.take(&things(), ALL).await else {
+        return Vec::new();
+    };
+    let Taken::Leased(theirs) = model.take(now, &things(), ALL).unwrap() else {
+        panic!("the model leases nothing");
+    };
+    let pair = |ours: Lease| {
+        let theirs = theirs.iter().find(|one| one.job.key == ours.job.key);
+        (ours.token, theirs.unwrap().token.clone())
+    };
+    ours.into_iter().map(pair).collect()
+}
+
+/// Runs calls until the power is cut, and returns the models of before and after the last one.
+async fn run(dice: &mut Dice, disk: &Shared, clock: &Manual, model: Model) -> (Model, Model) {
+    let (mut before, mut after) = (model.clone(), model);
+    let Ok(queue) = open(disk, clock) else {
+        return (before, after);
+    };
+    let mut tokens = Vec::new();
+    for _ in 0..40 {
+        clock.advance(Duration::from_secs(1));
+        let now = clock.now();
+        before = after.clone();
+        if dice.below(4) == 0 {
+            tokens.extend(take(&queue, &mut after, now).await);
+            continue;
+        }
+        let call = call(dice, &mut tokens);
+        if make(&queue, &mut after, now, call).await.is_err() {
+            return (before, after);
+        }
+    }
+    (after.clone(), after)
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_a_power_cut() {
+    let mut cuts_within = 0;
+    for seed in 0..SEEDS {
+        let mut dice = Dice(seed);
+        let clock = Manual::new(DateTime::from_timestamp(1_767_225_600, 0).unwrap());
+        let mut model = Model::default();
+        let mut bytes = Vec::new();
+        for _ in 0..4 {
+            let operations = 20 + dice.below(800);
+            let disk = Disk::of(bytes, operations);
+            let (before, after) = run(&mut dice, &disk, &clock, model).await;
+            bytes = disk.0.lock().cut(&mut dice);
+            // No lease outlives its process.
+            clock.advance(2 * LEASE);
+            let now = clock.now();
+            let check = open(&Disk::of(bytes.clone(), u64::MAX), &clock).unwrap();
+            let found = contents_of_queue(&check).await;
+            let (was, is) = (
+                contents_of_model(before.clone(), now),
+                contents_of_model(after.clone(), now),
+            );
+            cuts_within += u64::from(was != is);
+            assert!(
+                found == was || found == is,
+                "seed {seed}: {found:?}\n{was:?}\n{is:?}"
+            );
+            model = if found == is { after } else { before };
+        }
+    }
+    // Most cuts come between two changes of jobs: in the syncs of one.
+    assert!(cuts_within > SEEDS / 4, "{cuts_within}");
+}
