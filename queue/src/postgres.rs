@@ -17,8 +17,8 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_postgres::{Config, NoTls, Row, error::SqlState};
 
 use self::work::{
-    Changed, due_columns, extend_in, finish_in, first_of_each, long, schedule_in, take,
-    token_columns, with_bucket,
+    Changed, due_columns, extend_in, finish_in, first_of_each, is_one_statement, long, schedule_in,
+    take, token_columns, with_bucket, without_repeats,
 };
 use crate::{
     clock::Clock,
@@ -212,7 +212,11 @@ impl Queue for Postgres {
             .filter_map(|one| one.note.as_deref())
             .try_for_each(check_bytes)?;
         let (now, extensions) = (self.set_time(), &extensions);
+        let is_one_statement = without_repeats(extensions.iter().map(|one| &one.token)).len() < 2;
         attempt!(self, "extending leases", |client| {
+            if is_one_statement {
+                return extend_in(&*client, now, extensions).await;
+            }
             let transaction = client.transaction().await?;
             let held = extend_in(&transaction, now, extensions).await?;
             transaction.commit().await?;
@@ -225,6 +229,9 @@ impl Queue for Postgres {
         finishes.iter().try_for_each(Finish::check)?;
         let (now, finishes) = (self.set_time(), &finishes);
         let held = attempt!(self, "finishing jobs", |client| {
+            if is_one_statement(finishes) {
+                return finish_in(&*client, now, finishes).await;
+            }
             let transaction = client.transaction().await?;
             let held = finish_in(&transaction, now, finishes).await?;
             transaction.commit().await?;

@@ -50,20 +50,22 @@ pub enum QueueError {
     #[error("the queue {} is open in another process", .0.display())]
     InUse(PathBuf),
     /// The keeper's storage failed, or holds something that is no queue.
-    #[error("{doing}: {why}")]
+    #[error("{doing}")]
     Storage {
         /// Operation that failed, and its object.
         doing: String,
         /// The cause.
+        #[source]
         why: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The connection broke before the answer, or the file failed in a commit: the change was made, or it was not. Every
     /// call may be repeated: a token whose change was made is void.
-    #[error("{doing}: no answer, so the change was made or not: {why}")]
+    #[error("{doing}: no answer, so the change was made or not")]
     Lost {
         /// Operation that failed, and its object.
         doing: String,
         /// The cause.
+        #[source]
         why: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The queue was closed.

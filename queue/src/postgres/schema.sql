@@ -7,10 +7,10 @@ CREATE TABLE IF NOT EXISTS simplefeed_jobs (
     slot timestamptz NOT NULL,
     -- Time from which it may be leased; a failure moves it.
     due timestamptz NOT NULL,
-    -- `due`, or the end of the lease.
-    available timestamptz NOT NULL,
-    -- Number of the newest lease, if the job has been leased since its slot began.
+    -- Number and end of the newest lease, if the job has been leased since its slot began. In no index, so that a lease
+    -- writes none (a heap-only update).
     token bigint,
+    leased_until timestamptz,
     failures integer NOT NULL,
     payload bytea NOT NULL,
     note bytea NOT NULL,
@@ -27,8 +27,8 @@ WITH (
 );
 
 -- Without the key: with it, a planner without statistics takes this index to find a job by its key, and reads all of it.
-CREATE INDEX IF NOT EXISTS simplefeed_jobs_available
-    ON simplefeed_jobs (namespace, available) WHERE reason IS NULL;
+CREATE INDEX IF NOT EXISTS simplefeed_jobs_due
+    ON simplefeed_jobs (namespace, due) WHERE reason IS NULL;
 CREATE INDEX IF NOT EXISTS simplefeed_jobs_dead
     ON simplefeed_jobs (namespace, key) WHERE reason IS NOT NULL;
 

@@ -18,13 +18,19 @@ macro_rules! due {
     };
 }
 
-/// Whether the lease of `job` is the one that `given` names, and has not expired. A dead job has no token. Without a word of
-/// `reason`, the index of available jobs cannot be used: ended leases lie there until the next vacuum.
+/// Whether a live job has no lease, or one that has expired.
+macro_rules! is_free {
+    () => {
+        concat!("(leased_until IS NULL OR leased_until <= ", now!(), ")")
+    };
+}
+
+/// Whether the lease of `job` is the one that `given` names, and has not expired. A dead job has no token.
 macro_rules! is_held {
     () => {
         concat!(
             "job.namespace = given.namespace AND job.key = given.key AND job.token = given.token",
-            " AND job.available > ",
+            " AND job.leased_until > ",
             now!()
         )
     };
@@ -35,8 +41,8 @@ macro_rules! insert {
     () => {
         concat!(
             "INSERT INTO simplefeed_jobs AS job
-                (namespace, key, slot, due, available, failures, payload, note)
-            SELECT namespace, key, due, due, due, 0, payload, ''
+                (namespace, key, slot, due, failures, payload, note)
+            SELECT namespace, key, due, due, 0, payload, ''
             FROM (
                 SELECT namespace, key, payload, ",
             due!(),
@@ -58,9 +64,9 @@ pub(super) const SCHEDULE_AND_KEEP: &str = concat!(
 pub(super) const SCHEDULE_AND_MOVE: &str = concat!(
     insert!(),
     "ON CONFLICT (namespace, key) DO UPDATE SET
-        slot = excluded.slot, due = excluded.due, available = excluded.available, token = NULL,
+        slot = excluded.slot, due = excluded.due, token = NULL, leased_until = NULL,
         failures = 0, payload = excluded.payload, note = ''
-    WHERE job.reason IS NULL AND (job.token IS NULL OR job.available <= ",
+    WHERE job.reason IS NULL AND (job.leased_until IS NULL OR job.leased_until <= ",
     now!(),
     ")
     RETURNING namespace, key, xmax = 0"
@@ -68,9 +74,9 @@ pub(super) const SCHEDULE_AND_MOVE: &str = concat!(
 
 pub(super) const STATES: &str = concat!(
     "SELECT job.namespace, job.key, job.reason IS NOT NULL,
-        job.token IS NOT NULL AND job.available > ",
+        coalesce(job.leased_until > ",
     now!(),
-    " FROM simplefeed_jobs AS job JOIN unnest($2::text[], $3::text[]) AS given (namespace, key)
+    ", false) FROM simplefeed_jobs AS job JOIN unnest($2::text[], $3::text[]) AS given (namespace, key)
         USING (namespace, key)"
 );
 
@@ -79,50 +85,60 @@ pub(super) const STATES: &str = concat!(
 pub(super) const LEASE: &str = concat!(
     "WITH first AS MATERIALIZED (
         SELECT key, due FROM simplefeed_jobs
-        WHERE namespace = $2 AND reason IS NULL AND available <= ",
+        WHERE namespace = $2 AND reason IS NULL AND due <= ",
     now!(),
-    " ORDER BY available LIMIT $3 FOR UPDATE SKIP LOCKED
+    " AND ",
+    is_free!(),
+    " ORDER BY due LIMIT $3 FOR UPDATE SKIP LOCKED
     ), batch AS MATERIALIZED (
         SELECT key FROM first
         WHERE (SELECT count(*) = $3 OR min(due) + $4::bigint * interval '1 microsecond' <= ",
     now!(),
     " AND count(*) = (SELECT count(*) FROM (
             SELECT FROM simplefeed_jobs
-            WHERE namespace = $2 AND reason IS NULL AND available <= ",
+            WHERE namespace = $2 AND reason IS NULL AND due <= ",
     now!(),
+    " AND ",
+    is_free!(),
     " LIMIT $3
         ) AS seen) FROM first)
     )
     UPDATE simplefeed_jobs AS job
-    SET token = nextval('simplefeed_tokens'), available = ",
+    SET token = nextval('simplefeed_tokens'), leased_until = ",
     now!(),
     " + $5::bigint * interval '1 microsecond'
     FROM batch WHERE job.namespace = $2 AND job.key = batch.key
     RETURNING job.key, job.payload, job.note, job.slot, job.failures, job.token, ",
     now!(),
-    ", job.available, job.due"
+    ", job.leased_until, job.due"
 );
 
-/// Due jobs that `LEASE` would see, and the next time at which there may be more.
+/// Free jobs that are due, the due time of the first free one and of the last of a full batch, and an end of a lease. (Of
+/// more leases than 1,000 at the begin of the order, not the first end: workers look again soon.)
 pub(super) const LOOK: &str = concat!(
     "SELECT ",
     now!(),
-    ", count(*) FILTER (WHERE available <= ",
+    ", count(*) FILTER (WHERE due <= ",
     now!(),
-    "), min(due) FILTER (WHERE available <= ",
+    "), min(due), (
+        SELECT min(leased_until) FILTER (WHERE leased_until > ",
     now!(),
-    " OR token IS NULL), min(available) FILTER (WHERE token IS NOT NULL AND available > ",
-    now!(),
-    "), CASE WHEN count(*) = $3 THEN max(available) END
+    ") FROM (
+            SELECT leased_until FROM simplefeed_jobs
+            WHERE namespace = $2 AND reason IS NULL ORDER BY due LIMIT 1000
+        ) AS leased
+    ), CASE WHEN count(*) = $3 THEN max(due) END
     FROM (
-        SELECT due, available, token FROM simplefeed_jobs
-        WHERE namespace = $2 AND reason IS NULL ORDER BY available LIMIT $3
+        SELECT due FROM simplefeed_jobs
+        WHERE namespace = $2 AND reason IS NULL AND ",
+    is_free!(),
+    " ORDER BY due LIMIT $3
     ) AS first"
 );
 
 pub(super) const EXTEND: &str = concat!(
     "UPDATE simplefeed_jobs AS job SET
-        available = ",
+        leased_until = ",
     now!(),
     " + given.lease * interval '1 microsecond', note = coalesce(given.note, job.note)
     FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[])
@@ -142,7 +158,7 @@ pub(super) const FINISH: &str = concat!(
 
 pub(super) const FINISH_AND_AGAIN: &str = concat!(
     "UPDATE simplefeed_jobs AS job SET
-        slot = given.due, due = given.due, available = given.due, token = NULL, failures = 0,
+        slot = given.due, due = given.due, token = NULL, leased_until = NULL, failures = 0,
         payload = coalesce(given.payload, job.payload), note = ''
     FROM (
         SELECT namespace, key, token, payload, ",
@@ -158,7 +174,7 @@ pub(super) const FINISH_AND_AGAIN: &str = concat!(
 
 pub(super) const FAIL: &str = concat!(
     "UPDATE simplefeed_jobs AS job SET
-        due = given.due, available = given.due, token = NULL, failures = job.failures + 1,
+        due = given.due, token = NULL, leased_until = NULL, failures = job.failures + 1,
         reason = CASE WHEN job.failures + 1 >= given.attempts THEN given.reason END
     FROM (
         SELECT namespace, key, token, attempts, reason, ",
@@ -180,8 +196,6 @@ pub(super) const DEAD: &str =
 pub(super) const RETRY: &str = concat!(
     "UPDATE simplefeed_jobs SET due = ",
     now!(),
-    ", available = ",
-    now!(),
     ", failures = 0, reason = NULL
     WHERE namespace = $2 AND key = ANY($3::text[]) AND reason IS NOT NULL"
 );
@@ -191,16 +205,17 @@ pub(super) const REMOVE: &str =
 
 pub(super) const STATS: &str = concat!(
     "SELECT
-        count(*) FILTER (WHERE reason IS NULL AND token IS NULL AND available > ",
+        count(*) FILTER (WHERE reason IS NULL AND is_free AND due > ",
     now!(),
-    "), count(*) FILTER (WHERE reason IS NULL AND available <= ",
+    "), count(*) FILTER (WHERE reason IS NULL AND is_free AND due <= ",
     now!(),
-    "), count(*) FILTER (WHERE reason IS NULL AND token IS NOT NULL AND available > ",
+    "), count(*) FILTER (WHERE reason IS NULL AND NOT is_free),
+        count(*) FILTER (WHERE reason IS NOT NULL),
+        min(due) FILTER (WHERE reason IS NULL AND is_free AND due <= ",
     now!(),
-    "), count(*) FILTER (WHERE reason IS NOT NULL),
-        min(due) FILTER (WHERE reason IS NULL AND available <= ",
-    now!(),
-    ") FROM simplefeed_jobs WHERE namespace = $2"
+    ") FROM (SELECT due, reason, ",
+    is_free!(),
+    " AS is_free FROM simplefeed_jobs WHERE namespace = $2) AS job"
 );
 
 pub(super) const NOW: &str = concat!("SELECT ", now!());

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
 use chrono::{DateTime, Utc};
-use deadpool_postgres::{Client, Transaction};
+use deadpool_postgres::{Client, GenericClient, Transaction};
 use tokio_postgres::Row;
 
 use super::{LOOKS_MAX, POLL, listener, statements};
@@ -101,7 +101,7 @@ pub(super) fn first_of_each<T>(all: &[T], token: impl Fn(&T) -> &Token) -> Vec<&
 
 /// Schedules jobs of different keys.
 pub(super) async fn schedule_once(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
     jobs: &[&NewJob],
     existing: Existing,
@@ -154,7 +154,7 @@ pub(super) async fn schedule_once(
 
 /// Schedules jobs.
 pub(super) async fn schedule_in(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
     jobs: &[NewJob],
     existing: Existing,
@@ -183,7 +183,7 @@ pub(super) async fn schedule_in(
 
 /// Extends leases.
 pub(super) async fn extend_in(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
     extensions: &[Extension],
 ) -> Result<Vec<Held>, tokio_postgres::Error> {
@@ -208,9 +208,16 @@ pub(super) async fn extend_in(
     Ok(answers)
 }
 
+/// Returns whether finishes are one statement, which is a transaction by itself.
+pub(super) fn is_one_statement(finishes: &[Finish]) -> bool {
+    let done = finishes.iter().filter(|one| one.next == Next::Done).count();
+    let is_one_kind = done == 0 || done == finishes.len();
+    is_one_kind && finishes.iter().all(|one| one.also.is_empty())
+}
+
 /// Finishes jobs, and schedules their `also`.
 pub(super) async fn finish_in(
-    transaction: &Transaction<'_>,
+    transaction: &impl GenericClient,
     now: Option<DateTime<Utc>>,
     finishes: &[Finish],
 ) -> Result<Vec<Held>, tokio_postgres::Error> {
