@@ -367,7 +367,7 @@ impl Stat {
     }
 }
 
-fn memory_mib(id: u32, field: &str) -> Option<f64> {
+pub(crate) fn memory_mib(id: u32, field: &str) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

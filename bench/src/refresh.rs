@@ -21,7 +21,7 @@ use simplefeed_queue::{
 };
 
 use crate::{
-    process::{Program, folder},
+    process::{Program, folder, memory_mib},
     table::{Must, Row, Table},
 };
 
@@ -33,6 +33,8 @@ const WORKERS: usize = 8;
 const WORKERS_OF_POSTGRES: usize = 4;
 /// Jobs that wait in PostgreSQL.
 const JOBS_OF_POSTGRES: i64 = 100_000;
+/// Live items of the process whose memory is measured.
+const ITEMS: i64 = 10_000_000;
 /// Seconds after 1970 of the first due time. All are in the past, so that there is always work.
 const FIRST_DUE: i64 = 1_000_000_000;
 const WANT: Want = Want {
@@ -44,10 +46,33 @@ const WANT: Want = Want {
 /// Measures both keepers.
 pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
     let time = Duration::from_secs(seconds);
+    // First, since memory of other rows would count, too.
+    memory(table, time)?;
     for (jobs, least) in [(10_000, 50_000.0), (1_000_000, 20_000.0)] {
         in_a_file(table, rounds, time, jobs, least)?;
     }
     in_postgres(table, rounds, time)
+}
+
+/// Memory of a process with very many live items, while workers turn them over.
+fn memory(table: &mut Table, time: Duration) -> anyhow::Result<()> {
+    let folder = folder()?;
+    let runtime = runtime()?;
+    let name = Namespace::new("items")?;
+    let queue = Redb::open(&folder.path().join("queue"), Clock::Real)?;
+    runtime.block_on(fill(&queue, &name, ITEMS))?;
+    let turns = Arc::new(AtomicI64::new(ITEMS));
+    runtime.block_on(turn_over(&queue, &name, WORKERS, 5 * time, &turns))?;
+    let resident = memory_mib(std::process::id(), "VmRSS:").context("this process has memory")?;
+    table.add(Row {
+        what: format!("{ITEMS} items in a file, one process"),
+        unit: "MiB resident",
+        ours: vec![resident],
+        peer: "the budget".to_owned(),
+        theirs: vec![500.0],
+        must: Some(Must::AtMost(1.0)),
+    });
+    Ok(())
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
@@ -84,9 +109,9 @@ fn key(number: i64) -> String {
 /// Schedules jobs.
 async fn fill(queue: &impl Queue, name: &Namespace, jobs: i64) -> anyhow::Result<()> {
     let job = |number| NewJob::new(name, key(number), due(number)).payload(payload());
-    let all: Vec<NewJob> = (0..jobs).map(job).collect();
-    for part in all.chunks(10_000) {
-        queue.schedule(part.to_vec(), Existing::Keep).await?;
+    for begin in (0..jobs).step_by(10_000) {
+        let part = (begin..(begin + 10_000).min(jobs)).map(job).collect();
+        queue.schedule(part, Existing::Keep).await?;
     }
     Ok(())
 }
