@@ -16,6 +16,7 @@ use crate::{
         Server, free_address, is_long, pause, program, run, run_command, signal, simplefeed, text,
         wait_for, workspace,
     },
+    http::Request,
     postgres::Postgres,
     provider::{Manner, Provider},
 };
@@ -393,7 +394,8 @@ fn items_end_and_are_dropped() {
     let id = |number: u64| (FIRST + number).to_string();
     scene.provider.poison(&id(1), true);
     scene.provider.vanish(&id(2));
-    let worker = scene.refresh(&queue, &["--batch", "1"]);
+    let metrics = free_address();
+    let worker = scene.refresh(&queue, &["--batch", "1", "--metrics-listen", &metrics]);
     wait_for("an item ends", || {
         let events = scene.events();
         events.contains(&(id(2), None)).then_some(())
@@ -404,6 +406,15 @@ fn items_end_and_are_dropped() {
     });
     ask(&["drop", &id(1)], &queue);
     assert_eq!(counts(&queue), (1, 0));
+    let scraped = Request::get("/metrics").send(&metrics).unwrap();
+    assert!(
+        scraped
+            .header("content-type")
+            .starts_with("application/openmetrics-text")
+    );
+    let of_dead = "\nsimplefeed_refresh_dead 0\n";
+    assert!(scraped.text().contains(of_dead), "{}", scraped.text());
+    assert_eq!(Request::get("/").send(&metrics).unwrap().status, 404);
     assert_eq!(worker.stop(), Some(0));
     assert!(!Path::new(&format!("{queue}.sock")).exists());
     assert_eq!(counts(&queue), (1, 0));

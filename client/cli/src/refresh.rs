@@ -3,7 +3,9 @@
 //! Shell: a starter reads the items feed, workers look items up and publish what changed. Jobs are in a file of this
 //! process or in PostgreSQL, where any number of processes share them.
 
-use std::{io::Write as _, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::Write as _, net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration,
+};
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
@@ -19,6 +21,7 @@ mod exec;
 mod http;
 mod items;
 mod keeper;
+mod metrics;
 mod quota;
 mod settings;
 mod starter;
@@ -28,6 +31,7 @@ use self::{
     control::{Answer, Asking, DeadItem, Question, Socket},
     items::Place,
     keeper::Keeper,
+    metrics::Metrics,
     starter::Starter,
 };
 use crate::{
@@ -188,6 +192,9 @@ pub(crate) struct WorkArgs {
     /// Requests at a time, by this process
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Pace")]
     workers: NonZeroUsize,
+    /// Address at which to tell Prometheus about this process and its queue, at /metrics
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
     #[command(flatten)]
     source: SourceArgs,
     /// File that holds the token for the feed of items, if another server has it
@@ -277,6 +284,13 @@ async fn work<L: Lookup, Q: Queue>(
     let refresher = credentials
         .into_iter()
         .fold(refresher, Refresher::credential);
+    let metrics = match args.metrics_listen {
+        Some(address) => {
+            let (refresher, queue) = (refresher.clone(), queue.clone());
+            Some(Metrics::listen(address, refresher, queue, Namespace::new(&name)?).await?)
+        }
+        None => None,
+    };
     let workers = args.workers.get();
     let (tell, told) = watch::channel(false);
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -300,17 +314,10 @@ async fn work<L: Lookup, Q: Queue>(
             Ok(refresher.work_until(&*lookup, stop).await?)
         });
     }
-    let beside = async {
-        match &socket {
-            Some(socket) => socket.answer_all(&queue).await,
-            None => std::future::pending().await,
-        }
-    };
     let (code, first) = tokio::select! {
         code = ends.told() => (code, None),
         ended = tasks.join_next() => (exit::OK, ended),
-        () = beside => (exit::OK, None),
-        () = show(&refresher) => (exit::OK, None),
+        () = beside(&queue, socket.as_ref(), metrics.as_ref(), &refresher) => (exit::OK, None),
     };
     tell.send_replace(true);
     let mut outcome = first.map_or(Ok(()), |ended| ended?);
@@ -319,6 +326,26 @@ async fn work<L: Lookup, Q: Queue>(
     }
     say::note(&done(refresher.refreshed()));
     outcome.map(|()| code)
+}
+
+/// Answers questions and shows what is done, for ever.
+async fn beside<Q: Queue>(
+    queue: &Q,
+    socket: Option<&Socket>,
+    metrics: Option<&Metrics<Q>>,
+    refresher: &Refresher<Q>,
+) {
+    let questions = async {
+        if let Some(socket) = socket {
+            socket.answer_all(queue).await;
+        }
+    };
+    let scrapes = async {
+        if let Some(metrics) = metrics {
+            metrics.serve().await;
+        }
+    };
+    tokio::join!(questions, scrapes, show(refresher));
 }
 
 /// Returns what was done, for people.
