@@ -319,8 +319,8 @@ impl<Q: Queue> Refresher<Q> {
         }
     }
 
-    /// Works until `stop` is ready; then a request under way is ended, and what waits for a quota, for the provider or for
-    /// the feed is given back at once. Errors of the provider, of the feed, and of a queue that may come back are logged,
+    /// Works until `stop` is ready; then a request under way has 3 seconds, and what waits for a quota, for the provider or
+    /// for the feed is given back at once. Errors of the provider, of the feed, and of a queue that may come back are logged,
     /// and it is tried again.
     ///
     /// # Errors
@@ -376,7 +376,9 @@ impl<Q: Queue> Refresher<Q> {
                         "the queue failed; trying again: {}",
                         chain(&error)
                     ));
-                    pause(PAUSE, &mut stop).await;
+                    if pause(PAUSE, &mut stop).await {
+                        return Ok(());
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -12,7 +12,9 @@ mod work;
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use deadpool_postgres::{Client, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Client, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime,
+};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_postgres::{Config, NoTls, Row, error::SqlState};
 
@@ -167,7 +169,11 @@ impl Postgres {
     async fn client(&self, doing: &str) -> Result<Client, QueueError> {
         self.0.pool.get().await.map_err(|why| QueueError::Storage {
             doing: format!("{doing} in PostgreSQL"),
-            why: Box::new(why),
+            why: match why {
+                // What PostgreSQL says, without what the pool was doing.
+                PoolError::Backend(why) => Box::new(why),
+                why => Box::new(why),
+            },
         })
     }
 

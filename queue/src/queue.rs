@@ -268,6 +268,15 @@ pub trait Queue: Clone + Send + Sync + 'static {
         async move {
             let mut stop = std::pin::pin!(stop);
             loop {
+                // A backlog must not keep a worker from its end.
+                let is_told = tokio::select! {
+                    biased;
+                    _ = &mut stop => true,
+                    () = std::future::ready(()) => false,
+                };
+                if is_told {
+                    return Ok(None);
+                }
                 // Before the look, so that no change falls between the two.
                 let mut changes = self.changes();
                 let (now, next) = match self.take(namespace, want).await? {

@@ -9,6 +9,7 @@ use simplefeed_client::{
     watcher::WatchError, worker::WorkerError,
 };
 use simplefeed_core::replay::WalkError;
+use simplefeed_queue::QueueError;
 
 /// Success, also of a command that was asked to end.
 pub(crate) const OK: u8 = 0;
@@ -20,10 +21,10 @@ pub(crate) const PARTIAL: u8 = 3;
 pub(crate) const NOT_FOUND: u8 = 10;
 const LOCKED: u8 = 11;
 const UNAUTHORIZED: u8 = 12;
-const GAP: u8 = 13;
+pub(crate) const GAP: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 pub(crate) const INTEGRITY: u8 = 15;
-const ANOTHER_FEED: u8 = 16;
+pub(crate) const ANOTHER_FEED: u8 = 16;
 /// SIGINT (Ctrl-C), as shells count it: 128 and the signal's number.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -39,6 +40,9 @@ pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
     }
     if let Some(error) = error.downcast_ref::<ConsumerError>() {
         return code_of_consumer(error);
+    }
+    if let Some(QueueError::InUse(_)) = error.downcast_ref() {
+        return LOCKED;
     }
     if let Some(error) = error.downcast_ref::<FetchError>() {
         return code_of_fetch(error);

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use simplefeed_client::consumer::Builder;
-use simplefeed_client::refresher::{Credential, Lookup, Refreshed, Refresher};
+use simplefeed_client::refresher::{Credential, Intervals, Lookup, Refreshed, Refresher};
 use simplefeed_queue::{Namespace, Queue};
 use tokio::{sync::watch, task::JoinSet};
 use url::Url;
@@ -146,7 +146,7 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "URL", required_unless_present = "lookup_exec")]
     lookup: Option<String>,
     /// Send the ids in a body, as `{"ids": ["1", "2"]}`
-    #[arg(long, requires = "lookup")]
+    #[arg(long, requires = "lookup", conflicts_with = "lookup_exec")]
     post: bool,
     /// Command that looks items up (by `sh -c`): ids on its stdin, one a line; answers on its stdout, a line of JSON each.
     /// `$SIMPLEFEED_CREDENTIAL` and `$SIMPLEFEED_HEADER` are set
@@ -189,9 +189,9 @@ pub(crate) struct WorkArgs {
     /// TOML file of `[[credential]]`, each with name, header, limit, window [default: 60 requests a minute]
     #[arg(long, value_name = "FILE", help_heading = "Pace")]
     credentials: Option<PathBuf>,
-    /// Requests at a time, by this process
-    #[arg(long, value_name = "N", default_value = "1", help_heading = "Pace")]
-    workers: NonZeroUsize,
+    /// Requests at a time, by this process: at most 1,000
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1_000), help_heading = "Pace")]
+    workers: u16,
     /// Address at which to tell Prometheus about this process and its queue, at /metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
@@ -225,27 +225,52 @@ async fn run(args: WorkArgs) -> anyhow::Result<u8> {
     if args.items_feed == args.into {
         return Err(Usage("changes cannot go into the feed of the items itself".into()).into());
     }
+    if args.queue.name.contains(':') {
+        return Err(Usage("--name has no colon".into()).into());
+    }
     if args.batch.get() > BATCH_MAX {
         return Err(Usage(format!("--batch is at most {BATCH_MAX}")).into());
     }
-    let credentials = settings::credentials(args.credentials.as_deref())?;
+    let credentials = settings::credentials(args.credentials.as_deref(), &provider(&args));
+    let credentials = credentials.map_err(|why| Usage(format!("{why:#}")))?;
+    let intervals = settings::intervals(args.intervals.as_deref());
+    let intervals = intervals.map_err(|why| Usage(format!("{why:#}")))?;
+    let settings = (credentials, intervals);
     let places = answers::Places {
         items: args.items.clone(),
         id: args.answer_id.clone(),
     };
     match (&args.lookup, &args.lookup_exec) {
         (Some(url), _) => {
-            let lookup = http::Http::new(url.clone(), args.post, places, &credentials)?;
-            open(args, credentials, lookup).await
+            let lookup = http::Http::new(url.clone(), args.post, places, &settings.0)?;
+            open(args, settings, lookup).await
         }
         (None, command) => {
             let command = command.clone().context("clap asks for a lookup")?;
-            open(args, credentials, exec::Exec { command, places }).await
+            open(args, settings, exec::Exec { command, places }).await
         }
     }
 }
 
-async fn open<L: Lookup>(args: WorkArgs, keys: Vec<Credential>, lookup: L) -> anyhow::Result<u8> {
+/// Credentials, and how often items are refreshed.
+type Settings = (Vec<Credential>, Intervals);
+
+/// Returns what distinguishes a provider from others.
+fn provider(args: &WorkArgs) -> String {
+    let url = args.lookup.as_deref().and_then(|url| Url::parse(url).ok());
+    match url {
+        Some(url) => url
+            .authority()
+            .rsplit('@')
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+        // A command may ask anybody.
+        None => args.queue.name.clone(),
+    }
+}
+
+async fn open<L: Lookup>(args: WorkArgs, settings: Settings, lookup: L) -> anyhow::Result<u8> {
     match Keeper::open_for_work(&args.queue.queue).await? {
         Keeper::File(queue, path) => {
             let socket = Socket::listen(&path);
@@ -255,16 +280,16 @@ async fn open<L: Lookup>(args: WorkArgs, keys: Vec<Credential>, lookup: L) -> an
                     path.display()
                 ));
             }
-            work(args, keys, lookup, queue, socket.ok()).await
+            work(args, settings, lookup, queue, socket.ok()).await
         }
-        Keeper::Postgres(queue) => work(args, keys, lookup, queue, None).await,
+        Keeper::Postgres(queue) => work(args, settings, lookup, queue, None).await,
     }
 }
 
 /// Works until a signal, or an error.
 async fn work<L: Lookup, Q: Queue>(
     args: WorkArgs,
-    credentials: Vec<Credential>,
+    (credentials, intervals): Settings,
     lookup: L,
     queue: Q,
     socket: Option<Socket>,
@@ -277,7 +302,7 @@ async fn work<L: Lookup, Q: Queue>(
     starter::claim(&queue, &name, &feeds).await?;
     let publisher = args.source.publisher(&args.into)?;
     let refresher = Refresher::new(queue.clone(), Namespace::new(&name)?, publisher)
-        .intervals(settings::intervals(args.intervals.as_deref())?)
+        .intervals(intervals)
         .batch(args.batch.get(), args.buffer)
         .ignore(args.ignore.clone())
         .on_trouble(say::warning);
@@ -291,7 +316,7 @@ async fn work<L: Lookup, Q: Queue>(
         }
         None => None,
     };
-    let workers = args.workers.get();
+    let workers = args.workers;
     let (tell, told) = watch::channel(false);
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let places = items::Places {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use simplefeed_core::{
     event::Event,
     refresh::{
-        Ending, Leased, Note, Publication, Round, State, Step,
+        Ending, Leased, Note, Publication, Round, Span, State, Step,
         round::{Meaning, Standing, meaning},
     },
 };
@@ -16,12 +16,12 @@ use simplefeed_queue::{
     Due, Extension, Failed, Failure, Finish, Held, Lease, Next, Queue, QueueError, Report,
     Reserved, job::LEASE_MIN,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     Credential, Found, Lookup, LookupError, PAUSE, Refresher, add,
     answers::{event_of, value_of},
-    chain, due_at, instant, pause, to_json,
+    chain, due_at, instant, pause, to_json, told,
 };
 use crate::publisher::PublishError;
 
@@ -31,6 +31,10 @@ pub(super) const LEASE: Duration = Duration::from_mins(1);
 const EXTEND: Duration = Duration::from_secs(20);
 /// Time for an answer of the provider.
 const ANSWER: Duration = Duration::from_mins(2);
+/// Time for what is under way when the worker is told to stop.
+const STOP: Duration = Duration::from_secs(3);
+/// Wait for a quota that is worth a word.
+const LONG_WAIT: Duration = Duration::from_mins(1);
 /// Failures of an item alone with which it is dead.
 const ATTEMPTS: u32 = 5;
 /// Pause before an item that failed alone is tried again; doubled with each failure.
@@ -112,7 +116,16 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 why: format!("no answer in {ANSWER:?}"),
             })
         });
-        if let Some(report) = self.read(round, asked, ids).await? {
+        let (report, trouble) = self.read(round, asked, ids).await?;
+        if let Some(trouble) = trouble {
+            let pause = report.and_then(|report| report.pause);
+            let pause = pause.map_or(String::new(), |pause| {
+                let (name, pause) = (&credential.name, seconds(pause));
+                format!("; the credential {name} pauses for {pause}")
+            });
+            self.refresher.trouble(&format!("{trouble}{pause}"));
+        }
+        if let Some(report) = report {
             self.refresher
                 .queue
                 .report(&credential.name, report)
@@ -124,18 +137,30 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     /// Returns a credential that may make a request now, and waits for one if need be. Nothing if the worker is to stop.
     async fn reserve(&mut self) -> Result<Option<&'r Credential>, QueueError> {
         let refresher = self.refresher;
+        let (mut is_told, mut held) = (false, Instant::now());
         loop {
-            let mut wait = EXTEND;
+            let mut least = Duration::MAX;
             for credential in &refresher.credentials {
                 let reserved = refresher
                     .queue
                     .reserve(&credential.name, 1, credential.limit);
                 match reserved.await? {
                     Reserved::Now => return Ok(Some(credential)),
-                    Reserved::After(after) => wait = wait.min(after),
+                    Reserved::After(after) => least = least.min(after),
                 }
             }
-            self.hold().await?;
+            if least > LONG_WAIT && !is_told {
+                is_told = true;
+                let wait = seconds(least);
+                refresher.trouble(&format!(
+                    "each credential pauses or has used its quota: no request for {wait}"
+                ));
+            }
+            let wait = least.min(EXTEND);
+            if held.elapsed() >= EXTEND {
+                self.hold().await?;
+                held = Instant::now();
+            }
             if pause(wait.max(Duration::from_millis(1)), &mut self.stop).await {
                 return Ok(None);
             }
@@ -148,15 +173,21 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         self.extend(all.collect(), LEASE).await
     }
 
-    /// Does work, and extends the leases meanwhile. Returns nothing, and ends the work, once all leases are lost: another
-    /// worker does it.
+    /// Does work, and extends the leases meanwhile. Returns nothing, and ends the work, once all leases are lost, since
+    /// another worker does it; and some time after the worker is told to stop, when the jobs are given back.
     async fn held_while<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, QueueError> {
         let mut work = pin!(work);
+        let mut stop = self.stop.clone();
+        let mut end = pin!(async {
+            told(&mut stop).await;
+            tokio::time::sleep(STOP).await;
+        });
         loop {
             // The work stands still while the leases are extended, so that nothing is published without them.
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(Some(done)),
+                () = &mut end => return self.give_back().await.map(|()| None),
                 () = tokio::time::sleep(EXTEND) => {}
             }
             if self.hold().await?.len() == self.leases.len() {
@@ -205,17 +236,17 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(lost.map(|(index, _)| index).collect())
     }
 
-    /// Passes a lookup's result to the round. Returns the report for the credential's quota.
+    /// Passes a lookup's result to the round. Returns the report for the credential's quota, and what went wrong.
     async fn read(
         &mut self,
         round: &mut Round,
         asked: Result<Found, LookupError>,
         ids: &[String],
-    ) -> Result<Option<Report>, QueueError> {
+    ) -> Result<(Option<Report>, Option<String>), QueueError> {
         let now = instant(self.refresher.queue.now().await?);
         let intervals = &self.refresher.intervals;
         let jitter = jitter();
-        let (status, named) = match asked {
+        let (status, named, why) = match asked {
             Ok(found) => {
                 let mut values = HashMap::with_capacity(ids.len());
                 for (id, answer) in found.answers {
@@ -228,29 +259,30 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                     }
                 }
                 round.asked(values, now, intervals, found.floor);
-                return Ok(Some(found.report).filter(|report| *report != Report::default()));
+                let report = Some(found.report).filter(|report| *report != Report::default());
+                return Ok((report, None));
             }
             Err(LookupError::Refused { status, detail }) => {
-                let items = ids.len();
-                self.refresher.trouble(&format!(
-                    "the provider refused a request for {items} items with {status}: {detail}"
-                ));
-                if meaning(status) == Meaning::Refusal {
-                    let pause = round.refused(status, now, intervals, jitter);
-                    return Ok(pause.map(paused));
-                }
-                (Some(status), None)
+                let trouble = format!(
+                    "the provider refused a request for {} with {status}: {detail}",
+                    items(ids.len())
+                );
+                let pause = if meaning(status) == Meaning::Refusal {
+                    round.refused(status, now, intervals, jitter)
+                } else {
+                    Some(round.failed(Some(status), None, jitter))
+                };
+                return Ok((pause.map(paused), Some(trouble)));
             }
-            Err(LookupError::Failed { status, pause, why }) => {
-                let items = ids.len();
-                let answer = status.map_or(String::new(), |status| format!(" with {status}"));
-                self.refresher.trouble(&format!(
-                    "a request to the provider for {items} items failed{answer}: {why}"
-                ));
-                (status, pause)
-            }
+            Err(LookupError::Failed { status, pause, why }) => (status, pause, why),
         };
-        Ok(Some(paused(round.failed(status, named, jitter))))
+        let with = status.map_or(String::new(), |status| format!(" with {status}"));
+        let trouble = format!(
+            "a request to the provider for {} failed{with}: {why}",
+            items(ids.len())
+        );
+        let pause = round.failed(status, named, jitter);
+        Ok((Some(paused(pause)), Some(trouble)))
     }
 
     /// Publishes events. Returns whether the round goes on.
@@ -346,6 +378,10 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 }
                 Ending::Done => finishes.push(Finish::new(token, Next::Done)),
                 Ending::Failed(reason) => {
+                    let (id, attempt) = (&lease.job.key, lease.job.failures + 1);
+                    self.refresher.trouble(&format!(
+                        "item {id} failed, attempt {attempt} of {ATTEMPTS}: {reason}"
+                    ));
                     let retry = Due::After(RETRY * 2_u32.saturating_pow(lease.job.failures.min(8)));
                     let attempts = ATTEMPTS;
                     failures.push(Failure {
@@ -390,6 +426,20 @@ fn leased(lease: &Lease) -> Leased {
         state: state.unwrap_or_else(|_| State::new(slot)),
         note: serde_json::from_slice(&lease.job.note).ok(),
     }
+}
+
+/// Returns a count of items in words.
+fn items(count: usize) -> String {
+    match count {
+        1 => "1 item".to_owned(),
+        count => format!("{count} items"),
+    }
+}
+
+/// Returns a time in whole seconds, as people write it.
+fn seconds(time: Duration) -> Span {
+    let rest = u64::from(time.subsec_nanos() > 0);
+    Span(Duration::from_secs(time.as_secs().saturating_add(rest)))
 }
 
 fn paused(pause: Duration) -> Report {

@@ -134,6 +134,8 @@ pub enum Seen {
     Value(Value),
     /// The answer does not have it.
     Absent,
+    /// The answer has nothing at all, which says nothing about it.
+    Unknown,
 }
 
 /// Content of an event about an item.
@@ -221,6 +223,14 @@ pub fn decide(
                 publish: Some(What::Ended),
                 next: None,
             };
+        }
+        Seen::Unknown => {
+            let unsure = state.unsure || item.note.is_some();
+            let after = State {
+                unsure,
+                ..state.clone()
+            };
+            (None, after)
         }
         Seen::Absent => {
             let unsure = state.unsure || item.note.is_some();

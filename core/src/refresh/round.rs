@@ -60,11 +60,11 @@ pub fn meaning(status: u16) -> Meaning {
 /// Returns how long a credential pauses after so many failed requests in a row.
 ///
 /// `jitter` is from 0 to 1: workers that failed together must not come back together. A pause that the provider names is
-/// never shortened.
+/// never shortened; a shorter one than usual changes nothing.
 pub fn pause(failures: u32, status: Option<u16>, named: Option<Duration>, jitter: f64) -> Duration {
     let doubled = Duration::from_secs(1) * 2_u32.saturating_pow(failures.min(20));
     let least = match (named, status) {
-        (Some(named), _) => named.min(NAMED_MAX),
+        (Some(named), _) => named.min(NAMED_MAX).max(doubled.min(PAUSE_MAX)),
         (None, Some(401 | 403)) => PAUSE_OF_CREDENTIAL,
         (None, _) => doubled.min(PAUSE_MAX),
     };
@@ -105,7 +105,7 @@ pub enum Ending {
 /// How the provider has answered a worker so far. A worker passes it on from round to round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Time of its last answer.
+    /// Time of its last answer with an item.
     answered: Option<Timestamp>,
     /// Failed requests and rounds without an answer in a row.
     failures: u32,
@@ -224,14 +224,23 @@ impl Round {
             return;
         };
         self.is_answered = true;
-        self.standing = Standing {
-            answered: Some(now),
-            failures: 0,
-        };
+        self.standing.failures = 0;
+        let asked = self.items.get(part.clone()).unwrap_or_default();
+        let is_empty = asked.iter().all(|item| !found.contains_key(&item.id));
+        if !is_empty {
+            self.standing.answered = Some(now);
+        }
         let floor = floor.min(NAMED_MAX);
         for index in part {
             if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index)) {
-                let seen = found.remove(&item.id).map_or(Seen::Absent, Seen::Value);
+                let seen = match found.remove(&item.id) {
+                    Some(value) => Seen::Value(value),
+                    // A provider with a fault may answer that there is nothing at all.
+                    None if is_empty && !is_shown(item, self.standing, now, intervals) => {
+                        Seen::Unknown
+                    }
+                    None => Seen::Absent,
+                };
                 *fate = Fate::Decided(decide(item, seen, now, intervals, floor));
             }
         }
@@ -403,7 +412,7 @@ fn fate_alone(
     intervals: &Intervals,
 ) -> Fate {
     if matches!(status, 404 | 410) {
-        if standing.is_trusted(now, shortest_interval(item, now, intervals)) {
+        if is_shown(item, standing, now, intervals) {
             return Fate::Decided(decide(item, Seen::Absent, now, intervals, Duration::ZERO));
         }
     } else if standing.is_trusted(now, TRUST) {
@@ -414,14 +423,15 @@ fn fate_alone(
     Fate::Later
 }
 
-/// Returns the interval of an item, or that of its refresh before if it was shorter. An outage counts once against the item
-/// if it is trusted for no longer: by its next refresh it is not.
-fn shortest_interval(item: &Leased, now: Timestamp, intervals: &Intervals) -> Duration {
+/// Returns whether the provider showed others less than an interval of the item ago: its present one, or that of its refresh
+/// before if it was shorter. By its next refresh an outage has lasted for longer, and so it counts once against the item.
+fn is_shown(item: &Leased, standing: Standing, now: Timestamp, intervals: &Intervals) -> bool {
     let age = now.micros().saturating_sub(item.state.born);
     let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
     let interval = |age| intervals.of_age(age).unwrap_or_default();
-    let now = interval(age);
-    now.min(interval(age.saturating_sub(now)))
+    let present = interval(age);
+    let shortest = present.min(interval(age.saturating_sub(present)));
+    standing.is_trusted(now, shortest)
 }
 
 /// Returns whether an item needs no answer any more, because its life ended long ago.
@@ -580,6 +590,27 @@ mod tests {
         assert_eq!(state.absences, 1);
     }
 
+    /// Goal: a provider that says that nothing is there, for a while, ends no item.
+    #[test]
+    fn an_answer_without_any_item_counts_if_others_were_shown() {
+        let absences = |standing: Standing| {
+            let mut empty = Round::new(round(2).items, standing);
+            empty.asked(HashMap::new(), now(), &Intervals::default(), Duration::ZERO);
+            let Ending::Again { state, due } = &endings(&empty)[0] else {
+                panic!("{:?}", endings(&empty));
+            };
+            assert_eq!(*due, now().plus_micros(120_000_000));
+            (state.absences, empty.standing().answered)
+        };
+        assert_eq!(absences(Standing::default()), (0, None));
+        let ago = |seconds: i64| Some(Timestamp::from_micros(NOW - seconds * 1_000_000));
+        for (answered, expected) in [(ago(60), 1), (ago(121), 0)] {
+            let failures = 0;
+            let standing = Standing { answered, failures };
+            assert_eq!(absences(standing), (expected, answered));
+        }
+    }
+
     /// Goal: what the provider refuses for ever ends some time.
     #[test]
     fn an_item_that_has_ended_is_not_tried_for_ever() {
@@ -602,6 +633,7 @@ mod tests {
         assert_eq!(pause(30, None, None, 0.0), PAUSE_MAX);
         assert_eq!(pause(0, Some(429), Some(seconds(60)), 0.0), seconds(60));
         assert_eq!(pause(0, Some(429), Some(seconds(60)), 1.0), seconds(90));
+        assert_eq!(pause(3, Some(503), Some(seconds(0)), 0.0), seconds(8));
         assert_eq!(pause(0, Some(401), None, 0.0), PAUSE_OF_CREDENTIAL);
     }
 }

@@ -35,7 +35,7 @@ impl Places {
         } else if let Some(by_id) = read::<HashMap<String, &RawValue>>(items) {
             let there = by_id.into_iter().filter(|(_, answer)| !is_null(answer));
             answers.extend(there.map(|(id, answer)| (id, answer.to_owned())));
-        } else if !is_null(items) {
+        } else {
             return Err(format!(
                 "its body has neither an array nor an object at --items {:?}",
                 self.items
@@ -166,7 +166,7 @@ mod tests {
         );
         let lines = "{\"id\":\"b\"}\n\n{\"id\":9007199254740993}\n";
         assert_eq!(shown(places("", "/id").of_lines(lines, &ids)).len(), 2);
-        for nothing in ["[]", "{}", "null"] {
+        for nothing in ["[]", "{}", "[null]"] {
             assert_eq!(shown(places("", "/id").of_body(nothing, &ids)), [""; 0]);
         }
     }
@@ -180,6 +180,8 @@ mod tests {
         assert!(refused(places("", "/key"), r#"[{"id":1}]"#).contains("no id at --answer-id /key"));
         assert!(refused(places("", "/of"), r#"[{"id":1,"of":7}]"#).contains("about \"7\""));
         assert!(refused(places("", "/id"), "<html>").contains("no JSON"));
-        assert!(refused(places("", "/id"), "7").contains("neither an array nor an object"));
+        for body in ["7", "null"] {
+            assert!(refused(places("", "/id"), body).contains("neither an array nor an object"));
+        }
     }
 }

@@ -15,9 +15,10 @@ use simplefeed_queue::{Dead, Namespace, Queue, QueueError, Stats};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{UnixListener, UnixStream},
+    time::Instant,
 };
 
-use super::keeper::{Keeper, is_postgres, socket_of};
+use super::keeper::{Keeper, MOMENT, is_postgres, socket_of};
 
 /// Longest line of a question, or of an answer, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -124,13 +125,27 @@ impl Asking {
     pub(super) async fn open(queue: &str) -> anyhow::Result<Self> {
         // Opening would make the file: a mistyped path must not become a queue.
         let path = Path::new(queue);
-        if !is_postgres(queue) && !path.exists() {
+        if !is_postgres(queue) && !queue.contains("://") && !path.exists() {
             bail!("there is no queue {queue}");
         }
-        match Keeper::open(queue).await {
-            Ok(keeper) => Ok(Self::Keeper(keeper)),
-            Err(QueueError::InUse(_)) => Ok(Self::Socket(socket_of(path))),
-            Err(error) => Err(error.into()),
+        if !is_postgres(queue) && queue.contains("://") {
+            // The URL may hold a password.
+            bail!("--queue is neither a file nor a URL that begins with postgres://");
+        }
+        let began = Instant::now();
+        loop {
+            match Keeper::open(queue).await {
+                Ok(keeper) => return Ok(Self::Keeper(keeper)),
+                Err(QueueError::InUse(path)) => {
+                    let socket = socket_of(&path);
+                    // Another command may have the file, or a worker that does not listen yet.
+                    if UnixStream::connect(&socket).await.is_ok() || began.elapsed() > MOMENT {
+                        return Ok(Self::Socket(socket));
+                    }
+                    tokio::time::sleep(MOMENT / 20).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -198,8 +213,12 @@ impl Socket {
     pub(super) async fn answer_all<Q: Queue>(&self, queue: &Q) {
         loop {
             // An error of one connection is that of its caller.
-            if let Ok((stream, _)) = self.listener.accept().await {
-                let _ended = tokio::time::timeout(PATIENCE, answer_one(stream, queue)).await;
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let _ended = tokio::time::timeout(PATIENCE, answer_one(stream, queue)).await;
+                }
+                // Too many open files: some of them end.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     }

@@ -37,8 +37,10 @@ impl Lookup for Exec {
         let input = ids.join("\n") + "\n";
         let header = credential.header.clone();
         let header = header.map_or(String::new(), |(name, value)| format!("{name}: {value}"));
+        // The rest of the name is the provider's, for the quota.
+        let name = credential.name.split('@').next().unwrap_or_default();
         let variables = [
-            ("SIMPLEFEED_CREDENTIAL", credential.name.clone()),
+            ("SIMPLEFEED_CREDENTIAL", name.to_owned()),
             ("SIMPLEFEED_HEADER", header),
         ];
         let output = Output::Taken(OUTPUT_BYTES_MAX);

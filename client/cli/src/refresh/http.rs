@@ -2,7 +2,11 @@
 //!
 //! Shell.
 
-use std::{collections::HashMap, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Context as _;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -17,7 +21,7 @@ use super::{
     answers::Places,
     quota::{floor, named_pause, report},
 };
-use crate::exit::Usage;
+use crate::{exit::Usage, say};
 
 /// Place of the ids in a URL.
 const IDS: &str = "{ids}";
@@ -31,6 +35,9 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
+
+/// Time for an answer. The refresher would give it up a little later.
+const ANSWER: Duration = Duration::from_secs(118);
 
 /// A header field of a request.
 type Field = (&'static str, String);
@@ -62,7 +69,12 @@ impl Http {
             return Err(Usage(why.to_owned()).into());
         }
         url_of(&template, &["1".to_owned()])?;
-        let transport = transport::default_transport(Timeouts::default());
+        let timeouts = Timeouts {
+            read: ANSWER,
+            total: ANSWER,
+            ..Timeouts::default()
+        };
+        let transport = transport::default_transport(timeouts);
         let transport = transport.context("the HTTP client cannot be set up")?;
         let field = |credential: &Credential| {
             let (name, value) = credential.header.clone()?;
@@ -97,8 +109,15 @@ impl Http {
         })
     }
 
-    fn found(&self, answer: &Answer, ids: &[String]) -> Result<Found, LookupError> {
+    fn found(
+        &self,
+        answer: &Answer,
+        ids: &[String],
+        credential: &Credential,
+    ) -> Result<Found, LookupError> {
         let now = SystemTime::now();
+        // Some providers show in an error what they were sent.
+        let detail = |body: &str| detail(&without_secret(body, credential));
         let failed = |why: String| LookupError::Failed {
             status: Some(answer.status),
             pause: named_pause(answer, now),
@@ -129,8 +148,12 @@ impl Lookup for Http {
         let request = self.request(ids, credential);
         let request = request.map_err(|why| LookupError::failed(&*why))?;
         let answer = self.transport.send(request).await;
-        let answer = answer.map_err(|why| LookupError::failed(&why))?;
-        self.found(&answer, ids)
+        let answer = answer.map_err(|why| LookupError::Failed {
+            status: None,
+            pause: None,
+            why: say::chain(&why),
+        })?;
+        self.found(&answer, ids, credential)
     }
 }
 
@@ -149,6 +172,15 @@ fn url_of(template: &str, ids: &[String]) -> anyhow::Result<Url> {
     Ok(url)
 }
 
+/// Returns a text without the secret of a credential: its header field's value, or the last word of it.
+fn without_secret(text: &str, credential: &Credential) -> String {
+    let Some((_, value)) = &credential.header else {
+        return text.to_owned();
+    };
+    let word = value.rsplit(' ').next().unwrap_or(value);
+    text.replace(value, "…").replace(word, "…")
+}
+
 /// Returns the begin of a body, for a message.
 fn detail(body: &str) -> String {
     crate::format::one_line(&body.chars().take(DETAIL_CHARS).collect::<String>())
@@ -157,6 +189,18 @@ fn detail(body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_that_comes_back_is_not_shown() {
+        let limit = simplefeed_queue::Limit {
+            requests: 1,
+            window: Duration::from_secs(1),
+        };
+        let mut credential = Credential::new("one", limit);
+        credential.header = Some(("Authorization".to_owned(), "Bearer s3cret".to_owned()));
+        let shown = without_secret("bad: Bearer s3cret, s3cret", &credential);
+        assert_eq!(shown, "bad: …, …");
+    }
 
     #[test]
     fn ids_are_encoded_and_commas_separate_them() {

@@ -11,7 +11,7 @@ use simplefeed_queue::{Clock, QueueError, postgres::Postgres, redb::Redb};
 use tokio::time::Instant;
 
 /// Time for which `status` and its like have a file that no worker has.
-const MOMENT: Duration = Duration::from_secs(3);
+pub(super) const MOMENT: Duration = Duration::from_secs(3);
 
 /// An open queue.
 pub(super) enum Keeper {

@@ -38,21 +38,32 @@ fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         .map_err(D::Error::custom)
 }
 
-/// Reads the credentials in a file.
-pub(super) fn credentials(path: Option<&Path>) -> anyhow::Result<Vec<Credential>> {
-    let Some(path) = path else {
-        return Ok(vec![Credential::new("default", LIMIT)]);
+/// Reads the credentials in a file. `provider` is added to their names: two providers have quotas of their own, whatever
+/// their credentials are called.
+pub(super) fn credentials(path: Option<&Path>, provider: &str) -> anyhow::Result<Vec<Credential>> {
+    let mut credentials = match path {
+        None => vec![Credential::new("default", LIMIT)],
+        Some(path) => {
+            let text = read(path)?;
+            credentials_in(&text).with_context(|| format!("in {}", path.display()))?
+        }
     };
-    let text = read(path)?;
-    credentials_in(&text).with_context(|| format!("in {}", path.display()))
+    for credential in &mut credentials {
+        credential.name = format!("{}@{provider}", credential.name);
+    }
+    Ok(credentials)
 }
 
 fn credentials_in(text: &str) -> anyhow::Result<Vec<Credential>> {
-    let file: CredentialsFile = toml::from_str(text)?;
+    let file: CredentialsFile = toml::from_str(text).map_err(|why| without_text(&why, text))?;
     let mut names = HashSet::new();
     let mut credentials = Vec::new();
     for one in file.credential {
         let name = one.name;
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if name.is_empty() || name.len() > 100 || !name.bytes().all(is_known) {
+            bail!("the name of a credential is 1 to 100 of A-Z, a-z, 0-9 and ._-");
+        }
         ensure!(
             names.insert(name.clone()),
             "two credentials are called {name}"
@@ -68,11 +79,30 @@ fn credentials_in(text: &str) -> anyhow::Result<Vec<Credential>> {
     Ok(credentials)
 }
 
+/// Returns an error of the file without its text, which has secrets.
+fn without_text(why: &toml::de::Error, text: &str) -> anyhow::Error {
+    let at = why.span().map_or(0, |span| span.start);
+    let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+    // These name a key, and no value.
+    let message = why.message();
+    let is_of_key = message.starts_with("unknown field") || message.starts_with("missing field");
+    let message = if is_of_key {
+        message
+    } else {
+        "a [[credential]] has name, header, limit and window, as limit = 900 and window = \"15m\""
+    };
+    anyhow::anyhow!("line {line}: {message}")
+}
+
+/// Header fields that belong to the request itself.
+const NOT_OURS: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
+
 /// Reads a header field. An error does not show it, since it is a secret.
 fn field(credential: &str, line: &str) -> anyhow::Result<(String, String)> {
     let is_name = |name: &str| {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        !name.is_empty() && name.bytes().all(is_known)
+        let lower = name.to_ascii_lowercase();
+        !name.is_empty() && name.bytes().all(is_known) && !NOT_OURS.contains(&lower.as_str())
     };
     let is_value = |value: &str| {
         let is_known = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
@@ -135,7 +165,19 @@ mod tests {
         let one = |rest: &str| format!("[[credential]]\nname = 'a'\n{rest}");
         assert!(refused("").contains("credential"));
         assert!(refused(&one("limit = 0\nwindow = '1s'")).contains("limit of a is 0"));
-        assert!(refused(&one("limit = 1\nwindow = '1'")).contains("no length of time"));
+        assert!(refused(&one("limit = 1\nwindow = '1'")).contains("window = \"15m\""));
+        assert!(
+            refused(&one("limit = 1\nwindow = '1s'\nheader = 'Host: a'")).contains("header of a")
+        );
+        for header in ["\"s3cret", "5s3cret", "['s3cret']"] {
+            let said = refused(&one(&format!(
+                "limit = 1\nwindow = '1s'\nheader = {header}"
+            )));
+            assert!(
+                said.starts_with("line 5: ") && !said.contains("s3cret"),
+                "{said}"
+            );
+        }
         assert!(refused(&one("limit = 1\nwindow = '1s'\nkey = 1")).contains("key"));
         let secret = refused(&one("limit = 1\nwindow = '1s'\nheader = 's3cret'"));
         assert!(secret.contains("header of a") && !secret.contains("s3cret"));

@@ -14,12 +14,17 @@ use simplefeed_client::{
 };
 use simplefeed_core::digest::Digest;
 use simplefeed_queue::{
-    Due, Existing, Extension, Finish, Held, Lease, Namespace, NewJob, Next, Queue, QueueError, Want,
+    Due, Existing, Extension, Finish, Held, Lease, Namespace, NewJob, Next, Queue, QueueError,
+    Scheduled, Want,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::items::Places;
-use crate::{exit::Usage, say};
+use crate::{
+    exit::{self, Usage},
+    replay::Warnings,
+    say,
+};
 
 /// Time for which the right to read lasts without a sign of life.
 const LEASE: Duration = Duration::from_mins(1);
@@ -27,6 +32,10 @@ const LEASE: Duration = Duration::from_mins(1);
 const EXTEND: Duration = Duration::from_secs(20);
 /// Pause after an error of the queue.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Pause after an error of the feed.
+const PAUSE_OF_FEED: Duration = Duration::from_secs(30);
+/// Time after which an error is none of the command line.
+const BEGUN: Duration = Duration::from_secs(10);
 /// Items that are started together.
 const ITEMS_MAX: usize = 1_000;
 /// Key of the job.
@@ -51,12 +60,13 @@ pub(super) struct Starter<Q> {
 
 /// Refuses a name in a queue that other feeds have. `feeds` says which these are.
 pub(super) async fn claim<Q: Queue>(queue: &Q, name: &str, feeds: &str) -> anyhow::Result<()> {
-    let of = Namespace::new(&format!("{name}.feeds"))?;
+    let of = Namespace::new(&format!("{name}:feeds"))?;
     // A job that is never due stands for a pair of feeds.
     let key = Digest::of(feeds.as_bytes()).to_string();
     let job = NewJob::new(&of, key.clone(), Due::After(Duration::MAX));
-    queue.schedule(vec![job], Existing::Keep).await?;
-    if queue.stats(&of).await?.waiting > 1 {
+    let scheduled = queue.schedule(vec![job], Existing::Keep).await?;
+    // Whoever was there before stays, also while another one asks.
+    if scheduled == [Scheduled::Added] && queue.stats(&of).await?.waiting > 1 {
         queue.remove(&of, vec![key]).await?;
         return Err(Usage(format!(
             "the jobs of --name {name} in this queue belong to other feeds: give these feeds another --name"
@@ -77,7 +87,7 @@ impl<Q: Queue> Starter<Q> {
         Ok(Self {
             queue,
             refresher,
-            name: Namespace::new(&format!("{name}.items"))?,
+            name: Namespace::new(&format!("{name}:items"))?,
             places,
             stop,
         })
@@ -88,16 +98,28 @@ impl<Q: Queue> Starter<Q> {
         self,
         consumer: impl Fn() -> anyhow::Result<Builder>,
     ) -> anyhow::Result<()> {
+        let mut has_read = false;
         loop {
-            match self.turn(&consumer).await {
-                Err(error) if is_passing(&error) => {
+            let began = Instant::now();
+            let turn = self.turn(&consumer, &mut has_read).await;
+            has_read |= began.elapsed() > BEGUN;
+            let pause = match turn {
+                Err(error) if is_of_queue(&error) => {
                     say::warning(&format!("the queue failed; trying again: {error:#}"));
-                    let mut stop = self.stop.clone();
-                    let told = stop.wait_for(|is_told| *is_told);
-                    let _told = tokio::time::timeout(PAUSE, told).await.is_ok();
+                    PAUSE
                 }
-                turn => turn?,
-            }
+                // A proxy's page, or a right that is taken away for a while, must not end workers that have begun.
+                Err(error) if has_read && !is_final(&error) => {
+                    say::warning(&format!(
+                        "the items cannot be read; trying again: {error:#}"
+                    ));
+                    PAUSE_OF_FEED
+                }
+                turn => turn.map(|()| Duration::ZERO)?,
+            };
+            let mut stop = self.stop.clone();
+            let told = stop.wait_for(|is_told| *is_told);
+            let _told = tokio::time::timeout(pause, told).await.is_ok();
             if *self.stop.borrow() {
                 return Ok(());
             }
@@ -105,7 +127,11 @@ impl<Q: Queue> Starter<Q> {
     }
 
     /// Reads once no other process does, until it is told to stop, or another process reads.
-    async fn turn(&self, consumer: &impl Fn() -> anyhow::Result<Builder>) -> anyhow::Result<()> {
+    async fn turn(
+        &self,
+        consumer: &impl Fn() -> anyhow::Result<Builder>,
+        has_read: &mut bool,
+    ) -> anyhow::Result<()> {
         let job = NewJob::new(&self.name, BOOKMARK, Due::After(Duration::ZERO));
         self.queue.schedule(vec![job], Existing::Keep).await?;
         let want = Want {
@@ -120,11 +146,12 @@ impl<Q: Queue> Starter<Q> {
             return Ok(());
         };
         let mut place = place_of(&lease)?;
-        let mut builder = consumer()?.follow(true);
+        let mut builder = consumer()?.follow(true).observer(Warnings::default());
         if let Some(bookmark) = place.bookmark.clone() {
             builder = builder.resume(bookmark);
         }
-        let read = self.read(builder.build()?, &lease, &mut place).await;
+        let read = self.read(builder.build()?, &lease, &mut place, has_read);
+        let read = read.await;
         // Also after an error: the place is that of the last items that were started.
         let payload = Some(serde_json::to_vec(&place)?);
         let due = Due::After(Duration::ZERO);
@@ -139,11 +166,13 @@ impl<Q: Queue> Starter<Q> {
         mut items: Consumer,
         lease: &Lease,
         place: &mut Place,
+        has_read: &mut bool,
     ) -> anyhow::Result<()> {
         loop {
             let Some(first) = self.next(&mut items, lease, place).await? else {
                 return Ok(());
             };
+            *has_read = true;
             let mut deliveries = vec![first];
             while deliveries.len() < ITEMS_MAX && items.ready() > 0 {
                 deliveries.extend(items.next().await?);
@@ -210,12 +239,18 @@ impl<Q: Queue> Starter<Q> {
 }
 
 /// Returns whether an error is one of a queue that may come back, such as a PostgreSQL that is restarted.
-fn is_passing(error: &anyhow::Error) -> bool {
+fn is_of_queue(error: &anyhow::Error) -> bool {
     let of_queue = error.chain().find_map(|cause| cause.downcast_ref());
     matches!(
         of_queue,
         Some(QueueError::Storage { .. } | QueueError::Lost { .. })
     )
+}
+
+/// Returns whether only a person can mend it: entries are gone, or the feed is another one.
+fn is_final(error: &anyhow::Error) -> bool {
+    let code = exit::code_of(error);
+    [exit::GAP, exit::INTEGRITY, exit::ANOTHER_FEED].contains(&code)
 }
 
 /// Returns the newest place: the note of a reader that died, or what the last one left.
