@@ -824,8 +824,10 @@ impl World {
             Reply::Status(status) if meaning(status) == Meaning::Refusal => {
                 round.refused(status, now, &self.intervals, jitter)
             }
-            Reply::Status(status) => Some(round.failed(Some(status), None, jitter)),
-            Reply::Nothing => Some(round.failed(None, None, jitter)),
+            Reply::Status(status) => {
+                Some(round.failed(Some(status), None, now, &self.intervals, jitter))
+            }
+            Reply::Nothing => Some(round.failed(None, None, now, &self.intervals, jitter)),
         };
         if let Some(pause) = pause {
             if self.plan.has(Defect::ErrorsLoseJobs) {

@@ -270,7 +270,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 let pause = if meaning(status) == Meaning::Refusal {
                     round.refused(status, now, intervals, jitter)
                 } else {
-                    Some(round.failed(Some(status), None, jitter))
+                    Some(round.failed(Some(status), None, now, intervals, jitter))
                 };
                 return Ok((pause.map(paused), Some(trouble)));
             }
@@ -281,7 +281,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
             "a request to the provider for {} failed{with}: {why}",
             items(ids.len())
         );
-        let pause = round.failed(status, named, jitter);
+        let pause = round.failed(status, named, now, intervals, jitter);
         Ok((Some(paused(pause)), Some(trouble)))
     }
 

@@ -457,6 +457,20 @@ async fn a_worker_that_waits_stops_when_it_is_told() {
     assert_eq!(parts.refresher.refreshed(), Refreshed::default());
 }
 
+/// A backlog does not keep a worker from its end.
+#[tokio::test]
+async fn a_worker_with_a_backlog_stops_when_it_is_told() {
+    let parts = Parts::new();
+    parts.start(350).await;
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    let refresher = parts.refresher.clone().batch(1, BUFFER);
+    let stop = std::future::ready(());
+    refresher.work_until(&parts.provider, stop).await.unwrap();
+    let requests = parts.refresher.refreshed().requests;
+    assert!(requests <= 1, "{requests}");
+    assert_eq!(parts.stats().await.leased, 0);
+}
+
 /// A provider that never answers is given up, and asked again.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_never_comes_is_not_waited_for() {

@@ -23,6 +23,9 @@ use crate::timestamp::Timestamp;
 /// Refused requests of a round, without any answer, after which it is given up. The larger parts are asked for first, so
 /// that this means one item at fault in every ten.
 const REFUSALS_MAX: u32 = 10;
+/// Failed requests for a part, one after the other, after which it is given up, or split if the provider answers others: one
+/// item may be what it fails at.
+const TRIES_MAX: u32 = 3;
 /// Time after a provider's last answer in which its refusals mean the items: less than until an item is tried again. So an
 /// outage counts once against an item, at most.
 const TRUST: Duration = Duration::from_mins(1);
@@ -151,10 +154,12 @@ pub struct Round {
     parts: VecDeque<Range<usize>>,
     phase: Phase,
     /// Items that were refused alone, each with its status.
-    alone: Vec<(usize, u16)>,
+    alone: Vec<(usize, Option<u16>)>,
     /// Whether a request of the round was answered.
     is_answered: bool,
     refusals: u32,
+    /// Failed requests for the first part.
+    tries: u32,
     standing: Standing,
     /// Time for which items are given back.
     later: Duration,
@@ -170,6 +175,7 @@ impl Round {
             alone: Vec::new(),
             is_answered: false,
             refusals: 0,
+            tries: 0,
             standing,
             later: Duration::ZERO,
             items,
@@ -224,6 +230,7 @@ impl Round {
             return;
         };
         self.is_answered = true;
+        self.tries = 0;
         self.standing.failures = 0;
         let asked = self.items.get(part.clone()).unwrap_or_default();
         let is_empty = asked.iter().all(|item| !found.contains_key(&item.id));
@@ -257,13 +264,8 @@ impl Round {
     ) -> Option<Duration> {
         let part = self.parts.pop_front()?;
         self.refusals += 1;
-        if part.len() == 1 {
-            self.alone.push((part.start, status));
-        } else {
-            let middle = part.start + part.len() / 2;
-            self.parts.push_back(part.start..middle);
-            self.parts.push_back(middle..part.end);
-        }
+        self.tries = 0;
+        self.split(part, Some(status));
         let is_hopeless = self.refusals >= REFUSALS_MAX && !self.is_answered;
         if is_hopeless {
             self.parts.clear();
@@ -271,11 +273,27 @@ impl Round {
         self.end_asking(now, intervals);
         let is_given_up = self.fates.iter().any(|fate| matches!(fate, Fate::Later));
         let is_over = self.phase != Phase::Asking;
-        (is_over && is_given_up).then(|| {
-            let pause = self.failed(Some(status), None, jitter);
-            self.later = pause;
-            pause
+        (is_over && is_given_up && !self.is_answered).then(|| {
+            self.later = self.pause(Some(status), None, jitter);
+            self.later
         })
+    }
+
+    /// Halves a part, until an item is alone.
+    fn split(&mut self, part: Range<usize>, status: Option<u16>) {
+        if part.len() == 1 {
+            self.alone.push((part.start, status));
+        } else {
+            let middle = part.start + part.len() / 2;
+            self.parts.push_back(part.start..middle);
+            self.parts.push_back(middle..part.end);
+        }
+    }
+
+    fn pause(&mut self, status: Option<u16>, named: Option<Duration>, jitter: f64) -> Duration {
+        let pause = pause(self.standing.failures, status, named, jitter);
+        self.standing.failures += 1;
+        pause
     }
 
     /// Decides about items that were refused alone, and about those without an answer, once nothing is asked for any more.
@@ -302,16 +320,29 @@ impl Round {
         self.advance();
     }
 
-    /// Takes a failure of the request, which counts against no item. Returns the pause of the credential; after it, or
-    /// with another one, the same request is made again.
+    /// Takes a failure of the request. Returns the pause of the credential; after it, or with another one, the request is
+    /// made again. After three of them its items are given back, or asked for in smaller parts if the provider answers
+    /// others.
     pub fn failed(
         &mut self,
         status: Option<u16>,
         named: Option<Duration>,
+        now: Timestamp,
+        intervals: &Intervals,
         jitter: f64,
     ) -> Duration {
-        let pause = pause(self.standing.failures, status, named, jitter);
-        self.standing.failures += 1;
+        let pause = self.pause(status, named, jitter);
+        // Others are the credential's.
+        self.tries += u32::from(matches!(status, None | Some(408 | 500..)));
+        if self.tries >= TRIES_MAX {
+            self.tries = 0;
+            self.later = pause;
+            let is_trusted = self.is_answered || self.standing.is_trusted(now, TRUST);
+            if let Some(part) = self.parts.pop_front().filter(|_| is_trusted) {
+                self.split(part, status);
+            }
+            self.end_asking(now, intervals);
+        }
         pause
     }
 
@@ -406,19 +437,20 @@ impl Round {
 /// at fault unless there was an answer a short time ago.
 fn fate_alone(
     item: &Leased,
-    status: u16,
+    status: Option<u16>,
     standing: Standing,
     now: Timestamp,
     intervals: &Intervals,
 ) -> Fate {
-    if matches!(status, 404 | 410) {
+    if matches!(status, Some(404 | 410)) {
         if is_shown(item, standing, now, intervals) {
             return Fate::Decided(decide(item, Seen::Absent, now, intervals, Duration::ZERO));
         }
     } else if standing.is_trusted(now, TRUST) {
-        return Fate::Failed(format!(
-            "the provider answered {status} for this item alone"
-        ));
+        return Fate::Failed(match status {
+            Some(status) => format!("the provider answered {status} for this item alone"),
+            None => "the provider gave no answer for this item alone".to_owned(),
+        });
     }
     Fate::Later
 }
@@ -609,6 +641,47 @@ mod tests {
             let standing = Standing { answered, failures };
             assert_eq!(absences(standing), (expected, answered));
         }
+    }
+
+    /// Goal: one item that the provider fails at does not keep others from being refreshed, and an outage is no item's fault.
+    #[test]
+    fn the_item_that_a_provider_fails_at_is_found() {
+        let answered = Standing {
+            answered: Some(now()),
+            failures: 0,
+        };
+        let value = Value {
+            counted: Digest::of(b"v"),
+            exact: Digest::of(b"v"),
+        };
+        let fail = |round: &mut Round| {
+            round.failed(Some(500), None, now(), &Intervals::default(), 0.0);
+        };
+        let mut one = Round::new(round(100).items, answered);
+        while let Some(Step::Ask(ids)) = one.step() {
+            if ids.contains(&"42".to_owned()) {
+                fail(&mut one);
+            } else {
+                let found = ids.into_iter().map(|id| (id, value)).collect();
+                one.asked(found, now(), &Intervals::default(), Duration::ZERO);
+            }
+        }
+        assert_eq!(one.publications().len(), 99);
+        let failed = "the provider answered 500 for this item alone".to_owned();
+        assert!(one.endings().contains(&(42, Ending::Failed(failed))));
+
+        let mut outage = round(100);
+        let mut requests = 0;
+        while let Some(Step::Ask(_)) = outage.step() {
+            requests += 1;
+            fail(&mut outage);
+        }
+        assert_eq!(requests, 3);
+        assert!(
+            endings(&outage)
+                .iter()
+                .all(|one| matches!(one, Ending::Later(_)))
+        );
     }
 
     /// Goal: what the provider refuses for ever ends some time.
