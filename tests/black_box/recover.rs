@@ -300,10 +300,10 @@ fn the_journal_alone_is_recovered() {
     let server = Server::start(&to, &SIZE);
     let now = replayed(&server, "a");
     assert!(now.iter().all(|found| all.contains(found)), "{now:?}");
-    assert_eq!(now.last(), all.last());
-    // More may be named than is missing: commits that cannot be read may have had anything.
+    // More may be named than is missing: commits that cannot be read may have had anything. The newest entry is missing
+    // where a chapter ended just behind it, so that it is in sled.
     let told = missing.iter().any(|line| line.contains("feed a: "));
-    assert!(now.len() == all.len() || told, "{missing:?}");
+    assert!(now == all || told, "{missing:?}");
     server.stop();
 }
 
