@@ -96,3 +96,14 @@ impl ConsumerError {
         }
     }
 }
+
+/// Returns the text of an error and of its causes, on one line.
+pub(crate) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tracing::{Instrument as _, debug_span, warn};
 
 use self::batch::{Batch, LEASE};
-use crate::publisher::Publisher;
+use crate::{error::error_text, publisher::Publisher};
 
 pub use self::lookup::{Credential, Found, Lookup, LookupError};
 pub use simplefeed_core::refresh::{Intervals, Line, Span};
@@ -196,16 +196,16 @@ pub struct Refresher<Q> {
     credentials: Vec<Credential>,
     ignored: Vec<String>,
     counters: Arc<Counters>,
-    told: Option<Told>,
+    on_trouble: Option<OnTrouble>,
 }
 
 /// Callback for failures after which work goes on.
 #[derive(Clone)]
-struct Told(Arc<dyn Fn(&str) + Send + Sync>);
+struct OnTrouble(Arc<dyn Fn(&str) + Send + Sync>);
 
-impl fmt::Debug for Told {
+impl fmt::Debug for OnTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Told")
+        f.write_str("OnTrouble")
     }
 }
 
@@ -222,7 +222,7 @@ impl<Q: Queue> Refresher<Q> {
             credentials: Vec::new(),
             ignored: Vec::new(),
             counters: Arc::default(),
-            told: None,
+            on_trouble: None,
         }
     }
 
@@ -274,18 +274,18 @@ impl<Q: Queue> Refresher<Q> {
         Self { ignored, ..self }
     }
 
-    /// Sets what hears of failures after which work goes on, in words for people. They are logged, too.
+    /// Sets a callback for failures after which work goes on. It gets a message for people, which is also logged.
     #[must_use]
-    pub fn on_trouble(self, told: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        let told = Some(Told(Arc::new(told)));
-        Self { told, ..self }
+    pub fn on_trouble(self, call: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        let on_trouble = Some(OnTrouble(Arc::new(call)));
+        Self { on_trouble, ..self }
     }
 
     /// Tells of a failure after which work goes on.
     fn trouble(&self, text: &str) {
         warn!("{text}");
-        if let Some(Told(told)) = &self.told {
-            told(text);
+        if let Some(OnTrouble(call)) = &self.on_trouble {
+            call(text);
         }
     }
 
@@ -345,7 +345,7 @@ impl<Q: Queue> Refresher<Q> {
         work.await
     }
 
-    /// Works until it is told to stop.
+    /// Works until it is asked to stop.
     async fn work<L: Lookup>(
         &self,
         lookup: &L,
@@ -374,7 +374,7 @@ impl<Q: Queue> Refresher<Q> {
                 Err(error @ (QueueError::Storage { .. } | QueueError::Lost { .. })) => {
                     self.trouble(&format!(
                         "the queue failed; trying again: {}",
-                        chain(&error)
+                        error_text(&error)
                     ));
                     if pause(PAUSE, &mut stop).await {
                         return Ok(());
@@ -386,26 +386,15 @@ impl<Q: Queue> Refresher<Q> {
     }
 }
 
-/// Waits until a worker is told to stop.
+/// Waits until a worker is asked to stop.
 async fn told(stop: &mut watch::Receiver<bool>) {
     // Without a sender the worker's future is gone, too.
     let _told = stop.wait_for(|is_told| *is_told).await;
 }
 
-/// Waits for a time. Returns whether the worker is told to stop meanwhile.
+/// Waits for a time. Returns whether the worker is asked to stop meanwhile.
 async fn pause(time: Duration, stop: &mut watch::Receiver<bool>) -> bool {
     tokio::time::timeout(time, told(stop)).await.is_ok()
-}
-
-/// Returns an error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {

@@ -36,6 +36,7 @@ pub use crate::bookmark::Attempt;
 use crate::{
     consumer::{Builder, Consumer, ConsumerError},
     delivery::Delivery,
+    error::error_text,
     observer::Observer,
     policy::{Decision, Policy},
     state::{
@@ -691,17 +692,6 @@ where
 
 fn panic_error(panic: &(dyn Any + Send)) -> String {
     format!("it panicked: {}", panic_text(panic))
-}
-
-/// Returns the text of an error and of its causes.
-fn error_text(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

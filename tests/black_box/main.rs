@@ -19,6 +19,8 @@ mod harness;
 mod http;
 mod site;
 mod nginx;
+#[path = "../../queue/tests/contract/installed.rs"]
+mod installed;
 mod postgres;
 mod provider;
 

@@ -21,9 +21,9 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     Credential, Found, Lookup, LookupError, PAUSE, Refresher, add,
     answers::{event_of, value_of},
-    chain, due_at, instant, pause, to_json, told,
+    due_at, instant, pause, to_json, told,
 };
-use crate::publisher::PublishError;
+use crate::{error::error_text, publisher::PublishError};
 
 /// Time for which a batch is leased. What a killed worker had is refreshed so much later, at most.
 pub(super) const LEASE: Duration = Duration::from_mins(1);
@@ -31,7 +31,7 @@ pub(super) const LEASE: Duration = Duration::from_mins(1);
 const EXTEND: Duration = Duration::from_secs(20);
 /// Time for an answer of the provider.
 const ANSWER: Duration = Duration::from_mins(2);
-/// Time for what is under way when the worker is told to stop.
+/// Time for what is under way when the worker is asked to stop.
 const STOP: Duration = Duration::from_secs(3);
 /// Wait for a quota that is worth a word.
 const LONG_WAIT: Duration = Duration::from_mins(1);
@@ -174,7 +174,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     }
 
     /// Does work, and extends the leases meanwhile. Returns nothing, and ends the work, once all leases are lost, since
-    /// another worker does it; and some time after the worker is told to stop, when the jobs are given back.
+    /// another worker does it; and some time after the worker is asked to stop, when the jobs are given back.
     async fn held_while<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, QueueError> {
         let mut work = pin!(work);
         let mut stop = self.stop.clone();
@@ -299,7 +299,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 return Ok(true);
             }
             Some(Err(error)) => {
-                let why = chain(&error);
+                let why = error_text(&error);
                 self.refresher
                     .trouble(&format!("changes cannot be published; trying again: {why}"));
             }

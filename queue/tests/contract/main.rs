@@ -7,6 +7,7 @@
 )]
 
 mod cases;
+mod installed;
 mod like_the_model;
 mod postgres;
 

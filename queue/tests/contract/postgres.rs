@@ -1,14 +1,11 @@
 //! A PostgreSQL of the test's own, on loopback.
 
-use std::{
-    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{process::Child, time::Duration};
 
 use simplefeed_queue::{Manual, postgres::Postgres};
 use tempfile::TempDir;
+
+use crate::installed::{command, make_cluster};
 
 /// A running PostgreSQL, which ends with this value.
 pub(crate) struct Server {
@@ -17,51 +14,11 @@ pub(crate) struct Server {
     port: u16,
 }
 
-/// Returns a program of the newest PostgreSQL, which Debian puts into a folder for its version.
-fn program(name: &str) -> PathBuf {
-    let versions = std::fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten();
-    let programs = versions
-        .flatten()
-        .map(|item| item.path().join("bin").join(name));
-    let newest = programs.filter(|path| path.exists()).max();
-    newest.unwrap_or_else(|| panic!("{name} is missing: apt-get install postgresql"))
-}
-
-/// The user and group of PostgreSQL, if the test may become them: PostgreSQL refuses to run as root.
-fn user() -> Option<(u32, u32)> {
-    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        return None;
-    }
-    let users = std::fs::read_to_string("/etc/passwd").unwrap();
-    let line = users.lines().find(|line| line.starts_with("postgres:"))?;
-    let mut fields = line.split(':').skip(2).map(|field| field.parse().unwrap());
-    Some((fields.next()?, fields.next()?))
-}
-
-fn command(name: &str, folder: &Path) -> Command {
-    let mut command = Command::new(program(name));
-    if let Some((user, group)) = user() {
-        command.uid(user).gid(group);
-    }
-    command
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command
-}
-
 impl Server {
     /// Starts one in a new folder.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        if let Some((user, group)) = user() {
-            std::os::unix::fs::chown(folder.path(), Some(user), Some(group)).unwrap();
-        }
-        let mut init = command("initdb", folder.path());
-        init.args(["-A", "trust", "-U", "postgres", "-D", "data"]);
-        assert!(init.status().unwrap().success());
+        make_cluster(folder.path());
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()

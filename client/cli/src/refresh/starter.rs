@@ -93,7 +93,7 @@ impl<Q: Queue> Starter<Q> {
         })
     }
 
-    /// Reads whenever no other process does, until it is told to stop. `consumer` makes a consumer that follows the feed.
+    /// Reads whenever no other process does, until it is asked to stop. `consumer` makes a consumer that follows the feed.
     pub(super) async fn run(
         self,
         consumer: impl Fn() -> anyhow::Result<Builder>,
@@ -126,7 +126,7 @@ impl<Q: Queue> Starter<Q> {
         }
     }
 
-    /// Reads once no other process does, until it is told to stop, or another process reads.
+    /// Reads once no other process does, until it is asked to stop, or another process reads.
     async fn turn(
         &self,
         consumer: &impl Fn() -> anyhow::Result<Builder>,
@@ -160,7 +160,7 @@ impl<Q: Queue> Starter<Q> {
         read
     }
 
-    /// Reads until it is told to stop, or another process reads.
+    /// Reads until it is asked to stop, or another process reads.
     async fn read(
         &self,
         mut items: Consumer,
@@ -191,7 +191,7 @@ impl<Q: Queue> Starter<Q> {
         }
     }
 
-    /// Returns the next entry; nothing if it is told to stop, or another process reads. The lease is extended meanwhile, and
+    /// Returns the next entry; nothing if it is asked to stop, or another process reads. The lease is extended meanwhile, and
     /// the wait goes on: a document may take longer to come than a lease lasts.
     async fn next(
         &self,
