@@ -28,6 +28,7 @@ mod one_or_more;
 mod plain;
 
 use canonical::canonical_event;
+pub use canonical::canonical_json;
 use listed::Listed;
 use plain::plain_draft;
 

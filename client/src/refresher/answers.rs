@@ -2,47 +2,51 @@
 //!
 //! Pure.
 
+use std::collections::BTreeMap;
+
 use serde_json::value::RawValue;
 use simplefeed_core::{
     digest::Digest,
-    event::{Event, Link},
+    event::{Event, Link, canonical_json},
     refresh::{Publication, Value, What},
 };
 
-/// Returns the digests of an answer; nothing if it is no JSON, which is as good as no answer. `ignored` are JSON pointers to
-/// parts whose change does not count.
-pub(super) fn value_of(answer: &RawValue, ignored: &[String]) -> Option<Value> {
+/// Returns the digests of an answer. `ignored` are JSON pointers to parts whose change does not count.
+pub(super) fn value_of(answer: &RawValue, ignored: &[String]) -> Value {
     let exact = Digest::of(answer.get().as_bytes());
-    // A number out of range, or a deep nesting, is an answer all the same.
-    let Ok(mut parsed) = serde_json::from_str(answer.get()) else {
-        let counted = exact;
-        return Some(Value { counted, exact });
-    };
+    let mut rest = answer.to_owned();
     for pointer in ignored {
-        remove(&mut parsed, pointer);
+        let names: Vec<String> = pointer.split('/').skip(1).map(unescaped).collect();
+        rest = without(&rest, &names).unwrap_or(rest);
     }
-    // Members of an object are sorted here.
-    let counted = Digest::of(&serde_json::to_vec(&parsed).ok()?);
-    Some(Value { counted, exact })
+    // Members in any order are the same, and numbers keep all their digits. A member twice is compared as it came.
+    let counted = canonical_json(rest.get()).map_or(exact, |text| Digest::of(text.as_bytes()));
+    Value { counted, exact }
 }
 
-/// Removes the value at a JSON pointer.
-fn remove(value: &mut serde_json::Value, pointer: &str) {
-    let Some((parent, name)) = pointer.rsplit_once('/') else {
-        return;
-    };
-    let name = name.replace("~1", "/").replace("~0", "~");
-    match value.pointer_mut(parent) {
-        Some(serde_json::Value::Object(members)) => drop(members.remove(&name)),
-        Some(serde_json::Value::Array(items)) => {
-            let item = name.parse().ok();
-            let item = item.and_then(|index: usize| items.get_mut(index));
-            if let Some(item) = item {
-                *item = serde_json::Value::Null;
-            }
+/// Returns a name in a JSON pointer without its escapes.
+fn unescaped(name: &str) -> String {
+    name.replace("~1", "/").replace("~0", "~")
+}
+
+/// Returns a value without the part at a place; nothing if there is none. An item of an array becomes `null`.
+fn without(value: &RawValue, names: &[String]) -> Option<Box<RawValue>> {
+    let (name, below) = names.split_first()?;
+    if let Ok(mut members) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(value.get()) {
+        let member = members.remove(name)?;
+        if !below.is_empty() {
+            members.insert(name.clone(), without(&member, below)?);
         }
-        _ => {}
+        return serde_json::value::to_raw_value(&members).ok();
     }
+    let mut items: Vec<Box<RawValue>> = serde_json::from_str(value.get()).ok()?;
+    let item = items.get_mut(name.parse::<usize>().ok()?)?;
+    *item = if below.is_empty() {
+        RawValue::from_string("null".to_owned()).ok()?
+    } else {
+        without(item, below)?
+    };
+    serde_json::value::to_raw_value(&items).ok()
 }
 
 /// Returns the event of a publication.
@@ -70,5 +74,34 @@ pub(super) fn event_of(
         links: related.map(|href| vec![link(href)]),
         content,
         ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(answer: &str, ignored: &[&str]) -> Digest {
+        let ignored: Vec<String> = ignored.iter().map(ToString::to_string).collect();
+        let answer = RawValue::from_string(answer.to_owned()).unwrap();
+        value_of(&answer, &ignored).counted
+    }
+
+    /// Goal: each change is seen, also behind the digits that a float keeps; the form of the text is none.
+    #[test]
+    fn what_counts_is_the_value() {
+        let same = |one: &str, other: &str| counted(one, &[]) == counted(other, &[]);
+        assert!(same(r#"{"a":1,"b":[2]}"#, "{ \"b\": [2], \"a\": 1 }"));
+        assert!(!same("36893488147419103232", "36893488147419103233"));
+        assert!(!same("0.12345678901234567890", "0.12345678901234567891"));
+    }
+
+    #[test]
+    fn ignored_parts_do_not_count() {
+        let ignored = ["/seen", "/of/0/at", "/a~1b"];
+        let same = |one: &str, other: &str| counted(one, &ignored) == counted(other, &ignored);
+        let answer = r#"{"n":1,"seen":5,"of":[{"at":1,"x":2}],"a/b":3}"#;
+        assert!(same(answer, r#"{"n":1,"of":[{"at":9,"x":2}],"a/b":4}"#));
+        assert!(!same(answer, r#"{"n":1,"of":[{"at":9,"x":3}],"a/b":4}"#));
     }
 }

@@ -249,13 +249,12 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         let (status, named, why) = match asked {
             Ok(found) => {
                 let mut values = HashMap::with_capacity(ids.len());
-                for (id, answer) in found.answers {
-                    // An item that was not asked for may belong to another request of the round.
-                    if ids.contains(&id) {
-                        if let Some(value) = value_of(&answer, &self.refresher.ignored) {
-                            values.insert(id.clone(), value);
-                        }
-                        self.answers.insert(id, answer);
+                let mut answers = found.answers;
+                // An item that was not asked for may belong to another request of the round.
+                for id in ids {
+                    if let Some(answer) = answers.remove(id) {
+                        values.insert(id.clone(), value_of(&answer, &self.refresher.ignored));
+                        self.answers.insert(id.clone(), answer);
                     }
                 }
                 round.asked(values, now, intervals, found.floor);

@@ -27,6 +27,19 @@ pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
     Ok(out)
 }
 
+/// Returns the same form of any JSON value, which has passed a parser.
+///
+/// # Errors
+///
+/// As [`canonical_event`].
+pub fn canonical_json(json: &str) -> Result<String, Refusal> {
+    let mut reading = Reading { json, at: 0 };
+    reading.skip_blanks();
+    let mut out = String::with_capacity(json.len());
+    reading.value(0, &mut out)?;
+    Ok(out)
+}
+
 struct Reading<'a> {
     json: &'a str,
     at: usize,
