@@ -25,7 +25,7 @@ impl Places {
             serde_json::from_str(body).map_err(|why| format!("its body is no JSON: {why}"))?;
         let items = raw_at(whole, &self.items)
             .ok_or_else(|| format!("its body has nothing at --items {}", self.items))?;
-        let mut answers = Answers::new();
+        let mut answers = Kept::of(asked);
         if let Some(list) = read::<Vec<&RawValue>>(items) {
             for answer in list {
                 self.add(answer, &mut answers)?;
@@ -33,20 +33,21 @@ impl Places {
         } else if self.id_of(items).is_some() {
             self.add(items, &mut answers)?;
         } else if let Some(by_id) = read::<HashMap<String, &RawValue>>(items) {
-            let there = by_id.into_iter().filter(|(_, answer)| !is_null(answer));
-            answers.extend(there.map(|(id, answer)| (id, answer.to_owned())));
+            for (id, answer) in by_id {
+                answers.keep(id, answer);
+            }
         } else {
             return Err(format!(
                 "its body has neither an array nor an object at --items {:?}",
                 self.items
             ));
         }
-        checked(answers, asked)
+        answers.checked()
     }
 
     /// Returns the answers of lines, one in each.
     pub(super) fn of_lines(&self, text: &str, asked: &[String]) -> Result<Answers, String> {
-        let mut answers = Answers::new();
+        let mut answers = Kept::of(asked);
         for (number, line) in text.lines().enumerate() {
             if line.trim().is_empty() {
                 continue;
@@ -55,17 +56,17 @@ impl Places {
                 .map_err(|why| format!("line {} is no JSON: {why}", number + 1))?;
             self.add(answer, &mut answers)?;
         }
-        checked(answers, asked)
+        answers.checked()
     }
 
-    fn add(&self, answer: &RawValue, answers: &mut Answers) -> Result<(), String> {
+    fn add(&self, answer: &RawValue, answers: &mut Kept<'_>) -> Result<(), String> {
         if is_null(answer) {
             return Ok(());
         }
         let id = self
             .id_of(answer)
             .ok_or_else(|| format!("an answer has no id at --answer-id {}", self.id))?;
-        answers.insert(id, answer.to_owned());
+        answers.keep(id, answer);
         Ok(())
     }
 
@@ -74,14 +75,42 @@ impl Places {
     }
 }
 
-/// Refuses answers about other items only: with a wrong place of ids, every item would count as gone.
-fn checked(answers: Answers, asked: &[String]) -> Result<Answers, String> {
-    let asked: HashSet<&String> = asked.iter().collect();
-    match answers.keys().next() {
-        Some(other) if !answers.keys().any(|id| asked.contains(id)) => Err(format!(
-            "its answers are about {other:?} and others, and none of them was asked for; see --items and --answer-id"
-        )),
-        _ => Ok(answers),
+/// Answers about items that were asked for, and the id of another one.
+struct Kept<'a> {
+    asked: HashSet<&'a str>,
+    answers: Answers,
+    other: Option<String>,
+}
+
+impl<'a> Kept<'a> {
+    fn of(asked: &'a [String]) -> Self {
+        Self {
+            asked: asked.iter().map(String::as_str).collect(),
+            answers: Answers::new(),
+            other: None,
+        }
+    }
+
+    /// Keeps an answer if its item was asked for. Others of a large body take no memory.
+    fn keep(&mut self, id: String, answer: &RawValue) {
+        if is_null(answer) {
+            return;
+        }
+        if self.asked.contains(id.as_str()) {
+            self.answers.insert(id, answer.to_owned());
+        } else {
+            self.other = Some(id);
+        }
+    }
+
+    /// Refuses answers about other items only: with a wrong place of ids, every item would count as gone.
+    fn checked(self) -> Result<Answers, String> {
+        match self.other {
+            Some(other) if self.answers.is_empty() => Err(format!(
+                "its answers are about {other:?} and others, and none of them was asked for; see --items and --answer-id"
+            )),
+            _ => Ok(self.answers),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::answers::Places;
 use crate::child::{Output, run};
 
 /// Largest output, in bytes.
-const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
+const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Time for a command. The refresher would give it up a little later.
 const COMMAND: Duration = Duration::from_secs(110);
 

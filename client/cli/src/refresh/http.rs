@@ -26,7 +26,7 @@ use crate::{exit::Usage, say};
 /// Place of the ids in a URL.
 const IDS: &str = "{ids}";
 /// Largest answer, in bytes, unpacked.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Characters of an explanation that are shown.
 const DETAIL_CHARS: usize = 200;
 /// Characters of an id that stand in a URL as they are (RFC 3986, 2.3).
