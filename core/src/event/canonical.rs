@@ -31,7 +31,7 @@ pub(super) fn canonical_event(json: &str) -> Result<String, Refusal> {
 ///
 /// # Errors
 ///
-/// As [`canonical_event`].
+/// If an object has a member twice, or the value is nested too deeply.
 pub fn canonical_json(json: &str) -> Result<String, Refusal> {
     let mut reading = Reading { json, at: 0 };
     reading.skip_blanks();
