@@ -227,9 +227,9 @@ struct Bare {
     jobs: i64,
 }
 
-type Job<'j> = (i64, u32, &'j [u8], &'j [u8]);
-const ORDER: TableDefinition<'_, (&str, i64, &str), Job<'_>> = TableDefinition::new("order");
-const PLACES: TableDefinition<'_, (&str, &str), Option<i64>> = TableDefinition::new("places");
+type Job<'j> = (&'j str, i64, u32, &'j [u8], &'j [u8]);
+const ORDER: TableDefinition<'_, (&str, i64, u64), Job<'_>> = TableDefinition::new("order");
+const PLACES: TableDefinition<'_, u64, Option<i64>> = TableDefinition::new("places");
 
 impl Bare {
     fn open(path: &std::path::Path, jobs: i64) -> anyhow::Result<Self> {
@@ -255,13 +255,14 @@ impl Bare {
             let mut places = transaction.open_table(PLACES)?;
             let payload = payload();
             for number in numbers {
-                let key = key(number % self.jobs);
+                let job = number % self.jobs;
+                let (key, job) = (key(job), job.unsigned_abs());
                 if moves {
-                    order.remove(("items", number - self.jobs, key.as_str()))?;
+                    order.remove(("items", number - self.jobs, job))?;
                 }
-                let row = (number, 0, payload.as_slice(), &b""[..]);
-                order.insert(("items", number, key.as_str()), row)?;
-                places.insert(("items", key.as_str()), Some(number))?;
+                let row = (key.as_str(), number, 0, payload.as_slice(), &b""[..]);
+                order.insert(("items", number, job), row)?;
+                places.insert(job, Some(number))?;
             }
         }
         transaction.commit()?;

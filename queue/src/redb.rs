@@ -1,8 +1,8 @@
 //! The queue of one process, in one file of `redb`.
 //!
-//! One thread owns the file. Calls that arrive while a commit is under way share the next one, so that many workers
-//! cost one sync. Leases are in this thread's memory only: they end with the process that gave them, and so do the
-//! workers that have them. Notes, due times, failures and quotas are in the file before a call returns.
+//! One thread changes the file. Changes that arrive while a commit is under way share the next one, so that many workers
+//! cost one sync. Leases are in memory only: they end with the process that gave them, and so do the workers that have
+//! them; so a lease waits for no commit. Notes, due times, failures and quotas are in the file before a call returns.
 //!
 //! A storage error ends the queue: only opening the file again shows its state.
 
@@ -11,14 +11,15 @@ mod leases;
 mod power_cuts;
 mod tables;
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use chrono::{DateTime, Utc};
-use redb::{Database, ReadableDatabase};
+use parking_lot::Mutex;
+use redb::Database;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::{
-    leases::Leases,
+    leases::{Leases, Place},
     tables::{Reading, Writing},
 };
 use crate::{
@@ -33,16 +34,27 @@ use crate::{
 
 /// Bytes of the file that are kept in memory.
 const CACHE_BYTES: usize = 64 * 1024 * 1024;
-/// Calls that wait for the thread; more wait before it.
-const CALLS_MAX: usize = 1_024;
-/// Calls that share a commit.
+/// Changes that wait for the thread; more wait before it.
+const WRITES_MAX: usize = 1_024;
+/// Changes that share a commit.
 const GROUP_MAX: usize = 256;
 
 /// A queue in a file. It is closed when the last clone is dropped and the calls under way have ended.
 #[derive(Clone, Debug)]
 pub struct Redb {
-    calls: mpsc::Sender<Call>,
+    writes: mpsc::Sender<Write>,
+    shared: Arc<Shared>,
     changes: Arc<watch::Sender<()>>,
+}
+
+/// What those that lease and the thread that changes the file have together.
+#[derive(Debug)]
+struct Shared {
+    database: Database,
+    leases: Mutex<Leases>,
+    /// Held by a look at file and leases, and after a commit until the leases say so, too: a job that has been moved would
+    /// be free where it was before.
+    still: Mutex<()>,
     clock: Clock,
 }
 
@@ -50,28 +62,8 @@ pub struct Redb {
 type StorageError = redb::Error;
 /// Sends the answer of a call, once its change is committed.
 type Delivery = Box<dyn FnOnce(Result<(), Arc<StorageError>>) + Send>;
-
 /// A change of the file.
 type Write = Box<dyn FnOnce(&mut Writing<'_, '_>) -> Result<Delivery, StorageError> + Send>;
-/// A look at the file, or why there is none.
-type Read = Box<dyn FnOnce(Result<Reading<'_>, Arc<StorageError>>) + Send>;
-
-/// A call, for the thread that owns the file.
-enum Call {
-    /// Changes the file.
-    Write(Write),
-    /// Reads the file, and may lease.
-    Read(Read),
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Write(_) => "Write",
-            Self::Read(_) => "Read",
-        })
-    }
-}
 
 /// Returns the error for callers.
 fn failed(why: Arc<StorageError>) -> QueueError {
@@ -113,23 +105,27 @@ impl Redb {
     /// Begins to work on a file.
     fn of(database: Database, clock: Clock) -> Result<Self, StorageError> {
         let opening = tables::prepare(&database)?;
-        let (calls, received) = mpsc::channel(CALLS_MAX);
+        let (writes, received) = mpsc::channel(WRITES_MAX);
         let changes = Arc::new(watch::Sender::new(()));
-        let thread = Thread {
+        let shared = Arc::new(Shared {
             database,
-            leases: Leases::of_opening(opening),
+            leases: Mutex::new(Leases::of_opening(opening)),
+            still: Mutex::new(()),
+            clock,
+        });
+        let thread = Thread {
+            shared: Arc::clone(&shared),
             received,
             changes: Arc::clone(&changes),
-            clock: clock.clone(),
         };
         let spawned = std::thread::Builder::new()
             .name("queue".to_owned())
             .spawn(move || thread.run());
         spawned.map_err(StorageError::Io)?;
         Ok(Self {
-            calls,
+            writes,
+            shared,
             changes,
-            clock,
         })
     }
 
@@ -139,131 +135,122 @@ impl Redb {
         change: impl FnOnce(&mut Writing<'_, '_>) -> Result<T, StorageError> + Send + 'static,
     ) -> Result<T, QueueError> {
         let (answer, answered) = oneshot::channel();
-        let call = Call::Write(Box::new(|writing| {
+        let write: Write = Box::new(|writing| {
             let result = change(writing)?;
             Ok(Box::new(|committed| {
                 // A caller that has gone needs no answer: its change is committed all the same.
                 drop(answer.send(committed.map(|()| result).map_err(lost)));
             }))
-        }));
-        self.calls
-            .send(call)
+        });
+        self.writes
+            .send(write)
             .await
             .map_err(|_ended| QueueError::Closed)?;
         answered.await.map_err(|_ended| QueueError::Closed)?
     }
 
-    /// Reads the file.
+    /// Reads the file, beside the thread that changes it. `undo` gets the result if the caller has gone.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&mut Reading<'_>) -> Result<T, StorageError> + Send + 'static,
+        read: impl FnOnce(&Reading<'_>) -> Result<T, StorageError> + Send + 'static,
         undo: impl FnOnce(&mut Leases, T) + Send + 'static,
     ) -> Result<T, QueueError> {
+        if self.writes.is_closed() {
+            return Err(QueueError::Closed);
+        }
         let (answer, answered) = oneshot::channel();
-        let call = Call::Read(Box::new(|reading| {
-            let mut reading = match reading {
-                Ok(reading) => reading,
-                Err(why) => return drop(answer.send(Err(failed(why)))),
-            };
-            let result = read(&mut reading).map_err(|why| failed(Arc::new(why)));
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || {
+            let result = read(&shared.reading()).map_err(|why| failed(Arc::new(why)));
             if let Err(Ok(unseen)) = answer.send(result) {
-                undo(reading.leases, unseen);
+                undo(&mut shared.leases.lock(), unseen);
             }
-        }));
-        self.calls
-            .send(call)
-            .await
-            .map_err(|_ended| QueueError::Closed)?;
+        });
         answered.await.map_err(|_ended| QueueError::Closed)?
     }
 }
 
-/// The thread that owns the file.
+impl Shared {
+    fn reading(&self) -> Reading<'_> {
+        Reading {
+            database: &self.database,
+            leases: &self.leases,
+            still: &self.still,
+            now: self.clock.now(),
+        }
+    }
+}
+
+/// The thread that changes the file.
 struct Thread {
-    database: Database,
-    leases: Leases,
-    received: mpsc::Receiver<Call>,
+    shared: Arc<Shared>,
+    received: mpsc::Receiver<Write>,
     changes: Arc<watch::Sender<()>>,
-    clock: Clock,
 }
 
 impl Drop for Thread {
     /// Workers that wait look again, and find that the queue is closed.
     fn drop(&mut self) {
+        self.received.close();
         self.changes.send_replace(());
     }
 }
 
 impl Thread {
-    /// Serves calls until the last handle is dropped, or the storage fails.
+    /// Commits changes until the last handle is dropped, or the storage fails.
     fn run(mut self) {
         let mut group = Vec::with_capacity(GROUP_MAX);
         while self.received.blocking_recv_many(&mut group, GROUP_MAX) > 0 {
-            let (writes, reads): (Vec<Call>, Vec<Call>) = group
-                .drain(..)
-                .partition(|call| matches!(call, Call::Write(_)));
-            let written = if writes.is_empty() {
-                Ok(Vec::new())
-            } else {
-                self.commit(writes)
-            };
-            match written {
+            match self.commit(group.drain(..)) {
                 Ok(deliveries) => deliveries.into_iter().for_each(|deliver| deliver(Ok(()))),
                 Err(why) => {
                     tracing::error!(error = %why, "the queue's file failed, so the queue is closed");
                     return;
                 }
             }
-            // After the commit, so that nothing is leased that a crash would undo.
-            for call in reads {
-                if let Call::Read(read) = call {
-                    let now = self.clock.now();
-                    let transaction = self
-                        .database
-                        .begin_read()
-                        .map_err(|why| Arc::new(why.into()));
-                    let leases = &mut self.leases;
-                    read(transaction.map(|transaction| Reading {
-                        transaction,
-                        leases,
-                        now,
-                    }));
-                }
-            }
         }
     }
 
     /// Commits changes together. If one fails, none is made, and every caller gets the error.
-    fn commit(&mut self, writes: Vec<Call>) -> Result<Vec<Delivery>, Arc<StorageError>> {
-        let mut deliveries = Vec::with_capacity(writes.len());
+    fn commit(
+        &self,
+        writes: impl Iterator<Item = Write>,
+    ) -> Result<Vec<Delivery>, Arc<StorageError>> {
+        let mut deliveries = Vec::with_capacity(GROUP_MAX);
         let done = self.make(writes, &mut deliveries).map_err(Arc::new);
         if let Err(why) = &done {
             for deliver in deliveries.drain(..) {
                 deliver(Err(Arc::clone(why)));
             }
         }
-        done?;
+        let moved = done?;
+        {
+            let _still = self.shared.still.lock();
+            self.shared.leases.lock().show(moved);
+        }
         self.changes.send_replace(());
         Ok(deliveries)
     }
 
     fn make(
-        &mut self,
-        writes: Vec<Call>,
+        &self,
+        writes: impl Iterator<Item = Write>,
         deliveries: &mut Vec<Delivery>,
-    ) -> Result<(), StorageError> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut writing = Writing::new(&transaction, &mut self.leases, self.clock.now())?;
-            for call in writes {
-                if let Call::Write(write) = call {
-                    deliveries.push(write(&mut writing)?);
-                }
-            }
-            writing.end()?;
+    ) -> Result<Vec<(Namespace, Place)>, StorageError> {
+        let Shared {
+            database,
+            leases,
+            clock,
+            ..
+        } = &*self.shared;
+        let transaction = database.begin_write()?;
+        let mut writing = Writing::new(&transaction, leases, clock.now())?;
+        for write in writes {
+            deliveries.push(write(&mut writing)?);
         }
+        let moved = writing.end()?;
         transaction.commit()?;
-        Ok(())
+        Ok(moved)
     }
 }
 
@@ -300,9 +287,15 @@ impl Queue for Redb {
             .filter_map(|one| one.note.as_deref())
             .try_for_each(check_bytes)?;
         if extensions.iter().all(|one| one.note.is_none()) {
-            // Leases are not in the file, so that this needs no commit.
-            let extend = move |reading: &mut Reading<'_>| Ok(reading.extend(&extensions));
-            return self.read(extend, |_, _| {}).await;
+            // Leases are not in the file.
+            if self.writes.is_closed() {
+                return Err(QueueError::Closed);
+            }
+            let now = self.shared.clock.now();
+            let mut leases = self.shared.leases.lock();
+            let extend =
+                |one: &Extension| leases.extend(one, now).map_or(Held::Lost, |_| Held::Yes);
+            return Ok(extensions.iter().map(extend).collect());
         }
         self.write(move |writing| extensions.iter().map(|one| writing.extend(one)).collect())
             .await
@@ -351,13 +344,8 @@ impl Queue for Redb {
 
     async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {
         let namespace = namespace.clone();
-        let counted = self
-            .read(move |reading| reading.count(&namespace), |_, _| {})
-            .await?;
-        // A count of due jobs reads all of them, so it runs beside the thread.
-        let counted = tokio::task::spawn_blocking(move || counted.stats()).await;
-        let stats = counted.map_err(|_ended| QueueError::Closed)?;
-        stats.map_err(|why| failed(Arc::new(why)))
+        self.read(move |reading| reading.stats(&namespace), |_, _| {})
+            .await
     }
 
     async fn reserve(
@@ -378,7 +366,7 @@ impl Queue for Redb {
     }
 
     async fn now(&self) -> Result<DateTime<Utc>, QueueError> {
-        Ok(self.clock.now())
+        Ok(self.shared.clock.now())
     }
 
     fn changes(&self) -> watch::Receiver<()> {
@@ -386,6 +374,6 @@ impl Queue for Redb {
     }
 
     fn clock(&self) -> &Clock {
-        &self.clock
+        &self.shared.clock
     }
 }

@@ -32,8 +32,6 @@ CREATE INDEX IF NOT EXISTS simplefeed_jobs_due
 CREATE INDEX IF NOT EXISTS simplefeed_jobs_dead
     ON simplefeed_jobs (namespace, key) WHERE reason IS NOT NULL;
 
-CREATE SEQUENCE IF NOT EXISTS simplefeed_tokens CACHE 1000;
-
 -- Quotas of credentials, in microseconds after 1970.
 CREATE TABLE IF NOT EXISTS simplefeed_buckets (
     credential text PRIMARY KEY,

@@ -82,6 +82,9 @@ pub(super) const STATES: &str = concat!(
 
 /// Leases a batch, if there is one. Rows that another worker is about to lease are passed by; the rest of them is no batch,
 /// or one would be split among all workers that look at the same time.
+///
+/// The commit is not synced, since a crash may forget leases. So tokens are random: a sequence would give those again
+/// that the crash forgot.
 pub(super) const LEASE: &str = concat!(
     "WITH first AS MATERIALIZED (
         SELECT key, due FROM simplefeed_jobs
@@ -104,13 +107,13 @@ pub(super) const LEASE: &str = concat!(
         ) AS seen) FROM first)
     )
     UPDATE simplefeed_jobs AS job
-    SET token = nextval('simplefeed_tokens'), leased_until = ",
+    SET token = (random() * 9007199254740992)::bigint, leased_until = ",
     now!(),
     " + $5::bigint * interval '1 microsecond'
     FROM batch WHERE job.namespace = $2 AND job.key = batch.key
     RETURNING job.key, job.payload, job.note, job.slot, job.failures, job.token, ",
     now!(),
-    ", job.leased_until, job.due"
+    ", job.leased_until, job.due, (SELECT set_config('synchronous_commit', 'off', true))"
 );
 
 /// Free jobs that are due, the due time of the first free one and of the last of a full batch, and an end of a lease. (Of

@@ -1,6 +1,9 @@
 //! Leases of this process: jobs, tokens and deadlines.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 
@@ -16,14 +19,14 @@ const TOKENS_OF_OPENING: u32 = 40;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leased {
     /// Number of its token.
-    pub(super) number: i64,
-    /// Its due time, by which it stands in the file.
-    pub(super) due: i64,
+    number: i64,
+    /// Its place in the file.
+    pub(super) place: Place,
     until: DateTime<Utc>,
 }
 
-/// Where a search for due jobs starts: due time and key.
-type From = (i64, String);
+/// Place of a job in the order of due times: due time and number of the job.
+pub(super) type Place = (i64, u64);
 
 /// Leases of all namespaces.
 #[derive(Debug, Default)]
@@ -35,77 +38,108 @@ pub(super) struct Leases {
 /// Leases of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct OfNamespace {
-    held: HashMap<String, Leased>,
-    by_end: BTreeSet<(DateTime<Utc>, String)>,
-    /// Every job that stands before this in the order of due times is leased, so that a search need not pass them.
-    from: From,
+    held: HashMap<u64, Leased>,
+    /// Numbers of tokens, and of their jobs.
+    tokens: HashMap<i64, u64>,
+    /// Ends of leases, and how many end then.
+    ends: BTreeMap<DateTime<Utc>, usize>,
+    /// Jobs that a transaction under way changes. In the file as it is committed they stand as before.
+    changing: HashSet<u64>,
+    /// Every job that stands before this in the order of due times is leased or changing, so that a search need not
+    /// pass them.
+    from: Place,
 }
 
 impl OfNamespace {
     /// Makes jobs available again whose leases have expired.
     fn expire(&mut self, now: DateTime<Utc>) {
-        while let Some((until, key)) = self.by_end.pop_first() {
-            if until > now {
-                self.by_end.insert((until, key));
-                return;
-            }
-            if let Some(leased) = self.held.remove(&key) {
-                self.offer(leased.due, &key);
-            }
+        if self.first_end().is_none_or(|end| end > now) {
+            return;
+        }
+        self.ends = self.ends.split_off(&later(now, Duration::from_micros(1)));
+        let expired = self.held.extract_if(|_, leased| leased.until <= now);
+        for (_, leased) in expired.collect::<Vec<_>>() {
+            self.tokens.remove(&leased.number);
+            self.offer(leased.place);
         }
     }
 
     /// Notes that a job may be leased.
-    pub(super) fn offer(&mut self, due: i64, key: &str) {
-        if (due, key) < (self.from.0, self.from.1.as_str()) {
-            self.from = (due, key.to_owned());
-        }
+    fn offer(&mut self, place: Place) {
+        self.from = self.from.min(place);
     }
 
-    /// Notes that a search found no job before this one that is not leased.
-    pub(super) fn pass(&mut self, due: i64, key: &str) {
-        self.from = (due, key.to_owned());
+    /// Notes that the transaction under way changes a job, which is not leased before it is committed.
+    pub(super) fn change(&mut self, job: u64) {
+        self.changing.insert(job);
+    }
+
+    /// Returns whether a job that the file has may be leased.
+    pub(super) fn is_free(&self, job: u64) -> bool {
+        !self.is_leased(job) && !self.changing.contains(&job)
+    }
+
+    /// Returns whether a job is leased.
+    pub(super) fn is_leased(&self, job: u64) -> bool {
+        self.held.contains_key(&job)
+    }
+
+    /// Notes that a search found no free job up to this place.
+    fn pass(&mut self, place: Place) {
+        self.from = place;
     }
 
     /// Returns where a search starts.
-    pub(super) fn from(&self) -> (i64, &str) {
-        (self.from.0, &self.from.1)
-    }
-
-    /// Returns the lease of a job.
-    pub(super) fn of_key(&self, key: &str) -> Option<Leased> {
-        self.held.get(key).copied()
+    pub(super) fn from(&self) -> Place {
+        self.from
     }
 
     /// Returns the lease that a token names.
     pub(super) fn of_token(&self, token: &Token) -> Option<Leased> {
-        self.of_key(&token.key)
-            .filter(|leased| leased.number == token.number)
+        let job = self.tokens.get(&token.number)?;
+        self.held.get(job).copied()
     }
 
-    /// Leases a job, or extends its lease.
-    pub(super) fn lease(&mut self, key: &str, number: i64, due: i64, until: DateTime<Utc>) {
-        self.end(key);
-        self.held
-            .insert(key.to_owned(), Leased { number, due, until });
-        self.by_end.insert((until, key.to_owned()));
+    /// Leases the first free job.
+    pub(super) fn lease(&mut self, number: i64, place: Place, until: DateTime<Utc>) {
+        self.hold(Leased {
+            number,
+            place,
+            until,
+        });
+        self.pass(place);
+    }
+
+    fn hold(&mut self, leased: Leased) {
+        let (_, job) = leased.place;
+        self.end(job);
+        self.held.insert(job, leased);
+        self.tokens.insert(leased.number, job);
+        *self.ends.entry(leased.until).or_default() += 1;
     }
 
     /// Ends the lease of a job, if there is one.
-    pub(super) fn end(&mut self, key: &str) {
-        if let Some(leased) = self.held.remove(key) {
-            self.by_end.remove(&(leased.until, key.to_owned()));
+    pub(super) fn end(&mut self, job: u64) {
+        let Some(leased) = self.held.remove(&job) else {
+            return;
+        };
+        self.tokens.remove(&leased.number);
+        if let Entry::Occupied(mut ends) = self.ends.entry(leased.until) {
+            *ends.get_mut() -= 1;
+            if *ends.get() == 0 {
+                ends.remove();
+            }
         }
     }
 
     /// Returns the end of the first lease to expire.
     pub(super) fn first_end(&self) -> Option<DateTime<Utc>> {
-        self.by_end.first().map(|(until, _)| *until)
+        self.ends.first_key_value().map(|(until, _)| *until)
     }
 
-    /// Returns the keys of leased jobs.
-    pub(super) fn keys(&self) -> HashSet<String> {
-        self.held.keys().cloned().collect()
+    /// Returns the jobs that are leased or changing.
+    pub(super) fn jobs(&self) -> HashSet<u64> {
+        self.held.keys().chain(&self.changing).copied().collect()
     }
 }
 
@@ -131,12 +165,32 @@ impl Leases {
         leases
     }
 
+    /// Ends the lease that a token names, because the transaction under way changes its job. Returns the job's place.
+    pub(super) fn give_up(&mut self, token: &Token, now: DateTime<Utc>) -> Option<Place> {
+        let of = self.of(&token.namespace, now);
+        let Leased { place, .. } = of.of_token(token)?;
+        of.end(place.1);
+        of.change(place.1);
+        Some(place)
+    }
+
+    /// Notes that the transaction under way is committed, and the first place to which it moved jobs of each namespace.
+    pub(super) fn show(&mut self, moved: Vec<(Namespace, Place)>) {
+        self.of.values_mut().for_each(|of| of.changing.clear());
+        for (namespace, place) in moved {
+            self.of.entry(namespace).or_default().offer(place);
+        }
+    }
+
     /// Extends a lease, and returns it, if the token is valid.
     pub(super) fn extend(&mut self, extension: &Extension, now: DateTime<Utc>) -> Option<Leased> {
         let Extension { token, lease, .. } = extension;
         let leases = self.of(&token.namespace, now);
         let leased = leases.of_token(token)?;
-        leases.lease(&token.key, leased.number, leased.due, later(now, *lease));
+        leases.hold(Leased {
+            until: later(now, *lease),
+            ..leased
+        });
         Some(leased)
     }
 
@@ -149,8 +203,8 @@ impl Leases {
             if let Some(of) = self.of.get_mut(&lease.token.namespace)
                 && let Some(leased) = of.of_token(&lease.token)
             {
-                of.end(&lease.token.key);
-                of.offer(leased.due, &lease.token.key);
+                of.end(leased.place.1);
+                of.offer(leased.place);
             }
         }
     }

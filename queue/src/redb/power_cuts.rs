@@ -215,7 +215,8 @@ enum Call {
 
 fn call(dice: &mut Dice, tokens: &mut Vec<(Token, Token)>) -> Call {
     let key = dice.below(6).to_string();
-    let due = Due::After(Duration::from_secs(dice.below(5)));
+    // No two are equal: those may be leased in any order.
+    let due = Due::After(Duration::from_micros(dice.below(5_000_000)));
     let index = dice.one_of(tokens.len().max(1));
     let kind = dice.below(8);
     if kind < 2 || tokens.is_empty() && kind < 6 {
@@ -274,7 +275,7 @@ async fn make(
         Call::Fail(ours, theirs, attempts) => {
             let failure = |token| Failure {
                 token,
-                retry: Due::After(Duration::from_secs(1)),
+                retry: Due::After(Duration::from_millis(1_500)),
                 attempts,
                 reason: "no".to_owned(),
             };

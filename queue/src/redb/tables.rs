@@ -1,20 +1,21 @@
 //! The tables of the file, and the changes of each call.
 //!
-//! A job stands in one of two tables: those that wait or are leased, in the order of their due times, and the dead.
-//! A third one says under which due time a key stands. A due time in the order is thus the only thing that a
-//! finished job rewrites.
+//! A job has a number, given when it is scheduled. It stands in one of two tables: those that wait or are leased, in the
+//! order of their due times, and the dead. Its place stands beside its number, not beside its key: jobs that are scheduled
+//! together are due together, so that the places of a batch are a few pages. By their keys they would be a page each.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use redb::{
-    Database, ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition,
+    AccessGuard, Database, ReadableDatabase as _, ReadableTable, Table, TableDefinition,
     WriteTransaction,
 };
 
 use super::{
     StorageError,
-    leases::{Leases, OfNamespace},
+    leases::{Leases, OfNamespace, Place},
 };
 use crate::{
     job::{
@@ -28,13 +29,15 @@ use crate::{
 /// Version of the layout, and number of openings.
 const ABOUT: TableDefinition<'_, &str, i64> = TableDefinition::new("about");
 /// Version of this layout.
-const VERSION: i64 = 1;
-/// Namespace and key to the due time of a job that waits or is leased; `None` if it is dead.
-const PLACES: TableDefinition<'_, (&str, &str), Option<i64>> = TableDefinition::new("places");
-/// Slot, failures, payload and note.
-type Row<'r> = (i64, u32, &'r [u8], &'r [u8]);
-/// Namespace, due time and key to the rest of a job that waits or is leased.
-type WaitingKey<'k> = (&'k str, i64, &'k str);
+const VERSION: i64 = 2;
+/// Namespace and key to the number of a job.
+const KEYS: TableDefinition<'_, (&str, &str), u64> = TableDefinition::new("keys");
+/// Number to the due time of a job that waits or is leased; `None` if it is dead.
+const PLACES: TableDefinition<'_, u64, Option<i64>> = TableDefinition::new("places");
+/// Key, slot, failures, payload and note.
+type Row<'r> = (&'r str, i64, u32, &'r [u8], &'r [u8]);
+/// Namespace, due time and number to the rest of a job that waits or is leased.
+type WaitingKey<'k> = (&'k str, i64, u64);
 const WAITING: TableDefinition<'_, WaitingKey<'_>, Row<'_>> = TableDefinition::new("waiting");
 /// Namespace and key to the rest of a dead job, and its reason.
 const DEAD: TableDefinition<'_, (&str, &str), (Row<'_>, &str)> = TableDefinition::new("dead");
@@ -69,6 +72,7 @@ pub(super) fn prepare(database: &Database) -> Result<i64, StorageError> {
         about.insert("openings", opening)?;
         opening
     };
+    transaction.open_table(KEYS)?;
     transaction.open_table(PLACES)?;
     transaction.open_table(WAITING)?;
     transaction.open_table(DEAD)?;
@@ -84,7 +88,7 @@ fn add(count: &mut u64, change: i64) {
 }
 
 /// Returns a job of a row.
-fn job_of(key: &str, (slot, failures, payload, note): Row<'_>) -> Job {
+fn job_of((key, slot, failures, payload, note): Row<'_>) -> Job {
     let (key, payload, note) = (key.to_owned(), payload.to_vec(), note.to_vec());
     Job {
         key,
@@ -98,6 +102,7 @@ fn job_of(key: &str, (slot, failures, payload, note): Row<'_>) -> Job {
 /// Returns the row of a job.
 fn row_of(job: &Job) -> Row<'_> {
     (
+        &job.key,
         job.slot.timestamp_micros(),
         job.failures,
         &job.payload,
@@ -105,26 +110,38 @@ fn row_of(job: &Job) -> Row<'_> {
     )
 }
 
+/// What a transaction does to a namespace as a whole.
+#[derive(Default)]
+struct Changed {
+    /// Change of the number of jobs that wait or are leased.
+    waiting: i64,
+    /// Change of the number of dead jobs.
+    dead: i64,
+    /// First place to which it moved a job.
+    first: Option<Place>,
+}
+
 /// The tables in a transaction that changes them.
 pub(super) struct Writing<'t, 'l> {
-    places: Table<'t, (&'static str, &'static str), Option<i64>>,
+    keys: Table<'t, (&'static str, &'static str), u64>,
+    places: Table<'t, u64, Option<i64>>,
     waiting: Table<'t, WaitingKey<'static>, Row<'static>>,
     dead: Table<'t, (&'static str, &'static str), (Row<'static>, &'static str)>,
     counts: Table<'t, &'static str, (u64, u64)>,
     buckets: Table<'t, &'static str, (i64, i64, u32, i64)>,
-    /// Changes of the counts, which are written at the end.
-    changed: HashMap<Namespace, (i64, i64)>,
-    leases: &'l mut Leases,
+    changed: HashMap<Namespace, Changed>,
+    leases: &'l Mutex<Leases>,
     now: DateTime<Utc>,
 }
 
 impl<'t, 'l> Writing<'t, 'l> {
     pub(super) fn new(
         transaction: &'t WriteTransaction,
-        leases: &'l mut Leases,
+        leases: &'l Mutex<Leases>,
         now: DateTime<Utc>,
     ) -> Result<Self, StorageError> {
         Ok(Self {
+            keys: transaction.open_table(KEYS)?,
             places: transaction.open_table(PLACES)?,
             waiting: transaction.open_table(WAITING)?,
             dead: transaction.open_table(DEAD)?,
@@ -136,48 +153,77 @@ impl<'t, 'l> Writing<'t, 'l> {
         })
     }
 
-    /// Writes the changed counts.
-    pub(super) fn end(mut self) -> Result<(), StorageError> {
-        for (namespace, (waiting, dead)) in self.changed {
-            let counts = self
-                .counts
-                .get(namespace.as_str())?
-                .map(|counts| counts.value());
-            let mut counts = counts.unwrap_or_default();
-            add(&mut counts.0, waiting);
-            add(&mut counts.1, dead);
-            self.counts.insert(namespace.as_str(), counts)?;
+    /// Writes the changed counts. Returns the first place to which jobs of each namespace were moved.
+    pub(super) fn end(mut self) -> Result<Vec<(Namespace, Place)>, StorageError> {
+        let mut moved = Vec::with_capacity(self.changed.len());
+        for (namespace, changed) in self.changed {
+            if changed.waiting != 0 || changed.dead != 0 {
+                let counts = self.counts.get(namespace.as_str())?;
+                let mut counts = counts.map(|counts| counts.value()).unwrap_or_default();
+                add(&mut counts.0, changed.waiting);
+                add(&mut counts.1, changed.dead);
+                self.counts.insert(namespace.as_str(), counts)?;
+            }
+            moved.extend(changed.first.map(|place| (namespace, place)));
         }
-        Ok(())
+        Ok(moved)
     }
 
-    fn leases(&mut self, namespace: &Namespace) -> &mut OfNamespace {
-        self.leases.of(namespace, self.now)
+    fn leases(&self, namespace: &Namespace) -> MappedMutexGuard<'l, OfNamespace> {
+        MutexGuard::map(self.leases.lock(), |leases| leases.of(namespace, self.now))
+    }
+
+    fn changed(&mut self, namespace: &Namespace) -> &mut Changed {
+        self.changed.entry(namespace.clone()).or_default()
     }
 
     fn count(&mut self, namespace: &Namespace, waiting: i64, dead: i64) {
-        let changed = self.changed.entry(namespace.clone()).or_default();
-        changed.0 += waiting;
-        changed.1 += dead;
+        let changed = self.changed(namespace);
+        changed.waiting += waiting;
+        changed.dead += dead;
+    }
+
+    /// Notes that a job is free at a place once the transaction is committed.
+    fn moved(&mut self, namespace: &Namespace, place: Place) {
+        let first = &mut self.changed(namespace).first;
+        *first = Some(first.map_or(place, |first| first.min(place)));
+    }
+
+    /// Returns the number of a job, if there is one.
+    fn number(&self, namespace: &Namespace, key: &str) -> Result<Option<u64>, StorageError> {
+        let number = self.keys.get((namespace.as_str(), key))?;
+        Ok(number.map(|number| number.value()))
+    }
+
+    /// Numbers a new job.
+    fn add(&mut self, namespace: &Namespace, key: &str) -> Result<u64, StorageError> {
+        let last = self.places.last()?.map(|(number, _)| number.value());
+        let number = last.map_or(0, |last| last + 1);
+        self.keys.insert((namespace.as_str(), key), number)?;
+        Ok(number)
     }
 
     /// Takes a job out of the order of due times.
-    fn pull(&mut self, namespace: &Namespace, due: i64, key: &str) -> Result<Job, StorageError> {
-        let row = self.waiting.remove((namespace.as_str(), due, key))?;
+    fn pull(&mut self, namespace: &Namespace, (due, number): Place) -> Result<Job, StorageError> {
+        let row = self.waiting.remove((namespace.as_str(), due, number))?;
         let row = row.ok_or_else(|| {
-            let said = format!("{namespace}/{key} stands under no due time");
+            let said = format!("job {number} of {namespace} stands under no due time");
             StorageError::Corrupted(said)
         })?;
-        Ok(job_of(key, row.value()))
+        Ok(job_of(row.value()))
     }
 
     /// Puts a job into the order of due times, to be leased from then on.
-    fn wait(&mut self, namespace: &Namespace, due: i64, job: &Job) -> Result<(), StorageError> {
+    fn wait(
+        &mut self,
+        namespace: &Namespace,
+        (due, number): Place,
+        job: &Job,
+    ) -> Result<(), StorageError> {
         self.waiting
-            .insert((namespace.as_str(), due, job.key.as_str()), row_of(job))?;
-        self.places
-            .insert((namespace.as_str(), job.key.as_str()), Some(due))?;
-        self.leases(namespace).offer(due, &job.key);
+            .insert((namespace.as_str(), due, number), row_of(job))?;
+        self.places.insert(number, Some(due))?;
+        self.moved(namespace, (due, number));
         Ok(())
     }
 
@@ -187,10 +233,29 @@ impl<'t, 'l> Writing<'t, 'l> {
         existing: Existing,
     ) -> Result<Scheduled, StorageError> {
         let (namespace, key) = (&new.namespace, new.key.as_str());
-        let place = self
-            .places
-            .get((namespace.as_str(), key))?
-            .map(|place| place.value());
+        let (number, scheduled) = match self.number(namespace, key)? {
+            None => {
+                self.count(namespace, 1, 0);
+                (self.add(namespace, key)?, Scheduled::Added)
+            }
+            Some(number) => {
+                let place = self.places.get(number)?.and_then(|place| place.value());
+                let Some(due) = place else {
+                    return Ok(Scheduled::Dead);
+                };
+                let mut leases = self.leases(namespace);
+                if leases.is_leased(number) {
+                    return Ok(Scheduled::Leased);
+                }
+                if existing == Existing::Keep {
+                    return Ok(Scheduled::Kept);
+                }
+                leases.change(number);
+                drop(leases);
+                self.pull(namespace, (due, number))?;
+                (number, Scheduled::Moved)
+            }
+        };
         let due = new.due.at(self.now);
         let job = Job {
             key: key.to_owned(),
@@ -199,78 +264,65 @@ impl<'t, 'l> Writing<'t, 'l> {
             slot: due,
             failures: 0,
         };
-        let scheduled = match place {
-            None => {
-                self.count(namespace, 1, 0);
-                Scheduled::Added
-            }
-            Some(None) => return Ok(Scheduled::Dead),
-            Some(Some(_)) if self.leases(namespace).of_key(key).is_some() => {
-                return Ok(Scheduled::Leased);
-            }
-            Some(Some(_)) if existing == Existing::Keep => return Ok(Scheduled::Kept),
-            Some(Some(stands)) => {
-                self.pull(namespace, stands, key)?;
-                Scheduled::Moved
-            }
-        };
-        self.wait(namespace, due.timestamp_micros(), &job)?;
+        self.wait(namespace, (due.timestamp_micros(), number), &job)?;
         Ok(scheduled)
     }
 
     /// Extends a lease, and stores its note.
     pub(super) fn extend(&mut self, extension: &Extension) -> Result<Held, StorageError> {
         let Extension { token, note, .. } = extension;
-        let Some(leased) = self.leases.extend(extension, self.now) else {
+        let Some(leased) = self.leases.lock().extend(extension, self.now) else {
             return Ok(Held::Lost);
         };
         if let Some(note) = note {
+            self.leases(&token.namespace).change(leased.place.1);
+            self.moved(&token.namespace, leased.place);
             let job = Job {
                 note: note.clone(),
-                ..self.pull(&token.namespace, leased.due, &token.key)?
+                ..self.pull(&token.namespace, leased.place)?
             };
-            let place = (token.namespace.as_str(), leased.due, token.key.as_str());
+            let (due, number) = leased.place;
+            let place = (token.namespace.as_str(), due, number);
             self.waiting.insert(place, row_of(&job))?;
         }
         Ok(Held::Yes)
     }
 
-    /// Ends a lease, and returns the job, which stands nowhere then.
-    fn give_up(&mut self, token: &Token) -> Result<Option<Job>, StorageError> {
-        let leases = self.leases(&token.namespace);
-        let Some(leased) = leases.of_token(token) else {
-            return Ok(None);
-        };
-        leases.end(&token.key);
-        self.pull(&token.namespace, leased.due, &token.key)
-            .map(Some)
-    }
-
     pub(super) fn finish(&mut self, finishes: &[Finish]) -> Result<Vec<Held>, StorageError> {
-        let mut held = Vec::with_capacity(finishes.len());
-        for finish in finishes {
-            held.push(self.finish_one(finish)?);
+        let places: Vec<_> = {
+            let mut leases = self.leases.lock();
+            let give_up = |finish: &Finish| leases.give_up(&finish.token, self.now);
+            finishes.iter().map(give_up).collect()
+        };
+        for (finish, place) in finishes.iter().zip(&places) {
+            if let Some(place) = place {
+                self.finish_one(finish, *place)?;
+            }
         }
-        for (finish, held) in finishes.iter().zip(&held) {
-            if *held == Held::Yes {
-                for new in &finish.also {
-                    self.schedule(new, Existing::Keep)?;
-                }
+        let mut held = Vec::with_capacity(finishes.len());
+        for (finish, place) in finishes.iter().zip(places) {
+            if place.is_none() {
+                held.push(Held::Lost);
+                continue;
+            }
+            held.push(Held::Yes);
+            for new in &finish.also {
+                self.schedule(new, Existing::Keep)?;
             }
         }
         Ok(held)
     }
 
-    /// Finishes a job, without scheduling its `also`.
-    fn finish_one(&mut self, finish: &Finish) -> Result<Held, StorageError> {
+    /// Finishes a job whose lease is given up, without scheduling its `also`.
+    fn finish_one(&mut self, finish: &Finish, place: Place) -> Result<(), StorageError> {
         let Finish { token, next, .. } = finish;
-        let Some(job) = self.give_up(token)? else {
-            return Ok(Held::Lost);
-        };
+        let job = self.pull(&token.namespace, place)?;
+        let (_, number) = place;
         match next {
             Next::Done => {
-                self.places
+                self.keys
                     .remove((token.namespace.as_str(), token.key.as_str()))?;
+                self.places.remove(number)?;
                 self.count(&token.namespace, -1, 0);
             }
             Next::Again { due, payload } => {
@@ -283,27 +335,29 @@ impl<'t, 'l> Writing<'t, 'l> {
                     slot,
                     failures: 0,
                 };
-                self.wait(&token.namespace, slot.timestamp_micros(), &job)?;
+                self.wait(&token.namespace, (slot.timestamp_micros(), number), &job)?;
             }
         }
-        Ok(Held::Yes)
+        Ok(())
     }
 
     pub(super) fn fail(&mut self, failure: &Failure) -> Result<Failed, StorageError> {
         let token = &failure.token;
-        let Some(mut job) = self.give_up(token)? else {
+        let Some(place) = self.leases.lock().give_up(token, self.now) else {
             return Ok(Failed::Lost);
         };
+        let mut job = self.pull(&token.namespace, place)?;
+        let (_, number) = place;
         job.failures = job.failures.saturating_add(1);
         if job.failures < failure.attempts {
             let due = failure.retry.at(self.now).timestamp_micros();
-            self.wait(&token.namespace, due, &job)?;
+            self.wait(&token.namespace, (due, number), &job)?;
             return Ok(Failed::Waits);
         }
         let place = (token.namespace.as_str(), token.key.as_str());
         self.dead
             .insert(place, (row_of(&job), failure.reason().as_str()))?;
-        self.places.insert(place, None)?;
+        self.places.insert(number, None)?;
         self.count(&token.namespace, -1, 1);
         Ok(Failed::Dead)
     }
@@ -317,9 +371,9 @@ impl<'t, 'l> Writing<'t, 'l> {
         let due = Due::At(self.now).at(self.now).timestamp_micros();
         for key in keys {
             let row = self.dead.remove((namespace.as_str(), key.as_str()))?;
-            let job = row.map(|row| job_of(key, row.value().0));
-            if let Some(job) = job {
-                self.wait(namespace, due, &Job { failures: 0, ..job })?;
+            let job = row.map(|row| job_of(row.value().0));
+            if let (Some(job), Some(number)) = (job, self.number(namespace, key)?) {
+                self.wait(namespace, (due, number), &Job { failures: 0, ..job })?;
                 self.count(namespace, 1, -1);
                 retried += 1;
             }
@@ -334,19 +388,21 @@ impl<'t, 'l> Writing<'t, 'l> {
     ) -> Result<usize, StorageError> {
         let mut removed = 0;
         for key in keys {
-            let place = self.places.remove((namespace.as_str(), key.as_str()))?;
-            let place = place.map(|place| place.value());
-            match place {
-                None => continue,
-                Some(None) => {
-                    self.dead.remove((namespace.as_str(), key.as_str()))?;
-                    self.count(namespace, 0, -1);
-                }
-                Some(Some(due)) => {
-                    self.pull(namespace, due, key)?;
-                    self.leases(namespace).end(key);
-                    self.count(namespace, -1, 0);
-                }
+            let number = self.keys.remove((namespace.as_str(), key.as_str()))?;
+            let Some(number) = number.map(|number| number.value()) else {
+                continue;
+            };
+            let due = self.places.remove(number)?;
+            if let Some(due) = due.and_then(|due| due.value()) {
+                let mut leases = self.leases(namespace);
+                leases.end(number);
+                leases.change(number);
+                drop(leases);
+                self.pull(namespace, (due, number))?;
+                self.count(namespace, -1, 0);
+            } else {
+                self.dead.remove((namespace.as_str(), key.as_str()))?;
+                self.count(namespace, 0, -1);
             }
             removed += 1;
         }
@@ -399,88 +455,57 @@ impl<'t, 'l> Writing<'t, 'l> {
 }
 
 /// The tables as they are committed, and the leases.
-pub(super) struct Reading<'l> {
-    pub(super) transaction: ReadTransaction,
-    pub(super) leases: &'l mut Leases,
+pub(super) struct Reading<'s> {
+    pub(super) database: &'s Database,
+    pub(super) leases: &'s Mutex<Leases>,
+    /// See [`Shared::still`](super::Shared::still).
+    pub(super) still: &'s Mutex<()>,
     pub(super) now: DateTime<Utc>,
 }
 
 impl Reading<'_> {
-    pub(super) fn take(
-        &mut self,
-        namespace: &Namespace,
-        want: Want,
-    ) -> Result<Taken, StorageError> {
-        let now = self.now;
-        let waiting = self.transaction.open_table(WAITING)?;
-        let leases = self.leases.of(namespace, now);
-        let (from_due, from_key) = leases.from();
-        let start = (namespace.as_str(), from_due, from_key);
-        // The first jobs that nobody has, due or not.
-        let mut first = Vec::new();
-        for row in waiting.range(start..=(namespace.as_str(), i64::MAX, ""))? {
-            let (place, row) = row?;
-            let (_, _, key) = place.value();
-            if leases.of_key(key).is_none() {
-                first.push((place, row));
-                if first.len() == want.max {
-                    break;
-                }
+    /// Leases a batch. Others change the file meanwhile: what they change is passed by.
+    pub(super) fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, StorageError> {
+        let _still = self.still.lock();
+        let waiting = self.database.begin_read()?.open_table(WAITING)?;
+        let (due, number) = self.leases.lock().of(namespace, self.now).from();
+        let name = namespace.as_str();
+        let mut rows = waiting.range((name, due, number)..=(name, i64::MAX, u64::MAX))?;
+        let mut first: Vec<Found> = Vec::new();
+        let leased = loop {
+            let wanted = want.max - first.len();
+            let read: Vec<_> = rows.by_ref().take(wanted).collect::<Result<_, _>>()?;
+            let is_end = read.len() < wanted;
+            first.extend(read);
+            let leases = &mut *self.leases.lock();
+            let of = leases.of(namespace, self.now);
+            first.retain(|(place, _)| of.is_free(place.value().2));
+            if is_end || first.len() == want.max {
+                break lease(leases, namespace, want, self.now, &first);
             }
-        }
-        let due_of = |index: usize| {
-            first
-                .get(index)
-                .map(|(place, _)| from_micros(place.value().1))
         };
-        let due = (0..first.len()).take_while(|index| due_of(*index).is_some_and(|due| due <= now));
-        let due = due.count();
-        let patience_ends = due_of(0).map(|due| later(due, want.buffer));
-        let is_ready = due == want.max || patience_ends.is_some_and(|end| end <= now);
-        if due == 0 || !is_ready {
-            let full = due_of(want.max - 1);
-            let next = patience_ends
-                .into_iter()
-                .chain(full)
-                .chain(leases.first_end())
-                .min();
-            return Ok(Taken::Wait { now, next });
-        }
-        let until = later(now, want.lease);
-        let mut batch = Vec::with_capacity(due);
-        for (place, row) in first.iter().take(due) {
-            let (_, due, key) = place.value();
-            let number = self.leases.next_number();
-            let leases = self.leases.of(namespace, now);
-            leases.lease(key, number, due, until);
-            leases.pass(due, key);
+        let now = self.now;
+        let numbers = match leased {
+            Ok(numbers) => numbers,
+            Err(next) => return Ok(Taken::Wait { now, next }),
+        };
+        let lease = |((_, row), number): (&Found, i64)| {
+            let job = job_of(row.value());
             let token = Token {
                 namespace: namespace.clone(),
-                key: key.to_owned(),
+                key: job.key.clone(),
                 number,
             };
-            batch.push(Lease {
+            Lease {
                 token,
-                job: job_of(key, row.value()),
+                job,
                 leased: now,
-                until,
-            });
-        }
-        Ok(Taken::Leased(batch))
-    }
-
-    /// Extends leases without storing notes.
-    pub(super) fn extend(&mut self, extensions: &[Extension]) -> Vec<Held> {
-        let mut held = Vec::with_capacity(extensions.len());
-        for extension in extensions {
-            let leased = self.leases.extend(extension, self.now);
-            held.push(if leased.is_some() {
-                Held::Yes
-            } else {
-                Held::Lost
-            });
-        }
-        held
+                until: later(now, want.lease),
+            }
+        };
+        Ok(Taken::Leased(
+            first.iter().zip(numbers).map(lease).collect(),
+        ))
     }
 
     pub(super) fn dead(
@@ -489,7 +514,7 @@ impl Reading<'_> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<Dead>, StorageError> {
-        let dead = self.transaction.open_table(DEAD)?;
+        let dead = self.database.begin_read()?.open_table(DEAD)?;
         let name = namespace.as_str();
         let mut listed = Vec::new();
         for row in dead.range((name, after.unwrap_or_default())..)? {
@@ -500,7 +525,7 @@ impl Reading<'_> {
             }
             if after != Some(key) {
                 listed.push(Dead {
-                    job: job_of(key, row),
+                    job: job_of(row),
                     reason: reason.to_owned(),
                 });
             }
@@ -508,54 +533,77 @@ impl Reading<'_> {
         Ok(listed)
     }
 
-    /// Returns a snapshot for counting.
-    pub(super) fn count(&mut self, namespace: &Namespace) -> Result<Counting, StorageError> {
-        let counts = self.transaction.open_table(COUNTS)?;
-        let counts = counts.get(namespace.as_str())?.map(|counts| counts.value());
-        let (waiting, dead) = counts.unwrap_or_default();
-        let leases = self.leases.of(namespace, self.now);
-        Ok(Counting {
-            waiting: self.transaction.open_table(WAITING)?,
-            namespace: namespace.clone(),
-            leased: leases.keys(),
-            now: self.now,
-            pending: waiting,
-            dead,
-        })
-    }
-}
-
-/// The state of a namespace at one moment.
-pub(super) struct Counting {
-    waiting: ReadOnlyTable<WaitingKey<'static>, Row<'static>>,
-    namespace: Namespace,
-    leased: HashSet<String>,
-    now: DateTime<Utc>,
-    pending: u64,
-    dead: u64,
-}
-
-impl Counting {
     /// Counts. Reads every job that is due.
-    pub(super) fn stats(self) -> Result<Stats, StorageError> {
-        let name = self.namespace.as_str();
+    pub(super) fn stats(&self, namespace: &Namespace) -> Result<Stats, StorageError> {
+        let (transaction, leased) = {
+            let _still = self.still.lock();
+            let transaction = self.database.begin_read()?;
+            (
+                transaction,
+                self.leases.lock().of(namespace, self.now).jobs(),
+            )
+        };
+        let counts = transaction.open_table(COUNTS)?;
+        let counts = counts.get(namespace.as_str())?.map(|counts| counts.value());
+        let (pending, dead) = counts.unwrap_or_default();
+        let waiting = transaction.open_table(WAITING)?;
+        let name = namespace.as_str();
         let end = self.now.timestamp_micros().saturating_add(1);
         let (mut due, mut oldest) = (0_u64, None);
-        for row in self.waiting.range((name, 0, "")..(name, end, ""))? {
+        for row in waiting.range((name, 0, 0)..(name, end, 0))? {
             let place = row?.0;
-            let (_, since, key) = place.value();
-            if !self.leased.contains(key) {
+            let (_, since, number) = place.value();
+            if !leased.contains(&number) {
                 due += 1;
                 oldest.get_or_insert(from_micros(since));
             }
         }
-        let leased = u64::try_from(self.leased.len()).unwrap_or(u64::MAX);
+        let leased = u64::try_from(leased.len()).unwrap_or(u64::MAX);
         Ok(Stats {
-            waiting: self.pending.saturating_sub(due).saturating_sub(leased),
+            waiting: pending.saturating_sub(due).saturating_sub(leased),
             due,
             leased,
-            dead: self.dead,
+            dead,
             oldest_due: oldest,
         })
     }
+}
+
+/// A row of the order of due times.
+type Found = (
+    AccessGuard<'static, WaitingKey<'static>>,
+    AccessGuard<'static, Row<'static>>,
+);
+
+/// Leases a batch of the first free jobs, which may be due or not. Returns the numbers of its tokens, or when there may be
+/// a batch.
+fn lease(
+    leases: &mut Leases,
+    namespace: &Namespace,
+    want: Want,
+    now: DateTime<Utc>,
+    first: &[Found],
+) -> Result<Vec<i64>, Option<DateTime<Utc>>> {
+    let due_of = |index: usize| {
+        let found = first.get(index);
+        found.map(|(place, _)| from_micros(place.value().1))
+    };
+    let due = (0..first.len()).take_while(|index| due_of(*index).is_some_and(|due| due <= now));
+    let due = due.count();
+    let patience_ends = due_of(0).map(|due| later(due, want.buffer));
+    let is_ready = due == want.max || patience_ends.is_some_and(|end| end <= now);
+    if due == 0 || !is_ready {
+        let full = due_of(want.max - 1);
+        let ends = leases.of(namespace, now).first_end();
+        return Err(patience_ends.into_iter().chain(full).chain(ends).min());
+    }
+    let until = later(now, want.lease);
+    let lease = |(place, _): &Found| {
+        let number = leases.next_number();
+        let (_, due, job) = place.value();
+        let of = leases.of(namespace, now);
+        of.lease(number, (due, job), until);
+        number
+    };
+    Ok(first.iter().take(due).map(lease).collect())
 }

@@ -1,7 +1,8 @@
 //! One promise each.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use simplefeed_queue::{
     Due, Existing, Extension, Failed, Failure, Finish, Held, Lease, Limit, Manual, Namespace,
     NewJob, Next, Queue, QueueError, Report, Reserved, Scheduled, Stats, Taken, Want, job,
@@ -766,4 +767,71 @@ pub(crate) async fn workers_never_share_a_job(queue: impl Queue, _: Manual) {
     }
     assert_eq!(done.len(), JOBS * ROUNDS);
     assert_eq!(done.iter().collect::<HashSet<_>>().len(), JOBS * ROUNDS);
+}
+
+/// Leases and finishes jobs again and again. Asserts that nobody else has those with even keys.
+async fn work(queue: impl Queue, rounds: usize, held: Arc<Mutex<HashSet<String>>>) {
+    for round in 0..rounds {
+        let leases = leased(&queue, Want { max: 5, ..ONE }).await;
+        let is_even = |key: &str| key.parse::<usize>().unwrap().is_multiple_of(2);
+        let all = leases.iter().map(|lease| lease.job.key.clone());
+        let even: Vec<String> = all.filter(|key| is_even(key)).collect();
+        for key in &even {
+            assert!(held.lock().insert(key.clone()), "{key}");
+        }
+        let extend = |lease: &Lease| Extension {
+            token: lease.token.clone(),
+            lease: 60 * SECOND,
+            note: Some(vec![7]),
+        };
+        let extensions = leases.iter().map(extend).collect();
+        queue.extend(extensions).await.unwrap();
+        for key in &even {
+            held.lock().remove(key);
+        }
+        let again = |lease: &Lease| {
+            let due = Due::At(at(-i64::try_from(round % 3).unwrap()));
+            Finish::new(lease.token.clone(), Next::Again { due, payload: None })
+        };
+        let finishes = leases.iter().map(again).collect();
+        queue.finish(finishes).await.unwrap();
+    }
+}
+
+/// While others move, remove and note jobs, no job is leased that somebody has, and none is lost.
+pub(crate) async fn jobs_that_change_are_leased_as_they_are(queue: impl Queue, _: Manual) {
+    const JOBS: usize = 40;
+    const ROUNDS: usize = 60;
+    let job = |key: usize, due| thing(&key.to_string(), due);
+    schedule(&queue, (0..JOBS).map(|key| job(key, 0)).collect()).await;
+    let held = Arc::new(Mutex::new(HashSet::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        tasks.spawn(work(queue.clone(), ROUNDS, Arc::clone(&held)));
+    }
+    let mover = queue.clone();
+    tasks.spawn(async move {
+        for round in 0..ROUNDS {
+            let due = -i64::try_from(round % 5).unwrap();
+            let moved = (0..JOBS).step_by(2).map(|key| job(key, due)).collect();
+            mover.schedule(moved, Existing::Move).await.unwrap();
+        }
+    });
+    let remover = queue.clone();
+    tasks.spawn(async move {
+        for round in 0..ROUNDS {
+            let odd = (2 * round + 1) % JOBS;
+            let (name, keys) = (things(), vec![odd.to_string()]);
+            assert_eq!(remover.remove(&name, keys).await.unwrap(), 1);
+            schedule(&remover, vec![job(odd, 0)]).await;
+        }
+    });
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let all = Want {
+        max: JOBS + 1,
+        ..ONE
+    };
+    assert_eq!(leased(&queue, all).await.len(), JOBS);
 }

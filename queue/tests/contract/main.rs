@@ -84,6 +84,7 @@ for_each_keeper! {
     a_worker_that_waits_is_woken_by_the_time,
     a_worker_that_goes_away_takes_nothing_with_it,
     workers_never_share_a_job,
+    jobs_that_change_are_leased_as_they_are,
 }
 
 /// Makes sure that every keeper is one.
