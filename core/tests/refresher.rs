@@ -24,7 +24,7 @@ use simplefeed_core::{
     digest::Digest,
     refresh::{
         Ending, Intervals, Leased, Note, Publication, Round, State, Step, Value, What,
-        round::{Meaning, Standing, meaning},
+        round::{Request, Standing},
     },
     timestamp::Timestamp,
 };
@@ -542,7 +542,7 @@ impl World {
                 note: serde_json::from_slice(&lease.job.note).ok(),
             }
         };
-        let standing = self.workers[index].standing;
+        let standing = self.workers[index].standing.clone();
         let round = Round::new(leases.iter().map(leased).collect(), standing);
         self.workers[index].doing = Doing::Working(Box::new(Work {
             round,
@@ -781,7 +781,9 @@ impl World {
                 return Err("TU-D8: a worker asks for items that there are".to_owned());
             };
             if thing.is_poison {
-                return Ok(Reply::Status(400));
+                let is_even = id.ends_with(['0', '2', '4', '6', '8']);
+                let status = if is_even { 400 } else { 403 };
+                return Ok(Reply::Status(status));
             }
             while thing.changes <= self.now {
                 thing.value += u64::from(!self.dice.next().is_multiple_of(3));
@@ -812,22 +814,22 @@ impl World {
             ..
         } = work;
         let now = Timestamp::from_micros(self.now);
-        let jitter = self.dice.part();
+        let request = Request {
+            credential: "key",
+            now,
+            intervals: &self.intervals,
+            jitter: self.dice.part(),
+        };
         let pause = match reply {
             Reply::Found(found) => {
                 if let Some(Step::Ask(ids)) = round.step() {
                     answered.extend(ids.into_iter().map(|id| (id, self.now)));
                 }
-                round.asked(found, now, &self.intervals, Duration::ZERO);
+                round.asked(&request, found, Duration::ZERO);
                 None
             }
-            Reply::Status(status) if meaning(status) == Meaning::Refusal => {
-                round.refused(status, now, &self.intervals, jitter)
-            }
-            Reply::Status(status) => {
-                Some(round.failed(Some(status), None, now, &self.intervals, jitter))
-            }
-            Reply::Nothing => Some(round.failed(None, None, now, &self.intervals, jitter)),
+            Reply::Status(status) => round.refused(&request, status, None),
+            Reply::Nothing => Some(round.failed(&request, None)),
         };
         if let Some(pause) = pause {
             if self.plan.has(Defect::ErrorsLoseJobs) {

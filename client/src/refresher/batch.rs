@@ -9,7 +9,7 @@ use simplefeed_core::{
     event::Event,
     refresh::{
         Ending, Leased, Note, Publication, Round, Span, State, Step,
-        round::{Meaning, Standing, meaning},
+        round::{Request, Standing},
     },
 };
 use simplefeed_queue::{
@@ -69,7 +69,8 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         lookup: &L,
         standing: &mut Standing,
     ) -> Result<(), QueueError> {
-        let mut round = Round::new(self.leases.iter().map(leased).collect(), *standing);
+        let items = self.leases.iter().map(leased).collect();
+        let mut round = Round::new(items, standing.clone());
         while let Some(step) = round.step() {
             let goes_on = match step {
                 Step::Ask(ids) => self.ask(lookup, &ids, &mut round).await?,
@@ -116,7 +117,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 why: format!("no answer in {ANSWER:?}"),
             })
         });
-        let (report, trouble) = self.read(round, asked, ids).await?;
+        let (report, trouble) = self.read(round, credential, asked, ids).await?;
         if let Some(trouble) = trouble {
             let pause = report.and_then(|report| report.pause);
             let pause = pause.map_or(String::new(), |pause| {
@@ -240,13 +241,18 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     async fn read(
         &mut self,
         round: &mut Round,
+        credential: &Credential,
         asked: Result<Found, LookupError>,
         ids: &[String],
     ) -> Result<(Option<Report>, Option<String>), QueueError> {
-        let now = instant(self.refresher.queue.now().await?);
-        let intervals = &self.refresher.intervals;
-        let jitter = jitter();
-        let (status, named, why) = match asked {
+        let request = Request {
+            credential: &credential.name,
+            now: instant(self.refresher.queue.now().await?),
+            intervals: &self.refresher.intervals,
+            jitter: jitter(),
+        };
+        let items = items(ids.len());
+        let (pause, trouble) = match asked {
             Ok(found) => {
                 let mut values = HashMap::with_capacity(ids.len());
                 let mut answers = found.answers;
@@ -257,31 +263,28 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                         self.answers.insert(id.clone(), answer);
                     }
                 }
-                round.asked(values, now, intervals, found.floor);
+                round.asked(&request, values, found.floor);
                 let report = Some(found.report).filter(|report| *report != Report::default());
                 return Ok((report, None));
             }
-            Err(LookupError::Refused { status, detail }) => {
-                let trouble = format!(
-                    "the provider refused a request for {} with {status}: {detail}",
-                    items(ids.len())
-                );
-                let pause = if meaning(status) == Meaning::Refusal {
-                    round.refused(status, now, intervals, jitter)
-                } else {
-                    Some(round.failed(Some(status), None, now, intervals, jitter))
-                };
-                return Ok((pause.map(paused), Some(trouble)));
-            }
-            Err(LookupError::Failed { status, pause, why }) => (status, pause, why),
+            Err(LookupError::Refused { status, detail }) => (
+                round.refused(&request, status, None),
+                format!("the provider refused a request for {items} with {status}: {detail}"),
+            ),
+            Err(LookupError::Failed {
+                status: Some(status),
+                pause,
+                why,
+            }) => (
+                round.refused(&request, status, pause),
+                format!("a request to the provider for {items} failed with {status}: {why}"),
+            ),
+            Err(LookupError::Failed { pause, why, .. }) => (
+                Some(round.failed(&request, pause)),
+                format!("a request to the provider for {items} failed: {why}"),
+            ),
         };
-        let with = status.map_or(String::new(), |status| format!(" with {status}"));
-        let trouble = format!(
-            "a request to the provider for {} failed{with}: {why}",
-            items(ids.len())
-        );
-        let pause = round.failed(status, named, now, intervals, jitter);
-        Ok((Some(paused(pause)), Some(trouble)))
+        Ok((pause.map(paused), Some(trouble)))
     }
 
     /// Publishes events. Returns whether the round goes on.

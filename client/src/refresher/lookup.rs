@@ -65,7 +65,8 @@ impl Found {
 #[non_exhaustive]
 pub enum LookupError {
     /// The provider refused it. A status that means the items (400, 404, 422) makes the refresher look for the item at
-    /// fault; any other one (401, 429) makes the credential pause.
+    /// fault; any other one (401, 429) makes the credential pause. 403 does the former for a credential that was accepted a
+    /// short time ago, and the latter for any other one.
     #[error("the provider answered {status}: {detail}")]
     Refused {
         /// The status.

@@ -38,26 +38,17 @@ const NAMED_MAX: Duration = Duration::from_hours(24);
 /// Pause for a credential that the provider does not accept.
 const PAUSE_OF_CREDENTIAL: Duration = Duration::from_mins(5);
 
-/// Meaning of an HTTP status for a request of several items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// The body is an answer.
-    Answer,
-    /// One of the items, or the request, is at fault.
-    Refusal,
-    /// The provider or the credential is: no item is.
-    Failure,
-}
-
-/// Returns the meaning of a status.
-pub fn meaning(status: u16) -> Meaning {
-    match status {
-        200..=299 => Meaning::Answer,
-        // A credential, too many requests, a request that was too slow.
-        401 | 402 | 403 | 407 | 408 | 421 | 425 | 429 => Meaning::Failure,
-        400..=499 => Meaning::Refusal,
-        _ => Meaning::Failure,
-    }
+/// Circumstances of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'r> {
+    /// Name of the credential that made it.
+    pub credential: &'r str,
+    /// Time of its end.
+    pub now: Timestamp,
+    /// How often items are refreshed.
+    pub intervals: &'r Intervals,
+    /// From 0 to 1: workers that failed together must not come back together.
+    pub jitter: f64,
 }
 
 /// Returns how long a credential pauses after so many failed requests in a row.
@@ -106,21 +97,61 @@ pub enum Ending {
 }
 
 /// How the provider has answered a worker so far. A worker passes it on from round to round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Time of its last answer with an item.
-    answered: Option<Timestamp>,
+    /// Time of the last answer with an item, by credential.
+    answered: HashMap<String, Timestamp>,
     /// Failed requests and rounds without an answer in a row.
     failures: u32,
+    /// Items of the next request, at most, after rounds without an answer.
+    limit: Option<usize>,
 }
 
 impl Standing {
     /// Returns whether a refusal means its item: there was an answer a short time ago.
-    fn is_trusted(self, now: Timestamp, span: Duration) -> bool {
-        let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    fn is_trusted(&self, now: Timestamp, span: Duration) -> bool {
         self.answered
-            .is_some_and(|answered| now < answered.plus_micros(span))
+            .values()
+            .any(|answered| is_within(*answered, now, span))
     }
+
+    /// Returns whether a status means one of the items or the request, and not the provider or the credential.
+    fn is_refusal(&self, status: u16, request: &Request<'_>) -> bool {
+        match status {
+            // What the credential may not see, or the credential itself: the latter, unless it was accepted just before.
+            403 => {
+                let answered = self.answered.get(request.credential);
+                answered.is_some_and(|answered| is_within(*answered, request.now, TRUST))
+            }
+            // A credential, too many requests, a request that was too slow.
+            401 | 402 | 407 | 408 | 421 | 425 | 429 => false,
+            400..=499 => true,
+            _ => false,
+        }
+    }
+
+    /// Takes an answer with an item.
+    fn answered(&mut self, request: &Request<'_>) {
+        let credential = request.credential.to_owned();
+        self.answered.insert(credential, request.now);
+    }
+
+    /// Takes an answer to a request of so many items. The next one may ask for more.
+    fn raise(&mut self, items: usize) {
+        self.limit = self.limit.map(|limit| limit.max(items.saturating_mul(2)));
+    }
+
+    /// Takes that a round had no answer, whose smallest request was for so many items. The next one asks for fewer, so that
+    /// some request has no item at fault.
+    fn lower(&mut self, items: usize) {
+        self.limit = Some((items / 2).max(1));
+    }
+}
+
+/// Returns whether an instant is less than a span ago.
+fn is_within(instant: Timestamp, now: Timestamp, span: Duration) -> bool {
+    let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    now < instant.plus_micros(span)
 }
 
 /// Where a round stands.
@@ -158,6 +189,8 @@ pub struct Round {
     /// Whether a request of the round was answered.
     is_answered: bool,
     refusals: u32,
+    /// Items of the smallest request that was refused or failed.
+    smallest: usize,
     /// Failed requests for the first part.
     tries: u32,
     standing: Standing,
@@ -175,29 +208,33 @@ impl Round {
             alone: Vec::new(),
             is_answered: false,
             refusals: 0,
+            smallest: items.len(),
             tries: 0,
             standing,
             later: Duration::ZERO,
             items,
         };
-        if !round.items.is_empty() {
-            round.parts.push_back(0..round.items.len());
-        }
+        // Elsewhere than the rounds without an answer before, which began with items at fault.
+        let rounds = round.standing.limit.map_or(0, |_| round.standing.failures);
+        let passed = usize::try_from(REFUSALS_MAX.saturating_mul(rounds)).unwrap_or(usize::MAX);
+        let all = round.items.len();
+        let begin = passed.checked_rem(all).unwrap_or(0);
+        let parts = [begin..all, 0..begin].into_iter();
+        round.parts.extend(parts.filter(|part| !part.is_empty()));
         round.advance();
         round
     }
 
     /// Returns the provider's standing, for the worker's next round.
     pub fn standing(&self) -> Standing {
-        self.standing
+        self.standing.clone()
     }
 
     /// Returns the next step; nothing if the round is over. The worker says how it went by the method of its name.
     pub fn step(&self) -> Option<Step> {
         match self.phase {
             Phase::Asking => {
-                let part = self.parts.front()?.clone();
-                let items = self.items.get(part).unwrap_or_default();
+                let items = self.items.get(self.part()?).unwrap_or_default();
                 Some(Step::Ask(
                     items.iter().map(|item| item.id.clone()).collect(),
                 ))
@@ -217,25 +254,44 @@ impl Round {
         }
     }
 
+    /// Returns what is asked for next.
+    fn part(&self) -> Option<Range<usize>> {
+        let Range { start, end } = self.parts.front()?.clone();
+        let limit = self.standing.limit.unwrap_or(usize::MAX);
+        Some(start..end.min(start.saturating_add(limit)))
+    }
+
+    /// Takes what is asked for next out of the parts that are not answered.
+    fn take_part(&mut self) -> Option<Range<usize>> {
+        let part = self.part()?;
+        if let Some(first) = self.parts.pop_front()
+            && part.end < first.end
+        {
+            self.parts.push_front(part.end..first.end);
+        }
+        self.tries = 0;
+        Some(part)
+    }
+
     /// Takes an answer to the request: a value for each id present. `floor` is the time for which the provider wants no
     /// other request for these items.
     pub fn asked(
         &mut self,
+        request: &Request<'_>,
         mut found: HashMap<String, Value>,
-        now: Timestamp,
-        intervals: &Intervals,
         floor: Duration,
     ) {
-        let Some(part) = self.parts.pop_front() else {
+        let Request { now, intervals, .. } = *request;
+        let Some(part) = self.take_part() else {
             return;
         };
         self.is_answered = true;
-        self.tries = 0;
         self.standing.failures = 0;
         let asked = self.items.get(part.clone()).unwrap_or_default();
         let is_empty = asked.iter().all(|item| !found.contains_key(&item.id));
         if !is_empty {
-            self.standing.answered = Some(now);
+            self.standing.answered(request);
+            self.standing.raise(part.len());
         }
         let floor = floor.min(NAMED_MAX);
         for index in part {
@@ -243,7 +299,7 @@ impl Round {
                 let seen = match found.remove(&item.id) {
                     Some(value) => Seen::Value(value),
                     // A provider with a fault may answer that there is nothing at all.
-                    None if is_empty && !is_shown(item, self.standing, now, intervals) => {
+                    None if is_empty && !is_shown(item, &self.standing, now, intervals) => {
                         Seen::Unknown
                     }
                     None => Seen::Absent,
@@ -254,33 +310,39 @@ impl Round {
         self.end_asking(now, intervals);
     }
 
-    /// Takes a refusal of the request. Returns the pause of the credential, if the provider and not an item is at fault.
+    /// Takes a status that is no success, and the pause that the provider names. Returns the pause of the credential, if the
+    /// provider or the credential and not an item is at fault; after it, or with another one, the request is made again.
+    ///
+    /// A status that means the items makes the next requests smaller, until the item at fault is alone.
     pub fn refused(
         &mut self,
+        request: &Request<'_>,
         status: u16,
-        now: Timestamp,
-        intervals: &Intervals,
-        jitter: f64,
+        named: Option<Duration>,
     ) -> Option<Duration> {
-        let part = self.parts.pop_front()?;
+        if !self.standing.is_refusal(status, request) {
+            return Some(self.fail(request, Some(status), named));
+        }
+        let part = self.take_part()?;
         self.refusals += 1;
-        self.tries = 0;
         self.split(part, Some(status));
         let is_hopeless = self.refusals >= REFUSALS_MAX && !self.is_answered;
         if is_hopeless {
             self.parts.clear();
         }
-        self.end_asking(now, intervals);
+        self.end_asking(request.now, request.intervals);
         let is_given_up = self.fates.iter().any(|fate| matches!(fate, Fate::Later));
         let is_over = self.phase != Phase::Asking;
         (is_over && is_given_up && !self.is_answered).then(|| {
-            self.later = self.pause(Some(status), None, jitter);
+            self.standing.lower(self.smallest);
+            self.later = self.pause(request, Some(status), named);
             self.later
         })
     }
 
     /// Halves a part, until an item is alone.
     fn split(&mut self, part: Range<usize>, status: Option<u16>) {
+        self.smallest = self.smallest.min(part.len());
         if part.len() == 1 {
             self.alone.push((part.start, status));
         } else {
@@ -290,8 +352,13 @@ impl Round {
         }
     }
 
-    fn pause(&mut self, status: Option<u16>, named: Option<Duration>, jitter: f64) -> Duration {
-        let pause = pause(self.standing.failures, status, named, jitter);
+    fn pause(
+        &mut self,
+        request: &Request<'_>,
+        status: Option<u16>,
+        named: Option<Duration>,
+    ) -> Duration {
+        let pause = pause(self.standing.failures, status, named, request.jitter);
         self.standing.failures += 1;
         pause
     }
@@ -302,7 +369,7 @@ impl Round {
             for (index, status) in std::mem::take(&mut self.alone) {
                 if let (Some(item), Some(fate)) = (self.items.get(index), self.fates.get_mut(index))
                 {
-                    *fate = fate_alone(item, status, self.standing, now, intervals);
+                    *fate = fate_alone(item, status, &self.standing, now, intervals);
                 }
             }
             for (item, fate) in self.items.iter().zip(&mut self.fates) {
@@ -320,28 +387,34 @@ impl Round {
         self.advance();
     }
 
-    /// Takes a failure of the request. Returns the pause of the credential; after it, or with another one, the request is
-    /// made again. After three of them its items are given back, or asked for in smaller parts if the provider answers
-    /// others.
-    pub fn failed(
+    /// Takes that the request has no answer. Returns the pause of the credential; after it, or with another one, the request is
+    /// made again.
+    pub fn failed(&mut self, request: &Request<'_>, named: Option<Duration>) -> Duration {
+        self.fail(request, None, named)
+    }
+
+    /// Takes a failure. After three of them the items are given back, or asked for in smaller parts if the provider answers
+    /// others. They are given back at once if nobody knows whether they or the credential are forbidden.
+    fn fail(
         &mut self,
+        request: &Request<'_>,
         status: Option<u16>,
         named: Option<Duration>,
-        now: Timestamp,
-        intervals: &Intervals,
-        jitter: f64,
     ) -> Duration {
-        let pause = self.pause(status, named, jitter);
+        let pause = self.pause(request, status, named);
         // Others are the credential's.
-        self.tries += u32::from(matches!(status, None | Some(408 | 500..)));
-        if self.tries >= TRIES_MAX {
-            self.tries = 0;
-            self.later = pause;
-            let is_trusted = self.is_answered || self.standing.is_trusted(now, TRUST);
-            if let Some(part) = self.parts.pop_front().filter(|_| is_trusted) {
+        self.tries += u32::from(matches!(status, None | Some(403 | 408 | 500..)));
+        let is_trusted = self.is_answered || self.standing.is_trusted(request.now, TRUST);
+        if self.tries >= TRIES_MAX || status == Some(403) && !is_trusted {
+            let part = self.take_part().unwrap_or_default();
+            if is_trusted {
                 self.split(part, status);
+            } else {
+                self.standing.lower(self.smallest.min(part.len()));
+                self.parts.clear();
+                self.later = pause;
             }
-            self.end_asking(now, intervals);
+            self.end_asking(request.now, request.intervals);
         }
         pause
     }
@@ -438,7 +511,7 @@ impl Round {
 fn fate_alone(
     item: &Leased,
     status: Option<u16>,
-    standing: Standing,
+    standing: &Standing,
     now: Timestamp,
     intervals: &Intervals,
 ) -> Fate {
@@ -457,7 +530,7 @@ fn fate_alone(
 
 /// Returns whether the provider showed others less than an interval of the item ago: its present one, or that of its refresh
 /// before if it was shorter. By its next refresh an outage has lasted for longer, and so it counts once against the item.
-fn is_shown(item: &Leased, standing: Standing, now: Timestamp, intervals: &Intervals) -> bool {
+fn is_shown(item: &Leased, standing: &Standing, now: Timestamp, intervals: &Intervals) -> bool {
     let age = now.micros().saturating_sub(item.state.born);
     let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
     let interval = |age| intervals.of_age(age).unwrap_or_default();
@@ -484,6 +557,37 @@ mod tests {
         Timestamp::from_micros(NOW)
     }
 
+    /// Passes a request of a credential on.
+    fn by<T>(credential: &str, take: impl FnOnce(&Request<'_>) -> T) -> T {
+        take(&Request {
+            credential,
+            now: now(),
+            intervals: &Intervals::default(),
+            jitter: 0.0,
+        })
+    }
+
+    fn refuse(round: &mut Round, status: u16) -> Option<Duration> {
+        by("key", |request| round.refused(request, status, None))
+    }
+
+    /// Answers a request with a value for each item.
+    fn answer(round: &mut Round, ids: Vec<String>) {
+        let (counted, exact) = (Digest::of(b"v"), Digest::of(b"v"));
+        let found = ids.into_iter().map(|id| (id, Value { counted, exact }));
+        let found = found.collect();
+        by("key", |request| round.asked(request, found, Duration::ZERO));
+    }
+
+    /// Returns the standing of a provider that answered so many seconds ago.
+    fn answered(seconds: i64) -> Standing {
+        let at = Timestamp::from_micros(NOW - seconds * 1_000_000);
+        Standing {
+            answered: HashMap::from([("key".to_owned(), at)]),
+            ..Standing::default()
+        }
+    }
+
     fn round(items: usize) -> Round {
         let item = |number: usize| Leased {
             id: number.to_string(),
@@ -499,15 +603,12 @@ mod tests {
     fn run(items: usize, poison: &[usize]) -> (usize, Round) {
         let mut round = round(items);
         let mut requests = 0;
-        let (counted, exact) = (Digest::of(b"v"), Digest::of(b"v"));
-        let value = Value { counted, exact };
         while let Some(Step::Ask(ids)) = round.step() {
             requests += 1;
             if ids.iter().any(|id| poison.contains(&id.parse().unwrap())) {
-                assert_eq!(round.refused(400, now(), &Intervals::default(), 0.0), None);
+                assert_eq!(refuse(&mut round, 400), None);
             } else {
-                let found = ids.iter().map(|id| (id.clone(), value)).collect();
-                round.asked(found, now(), &Intervals::default(), Duration::ZERO);
+                answer(&mut round, ids);
             }
         }
         (requests, round)
@@ -544,7 +645,7 @@ mod tests {
         let mut pause = None;
         while let Some(Step::Ask(_)) = round.step() {
             requests += 1;
-            pause = round.refused(status, now(), &Intervals::default(), 0.0);
+            pause = refuse(round, status);
         }
         (requests, pause)
     }
@@ -590,11 +691,7 @@ mod tests {
     /// Goal: where the provider answers others, several items at fault in one batch fail, and nothing else does.
     #[test]
     fn a_batch_of_items_at_fault_only_fails_if_others_were_answered() {
-        let answered = Standing {
-            answered: Some(Timestamp::from_micros(NOW - 30_000_000)),
-            failures: 0,
-        };
-        let mut trusted = Round::new(round(3).items, answered);
+        let mut trusted = Round::new(round(3).items, answered(30));
         assert_eq!(refuse_all(&mut trusted, 400).1, None);
         assert!(
             endings(&trusted)
@@ -602,11 +699,7 @@ mod tests {
                 .all(|one| matches!(one, Ending::Failed(_)))
         );
         // By the time of the next try nothing else was answered.
-        let later = Standing {
-            answered: Some(Timestamp::from_micros(NOW - 61_000_000)),
-            failures: 0,
-        };
-        let mut doubted = Round::new(round(3).items, later);
+        let mut doubted = Round::new(round(3).items, answered(61));
         assert!(refuse_all(&mut doubted, 400).1.is_some());
         assert!(
             endings(&doubted)
@@ -614,7 +707,7 @@ mod tests {
                 .all(|one| matches!(one, Ending::Later(_)))
         );
         // Absent: between two refreshes of the item there was an answer.
-        let mut gone = Round::new(round(1).items, later);
+        let mut gone = Round::new(round(1).items, answered(61));
         assert_eq!(refuse_all(&mut gone, 404).1, None);
         let Ending::Again { state, .. } = &endings(&gone)[0] else {
             panic!("{:?}", endings(&gone));
@@ -627,43 +720,32 @@ mod tests {
     fn an_answer_without_any_item_counts_if_others_were_shown() {
         let absences = |standing: Standing| {
             let mut empty = Round::new(round(2).items, standing);
-            empty.asked(HashMap::new(), now(), &Intervals::default(), Duration::ZERO);
+            by("key", |request| {
+                empty.asked(request, HashMap::new(), Duration::ZERO);
+            });
             let Ending::Again { state, due } = &endings(&empty)[0] else {
                 panic!("{:?}", endings(&empty));
             };
             assert_eq!(*due, now().plus_micros(120_000_000));
             (state.absences, empty.standing().answered)
         };
-        assert_eq!(absences(Standing::default()), (0, None));
-        let ago = |seconds: i64| Some(Timestamp::from_micros(NOW - seconds * 1_000_000));
-        for (answered, expected) in [(ago(60), 1), (ago(121), 0)] {
-            let failures = 0;
-            let standing = Standing { answered, failures };
-            assert_eq!(absences(standing), (expected, answered));
+        assert_eq!(absences(Standing::default()), (0, HashMap::new()));
+        for (standing, expected) in [(answered(60), 1), (answered(121), 0)] {
+            let before = standing.answered.clone();
+            assert_eq!(absences(standing), (expected, before));
         }
     }
 
     /// Goal: one item that the provider fails at does not keep others from being refreshed, and an outage is no item's fault.
     #[test]
     fn the_item_that_a_provider_fails_at_is_found() {
-        let answered = Standing {
-            answered: Some(now()),
-            failures: 0,
-        };
-        let value = Value {
-            counted: Digest::of(b"v"),
-            exact: Digest::of(b"v"),
-        };
-        let fail = |round: &mut Round| {
-            round.failed(Some(500), None, now(), &Intervals::default(), 0.0);
-        };
-        let mut one = Round::new(round(100).items, answered);
+        let fail = |round: &mut Round| refuse(round, 500);
+        let mut one = Round::new(round(100).items, answered(0));
         while let Some(Step::Ask(ids)) = one.step() {
             if ids.contains(&"42".to_owned()) {
                 fail(&mut one);
             } else {
-                let found = ids.into_iter().map(|id| (id, value)).collect();
-                one.asked(found, now(), &Intervals::default(), Duration::ZERO);
+                answer(&mut one, ids);
             }
         }
         assert_eq!(one.publications().len(), 99);
@@ -682,6 +764,72 @@ mod tests {
                 .iter()
                 .all(|one| matches!(one, Ending::Later(_)))
         );
+    }
+
+    /// Works on a batch, round by round, until each item has an answer or failed. Returns the requests, and how often the
+    /// credential paused.
+    fn run_all(
+        mut items: Vec<Leased>,
+        status: u16,
+        poison: impl Fn(&str) -> bool,
+    ) -> (usize, usize) {
+        let (mut standing, mut requests, mut pauses) = (Standing::default(), 0, 0);
+        while !items.is_empty() {
+            let mut round = Round::new(items.clone(), standing);
+            while let Some(Step::Ask(ids)) = round.step() {
+                requests += 1;
+                assert!(requests < 1_000, "no end");
+                if ids.iter().any(|id| poison(id)) {
+                    pauses += usize::from(refuse(&mut round, status).is_some());
+                } else {
+                    answer(&mut round, ids);
+                }
+            }
+            standing = round.standing();
+            round.noted(&[]);
+            round.published(vec![]);
+            let mut later = Vec::new();
+            for (index, ending) in round.endings() {
+                let is_poison = poison(&items[index].id);
+                match ending {
+                    Ending::Again { .. } => assert!(!is_poison),
+                    Ending::Failed(_) => assert!(is_poison),
+                    Ending::Later(_) => later.push(items[index].clone()),
+                    Ending::Done => panic!("an item ended"),
+                }
+            }
+            items = later;
+        }
+        (requests, pauses)
+    }
+
+    /// Goal: nothing stands still, however many of a batch are at fault, as long as one is not.
+    #[test]
+    fn many_items_at_fault_do_not_stop_the_others() {
+        for every in [2, 3, 5, 10, 50] {
+            for first in 0..every {
+                let is_poison = |id: &str| id.parse::<usize>().unwrap() % every == first;
+                let (requests, pauses) = run_all(round(100).items, 400, is_poison);
+                assert!(requests < 220 && pauses < 7, "{every}: {requests} {pauses}");
+            }
+        }
+        let (requests, pauses) = run_all(round(100).items, 400, |id| id != "99");
+        assert!(requests < 400 && pauses < 20, "{requests} {pauses}");
+    }
+
+    /// Goal: an item that the credential may not see does not make the credential pause for ever.
+    #[test]
+    fn an_item_that_is_forbidden_is_found() {
+        let (requests, pauses) = run_all(round(100).items, 403, |id| id == "42");
+        assert!(requests < 30 && pauses <= 3, "{requests} {pauses}");
+
+        // A credential that is accepted no more is at fault itself, while another one is accepted.
+        let mut revoked = Round::new(round(2).items, answered(0));
+        let pause = by("revoked", |request| revoked.refused(request, 403, None));
+        assert_eq!(pause, Some(PAUSE_OF_CREDENTIAL));
+        assert!(matches!(revoked.step(), Some(Step::Ask(ids)) if ids.len() == 2));
+        assert_eq!(refuse(&mut revoked, 403), None);
+        assert!(matches!(revoked.step(), Some(Step::Ask(ids)) if ids.len() == 1));
     }
 
     /// Goal: what the provider refuses for ever ends some time.
