@@ -18,6 +18,7 @@ mod catch_up;
 mod delay;
 mod growth;
 mod load;
+mod plots;
 mod process;
 mod refresh;
 mod replay;
@@ -68,8 +69,8 @@ enum Command {
     Settle,
     /// Which of many feeds changed: requests, time until an update is seen, sizes and costs, against polling
     Sup,
-    /// The refresher's queue in a file and in PostgreSQL, against redb, beanstalkd and a plain table
-    Refresh,
+    /// The refresher: freshness and requests; its queue in a file and in PostgreSQL, against redb, beanstalkd and others
+    Refresh(refresh::Plots),
     /// Bodies that are small and unfold to much, against ordinary entries; another publisher beside them
     Unfold,
     /// Timelines: fan-out, reads and a mixed workload, against Redis and PostgreSQL doing the same work
@@ -93,7 +94,7 @@ fn main() -> anyhow::Result<()> {
         Command::Replay => replay::measure(table, rounds),
         Command::CatchUp => catch_up::measure(table, rounds),
         Command::Growth => growth::measure(table, rounds, seconds),
-        Command::Refresh => refresh::measure(table, rounds, seconds),
+        Command::Refresh(plots) => refresh::measure(table, rounds, seconds, &plots),
         Command::Settle => settle::measure(table, rounds),
         Command::Sup => sup::measure(table, rounds, seconds),
         Command::Timelines(scale) => timelines::measure(table, rounds, seconds, &scale),

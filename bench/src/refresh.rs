@@ -1,11 +1,13 @@
-//! The queue of the refresher: jobs leased in batches of 100, and finished again with a new due time.
+//! `refresh`: how fresh items are and how many requests that costs, and the queue: jobs leased in batches of 100, and
+//! finished again with a new due time.
 //!
 //! In a file, beside `redb` itself with the same writes and beanstalkd; in PostgreSQL, beside a plain table with `SKIP
-//! LOCKED` in the same server.
+//! LOCKED` and a job queue of others in the same server.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpStream,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
@@ -19,6 +21,8 @@ use simplefeed_queue::{
     Clock, Due, Existing, Finish, Lease, Namespace, NewJob, Next, Queue, Taken, Want,
     postgres::Postgres, redb::Redb,
 };
+
+mod freshness;
 
 use crate::{
     process::{Program, folder, memory_mib},
@@ -43,11 +47,24 @@ const WANT: Want = Want {
     lease: Duration::from_mins(5),
 };
 
-/// Measures both keepers.
-pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
+/// Where plots go.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Plots {
+    /// Folder for plots of requests and of ages, as SVG
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+}
+
+pub(crate) fn measure(
+    table: &mut Table,
+    rounds: usize,
+    seconds: u64,
+    plots: &Plots,
+) -> anyhow::Result<()> {
     let time = Duration::from_secs(seconds);
     // First, since memory of other rows would count, too.
     memory(table, time)?;
+    freshness::measure(table, 30 * time, plots.plots.as_deref())?;
     for (jobs, least) in [(10_000, 50_000.0), (1_000_000, 20_000.0)] {
         in_a_file(table, rounds, time, jobs, least)?;
     }

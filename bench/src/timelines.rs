@@ -12,7 +12,6 @@ use crate::table::{Must, Row, Table};
 
 mod followers;
 mod peers;
-mod plots;
 mod reads;
 mod users;
 

@@ -290,7 +290,7 @@ impl<Q: Queue> Refresher<Q> {
     }
 
     /// Begins to refresh items. One that is refreshed already stays as it is, so that a starter may repeat itself; one
-    /// that is too old is left out. Returns how many are new.
+    /// that is too old is left out; one that comes into being later has an age of zero now. Returns how many are new.
     ///
     /// # Errors
     ///
@@ -301,7 +301,8 @@ impl<Q: Queue> Refresher<Q> {
     ) -> Result<usize, RefreshError> {
         let now = instant(self.queue.now().await?);
         let mut jobs = items.into_iter().filter_map(|item| {
-            let mut state = State::new(item.born);
+            // What comes into being later would be young for all the time until then.
+            let mut state = State::new(item.born.min(now));
             state.floor = item.floor.as_secs();
             state.related = item.related;
             let due = state.next(now, &self.intervals, Duration::ZERO)?;

@@ -111,7 +111,8 @@ fn is_conflict(error: &tokio_postgres::Error) -> bool {
 
 impl Postgres {
     /// Opens the queue of a database, whose tables are made if there are none. The URL is one of libpq:
-    /// `postgres://user:password@host/database?options=-csearch_path%3Dname`.
+    /// `postgres://user:password@host/database?options=-csearch_path%3Dname`. Without a password in it, that is
+    /// `$PGPASSWORD`, as for libpq.
     ///
     /// # Errors
     ///
@@ -119,6 +120,9 @@ impl Postgres {
     pub async fn open(url: &str, clock: Clock) -> Result<Self, QueueError> {
         let opening = "opening the queue";
         let mut config: Config = url.parse().map_err(|why| failed(opening, why))?;
+        if let (None, Some(password)) = (config.get_password(), std::env::var_os("PGPASSWORD")) {
+            config.password(password.as_encoded_bytes());
+        }
         let options = config.get_options().unwrap_or_default();
         config
             .options(format!("{options} {PLANS} {VANISHED}"))

@@ -52,6 +52,24 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
+    /// Makes a user that needs a password. Returns the URL of its database, without the password.
+    pub(crate) fn protect(&self, user: &str, password: &str) -> String {
+        let rules = self.folder.path().join("data/pg_hba.conf");
+        let trust = std::fs::read_to_string(&rules).unwrap();
+        std::fs::write(
+            &rules,
+            format!("host all {user} all scram-sha-256\n{trust}"),
+        )
+        .unwrap();
+        let mut make = command("psql", self.folder.path());
+        make.args(["-q", "-d", &self.url(), "-c"]);
+        make.arg(format!("CREATE ROLE {user} LOGIN PASSWORD '{password}'"));
+        make.args(["-c", &format!("CREATE DATABASE {user} OWNER {user}")]);
+        make.args(["-c", "SELECT pg_reload_conf()"]);
+        assert!(make.status().unwrap().success());
+        format!("postgres://{user}@127.0.0.1:{}/{user}", self.port)
+    }
+
     fn wait(&self) {
         wait_for("PostgreSQL is not ready", || {
             let mut ready = command("pg_isready", self.folder.path());

@@ -205,7 +205,18 @@ impl Drop for Worker {
     }
 }
 
-/// Server, refresher and consumer are killed at random; every newest value arrives at the consumer, and nothing else does.
+/// Starts a consumer of the updates feed, which appends what it gets to the file `taken`.
+fn consume(scene: &Scene, subcommand: &[&str]) -> Command {
+    let exec = format!("cat >> {}", scene.path("taken"));
+    let mut command = Command::new(program("simplefeed"));
+    command.args(subcommand).arg(scene.url("likes"));
+    command.args(["--state", &scene.path("state"), "--exec", &exec]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Items feed, refresher, updates feed, consumer: server, refresher and consumer are killed at random. Every newest value
+/// is published, nothing else is, and the consumer has every event.
 #[test]
 fn no_change_is_lost_whatever_is_killed() {
     let manner = Manner {
@@ -214,23 +225,38 @@ fn no_change_is_lost_whatever_is_killed() {
         ..EASY
     };
     let mut scene = Scene::new(manner);
-    let kills = if is_long() { 100 } else { 12 };
+    let kills = if is_long() { 100 } else { 15 };
     let queue = scene.path("queue");
+    let workers = ["--workers", "4"];
+    let tail = ["tail", "--since", "oldest"];
     let mut dice = Dice::new(3);
     scene.publish(0..20);
-    let mut worker = Some(scene.refresh(&queue, &["--workers", "4"]));
+    let mut worker = Some(scene.refresh(&queue, &workers));
+    // It needs the feed, which the first event makes.
+    wait_for("something is published", || {
+        let output = run("simplefeed", &["replay", &scene.url("likes")], b"");
+        output.status.success().then_some(())
+    });
+    let mut consumer = Some(Worker(consume(&scene, &tail).spawn().unwrap()));
     for kill in 0..kills {
         scene.publish(20 + kill..21 + kill);
         pause(Duration::from_millis(
             200 + u64::try_from(dice.below(1_500)).unwrap(),
         ));
-        if dice.below(2) == 0 {
-            worker.take().unwrap().kill();
-            worker = Some(scene.refresh(&queue, &["--workers", "4"]));
-        } else {
-            scene.server.take().unwrap().kill();
-            let data = scene.folder.path().join("data");
-            scene.server = Some(Server::start_at(&scene.address, &data, &[]));
+        match dice.below(3) {
+            0 => {
+                worker.take().unwrap().kill();
+                worker = Some(scene.refresh(&queue, &workers));
+            }
+            1 => {
+                consumer.take().unwrap().kill();
+                consumer = Some(Worker(consume(&scene, &tail).spawn().unwrap()));
+            }
+            _ => {
+                scene.server.take().unwrap().kill();
+                let data = scene.folder.path().join("data");
+                scene.server = Some(Server::start_at(&scene.address, &data, &[]));
+            }
         }
     }
     let items = 20 + kills;
@@ -238,50 +264,10 @@ fn no_change_is_lost_whatever_is_killed() {
     scene.check();
     assert_eq!(counts(&queue), (items, 0));
     assert_eq!(worker.unwrap().stop(), Some(0));
-}
-
-/// The consumer of the updates feed is killed, too, and has every value in the end.
-#[test]
-fn a_killed_consumer_of_updates_misses_none() {
-    let scene = Scene::new(EASY);
-    let queue = scene.path("queue");
-    scene.publish(0..30);
-    let worker = scene.refresh(&queue, &[]);
-    let taken = scene.path("taken");
-    let exec = format!("cat >> {taken}");
-    let state = scene.path("state");
-    for _ in 0..if is_long() { 100 } else { 8 } {
-        let mut consumer = Command::new(program("simplefeed"))
-            .args([
-                "tail",
-                "--since",
-                "oldest",
-                &scene.url("likes"),
-                "--state",
-                &state,
-                "--exec",
-                &exec,
-            ])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        pause(Duration::from_millis(400));
-        consumer.kill().unwrap();
-        consumer.wait().unwrap();
-    }
-    scene.settle(30, 60);
-    assert_eq!(worker.stop(), Some(0));
-    let args = [
-        "replay",
-        &scene.url("likes"),
-        "--state",
-        &state,
-        "--exec",
-        &exec,
-    ];
-    simplefeed(&args, b"");
-    let taken = std::fs::read_to_string(&taken).unwrap();
+    consumer.unwrap().kill();
+    let ended = consume(&scene, &["replay"]).status().unwrap();
+    assert!(ended.success());
+    let taken = std::fs::read_to_string(scene.path("taken")).unwrap();
     let id = |line: &str| {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
         event["id"].as_str().unwrap().to_owned()
@@ -290,6 +276,66 @@ fn a_killed_consumer_of_updates_misses_none() {
     let all = simplefeed(&["replay", &scene.url("likes"), "--format", "id"], b"");
     let all: HashSet<String> = all.lines().map(str::to_owned).collect();
     assert_eq!(taken, all);
+}
+
+/// Lets processes work for a while. They publish of each item what the provider showed of it, once and in order: what one
+/// worker would.
+fn publish_what_is_shown(queue: &str, processes: usize, more: &[&str]) {
+    const ITEMS: u64 = 200;
+    let scene = Scene::new(Manner {
+        delay: Duration::from_millis(50),
+        ..EASY
+    });
+    scene.publish(0..ITEMS);
+    let workers: Vec<Worker> = (0..processes).map(|_| scene.refresh(queue, more)).collect();
+    wait_for("values are shown", || {
+        let (requests, _) = scene.provider.requests();
+        (requests > 60).then_some(())
+    });
+    scene.settle(usize::try_from(ITEMS).unwrap(), 60);
+    for worker in workers {
+        assert_eq!(worker.stop(), Some(0));
+    }
+    let mut published: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (id, likes) in scene.events() {
+        published.entry(id).or_default().push(likes.unwrap());
+    }
+    assert_eq!(published.len(), usize::try_from(ITEMS).unwrap());
+    for (id, values) in published {
+        let shown: Vec<u64> = scene.provider.shown(&id).into_iter().collect();
+        assert_eq!(values, shown, "{id}");
+    }
+    assert_eq!(scene.provider.complaints(), [""; 0]);
+}
+
+#[test]
+fn threads_publish_what_one_worker_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let queue = folder.path().join("queue");
+    let more = ["--workers", "4", "--batch", "20"];
+    publish_what_is_shown(queue.to_str().unwrap(), 1, &more);
+}
+
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn postgres_processes_publish_what_one_worker_does() {
+    let postgres = Postgres::start();
+    publish_what_is_shown(&postgres.url(), 4, &["--batch", "20"]);
+}
+
+/// A password need not stand in the URL, where every user of the machine would see it.
+#[test]
+#[ignore = "needs PostgreSQL"]
+fn postgres_asks_for_the_password_of_the_environment() {
+    let postgres = Postgres::start();
+    let url = postgres.protect("jobs", "s3cret");
+    let status = |password: &str| {
+        let mut command = Command::new(program("simplefeed"));
+        command.args(["refresh", "status", "--queue", &url]);
+        run_command(command.env("PGPASSWORD", password), b"").status
+    };
+    assert!(status("s3cret").success());
+    assert!(!status("other").success());
 }
 
 /// Kills one of some processes every second, and lets others take their place. All that must hold is checked at the end.

@@ -17,10 +17,10 @@ use simplefeed_core::timestamp::Timestamp;
 use super::{
     Scale, against, alone, bytes_below, median,
     peers::{FanOut, connect, postgres_fan_out, postgres_followers, redis_fan_out},
-    plots::{Line, draw},
 };
 use crate::{
     load::{Connection, event},
+    plots::{Axes, Line, draw},
     process::{ANY_PORT, Program, folder, free_port},
     table::{Must, Table},
 };
@@ -497,6 +497,7 @@ fn ramp(
             &plots.join("followers.svg"),
             "An entry for every follower",
             axes,
+            Axes::Logarithmic,
             &lines,
         )?;
     }

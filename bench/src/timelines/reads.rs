@@ -13,10 +13,10 @@ use super::{
     median,
     peers::{connect, postgres_feeds, postgres_reads},
     percentile,
-    plots::{Line, draw},
 };
 use crate::{
     load::{Connection, event, read},
+    plots::{Axes, Line, draw},
     process::{Program, folder},
     table::{Must, Table},
 };
@@ -273,6 +273,7 @@ fn ramp(
             &plots.join("followed.svg"),
             "Reading a timeline",
             axes,
+            Axes::Logarithmic,
             &lines,
         )?;
     }

@@ -380,6 +380,30 @@ async fn killed_workers_lose_nothing() {
     worker.abort();
 }
 
+/// An item whose publisher lies about its birth, or has a fast clock, is not young for ever.
+#[tokio::test]
+async fn an_item_of_the_future_is_as_old_as_its_job() {
+    let parts = Parts::new();
+    let born = instant(parts.clock.now() + chrono::TimeDelta::days(3_650));
+    let ahead = Item::new("ahead", born).unwrap();
+    assert_eq!(parts.refresher.start([ahead]).await.unwrap(), 1);
+    parts.provider.0.lock().values.insert("ahead".to_owned(), 7);
+    let worker = parts.worker();
+    parts.clock.advance(Duration::from_mins(2) + BUFFER);
+    while parts.feed.shown().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // After the end of a life of 30 days it is asked for once more, and then never again.
+    for expected in [2, 2] {
+        parts.clock.advance(Duration::from_hours(31 * 24));
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(parts.provider.0.lock().requests.len(), expected);
+    }
+    worker.abort();
+}
+
 /// Items that are all at fault do not hold a worker: others are refreshed meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_batch_of_faults_holds_no_worker() {

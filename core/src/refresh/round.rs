@@ -402,8 +402,8 @@ impl Round {
         named: Option<Duration>,
     ) -> Duration {
         let pause = self.pause(request, status, named);
-        // Others are the credential's.
-        self.tries += u32::from(matches!(status, None | Some(403 | 408 | 500..)));
+        let is_of_credential = matches!(status, Some(401 | 402 | 407 | 421 | 425 | 429));
+        self.tries += u32::from(!is_of_credential);
         let is_trusted = self.is_answered || self.standing.is_trusted(request.now, TRUST);
         if self.tries >= TRIES_MAX || status == Some(403) && !is_trusted {
             let part = self.take_part().unwrap_or_default();
@@ -830,6 +830,27 @@ mod tests {
         assert!(matches!(revoked.step(), Some(Step::Ask(ids)) if ids.len() == 2));
         assert_eq!(refuse(&mut revoked, 403), None);
         assert!(matches!(revoked.step(), Some(Step::Ask(ids)) if ids.len() == 1));
+    }
+
+    /// Goal: an answer that cannot be read does not hold a batch for ever; a quota that is used up counts as nothing.
+    #[test]
+    fn what_is_no_answer_is_given_back() {
+        for status in [200, 302, 408, 500] {
+            let mut unread = round(100);
+            let mut requests = 0;
+            while let Some(Step::Ask(_)) = unread.step() {
+                requests += 1;
+                assert!(refuse(&mut unread, status).is_some());
+            }
+            assert_eq!(requests, 3, "{status}");
+        }
+        for status in [401, 429] {
+            let mut paused = round(100);
+            for _ in 0..20 {
+                assert!(refuse(&mut paused, status).is_some());
+                assert!(matches!(paused.step(), Some(Step::Ask(ids)) if ids.len() == 100));
+            }
+        }
     }
 
     /// Goal: what the provider refuses for ever ends some time.

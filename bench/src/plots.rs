@@ -1,17 +1,20 @@
-//! Plots of the ramps.
+//! Plots, as SVG.
 //!
 //! Shell: files.
 
 use std::path::Path;
 
 use anyhow::anyhow;
-use plotters::prelude::*;
+use plotters::{
+    coord::ranged1d::{AsRangedCoord, ValueFormatter},
+    prelude::*,
+};
 
 /// A line of a plot.
-pub(super) struct Line {
-    pub(super) name: &'static str,
-    /// Points, each a size and its cost.
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Line {
+    pub(crate) name: &'static str,
+    /// Points, from left to right.
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 const COLOURS: [RGBColor; 5] = [
@@ -22,11 +25,19 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(90, 90, 90),
 ];
 
-/// Draws lines with logarithmic axes.
-pub(super) fn draw(
+/// Scales of both axes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Axes {
+    Linear,
+    Logarithmic,
+}
+
+/// Draws lines.
+pub(crate) fn draw(
     path: &Path,
     title: &str,
-    (x, y): (&str, &str),
+    labels: (&str, &str),
+    axes: Axes,
     lines: &[Line],
 ) -> anyhow::Result<()> {
     let points = || lines.iter().flat_map(|line| &line.points);
@@ -35,7 +46,31 @@ pub(super) fn draw(
         let most = points().map(pick).fold(0.0, f64::max);
         least..most
     };
-    let (sizes, costs) = (bounds(|point| point.0), bounds(|point| point.1));
+    let (x, y) = (bounds(|point| point.0), bounds(|point| point.1));
+    match axes {
+        Axes::Linear => {
+            let (x, y) = (0.0..x.end * 1.02, 0.0..y.end * 1.15);
+            draw_between(path, title, labels, (x, y), lines)
+        }
+        Axes::Logarithmic => {
+            let x = (x.start..x.end * 1.1).log_scale();
+            let y = (y.start / 1.5..y.end * 1.5).log_scale();
+            draw_between(path, title, labels, (x, y), lines)
+        }
+    }
+}
+
+fn draw_between<X, Y>(
+    path: &Path,
+    title: &str,
+    labels: (&str, &str),
+    (x, y): (X, Y),
+    lines: &[Line],
+) -> anyhow::Result<()>
+where
+    X: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+    Y: AsRangedCoord<Value = f64, CoordDescType: ValueFormatter<f64>>,
+{
     let failed = |error: &dyn std::fmt::Display| anyhow!("a plot failed: {error}");
     let root = SVGBackend::new(path, (800, 480)).into_drawing_area();
     root.fill(&WHITE).map_err(|error| failed(&error))?;
@@ -44,15 +79,12 @@ pub(super) fn draw(
         .margin(15)
         .x_label_area_size(45)
         .y_label_area_size(75)
-        .build_cartesian_2d(
-            (sizes.start..sizes.end * 1.1).log_scale(),
-            (costs.start / 1.5..costs.end * 1.5).log_scale(),
-        )
+        .build_cartesian_2d(x, y)
         .map_err(|error| failed(&error))?;
     chart
         .configure_mesh()
-        .x_desc(x)
-        .y_desc(y)
+        .x_desc(labels.0)
+        .y_desc(labels.1)
         .light_line_style(WHITE)
         .draw()
         .map_err(|error| failed(&error))?;
