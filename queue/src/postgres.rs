@@ -9,23 +9,24 @@ mod listener;
 mod statements;
 mod work;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use deadpool_postgres::{
     Client, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime,
 };
+use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_postgres::{Config, NoTls, Row, error::SqlState};
 
 use self::work::{
     Changed, due_columns, extend_in, finish_in, first_of_each, is_one_statement, long, schedule_in,
-    take, token_columns, with_bucket, without_repeats,
+    take, take_behind, token_columns, with_bucket, without_repeats,
 };
 use crate::{
     clock::Clock,
     job::{
-        Dead, Existing, Extension, Failed, Failure, Finish, Held, Job, Namespace, NewJob,
+        Dead, Existing, Extension, Failed, Failure, Finish, Held, Job, Namespace, NewJob, Next,
         Scheduled, Stats, Want, check_bytes, check_count,
     },
     queue::{Queue, QueueError, Taken},
@@ -63,8 +64,19 @@ struct Inner {
     pool: Pool,
     clock: Clock,
     changes: Arc<watch::Sender<()>>,
+    passed: Mutex<HashMap<Namespace, Passed>>,
     /// Ends with this process's last clone of the queue.
     _listener: JoinSet<()>,
+}
+
+/// Jobs that a process need not look at again for a moment. Those that were finished leave dead entries at the begin of the
+/// order of due times, until vacuum removes them: after a minute there are more of them than live ones.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    /// No job was free that is due before this.
+    due: DateTime<Utc>,
+    /// Time of the look that found that out.
+    since: DateTime<Utc>,
 }
 
 /// Returns the error of a call. Without an answer, the server may have made the change or not.
@@ -150,6 +162,7 @@ impl Postgres {
             pool,
             clock,
             changes,
+            passed: Mutex::default(),
             _listener: listener,
         }));
         attempt!(queue, opening, |client| {
@@ -185,6 +198,41 @@ impl Postgres {
     fn changed(&self) {
         self.0.changes.send_replace(());
     }
+
+    /// Makes the next look find jobs that are due for longer than those leased last.
+    fn look_at_all(&self) {
+        self.0.passed.lock().clear();
+    }
+
+    /// Returns what the next look may pass. Others may make a job free that is due for longer: it is found at the next poll.
+    fn passed(&self, namespace: &Namespace) -> Option<Passed> {
+        let passed = self.0.passed.lock().get(namespace).copied()?;
+        let age = (self.0.clock.now() - passed.since).to_std();
+        age.is_ok_and(|age| age < POLL).then_some(passed)
+    }
+
+    /// Does so if finishes put jobs before those that were leased last.
+    fn look_at_all_if_early(&self, finishes: &[Finish]) {
+        let is_early = |finish: &Finish| {
+            let passed = self.0.passed.lock().get(&finish.token.namespace).copied();
+            let due = match finish.next {
+                Next::Again { due, .. } => Some(due.at(self.0.clock.now())),
+                Next::Done => None,
+            };
+            due.zip(passed)
+                .is_some_and(|(due, passed)| due < passed.due)
+        };
+        if finishes
+            .iter()
+            .any(|one| !one.also.is_empty() || is_early(one))
+        {
+            self.look_at_all();
+        }
+    }
+
+    fn pass(&self, namespace: &Namespace, passed: Passed) {
+        self.0.passed.lock().insert(namespace.clone(), passed);
+    }
 }
 
 impl Queue for Postgres {
@@ -203,6 +251,7 @@ impl Queue for Postgres {
             Ok(scheduled)
         });
         let scheduled = scheduled?;
+        self.look_at_all();
         self.changed();
         Ok(scheduled)
     }
@@ -211,7 +260,21 @@ impl Queue for Postgres {
         want.check()?;
         let now = self.set_time();
         attempt!(self, "leasing jobs", |client| {
-            take(client, now, namespace, want).await
+            if let Some(passed) = self.passed(namespace) {
+                let behind = take_behind(client, now, namespace, want, passed.due).await?;
+                if let Some((due, leases)) = behind {
+                    self.pass(namespace, Passed { due, ..passed });
+                    return Ok(Taken::Leased(leases));
+                }
+            }
+            let since = self.0.clock.now();
+            match take(client, now, namespace, want).await? {
+                Err(wait) => Ok(wait),
+                Ok((due, leases)) => {
+                    self.pass(namespace, Passed { due, since });
+                    Ok(Taken::Leased(leases))
+                }
+            }
         })
     }
 
@@ -223,6 +286,10 @@ impl Queue for Postgres {
             .try_for_each(check_bytes)?;
         let (now, extensions) = (self.set_time(), &extensions);
         let is_one_statement = without_repeats(extensions.iter().map(|one| &one.token)).len() < 2;
+        if extensions.iter().any(|one| one.lease < POLL) {
+            // They are given back.
+            self.look_at_all();
+        }
         attempt!(self, "extending leases", |client| {
             if is_one_statement {
                 return extend_in(&*client, now, extensions).await;
@@ -248,6 +315,7 @@ impl Queue for Postgres {
             Ok(held)
         });
         let held = held?;
+        self.look_at_all_if_early(finishes);
         self.changed();
         Ok(held)
     }
@@ -280,6 +348,7 @@ impl Queue for Postgres {
             Ok(failures.iter().map(outcome).collect())
         });
         let failed = failed?;
+        self.look_at_all();
         self.changed();
         Ok(failed)
     }
@@ -327,6 +396,7 @@ impl Queue for Postgres {
             Ok(retried)
         });
         let retried = retried?;
+        self.look_at_all();
         self.changed();
         Ok(usize::try_from(retried).unwrap_or(usize::MAX))
     }

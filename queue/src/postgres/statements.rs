@@ -80,7 +80,7 @@ pub(super) const STATES: &str = concat!(
         USING (namespace, key)"
 );
 
-/// Leases a batch, if there is one. Rows that another worker is about to lease are passed by; the rest of them is no batch,
+/// Leases a batch of jobs that are due since `$6` or later, if there is one. Rows that another worker is about to lease are passed by; the rest of them is no batch,
 /// or one would be split among all workers that look at the same time.
 ///
 /// The commit is not synced, since a crash may forget leases. So tokens are random: a sequence would give those again
@@ -88,7 +88,7 @@ pub(super) const STATES: &str = concat!(
 pub(super) const LEASE: &str = concat!(
     "WITH first AS MATERIALIZED (
         SELECT key, due FROM simplefeed_jobs
-        WHERE namespace = $2 AND reason IS NULL AND due <= ",
+        WHERE namespace = $2 AND reason IS NULL AND due >= $6 AND due <= ",
     now!(),
     " AND ",
     is_free!(),

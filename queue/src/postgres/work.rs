@@ -348,28 +348,63 @@ pub(super) fn lease_of(namespace: &Namespace, row: &Row) -> (DateTime<Utc>, Leas
     )
 }
 
+/// Leases a batch of jobs that are due since `from` or later, oldest first, with their due times. None if there is none.
+async fn lease(
+    client: &Client,
+    now: Option<DateTime<Utc>>,
+    namespace: &Namespace,
+    want: Want,
+    from: DateTime<Utc>,
+) -> Result<Vec<(DateTime<Utc>, Lease)>, tokio_postgres::Error> {
+    let (max, buffer, lease) = (long(want.max), micros(want.buffer), micros(want.lease));
+    let leasing = client.prepare_cached(statements::LEASE).await?;
+    let name = namespace.as_str();
+    let rows = client
+        .query(&leasing, &[&now, &name, &max, &buffer, &lease, &from])
+        .await?;
+    let mut leases: Vec<_> = rows.iter().map(|row| lease_of(namespace, row)).collect();
+    leases.sort_by(|one, other| (one.0, &one.1.job.key).cmp(&(other.0, &other.1.job.key)));
+    Ok(leases)
+}
+
+/// Leases a full batch of jobs that are due since `from` or later, if there is one, and returns the first due time.
+pub(super) async fn take_behind(
+    client: &Client,
+    now: Option<DateTime<Utc>>,
+    namespace: &Namespace,
+    want: Want,
+    from: DateTime<Utc>,
+) -> Result<Option<Begun>, tokio_postgres::Error> {
+    let want = Want {
+        buffer: Duration::MAX,
+        ..want
+    };
+    let leases = lease(client, now, namespace, want, from).await?;
+    Ok(begun(leases))
+}
+
+/// A batch, and the first due time of its jobs.
+pub(super) type Begun = (DateTime<Utc>, Vec<Lease>);
+
+fn begun(leases: Vec<(DateTime<Utc>, Lease)>) -> Option<Begun> {
+    let first = leases.first()?.0;
+    Some((first, leases.into_iter().map(|(_, lease)| lease).collect()))
+}
+
 /// Leases a batch, or returns when there may be one.
 pub(super) async fn take(
     client: &Client,
     now: Option<DateTime<Utc>>,
     namespace: &Namespace,
     want: Want,
-) -> Result<Taken, tokio_postgres::Error> {
-    let (max, buffer, lease) = (long(want.max), micros(want.buffer), micros(want.lease));
-    let leasing = client.prepare_cached(statements::LEASE).await?;
+) -> Result<Result<Begun, Taken>, tokio_postgres::Error> {
+    let (name, max) = (namespace.as_str(), long(want.max));
     let looking = client.prepare_cached(statements::LOOK).await?;
-    let name = namespace.as_str();
     let mut looks = 0;
     loop {
-        let rows = client
-            .query(&leasing, &[&now, &name, &max, &buffer, &lease])
-            .await?;
-        if !rows.is_empty() {
-            let mut leases: Vec<_> = rows.iter().map(|row| lease_of(namespace, row)).collect();
-            leases.sort_by(|one, other| (one.0, &one.1.job.key).cmp(&(other.0, &other.1.job.key)));
-            return Ok(Taken::Leased(
-                leases.into_iter().map(|(_, lease)| lease).collect(),
-            ));
+        let leases = lease(client, now, namespace, want, DateTime::UNIX_EPOCH).await?;
+        if let Some(begun) = begun(leases) {
+            return Ok(Ok(begun));
         }
         let row = client.query_one(&looking, &[&now, &name, &max]).await?;
         let (at, due): (DateTime<Utc>, i64) = (row.get(0), row.get(1));
@@ -383,7 +418,7 @@ pub(super) async fn take(
         // Another worker was faster, or leased at the same time and passed this one's rows by.
         let is_ready = due == max || due > 0 && patience_ends.is_some_and(|end| end <= at);
         if !is_ready || looks == LOOKS_MAX {
-            return Ok(Taken::Wait { now: at, next });
+            return Ok(Err(Taken::Wait { now: at, next }));
         }
     }
 }

@@ -2,10 +2,15 @@
 
 use std::{process::Child, time::Duration};
 
-use simplefeed_queue::{Manual, postgres::Postgres};
+use simplefeed_queue::{
+    Due, Existing, Manual, Namespace, NewJob, Queue as _, Taken, Want, postgres::Postgres,
+};
 use tempfile::TempDir;
 
-use crate::installed::{command, make_cluster};
+use crate::{
+    at, beginning,
+    installed::{command, make_cluster},
+};
 
 /// A running PostgreSQL, which ends with this value.
 pub(crate) struct Server {
@@ -70,6 +75,11 @@ impl Server {
     /// Returns a new queue in a schema of its own.
     pub(crate) async fn queue(&self, schema: &str, clock: &Manual) -> Postgres {
         self.execute(&format!("CREATE SCHEMA {schema}")).await;
+        self.open(schema, clock).await
+    }
+
+    /// Opens the queue of a schema, as one more process does.
+    async fn open(&self, schema: &str, clock: &Manual) -> Postgres {
         let url = format!("{}?options=-csearch_path%3D{schema}", self.url());
         Postgres::open(&url, clock.clone().into()).await.unwrap()
     }
@@ -90,4 +100,36 @@ impl Drop for Server {
 async fn postgres_keeps_the_contract() {
     let server = Server::start().await;
     crate::all_cases(&server).await;
+}
+
+/// A job that another process puts before those that were leased last is leased at the next poll, at the latest.
+#[tokio::test]
+#[ignore = "needs PostgreSQL"]
+async fn postgres_passes_no_job_for_long() {
+    let server = Server::start().await;
+    let clock = Manual::new(beginning());
+    let ours = server.queue("passed", &clock).await;
+    let theirs = server.open("passed", &clock).await;
+    let name = Namespace::new("things").unwrap();
+    let job = |key: &str, due| NewJob::new(&name, key, Due::At(at(due)));
+    let want = Want {
+        max: 1,
+        buffer: Duration::ZERO,
+        lease: Duration::from_mins(1),
+    };
+    let take = async || match ours.take(&name, want).await.unwrap() {
+        Taken::Leased(leases) => leases[0].job.key.clone(),
+        Taken::Wait { .. } => panic!("no job"),
+    };
+    let jobs = ["a", "b", "c", "d"].map(|key| job(key, -10));
+    ours.schedule(jobs.to_vec(), Existing::Keep).await.unwrap();
+    assert_eq!(take().await, "a");
+    let early = vec![job("early", -20)];
+    theirs.schedule(early, Existing::Keep).await.unwrap();
+    clock.advance(ours.poll());
+    assert_eq!(take().await, "early");
+    // One of our own is seen at once.
+    let early = vec![job("earlier", -30)];
+    ours.schedule(early, Existing::Keep).await.unwrap();
+    assert_eq!(take().await, "earlier");
 }
