@@ -781,9 +781,8 @@ impl World {
                 return Err("TU-D8: a worker asks for items that there are".to_owned());
             };
             if thing.is_poison {
-                let is_even = id.ends_with(['0', '2', '4', '6', '8']);
-                let status = if is_even { 400 } else { 403 };
-                return Ok(Reply::Status(status));
+                let digit = id.bytes().last().unwrap_or_default();
+                return Ok(Reply::Status([400, 403, 500][usize::from(digit % 3)]));
             }
             while thing.changes <= self.now {
                 thing.value += u64::from(!self.dice.next().is_multiple_of(3));
@@ -816,6 +815,7 @@ impl World {
         let now = Timestamp::from_micros(self.now);
         let request = Request {
             credential: "key",
+            credentials: 1,
             now,
             intervals: &self.intervals,
             jitter: self.dice.part(),
@@ -828,8 +828,8 @@ impl World {
                 round.asked(&request, found, Duration::ZERO);
                 None
             }
-            Reply::Status(status) => round.refused(&request, status, None),
-            Reply::Nothing => Some(round.failed(&request, None)),
+            Reply::Status(status) => round.refused(&request, status),
+            Reply::Nothing => Some(round.failed(&request, None, None)),
         };
         if let Some(pause) = pause {
             if self.plan.has(Defect::ErrorsLoseJobs) {

@@ -247,6 +247,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     ) -> Result<(Option<Report>, Option<String>), QueueError> {
         let request = Request {
             credential: &credential.name,
+            credentials: self.refresher.credentials.len(),
             now: instant(self.refresher.queue.now().await?),
             intervals: &self.refresher.intervals,
             jitter: jitter(),
@@ -268,21 +269,16 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 return Ok((report, None));
             }
             Err(LookupError::Refused { status, detail }) => (
-                round.refused(&request, status, None),
+                round.refused(&request, status),
                 format!("the provider refused a request for {items} with {status}: {detail}"),
             ),
-            Err(LookupError::Failed {
-                status: Some(status),
-                pause,
-                why,
-            }) => (
-                round.refused(&request, status, pause),
-                format!("a request to the provider for {items} failed with {status}: {why}"),
-            ),
-            Err(LookupError::Failed { pause, why, .. }) => (
-                Some(round.failed(&request, pause)),
-                format!("a request to the provider for {items} failed: {why}"),
-            ),
+            Err(LookupError::Failed { status, pause, why }) => {
+                let with = status.map_or(String::new(), |status| format!(" with {status}"));
+                (
+                    Some(round.failed(&request, status, pause)),
+                    format!("a request to the provider for {items} failed{with}: {why}"),
+                )
+            }
         };
         Ok((pause.map(paused), Some(trouble)))
     }

@@ -60,7 +60,8 @@ impl Found {
     }
 }
 
-/// Why a request has no answer. It counts against no item.
+/// Why a request has no answer. It counts against an item only if the provider refuses that one alone, or fails at it three
+/// times, and answers others.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {

@@ -134,7 +134,9 @@ impl Http {
                 Ok(found)
             }
             300..=399 => Err(failed("it redirects, which is not followed".to_owned())),
-            401 | 402 | 403 | 407 | 408 | 421 | 425 | 429 | 500.. => Err(failed(detail(&body()))),
+            401 | 402 | 407 | 408 | 421 | 425 | 429 | 500.. => Err(failed(detail(&body()))),
+            // Some say so that a quota is used up.
+            403 if named_pause(answer, now).is_some() => Err(failed(detail(&body()))),
             status => Err(LookupError::Refused {
                 status,
                 detail: detail(&body()),
