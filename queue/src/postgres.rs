@@ -1,7 +1,7 @@
 //! The queue of any number of processes, in PostgreSQL.
 //!
-//! A job is a row; a lease is a deadline and a token in it. Nothing else is locked or remembered, so a worker may come
-//! and go as it likes. Workers look for jobs again and again ([`POLL`]); `LISTEN` only makes them look earlier.
+//! A job is a row; a lease is a deadline and a token in it. Nothing else is locked, and what a process remembers only spares
+//! it a part of the next look, so a worker may come and go as it likes. Workers look for jobs again and again ([`POLL`]); `LISTEN` only makes them look earlier.
 //!
 //! The tables are made in the first schema of the connection's `search_path`.
 
@@ -64,7 +64,7 @@ struct Inner {
     pool: Pool,
     clock: Clock,
     changes: Arc<watch::Sender<()>>,
-    passed: Mutex<HashMap<Namespace, Passed>>,
+    passed: Mutex<PassedJobs>,
     /// Ends with this process's last clone of the queue.
     _listener: JoinSet<()>,
 }
@@ -77,6 +77,14 @@ struct Passed {
     due: DateTime<Utc>,
     /// Time of the look that found that out.
     since: DateTime<Utc>,
+}
+
+/// What a process may pass by, of each namespace.
+#[derive(Debug, Default)]
+struct PassedJobs {
+    of: HashMap<Namespace, Passed>,
+    /// Grows when they are forgotten: a look that began before must not bring them back.
+    generation: u64,
 }
 
 /// Returns the error of a call. Without an answer, the server may have made the change or not.
@@ -201,20 +209,26 @@ impl Postgres {
 
     /// Makes the next look find jobs that are due for longer than those leased last.
     fn look_at_all(&self) {
-        self.0.passed.lock().clear();
+        let mut passed = self.0.passed.lock();
+        passed.of.clear();
+        passed.generation += 1;
     }
 
-    /// Returns what the next look may pass. Others may make a job free that is due for longer: it is found at the next poll.
-    fn passed(&self, namespace: &Namespace) -> Option<Passed> {
-        let passed = self.0.passed.lock().get(namespace).copied()?;
-        let age = (self.0.clock.now() - passed.since).to_std();
-        age.is_ok_and(|age| age < POLL).then_some(passed)
+    /// Returns what the next look may pass, and the generation of that. Others may make a job free that is due for longer: it
+    /// is found at the next poll.
+    fn passed(&self, namespace: &Namespace) -> (Option<Passed>, u64) {
+        let passed = self.0.passed.lock();
+        let now = self.0.clock.now();
+        let is_new = |one: &Passed| (now - one.since).to_std().is_ok_and(|age| age < POLL);
+        let of = passed.of.get(namespace).copied().filter(is_new);
+        (of, passed.generation)
     }
 
     /// Does so if finishes put jobs before those that were leased last.
     fn look_at_all_if_early(&self, finishes: &[Finish]) {
         let is_early = |finish: &Finish| {
-            let passed = self.0.passed.lock().get(&finish.token.namespace).copied();
+            let passed = self.0.passed.lock();
+            let passed = passed.of.get(&finish.token.namespace).copied();
             let due = match finish.next {
                 Next::Again { due, .. } => Some(due.at(self.0.clock.now())),
                 Next::Done => None,
@@ -230,8 +244,11 @@ impl Postgres {
         }
     }
 
-    fn pass(&self, namespace: &Namespace, passed: Passed) {
-        self.0.passed.lock().insert(namespace.clone(), passed);
+    fn pass(&self, namespace: &Namespace, generation: u64, new: Passed) {
+        let mut passed = self.0.passed.lock();
+        if passed.generation == generation {
+            passed.of.insert(namespace.clone(), new);
+        }
     }
 }
 
@@ -260,10 +277,11 @@ impl Queue for Postgres {
         want.check()?;
         let now = self.set_time();
         attempt!(self, "leasing jobs", |client| {
-            if let Some(passed) = self.passed(namespace) {
+            let (passed, generation) = self.passed(namespace);
+            if let Some(passed) = passed {
                 let behind = take_behind(client, now, namespace, want, passed.due).await?;
                 if let Some((due, leases)) = behind {
-                    self.pass(namespace, Passed { due, ..passed });
+                    self.pass(namespace, generation, Passed { due, ..passed });
                     return Ok(Taken::Leased(leases));
                 }
             }
@@ -271,7 +289,7 @@ impl Queue for Postgres {
             match take(client, now, namespace, want).await? {
                 Err(wait) => Ok(wait),
                 Ok((due, leases)) => {
-                    self.pass(namespace, Passed { due, since });
+                    self.pass(namespace, generation, Passed { due, since });
                     Ok(Taken::Leased(leases))
                 }
             }
@@ -286,11 +304,7 @@ impl Queue for Postgres {
             .try_for_each(check_bytes)?;
         let (now, extensions) = (self.set_time(), &extensions);
         let is_one_statement = without_repeats(extensions.iter().map(|one| &one.token)).len() < 2;
-        if extensions.iter().any(|one| one.lease < POLL) {
-            // They are given back.
-            self.look_at_all();
-        }
-        attempt!(self, "extending leases", |client| {
+        let held = attempt!(self, "extending leases", |client| {
             if is_one_statement {
                 return extend_in(&*client, now, extensions).await;
             }
@@ -298,7 +312,12 @@ impl Queue for Postgres {
             let held = extend_in(&transaction, now, extensions).await?;
             transaction.commit().await?;
             Ok(held)
-        })
+        })?;
+        if extensions.iter().any(|one| one.lease < POLL) {
+            // They are given back.
+            self.look_at_all();
+        }
+        Ok(held)
     }
 
     async fn finish(&self, finishes: Vec<Finish>) -> Result<Vec<Held>, QueueError> {

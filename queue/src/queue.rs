@@ -109,7 +109,8 @@ pub trait Queue: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Scheduled>, QueueError>> + Send;
 
     /// Leases a batch, if there is one, without waiting: `max` due jobs, those first that are due for longest; or all
-    /// due jobs, once the oldest has waited for the buffer.
+    /// due jobs, once the oldest has waited for the buffer. A job that another process makes free may be passed by until the
+    /// next [poll](Self::poll).
     ///
     /// If the future is dropped, the jobs are leased to nobody until the lease expires, at worst.
     ///

@@ -52,8 +52,8 @@ pub struct Redb {
 struct Shared {
     database: Database,
     leases: Mutex<Leases>,
-    /// Held by a look at file and leases, and after a commit until the leases say so, too: a job that has been moved would
-    /// be free where it was before.
+    /// Held by a look at file and leases, and after a commit while the leases follow it. A look may see the file as it was
+    /// before a commit: until it ends, the leases must name what that commit changed.
     still: Mutex<()>,
     clock: Clock,
 }
@@ -149,7 +149,8 @@ impl Redb {
         answered.await.map_err(|_ended| QueueError::Closed)?
     }
 
-    /// Reads the file, beside the thread that changes it. `undo` gets the result if the caller has gone.
+    /// Reads the file, beside the thread that changes it, which ends if that fails. `undo` gets the result if the caller has
+    /// gone.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Reading<'_>) -> Result<T, StorageError> + Send + 'static,
@@ -159,11 +160,22 @@ impl Redb {
             return Err(QueueError::Closed);
         }
         let (answer, answered) = oneshot::channel();
-        let shared = Arc::clone(&self.shared);
+        let (shared, writes) = (Arc::clone(&self.shared), self.writes.clone());
+        let changes = Arc::clone(&self.changes);
         tokio::task::spawn_blocking(move || {
-            let result = read(&shared.reading()).map_err(|why| failed(Arc::new(why)));
+            let result = read(&shared.reading());
+            if result.is_err() {
+                // A full channel has other changes, which fail as well.
+                let failing: Write = Box::new(|_| {
+                    let said = "the file could not be read".to_owned();
+                    Err(StorageError::Corrupted(said))
+                });
+                drop(writes.try_send(failing));
+            }
+            let result = result.map_err(|why| failed(Arc::new(why)));
             if let Err(Ok(unseen)) = answer.send(result) {
                 undo(&mut shared.leases.lock(), unseen);
+                changes.send_replace(());
             }
         });
         answered.await.map_err(|_ended| QueueError::Closed)?
@@ -211,7 +223,8 @@ impl Thread {
         }
     }
 
-    /// Commits changes together. If one fails, none is made, and every caller gets the error.
+    /// Commits changes together. If one fails, none is made: the callers before it get the error, the others that the queue
+    /// is closed.
     fn commit(
         &self,
         writes: impl Iterator<Item = Write>,

@@ -80,8 +80,8 @@ pub(super) const STATES: &str = concat!(
         USING (namespace, key)"
 );
 
-/// Leases a batch of jobs that are due since `$6` or later, if there is one. Rows that another worker is about to lease are passed by; the rest of them is no batch,
-/// or one would be split among all workers that look at the same time.
+/// Leases a batch of jobs that are due since `$6` or later, if there is one. Rows that another worker is about to lease
+/// are passed by; the rest of them is no batch, or one would be split among all workers that look at the same time.
 ///
 /// The commit is not synced, since a crash may forget leases. So tokens are random: a sequence would give those again
 /// that the crash forgot.
@@ -92,7 +92,8 @@ pub(super) const LEASE: &str = concat!(
     now!(),
     " AND ",
     is_free!(),
-    " ORDER BY due LIMIT $3 FOR UPDATE SKIP LOCKED
+    " AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
+        ORDER BY due LIMIT $3 FOR UPDATE SKIP LOCKED
     ), batch AS MATERIALIZED (
         SELECT key FROM first
         WHERE (SELECT count(*) = $3 OR min(due) + $4::bigint * interval '1 microsecond' <= ",
@@ -113,7 +114,7 @@ pub(super) const LEASE: &str = concat!(
     FROM batch WHERE job.namespace = $2 AND job.key = batch.key
     RETURNING job.key, job.payload, job.note, job.slot, job.failures, job.token, ",
     now!(),
-    ", job.leased_until, job.due, (SELECT set_config('synchronous_commit', 'off', true))"
+    ", job.leased_until, job.due"
 );
 
 /// Free jobs that are due, the due time of the first free one and of the last of a full batch, and an end of a lease. (Of

@@ -45,9 +45,11 @@ pub(super) struct OfNamespace {
     ends: BTreeMap<DateTime<Utc>, usize>,
     /// Jobs that a transaction under way changes. In the file as it is committed they stand as before.
     changing: HashSet<u64>,
-    /// Every job that stands before this in the order of due times is leased or changing, so that a search need not
-    /// pass them.
+    /// Every job that stands before this in the order of due times is leased or changing, so that a look need not pass
+    /// them.
     from: Place,
+    /// First job that became free since the last look began: that look may not have seen it.
+    freed: Option<Place>,
 }
 
 impl OfNamespace {
@@ -67,6 +69,7 @@ impl OfNamespace {
     /// Notes that a job may be leased.
     fn offer(&mut self, place: Place) {
         self.from = self.from.min(place);
+        self.freed = Some(self.freed.map_or(place, |freed| freed.min(place)));
     }
 
     /// Notes that the transaction under way changes a job, which is not leased before it is committed.
@@ -84,14 +87,15 @@ impl OfNamespace {
         self.held.contains_key(&job)
     }
 
-    /// Notes that a search found no free job up to this place.
-    fn pass(&mut self, place: Place) {
-        self.from = place;
+    /// Begins a look at the jobs, one at a time. Returns where it starts.
+    pub(super) fn begin_look(&mut self) -> Place {
+        self.freed = None;
+        self.from
     }
 
-    /// Returns where a search starts.
-    pub(super) fn from(&self) -> Place {
-        self.from
+    /// Notes that the look found no free job up to this place.
+    fn pass(&mut self, place: Place) {
+        self.from = self.freed.map_or(place, |freed| freed.min(place));
     }
 
     /// Returns the lease that a token names.
@@ -137,9 +141,10 @@ impl OfNamespace {
         self.ends.first_key_value().map(|(until, _)| *until)
     }
 
-    /// Returns the jobs that are leased or changing.
-    pub(super) fn jobs(&self) -> HashSet<u64> {
-        self.held.keys().chain(&self.changing).copied().collect()
+    /// Returns the number of leased jobs, and those that are leased or changing.
+    pub(super) fn jobs(&self) -> (usize, HashSet<u64>) {
+        let not_free = self.held.keys().chain(&self.changing).copied();
+        (self.held.len(), not_free.collect())
     }
 }
 
@@ -207,5 +212,25 @@ impl Leases {
                 of.offer(leased.place);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a job whose lease ends while a look is under way is found by the next one.
+    #[test]
+    fn a_look_passes_no_job_that_becomes_free_meanwhile() {
+        let at = |seconds| DateTime::from_timestamp(seconds, 0).unwrap();
+        let mut leases = OfNamespace::default();
+        leases.lease(1, (10, 1), at(60));
+        leases.lease(2, (20, 2), at(99));
+        assert_eq!(leases.begin_look(), (20, 2));
+        leases.expire(at(60));
+        leases.lease(3, (30, 3), at(99));
+        assert_eq!(leases.begin_look(), (10, 1));
+        leases.lease(4, (10, 1), at(99));
+        assert_eq!(leases.begin_look(), (10, 1));
     }
 }

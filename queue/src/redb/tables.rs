@@ -468,7 +468,7 @@ impl Reading<'_> {
     pub(super) fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, StorageError> {
         let _still = self.still.lock();
         let waiting = self.database.begin_read()?.open_table(WAITING)?;
-        let (due, number) = self.leases.lock().of(namespace, self.now).from();
+        let (due, number) = self.leases.lock().of(namespace, self.now).begin_look();
         let name = namespace.as_str();
         let mut rows = waiting.range((name, due, number)..=(name, i64::MAX, u64::MAX))?;
         let mut first: Vec<Found> = Vec::new();
@@ -535,7 +535,7 @@ impl Reading<'_> {
 
     /// Counts. Reads every job that is due.
     pub(super) fn stats(&self, namespace: &Namespace) -> Result<Stats, StorageError> {
-        let (transaction, leased) = {
+        let (transaction, (leased, not_free)) = {
             let _still = self.still.lock();
             let transaction = self.database.begin_read()?;
             (
@@ -553,12 +553,12 @@ impl Reading<'_> {
         for row in waiting.range((name, 0, 0)..(name, end, 0))? {
             let place = row?.0;
             let (_, since, number) = place.value();
-            if !leased.contains(&number) {
+            if !not_free.contains(&number) {
                 due += 1;
                 oldest.get_or_insert(from_micros(since));
             }
         }
-        let leased = u64::try_from(leased.len()).unwrap_or(u64::MAX);
+        let leased = u64::try_from(leased).unwrap_or(u64::MAX);
         Ok(Stats {
             waiting: pending.saturating_sub(due).saturating_sub(leased),
             due,
