@@ -49,7 +49,7 @@ pub(crate) fn draw(
     let (x, y) = (bounds(|point| point.0), bounds(|point| point.1));
     match axes {
         Axes::Linear => {
-            let (x, y) = (0.0..x.end * 1.02, 0.0..y.end * 1.15);
+            let (x, y) = (0.0..x.end * 1.02, 0.0..y.end * 1.3);
             draw_between(path, title, labels, (x, y), lines)
         }
         Axes::Logarithmic => {
@@ -88,12 +88,14 @@ where
         .light_line_style(WHITE)
         .draw()
         .map_err(|error| failed(&error))?;
-    for (line, colour) in lines.iter().zip(COLOURS) {
+    for (index, (line, colour)) in lines.iter().zip(COLOURS).enumerate() {
+        // The first one shows below another one that is the same.
+        let stroke = colour.stroke_width(if index == 0 { 5 } else { 2 });
         chart
-            .draw_series(LineSeries::new(line.points.clone(), colour.stroke_width(2)))
+            .draw_series(LineSeries::new(line.points.clone(), stroke))
             .map_err(|error| failed(&error))?
             .label(line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], stroke));
     }
     chart
         .configure_series_labels()

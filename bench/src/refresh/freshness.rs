@@ -303,7 +303,7 @@ fn draw(plots: &Path, log: &Log) -> anyhow::Result<()> {
         &plots.join("ages.svg"),
         "Seconds between two refreshes of an item, by its age at the first",
         ("age in seconds", "seconds until the next refresh"),
-        Axes::Logarithmic,
+        Axes::Linear,
         &[
             line("the interval of the age", |age, _| interval(*age)),
             line("median", |_, since| {
