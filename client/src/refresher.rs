@@ -11,7 +11,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -196,6 +196,8 @@ pub struct Refresher<Q> {
     credentials: Vec<Credential>,
     ignored: Vec<String>,
     counters: Arc<Counters>,
+    /// Whether the provider's last answer had no item.
+    is_empty: Arc<AtomicBool>,
     on_trouble: Option<OnTrouble>,
 }
 
@@ -222,6 +224,7 @@ impl<Q: Queue> Refresher<Q> {
             credentials: Vec::new(),
             ignored: Vec::new(),
             counters: Arc::default(),
+            is_empty: Arc::default(),
             on_trouble: None,
         }
     }

@@ -71,6 +71,13 @@ pub enum QueueError {
     /// The queue was closed.
     #[error("the queue is closed")]
     Closed,
+    /// The file failed before, so that the queue is closed: only opening it again shows its state.
+    #[error("the queue's file failed, so the queue is closed until it is opened again")]
+    Failed {
+        /// The cause.
+        #[source]
+        why: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 /// Answer of [`Queue::take`].

@@ -11,7 +11,10 @@ mod leases;
 mod power_cuts;
 mod tables;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use chrono::{DateTime, Utc};
 use parking_lot::Mutex;
@@ -55,6 +58,8 @@ struct Shared {
     /// Held by a look at file and leases, and after a commit while the leases follow it. A look may see the file as it was
     /// before a commit: until it ends, the leases must name what that commit changed.
     still: Mutex<()>,
+    /// Why the queue is closed, if the file failed.
+    failure: OnceLock<Arc<StorageError>>,
     clock: Clock,
 }
 
@@ -111,6 +116,7 @@ impl Redb {
             database,
             leases: Mutex::new(Leases::of_opening(opening)),
             still: Mutex::new(()),
+            failure: OnceLock::new(),
             clock,
         });
         let thread = Thread {
@@ -142,11 +148,26 @@ impl Redb {
                 drop(answer.send(committed.map(|()| result).map_err(lost)));
             }))
         });
-        self.writes
-            .send(write)
-            .await
-            .map_err(|_ended| QueueError::Closed)?;
-        answered.await.map_err(|_ended| QueueError::Closed)?
+        let sent = self.writes.send(write).await;
+        sent.map_err(|_ended| self.closed())?;
+        answered.await.map_err(|_ended| self.closed())?
+    }
+
+    fn check_open(&self) -> Result<(), QueueError> {
+        if self.writes.is_closed() || self.shared.failure.get().is_some() {
+            return Err(self.closed());
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a call once the queue is closed.
+    fn closed(&self) -> QueueError {
+        match self.shared.failure.get() {
+            None => QueueError::Closed,
+            Some(why) => QueueError::Failed {
+                why: Box::new(Arc::clone(why)),
+            },
+        }
     }
 
     /// Reads the file, beside the thread that changes it, which ends if that fails. `undo` gets the result if the caller has
@@ -156,9 +177,7 @@ impl Redb {
         read: impl FnOnce(&Reading<'_>) -> Result<T, StorageError> + Send + 'static,
         undo: impl FnOnce(&mut Leases, T) + Send + 'static,
     ) -> Result<T, QueueError> {
-        if self.writes.is_closed() {
-            return Err(QueueError::Closed);
-        }
+        self.check_open()?;
         let (answer, answered) = oneshot::channel();
         let (shared, writes) = (Arc::clone(&self.shared), self.writes.clone());
         let changes = Arc::clone(&self.changes);
@@ -178,7 +197,7 @@ impl Redb {
                 changes.send_replace(());
             }
         });
-        answered.await.map_err(|_ended| QueueError::Closed)?
+        answered.await.map_err(|_ended| self.closed())?
     }
 }
 
@@ -232,6 +251,8 @@ impl Thread {
         let mut deliveries = Vec::with_capacity(GROUP_MAX);
         let done = self.make(writes, &mut deliveries).map_err(Arc::new);
         if let Err(why) = &done {
+            // Before the answers, which may make callers ask again.
+            drop(self.shared.failure.set(Arc::clone(why)));
             for deliver in deliveries.drain(..) {
                 deliver(Err(Arc::clone(why)));
             }
@@ -301,9 +322,7 @@ impl Queue for Redb {
             .try_for_each(check_bytes)?;
         if extensions.iter().all(|one| one.note.is_none()) {
             // Leases are not in the file.
-            if self.writes.is_closed() {
-                return Err(QueueError::Closed);
-            }
+            self.check_open()?;
             let now = self.shared.clock.now();
             let mut leases = self.shared.leases.lock();
             let extend =

@@ -85,11 +85,12 @@ pub(crate) async fn run(
     };
     let (status, taken) = (status?, taken?);
     group.leave();
-    if !status.success() {
-        return Err(status.to_string().into());
-    }
+    // First, since a command that prints on ends with SIGPIPE.
     if taken.len() > max {
         return Err(format!("it printed more than {max} bytes").into());
+    }
+    if !status.success() {
+        return Err(status.to_string().into());
     }
     Ok(taken)
 }

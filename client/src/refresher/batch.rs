@@ -2,7 +2,7 @@
 //!
 //! Shell.
 
-use std::{collections::HashMap, pin::pin, time::Duration};
+use std::{collections::HashMap, pin::pin, sync::atomic::Ordering, time::Duration};
 
 use serde_json::value::RawValue;
 use simplefeed_core::{
@@ -264,9 +264,14 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                         self.answers.insert(id.clone(), answer);
                     }
                 }
+                // A wrong URL, or a command that prints nothing, would else refresh nothing without a word.
+                let is_empty = values.is_empty();
+                let was_empty = self.refresher.is_empty.swap(is_empty, Ordering::Relaxed);
+                let is_news = is_empty && !was_empty && ids.len() > 1;
+                let trouble = is_news.then(|| format!("the provider's answer has none of {items}"));
                 round.asked(&request, values, found.floor);
                 let report = Some(found.report).filter(|report| *report != Report::default());
-                return Ok((report, None));
+                return Ok((report, trouble));
             }
             Err(LookupError::Refused { status, detail }) => (
                 round.refused(&request, status),

@@ -380,6 +380,30 @@ async fn killed_workers_lose_nothing() {
     worker.abort();
 }
 
+/// A provider that knows nothing of what it is asked for is told of, once.
+#[tokio::test]
+async fn answers_without_items_are_told_of() {
+    let mut parts = Parts::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&told);
+    parts.refresher = parts
+        .refresher
+        .on_trouble(move |text| heard.lock().push(text.to_owned()));
+    let born = instant(parts.clock.now());
+    let items = ["one", "two"].map(|id| Item::new(id, born).unwrap());
+    parts.refresher.start(items).await.unwrap();
+    let worker = parts.worker();
+    for requests in 1..4 {
+        parts.clock.advance(Duration::from_mins(2) + BUFFER);
+        while parts.provider.0.lock().requests.len() < requests {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    worker.abort();
+    let expected = ["the provider's answer has none of 2 items"];
+    assert_eq!(*told.lock(), expected);
+}
+
 /// An item whose publisher lies about its birth, or has a fast clock, is not young for ever.
 #[tokio::test]
 async fn an_item_of_the_future_is_as_old_as_its_job() {

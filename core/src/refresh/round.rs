@@ -23,8 +23,7 @@ use crate::timestamp::Timestamp;
 /// Refused requests of a round without an answer between them, after which it is given up. The larger parts are asked for
 /// first, so that this means one item at fault in every ten.
 const REFUSALS_MAX: u32 = 10;
-/// Failed requests for a part, one after the other, after which it is given up, or split if the provider answers others: one
-/// item may be what it fails at.
+/// Failed requests without an answer between them after which a round is given up, if the provider answers nothing else.
 const TRIES_MAX: u32 = 3;
 /// Time after a provider's last answer in which its refusals mean the items: less than until an item is tried again. So an
 /// outage counts once against an item, at most.
@@ -33,6 +32,8 @@ const TRUST: Duration = Duration::from_mins(1);
 const PATIENCE: Duration = Duration::from_hours(7 * 24);
 /// Shortest time for which items are given back.
 const LATER: Duration = Duration::from_secs(1);
+/// Longest time for which items are given back if another credential may ask for them.
+const LATER_OF_SEVERAL: Duration = Duration::from_secs(20);
 /// Longest pause after failed requests that name none.
 const PAUSE_MAX: Duration = Duration::from_mins(15);
 /// Longest pause that a provider can name.
@@ -185,7 +186,7 @@ pub struct Round {
     accepted: HashSet<String>,
     /// Whether an answer of the round had an item.
     has_shown: bool,
-    /// Refused requests since the last answer.
+    /// Refused and failed requests since the last answer.
     refusals: u32,
     /// Items of the smallest request that was refused or failed.
     smallest: usize,
@@ -352,16 +353,16 @@ impl Round {
         if !is_over || !self.fates.iter().any(|fate| matches!(fate, Fate::Later)) {
             return None;
         }
-        self.give_up(self.smallest);
-        self.later = self.pause(request, Some(status), None);
-        self.accepted.is_empty().then_some(self.later)
+        let pause = self.pause(request, Some(status), None);
+        self.give_up(request, pause);
+        self.accepted.is_empty().then_some(pause)
     }
 
     /// Takes a failure of the request: its status, or none if it has no answer, and the pause that the provider names. Returns
     /// the pause of the credential; after it, or with another one, the request is made again.
     ///
-    /// After three of them the items are given back, or asked for in smaller parts if the provider answers others. They are
-    /// given back, too, if every credential is forbidden: nobody knows whether that means them.
+    /// The second one makes the next requests smaller, as a refusal does: an item may be what the provider fails at. After
+    /// three the items are given back if it answers nothing else, or if every credential is forbidden.
     pub fn failed(
         &mut self,
         request: &Request<'_>,
@@ -371,23 +372,37 @@ impl Round {
         let pause = self.pause(request, status, named);
         match status {
             // They mean the credential.
-            Some(401 | 402 | 407 | 421 | 425 | 429) => {}
+            Some(401 | 402 | 407 | 421 | 425 | 429) => return pause,
             Some(403) => self.forbidden += 1,
-            _ => self.tries += 1,
+            _ => {
+                self.tries += 1;
+                self.refusals += 1;
+            }
         }
         let is_forbidden = self.forbidden >= request.credentials.max(1);
-        if self.tries >= TRIES_MAX || is_forbidden {
-            let is_trusted = self.is_trusted(request.now);
-            let part = self.take_part().unwrap_or_default();
-            if is_trusted && !is_forbidden {
-                self.split(part, status, request.now);
-            } else {
-                self.standing.passed = self.standing.passed.wrapping_add(part.len());
-                self.give_up(self.smallest.min(part.len()));
-                self.parts.clear();
-                self.later = pause;
+        let is_again = self.tries == 1 && self.standing.limit.is_none();
+        if !is_forbidden && (self.tries == 0 || is_again) {
+            return pause;
+        }
+        let is_trusted = self.is_trusted(request.now);
+        let refusals_max = if is_trusted { REFUSALS_MAX } else { TRIES_MAX };
+        let is_hopeless = is_forbidden || self.refusals >= refusals_max;
+        let part = self.take_part().unwrap_or_default();
+        if is_forbidden {
+            self.smallest = self.smallest.min(part.len());
+            self.standing.passed = self.standing.passed.wrapping_add(part.len());
+        } else {
+            if self.items.len() > 1 {
+                self.standing.lower(part.len());
             }
-            self.end_asking(request.now, request.intervals);
+            self.split(part, status, request.now);
+        }
+        if is_hopeless {
+            self.parts.clear();
+        }
+        self.end_asking(request.now, request.intervals);
+        if self.fates.iter().any(|fate| matches!(fate, Fate::Later)) {
+            self.give_up(request, pause);
         }
         pause
     }
@@ -412,11 +427,17 @@ impl Round {
         }
     }
 
-    /// Makes the requests of the next round smaller than so many items. One item says nothing about the size.
-    fn give_up(&mut self, items: usize) {
+    /// Gives items back, and makes the requests of the next round smaller. (One item says nothing about the size.) Others go
+    /// first, as soon as a credential may make a request.
+    fn give_up(&mut self, request: &Request<'_>, pause: Duration) {
         if self.items.len() > 1 {
-            self.standing.lower(items);
+            self.standing.lower(self.smallest);
         }
+        self.later = if request.credentials > 1 {
+            pause.min(LATER_OF_SEVERAL)
+        } else {
+            pause
+        };
     }
 
     fn pause(
@@ -878,7 +899,7 @@ mod tests {
     /// Goal: nothing stands still, however many of a batch are at fault, as long as one is not.
     #[test]
     fn many_items_at_fault_do_not_stop_the_others() {
-        for (status, requests_max, minutes_max) in [(400, 500, 60), (403, 200, 60), (500, 400, 300)]
+        for (status, requests_max, minutes_max) in [(400, 500, 60), (403, 200, 60), (500, 250, 40)]
         {
             for every in [2, 3, 5, 10, 50] {
                 for first in 0..every {

@@ -364,3 +364,25 @@ async fn what_was_answered_survives_a_power_cut() {
     // Most cuts come between two changes of jobs: in the syncs of one.
     assert!(cuts_within > SEEDS / 4, "{cuts_within}");
 }
+
+/// The calls after a failure of the file tell its cause.
+#[tokio::test]
+async fn a_queue_whose_file_failed_says_why() {
+    let clock = Manual::new(DateTime::from_timestamp(1_767_225_600, 0).unwrap());
+    let queue = open(&Disk::of(Vec::new(), 200), &clock).unwrap();
+    let job = |key: u32| NewJob::new(&things(), key.to_string(), Due::At(clock.now()));
+    let mut key = 0;
+    let failed = loop {
+        key += 1;
+        if let Err(failed) = queue.schedule(vec![job(key)], Existing::Keep).await {
+            break failed;
+        }
+    };
+    assert!(matches!(failed, QueueError::Lost { .. }), "{failed:?}");
+    for _ in 0..3 {
+        let after = queue.take(&things(), ALL).await.unwrap_err();
+        assert!(matches!(after, QueueError::Failed { .. }), "{after:?}");
+        let why = std::error::Error::source(&after).unwrap().to_string();
+        assert!(!why.is_empty());
+    }
+}
