@@ -13,7 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use simplefeed_core::{
@@ -117,15 +117,41 @@ pub struct Refreshed {
     pub events: u64,
     /// Items that failed alone.
     pub failures: u64,
+    /// Time from now on in which no credential may make a request, as far as workers wait for that: each pauses, or has
+    /// used its quota.
+    pub pause: Duration,
 }
 
 /// Counters behind [`Refreshed`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counters {
     requests: AtomicU64,
     items: AtomicU64,
     events: AtomicU64,
     failures: AtomicU64,
+    began: Instant,
+    /// Microseconds after `began` at which a credential may make a request.
+    pause_ends: AtomicU64,
+}
+
+impl Counters {
+    fn new() -> Self {
+        Self {
+            requests: AtomicU64::new(0),
+            items: AtomicU64::new(0),
+            events: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            began: Instant::now(),
+            pause_ends: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes that a worker waits for a credential; for no time, if it has one.
+    fn wait(&self, time: Duration) {
+        let end = self.began.elapsed().saturating_add(time).as_micros();
+        let end = u64::try_from(end).unwrap_or(u64::MAX);
+        self.pause_ends.store(end, Ordering::Relaxed);
+    }
 }
 
 /// Counts something.
@@ -223,7 +249,7 @@ impl<Q: Queue> Refresher<Q> {
             buffer: BUFFER,
             credentials: Vec::new(),
             ignored: Vec::new(),
-            counters: Arc::default(),
+            counters: Arc::new(Counters::new()),
             is_empty: Arc::default(),
             on_trouble: None,
         }
@@ -236,13 +262,17 @@ impl<Q: Queue> Refresher<Q> {
             items,
             events,
             failures,
+            began,
+            pause_ends,
         } = &*self.counters;
+        let pause_ends = Duration::from_micros(pause_ends.load(Ordering::Relaxed));
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Refreshed {
             requests: read(requests),
             items: read(items),
             events: read(events),
             failures: read(failures),
+            pause: pause_ends.saturating_sub(began.elapsed()),
         }
     }
 

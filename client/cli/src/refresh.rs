@@ -139,18 +139,19 @@ pub(crate) struct WhichArgs {
 
 /// What to refresh, and how
 #[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("provider").required(true).args(["lookup", "lookup_exec"])))]
 pub(crate) struct WorkArgs {
     /// URL of the feed of items
     items_feed: String,
     /// URL to ask about items, with {ids} where their ids stand, separated by commas
-    #[arg(long, value_name = "URL", required_unless_present = "lookup_exec")]
+    #[arg(long, value_name = "URL")]
     lookup: Option<String>,
     /// Send the ids in a body, as `{"ids": ["1", "2"]}`
     #[arg(long, requires = "lookup", conflicts_with = "lookup_exec")]
     post: bool,
     /// Command that looks items up (by `sh -c`): ids on its stdin, one a line; answers on its stdout, a line of JSON each.
     /// `$SIMPLEFEED_CREDENTIAL` and `$SIMPLEFEED_HEADER` are set
-    #[arg(long, value_name = "COMMAND", conflicts_with = "lookup")]
+    #[arg(long, value_name = "COMMAND")]
     lookup_exec: Option<String>,
     /// URL of the feed to publish changes to
     #[arg(long, value_name = "URL")]

@@ -146,10 +146,14 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                     .queue
                     .reserve(&credential.name, 1, credential.limit);
                 match reserved.await? {
-                    Reserved::Now => return Ok(Some(credential)),
+                    Reserved::Now => {
+                        refresher.counters.wait(Duration::ZERO);
+                        return Ok(Some(credential));
+                    }
                     Reserved::After(after) => least = least.min(after),
                 }
             }
+            refresher.counters.wait(least);
             if least > LONG_WAIT && !is_told {
                 is_told = true;
                 let wait = seconds(least);
@@ -439,10 +443,14 @@ fn items(count: usize) -> String {
     }
 }
 
-/// Returns a time in whole seconds, as people write it.
+/// Returns a time in whole seconds, or minutes if it is long, as people write it.
 fn seconds(time: Duration) -> Span {
     let rest = u64::from(time.subsec_nanos() > 0);
-    Span(Duration::from_secs(time.as_secs().saturating_add(rest)))
+    let seconds = time.as_secs().saturating_add(rest);
+    Span(match seconds {
+        0..120 => Duration::from_secs(seconds),
+        _ => Duration::from_mins(seconds.div_ceil(60)),
+    })
 }
 
 fn paused(pause: Duration) -> Report {

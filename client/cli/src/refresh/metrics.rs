@@ -132,6 +132,9 @@ fn text(
     for (name, help, count) in counters {
         all.register(name, help, ConstCounter::new(count));
     }
+    let help = "Time from now on in which no credential may make a request";
+    let pause = i64::try_from(refreshed.pause.as_secs()).unwrap_or(i64::MAX);
+    all.register_with_unit("pause", help, Unit::Seconds, ConstGauge::new(pause));
     if let (Some(stats), Some(age)) = (stats, age) {
         let gauges = [
             ("waiting", "Items that are not due yet", stats.waiting),
@@ -171,6 +174,7 @@ mod tests {
             shown.contains("simplefeed_refresh_oldest_due_seconds 3\n"),
             "{shown}"
         );
+        assert!(shown.contains("simplefeed_refresh_pause_seconds 0\n"), "{shown}");
         let shown = text(Refreshed::default(), None, None).unwrap();
         assert!(!shown.contains("waiting"), "{shown}");
     }
