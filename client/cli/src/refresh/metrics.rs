@@ -174,7 +174,10 @@ mod tests {
             shown.contains("simplefeed_refresh_oldest_due_seconds 3\n"),
             "{shown}"
         );
-        assert!(shown.contains("simplefeed_refresh_pause_seconds 0\n"), "{shown}");
+        assert!(
+            shown.contains("simplefeed_refresh_pause_seconds 0\n"),
+            "{shown}"
+        );
         let shown = text(Refreshed::default(), None, None).unwrap();
         assert!(!shown.contains("waiting"), "{shown}");
     }
