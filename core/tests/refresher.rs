@@ -255,6 +255,8 @@ struct World {
     /// From when to when the provider answers nothing, or each request with this status.
     outages: Vec<(i64, i64, Option<u16>)>,
     looks: u64,
+    /// Batches that were leased.
+    batches: u64,
     steps: u64,
 }
 
@@ -351,6 +353,7 @@ impl World {
             requests: VecDeque::new(),
             outages,
             looks: 0,
+            batches: 0,
             steps: 0,
             plan,
         }
@@ -498,6 +501,7 @@ impl World {
             Taken::Leased(leases) => {
                 self.workers[index].depth += 1;
                 self.took(&leases, due_before)?;
+                self.batches += 1;
                 self.begin(index, leases);
                 self.pause(index);
                 Ok(())
@@ -512,9 +516,10 @@ impl World {
                     wakes = self.now + SECOND / 10;
                 }
                 self.workers[index].wakes = wakes;
-                // A thousand looks a day of one worker would be one every 86 seconds; items make some.
+                // A thousand looks a day of one worker would be one every 86 seconds; items make some, and each batch is
+                // looked for by all workers that wait.
                 let days = ((self.now - BEGIN) / DAY + 1) as u64;
-                let bound = (days + 20) * 3_000 * self.workers.len() as u64;
+                let bound = ((days + 20) * 3_000 + 2 * self.batches) * self.workers.len() as u64;
                 check(
                     self.looks < bound,
                     "TU-D17: a worker that waits does not turn in circles",
