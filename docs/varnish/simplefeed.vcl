@@ -17,6 +17,10 @@ backend simplefeed {
 }
 
 sub vcl_recv {
+    # Before a script of another site sends other than plain header fields, its browser asks the server.
+    if (req.method == "OPTIONS") {
+        return (pass);
+    }
     # Publishers with a token are let through; the server asks for it.
     if (req.method != "GET" && req.method != "HEAD") {
         if (!req.http.Authorization) {
@@ -66,6 +70,7 @@ sub vcl_synth {
     if (resp.status == 307) {
         set resp.http.Location = req.url + "/recent.atom";
         set resp.http.Cache-Control = "no-store";
+        set resp.http.Access-Control-Allow-Origin = "*";
         return (deliver);
     }
 }

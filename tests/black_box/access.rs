@@ -29,22 +29,22 @@ use crate::{
 const PUBLIC: &str = "https://feeds.example.org/";
 
 /// A server that wants tokens, and one token of each kind.
-struct Guarded {
-    folder: tempfile::TempDir,
-    server: Server,
+pub(crate) struct Guarded {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) server: Server,
     /// May do everything.
-    admin: String,
+    pub(crate) admin: String,
     /// May publish to the feeds `shut` and `open`.
     publisher: String,
     /// May read `shut`.
-    reader: String,
+    pub(crate) reader: String,
     /// May do everything with another feed.
     stranger: String,
 }
 
 impl Guarded {
     /// Starts it with a feed `open` and a closed feed `shut`, each with two frozen documents.
-    fn start(more: &[&str]) -> Self {
+    pub(crate) fn start(more: &[&str]) -> Self {
         Self::start_with(more, 3, &events(8))
     }
 
@@ -84,11 +84,11 @@ impl Guarded {
         guarded
     }
 
-    fn data(&self) -> std::path::PathBuf {
+    pub(crate) fn data(&self) -> std::path::PathBuf {
         self.folder.path().join("data")
     }
 
-    fn ask(&self, request: Request, token: Option<&str>) -> Response {
+    pub(crate) fn ask(&self, request: Request, token: Option<&str>) -> Response {
         self.server.send(&bearing(request, token))
     }
 
@@ -120,7 +120,7 @@ fn new_token(file: &Path, right: &str, feeds: &str) -> String {
 
 /// Returns the paths of every endpoint for a feed, each with its endpoint. A new endpoint with a new parameter needs a
 /// place here.
-fn paths(feed: &str) -> Vec<(String, &'static Endpoint<Site>)> {
+pub(crate) fn paths(feed: &str) -> Vec<(String, &'static Endpoint<Site>)> {
     let mut paths = vec![];
     for endpoint in ALL.iter().copied().flatten() {
         let path = endpoint.path.replace("{feed}", feed);

@@ -24,6 +24,7 @@ use crate::{
         endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
         pipeline::off_thread,
         problem::Problem,
+        reply::for_sites,
     },
     metrics::DOCUMENT,
     resource::{Resource, Validity, Visibility},
@@ -223,6 +224,7 @@ async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Proble
     let headers = answer.headers_mut();
     headers.insert(LOCATION, header_value(&location));
     headers.extend(seen.announcement);
+    headers.extend(for_sites(seen.visibility));
     Ok(Outcome::Answer(answer))
 }
 
@@ -398,5 +400,6 @@ async fn renamed(
     headers.insert(LOCATION, header_value(&renamed.to_string()));
     headers.insert(CACHE_CONTROL, policy);
     headers.extend(seen.announcement);
+    headers.extend(for_sites(seen.visibility));
     Ok(Outcome::Answer(answer))
 }

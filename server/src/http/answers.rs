@@ -9,15 +9,16 @@ use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode,
     header::{
-        ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue,
-        RETRY_AFTER, VARY, WWW_AUTHENTICATE,
+        ACCEPT, ACCEPT_ENCODING, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+        ACCESS_CONTROL_MAX_AGE, ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, RETRY_AFTER,
+        VARY, WWW_AUTHENTICATE,
     },
 };
 
 use super::{
     conditional::Verdict,
     problem::{Accepts, ENTRY_TYPES, PROBLEM_TYPE, Problem},
-    reply::{NO_STORE, Reply},
+    reply::{FOR_EVERY_SITE, NO_STORE, Reply},
 };
 use crate::{access::Denied, head_tag::HeadTag, publish::PublishError};
 
@@ -64,6 +65,20 @@ pub fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Resul
         }
     }
     Ok(answer)
+}
+
+/// Returns the answer to OPTIONS. A script of any site may read, with any header field but a token.
+pub fn options(allow: &str) -> Answer {
+    let mut answer = Response::new(empty());
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    let headers = answer.headers_mut();
+    headers.insert(ALLOW, header_value(allow));
+    headers.extend(FOR_EVERY_SITE);
+    let text = HeaderValue::from_static;
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, text("GET, HEAD"));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, text("*"));
+    headers.insert(ACCESS_CONTROL_MAX_AGE, text("86400"));
+    answer
 }
 
 /// Returns the refusal of a request that lacks the right to something (RFC 6750, 3).

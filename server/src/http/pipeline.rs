@@ -16,13 +16,13 @@ use tracing::{Level, debug, enabled, error};
 
 use super::{
     Rules,
-    answers::{Answer, answer_to, denied_answer, empty, failed, problem_answer},
+    answers::{Answer, answer_to, denied_answer, empty, failed, options, problem_answer},
     coding::negotiate,
     conditional::Verdict,
     endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
     problem::Problem,
     ready::{Ready, ReadyAnswers},
-    reply::{Reply, repr_digest},
+    reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
     request::{check_request, drain, is_reading, waits_to_send},
 };
 use crate::{
@@ -157,6 +157,11 @@ impl<S: Send + Sync> Pipeline<S> {
             .decide_ready(&mut request, found, access, stopping)
             .await;
         let mut answer = decided.unwrap_or_else(|problem| problem_answer(&problem));
+        let is_error = answer.status().is_client_error() || answer.status().is_server_error();
+        if is_error && is_reading(&request) {
+            // A script that reads has to tell an absent feed from an absent server.
+            answer.headers_mut().extend(FOR_EVERY_SITE);
+        }
         let body = request.body_mut();
         let is_unread = !body.is_end_stream();
         // A client that waits for `100 Continue` has not sent its body, and reading would ask for it. One that stalled
@@ -187,6 +192,9 @@ impl<S: Send + Sync> Pipeline<S> {
         let (endpoint, params) = found.ok_or_else(|| nothing_at(path))?;
         let Some(verb) = endpoint.verb(request.method()) else {
             let allow = endpoint.allow();
+            if request.method() == Method::OPTIONS {
+                return Ok(options(&allow));
+            }
             let mut answer = problem_answer(&Problem::method(&allow));
             let allow = HeaderValue::from_str(&allow).expect("methods are plain text");
             answer.headers_mut().insert(ALLOW, allow);
@@ -239,10 +247,11 @@ impl<S: Send + Sync> Pipeline<S> {
             resource,
             visibility,
             policy,
-            headers: more,
+            headers: mut more,
             over,
             depends_on_reader,
         } = shown;
+        more.extend(for_sites(visibility));
         let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)(), over);
         // Decided before the body is read: a 304 needs none.
         let verdict = reply.verdict(headers);

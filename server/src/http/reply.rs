@@ -4,8 +4,8 @@
 
 use etag::EntityTag;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue,
-    LAST_MODIFIED, VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_ENCODING,
+    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED, VARY,
 };
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
@@ -16,8 +16,25 @@ use crate::resource::{Coding, Resource, Visibility};
 const FROZEN: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 /// Policy for a frozen resource of a closed feed.
 const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
+/// Header fields of what everybody may see: scripts of any site may, too, and see its tag and links. Without credentials, so
+/// that no site reads by the rights of its visitor. Not an option, since copies in caches live for a year.
+pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
+    (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
+    (
+        ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("etag, link"),
+    ),
+];
 /// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// Returns the header fields that let scripts of other sites read what these readers may see.
+pub fn for_sites(visibility: Visibility) -> Vec<(HeaderName, HeaderValue)> {
+    match visibility {
+        Visibility::Public => FOR_EVERY_SITE.to_vec(),
+        Visibility::Private => Vec::new(),
+    }
+}
 
 /// Cache policies of growing resources, for each visibility.
 #[derive(Clone, Debug)]
