@@ -167,6 +167,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
                 held = Instant::now();
             }
             if pause(wait.max(Duration::from_millis(1)), &mut self.stop).await {
+                refresher.counters.wait(Duration::ZERO);
                 return Ok(None);
             }
         }
