@@ -334,7 +334,7 @@ impl<Q: Queue> Refresher<Q> {
     ) -> Result<usize, RefreshError> {
         let now = instant(self.queue.now().await?);
         let mut jobs = items.into_iter().filter_map(|item| {
-            // What comes into being later would be young for all the time until then.
+            // With a birth in the future, an item would be young for all the time until then.
             let mut state = State::new(item.born.min(now));
             state.floor = item.floor.as_secs();
             state.related = item.related;

@@ -1,7 +1,8 @@
 //! The queue of any number of processes, in PostgreSQL.
 //!
-//! A job is a row; a lease is a deadline and a token in it. Nothing else is locked, and what a process remembers only spares
-//! it a part of the next look, so a worker may come and go as it likes. Workers look for jobs again and again ([`POLL`]); `LISTEN` only makes them look earlier.
+//! A job is a row; a lease is a deadline and a token in it. Nothing else is locked, and the memory of a process only
+//! shortens its next look, so a worker may come and go as it likes. Workers look for jobs again and again ([`POLL`]);
+//! `LISTEN` only makes them look earlier.
 //!
 //! The tables are made in the first schema of the connection's `search_path`.
 
@@ -79,7 +80,7 @@ struct Passed {
     since: DateTime<Utc>,
 }
 
-/// What a process may pass by, of each namespace.
+/// Jobs that a process may pass by, of each namespace.
 #[derive(Debug, Default)]
 struct PassedJobs {
     of: HashMap<Namespace, Passed>,
@@ -214,8 +215,8 @@ impl Postgres {
         passed.generation += 1;
     }
 
-    /// Returns what the next look may pass, and the generation of that. Others may make a job free that is due for longer: it
-    /// is found at the next poll.
+    /// Returns the jobs that the next look may pass by, and their generation. Others may make a job free that is due for
+    /// longer: it is found at the next poll.
     fn passed(&self, namespace: &Namespace) -> (Option<Passed>, u64) {
         let passed = self.0.passed.lock();
         let now = self.0.clock.now();

@@ -50,13 +50,13 @@ pub struct Redb {
     changes: Arc<watch::Sender<()>>,
 }
 
-/// What those that lease and the thread that changes the file have together.
+/// State that leasing calls share with the thread that changes the file.
 #[derive(Debug)]
 struct Shared {
     database: Database,
     leases: Mutex<Leases>,
     /// Held by a look at file and leases, and after a commit while the leases follow it. A look may see the file as it was
-    /// before a commit: until it ends, the leases must name what that commit changed.
+    /// before a commit: until it ends, the leases must name the jobs of that commit.
     still: Mutex<()>,
     /// Why the queue is closed, if the file failed.
     failure: OnceLock<Arc<StorageError>>,

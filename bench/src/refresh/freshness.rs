@@ -40,7 +40,7 @@ const LINES: [(u64, u64); 3] = [(18, 2), (60, 5), (3_600, 60)];
 /// Seconds of a point of the plot of requests.
 const BIN: f64 = 5.0;
 
-/// What the provider saw. Times are seconds after the begin.
+/// Requests and refreshes, as the provider counts them. Times are seconds after the begin.
 #[derive(Default)]
 struct Log {
     /// Time of the last answer of each item.
@@ -123,7 +123,7 @@ impl Lookup for Provider {
     }
 }
 
-/// Runs the refresher for some time. Returns what the provider saw.
+/// Runs the refresher for some time. Returns the provider's log.
 async fn run(folder: &Path, address: &str, time: Duration) -> anyhow::Result<Log> {
     let queue = Redb::open(&folder.join("queue"), Clock::Real)?;
     let publisher = Publisher::new(&format!("http://{address}/feeds/updates"))?;

@@ -242,7 +242,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(lost.map(|(index, _)| index).collect())
     }
 
-    /// Passes a lookup's result to the round. Returns the report for the credential's quota, and what went wrong.
+    /// Passes a lookup's result to the round. Returns the report for the credential's quota, and the fault for people.
     async fn read(
         &mut self,
         round: &mut Round,

@@ -380,7 +380,7 @@ async fn killed_workers_lose_nothing() {
     worker.abort();
 }
 
-/// A provider that knows nothing of what it is asked for is told of, once.
+/// Answers without any of the items make one warning.
 #[tokio::test]
 async fn answers_without_items_are_told_of() {
     let mut parts = Parts::new();

@@ -110,7 +110,7 @@ fn row_of(job: &Job) -> Row<'_> {
     )
 }
 
-/// What a transaction does to a namespace as a whole.
+/// Changes of a namespace as a whole in a transaction.
 #[derive(Default)]
 struct Changed {
     /// Change of the number of jobs that wait or are leased.
@@ -464,7 +464,7 @@ pub(super) struct Reading<'s> {
 }
 
 impl Reading<'_> {
-    /// Leases a batch. Others change the file meanwhile: what they change is passed by.
+    /// Leases a batch. Jobs that the transaction under way changes are passed by.
     pub(super) fn take(&self, namespace: &Namespace, want: Want) -> Result<Taken, StorageError> {
         let _still = self.still.lock();
         let waiting = self.database.begin_read()?.open_table(WAITING)?;

@@ -16,7 +16,7 @@ use crate::resource::{Coding, Resource, Visibility};
 const FROZEN: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 /// Policy for a frozen resource of a closed feed.
 const FROZEN_CLOSED: HeaderValue = HeaderValue::from_static("private, max-age=31536000, immutable");
-/// Header fields of what everybody may see: scripts of any site may, too, and see its tag and links. Without credentials, so
+/// Header fields of public answers (CORS): scripts of any site may read them, with tag and links. Without credentials, so
 /// that no site reads by the rights of its visitor. Not an option, since copies in caches live for a year.
 pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
     (ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
@@ -28,7 +28,7 @@ pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
 /// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Returns the header fields that let scripts of other sites read what these readers may see.
+/// Returns the header fields for scripts of other sites: none, if only holders of a token may read.
 pub fn for_sites(visibility: Visibility) -> Vec<(HeaderName, HeaderValue)> {
     match visibility {
         Visibility::Public => FOR_EVERY_SITE.to_vec(),
