@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use crate::{
     digest::Digest,
     entry::{Draft, SUMMARY, push_attribute, push_element},
+    feed::Position,
     limits::BATCH_ENTRIES_MAX,
     refusal::Refusal,
     scanner::{JsonForm, TEXT_JSON, essence, inline, is_json_type, is_xml_type, scan},
@@ -320,6 +321,30 @@ impl Event {
             content,
             ..Self::default()
         })
+    }
+
+    /// Returns the event as one line of JSON, without the line's end, as `replay --format ndjson` and streams of events
+    /// have it: with the URL of the entry's document, the feed where several are read, and the position.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::{event::Event, feed::Position};
+    ///
+    /// let event = Event { id: Some("urn:1".into()), ..Event::default() };
+    /// let line = event.line(Some("https://example.org/feeds/a/1.atom".into()), None, Some(Position(7)));
+    /// assert_eq!(line, r#"{"id":"urn:1","document":"https://example.org/feeds/a/1.atom","position":7}"#);
+    /// ```
+    pub fn line(
+        mut self,
+        document: Option<String>,
+        feed: Option<String>,
+        position: Option<Position>,
+    ) -> String {
+        self.document = document;
+        self.feed = feed;
+        self.position = position.map(|position| position.0);
+        serde_json::to_string(&self).expect("an event has a JSON form")
     }
 
     /// Returns the event as an Atom entry, before the gate's completions.

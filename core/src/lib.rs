@@ -23,6 +23,7 @@
 //!   [`opml`]: lists of them.
 //! - [`refresh`]: which things are looked up again, when, and what of them is published.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
+//! - [`push`]: what wakes a reader that waits for entries.
 
 pub mod limits;
 pub mod feed;
@@ -50,3 +51,4 @@ pub mod timeline;
 pub mod sup;
 pub mod opml;
 pub mod watch;
+pub mod push;

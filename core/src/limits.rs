@@ -83,6 +83,21 @@ pub const BACKFILL_TOTAL_MAX: usize = 10_000;
 /// The most open connections of one server. Configurable.
 pub const CONNECTIONS_MAX: u32 = 4_096;
 
+/// The longest wait that a reader may ask for, in seconds.
+pub const WAIT_SECONDS_MAX: u64 = 60;
+
+/// The time between two comments in a stream of events, in seconds: less than the read timeout of any proxy.
+pub const EVENTS_COMMENT_SECONDS: u64 = 4;
+
+/// The longest life of a stream of events, in seconds; up to a fifth less, so that streams that began together end apart.
+pub const EVENTS_SECONDS_MAX: u64 = 300;
+
+/// The most streams of events that read the past at the same time.
+pub const EVENTS_CATCHING_UP_MAX: usize = 64;
+
+/// The longest wait of a stream of events for a place that is still to come, in seconds.
+pub const EVENTS_AHEAD_SECONDS: u64 = 5;
+
 /// The most entries of a page.
 pub const PAGE_ENTRIES_MAX: u64 = 1_000;
 

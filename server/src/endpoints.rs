@@ -14,11 +14,15 @@ use crate::{
     log::{EntryLog, LogError},
     metrics::Metrics,
     publish::Publisher,
-    views::{Views, catalogue::OpenFeeds, documents::reading::Documents, timelines::Timelines},
+    views::{
+        Views, catalogue::OpenFeeds, documents::reading::Documents, push::Push,
+        timelines::Timelines,
+    },
     watermark::Watermark,
 };
 
 pub mod catalogue;
+pub mod events;
 pub mod feeds;
 pub mod forms;
 pub mod health;
@@ -26,12 +30,14 @@ pub mod metrics;
 pub mod publishing;
 pub mod sup;
 pub mod timelines;
+pub mod waits;
 #[cfg(test)]
 pub mod counts;
 
 /// Tables of all endpoints.
 pub const ALL: &[&[Endpoint<Site>]] = &[
     feeds::ENDPOINTS,
+    events::ENDPOINTS,
     catalogue::ENDPOINTS,
     sup::ENDPOINTS,
     timelines::ENDPOINTS,
@@ -65,6 +71,12 @@ pub struct Site {
     pub public_url: String,
     /// SUP documents; `None` if the server offers none.
     pub updates: Option<Arc<sup::Updates>>,
+    /// Hubs of readers that wait.
+    pub push: Arc<Push>,
+    /// Places for readers that wait.
+    pub parking: waits::Parking,
+    /// Bounds on streams of events that read the past.
+    pub past: Arc<events::PastRoom>,
     /// Memory of pages, which nobody shares.
     pub pages: feeds::PageRoom,
     /// Clock of the machine.

@@ -117,7 +117,8 @@ impl Rules {
         *self.0.write() = Arc::new(access);
     }
 
-    fn now(&self) -> Arc<Access> {
+    /// Returns the rules of now.
+    pub fn now(&self) -> Arc<Access> {
         Arc::clone(&self.0.read())
     }
 }

@@ -259,6 +259,15 @@ pub trait Series: Send + Sync {
         Ok(false)
     }
 
+    /// Returns the number of a timeline, as in [`concerned`](Self::concerned); `None` for a feed that is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn timeline_number(&self, _feed: FeedKey) -> Result<Option<u32>, LogError> {
+        Ok(None)
+    }
+
     /// Returns the feeds whose entries a timeline has, or may get; `None` for a feed that has entries of its own.
     ///
     /// # Errors

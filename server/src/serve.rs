@@ -34,6 +34,7 @@ use crate::{
         documents::{archive::Archive, reading::Documents},
         folders::Folders,
         follower::follow,
+        push::Push,
         scrub::scrub,
         sup::{Sup, updates::TimelineUpdates},
         timelines::{
@@ -113,6 +114,7 @@ impl Server {
         if let Some(longest) = longest {
             views = views.with(TimelineUpdates::new(longest));
         }
+        views = views.with(Push::default());
         // Before anything is written: the next commits would be archived under URLs that have other contents.
         refuse_older(&*log, &views)?;
         store.begin_work();
@@ -260,6 +262,8 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         }
     });
     let documents = Arc::new(Documents::new(shown.clone(), archive));
+    let push = views.get::<Push>();
+    let push = push.expect("every server has this view");
     let open = Arc::new(OpenFeeds::default());
     invalidate_with(&log, &timelines, &documents, &open);
     let followed = views.get::<Sup>().zip(views.get::<TimelineUpdates>());
@@ -285,6 +289,9 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         lifetimes: Lifetimes::new(config.recent_max_age),
         public_url: url.into(),
         updates,
+        push,
+        parking: endpoints::waits::Parking::beside(config.limits().connections),
+        past: Arc::default(),
         pages: endpoints::feeds::PageRoom::default(),
         clock: now,
     };

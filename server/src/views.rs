@@ -21,6 +21,7 @@ pub mod catalogue;
 pub mod documents;
 pub mod sup;
 pub mod timelines;
+pub mod push;
 #[cfg(test)]
 pub mod counts;
 

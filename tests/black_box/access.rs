@@ -101,14 +101,14 @@ impl Guarded {
     }
 }
 
-fn bearing(request: Request, token: Option<&str>) -> Request {
+pub(crate) fn bearing(request: Request, token: Option<&str>) -> Request {
     match token {
         Some(token) => request.header("Authorization", &format!("Bearer {token}")),
         None => request,
     }
 }
 
-fn new_token(file: &Path, right: &str, feeds: &str) -> String {
+pub(crate) fn new_token(file: &Path, right: &str, feeds: &str) -> String {
     let file = file.to_str().unwrap();
     let args = [
         "token", "new", "someone", "--right", right, "--feeds", feeds, "--tokens", file,

@@ -87,13 +87,29 @@ impl Request {
         // A server that refuses early closes before it has read all.
         let _refused = stream.write_all(&self.body);
         let mut answer = vec![];
-        if let Err(error) = stream.read_to_end(&mut answer)
-            && answer.is_empty()
-        {
-            return Err(error);
+        let mut piece = vec![0; 64 * 1024];
+        // Of a stream without an end, only the head counts.
+        while !is_event_stream(&answer) {
+            match stream.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => answer.extend_from_slice(&piece[..read]),
+                Err(error) if answer.is_empty() => return Err(error),
+                Err(_) => break,
+            }
         }
         Response::parse(&answer).ok_or_else(|| io::Error::other("no answer"))
     }
+}
+
+/// Returns whether these bytes begin with the whole head of an endless answer.
+fn is_event_stream(answer: &[u8]) -> bool {
+    // The head is short. Without this bound, each piece of a large body would be searched again.
+    let head = answer.get(..4_096).unwrap_or(answer);
+    let end = head.windows(4).position(|window| window == b"\r\n\r\n");
+    let Some(head) = end.and_then(|end| head.get(..end)) else {
+        return false;
+    };
+    String::from_utf8_lossy(head).contains("text/event-stream")
 }
 
 /// An answer.

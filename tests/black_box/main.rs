@@ -14,6 +14,7 @@
 )]
 
 mod dice;
+mod event_stream;
 mod families;
 mod harness;
 mod http;
@@ -23,6 +24,7 @@ mod nginx;
 mod installed;
 mod postgres;
 mod provider;
+mod push;
 
 mod access;
 mod amplifying;

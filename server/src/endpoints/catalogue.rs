@@ -13,7 +13,7 @@ use super::{Site, may_see};
 use crate::{
     access::Sight,
     http::{
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
         pipeline::off_thread,
         problem::Problem,
     },
@@ -26,7 +26,7 @@ use crate::{
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
     path: "/feeds",
     label: "catalogue",
-    has_query: true,
+    query: Query::Named,
     methods: &[Verb {
         method: Method::GET,
         needs: Needs::Sight,

@@ -10,7 +10,7 @@ use hyper::{Method, Response, body::Frame};
 use super::Site;
 use crate::{
     http::{
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
         problem::Problem,
     },
     resource::{Resource, Visibility},
@@ -22,7 +22,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/count.txt",
         label: "count",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -32,7 +32,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/counts",
         label: "count",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,

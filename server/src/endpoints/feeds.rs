@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use hyper::{
     Method, StatusCode,
-    header::{CACHE_CONTROL, HeaderName, HeaderValue, LOCATION},
+    header::{CACHE_CONTROL, HeaderName, HeaderValue, LINK, LOCATION},
 };
 use simplefeed_core::{
-    feed::{DocumentName, DocumentNumber, FeedName, Numbered},
+    feed::{DocumentName, DocumentNumber, FeedKey, FeedName, Numbered},
     header::{FEED_TYPE, RECENT},
     limits::{PAGE_ENTRIES_DEFAULT, PAGE_ENTRIES_MAX},
     timeline::Place,
@@ -16,21 +16,24 @@ use simplefeed_core::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Site, may_see, publishing};
+use super::{Site, may_see, publishing, waits};
 use crate::{
-    access::Right,
+    access::{Right, Sight},
     http::{
         answers::{header_value, plain},
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
         pipeline::off_thread,
         problem::Problem,
         reply::for_sites,
     },
     metrics::DOCUMENT,
     resource::{Resource, Validity, Visibility},
-    views::documents::{
-        pages::{self, Form, Wanted},
-        reading::Address,
+    views::{
+        documents::{
+            pages::{self, Form, Wanted},
+            reading::{Address, Documents, Snapshot},
+        },
+        timelines::Timelines,
     },
 };
 
@@ -39,7 +42,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}",
         label: "feed",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[
             Verb {
                 method: Method::GET,
@@ -61,17 +64,21 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/recent.atom",
         label: DOCUMENT,
-        has_query: false,
+        query: Query::Wait,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
-            handle: |site, exchange| Box::pin(read(site, exchange, |_| Some(Address::Recent))),
+            handle: |site, exchange| match waits::seconds(exchange.query()) {
+                Ok(None) => Box::pin(read(site, exchange, |_| Some(Address::Recent))),
+                Ok(Some(seconds)) => Box::pin(waits::recent(site, exchange, seconds)),
+                Err(problem) => Box::pin(async { Err(problem) }),
+            },
         }],
     },
     Endpoint {
         path: "/feeds/{feed}/{document}.atom",
         label: DOCUMENT,
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -84,7 +91,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/entries/{position}.atom",
         label: "entry",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -97,7 +104,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/page.atom",
         label: "page",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -107,7 +114,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/page.json",
         label: "page",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -117,7 +124,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/index.json",
         label: "index",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -127,7 +134,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/index-{block}.json",
         label: "index",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -139,12 +146,17 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
+/// Links of a recent document to what wakes its readers.
+const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
+    <events?content=none>; rel=\"urn:simplefeed:1#events\"";
+
 /// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) visibility: Visibility,
     announcement: Option<(HeaderName, HeaderValue)>,
     pub(super) over: i64,
+    pub(super) feed: FeedKey,
 }
 
 fn document(number: Option<Numbered>) -> Option<DocumentName> {
@@ -160,13 +172,40 @@ fn absent(feed: &FeedName) -> Problem {
 
 /// Looks a feed up. For readers that may not see it, the feed does not exist.
 pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
-    let feed = exchange.params.feed();
+    let sight = || exchange.access.sight(exchange.headers);
+    seen_with(site, exchange, sight).await
+}
+
+/// Looks a feed up for a reader with these rights.
+pub(super) async fn seen_with(
+    site: &Site,
+    exchange: &Exchange<'_>,
+    sight: impl Fn() -> Sight,
+) -> Result<Seen, Problem> {
     let over = site.left_behind();
-    let mut state = site.documents.current(feed);
+    let feed = exchange.params.feed();
+    let shelf = (&site.documents, &site.timelines);
+    let (state, visibility) = state_for(shelf, feed, sight).await?;
+    let announcement = site.announcement(&state.settings);
+    Ok(Seen {
+        visibility,
+        announcement,
+        over,
+        feed: state.head.feed,
+    })
+}
+
+/// Returns a feed as it is, and who may see it: for a reader that may.
+pub(super) async fn state_for(
+    (documents, timelines): (&Arc<Documents>, &Arc<Timelines>),
+    feed: &FeedName,
+    sight: impl Fn() -> Sight,
+) -> Result<(Arc<Snapshot>, Visibility), Problem> {
+    let mut state = documents.current(feed);
     if state.is_none() {
-        let (documents, name) = (Arc::clone(&site.documents), feed.clone());
-        let timelines = Arc::clone(&site.timelines);
-        let sight = exchange.access.sight(exchange.headers);
+        let (documents, name) = (Arc::clone(documents), feed.clone());
+        let timelines = Arc::clone(timelines);
+        let sight = sight();
         let look = move || {
             // A closed timeline takes long to look at, which a stranger would notice.
             let settings = timelines.settings_now(&name)?;
@@ -178,32 +217,26 @@ pub(super) async fn seen(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, P
         state = off_thread(look).await?;
     }
     let state = state.ok_or_else(|| absent(feed))?;
-    let visibility = if state.settings.is_closed() {
-        let sight = exchange.access.sight(exchange.headers);
-        let is_seen = if state.settings.is_timeline() {
-            let (timelines, state) = (Arc::clone(&site.timelines), Arc::clone(&state));
-            let look = move || {
-                let key = state.head.feed;
-                Ok(may_see(&timelines, key, &state.settings, &sight)?)
-            };
-            off_thread(look).await?
-        } else {
-            sight.shows(feed)
+    if !state.settings.is_closed() {
+        return Ok((state, Visibility::Public));
+    }
+    let sight = sight();
+    let is_seen = if state.settings.is_timeline() {
+        let (timelines, state) = (Arc::clone(timelines), Arc::clone(&state));
+        let look = move || {
+            let key = state.head.feed;
+            Ok(may_see(&timelines, key, &state.settings, &sight)?)
         };
-        if !is_seen {
-            // The answer is the same as for a feed that does not exist.
-            return Err(absent(feed));
-        }
-        Visibility::Private
+        off_thread(look).await?
     } else {
-        Visibility::Public
+        sight.shows(feed)
     };
-    let announcement = site.announcement(&state.settings);
-    Ok(Seen {
-        visibility,
-        announcement,
-        over,
-    })
+    if is_seen {
+        Ok((state, Visibility::Private))
+    } else {
+        // The answer is the same as for a feed that does not exist.
+        Err(absent(feed))
+    }
 }
 
 /// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have followed another
@@ -242,17 +275,42 @@ async fn read(
     // Only a lookup that may read from the disk leaves this thread.
     if let Some(resource) = site.documents.at_once(&feed, &address) {
         let seen = look_again(site, &exchange, seen).await?;
-        return Ok(show(site, resource, seen));
+        return Ok(show(site, resource, seen, &address));
     }
     let documents = Arc::clone(&site.documents);
     let wanted = (feed.clone(), address.clone());
     let found = off_thread(move || documents.resource(&wanted.0, &wanted.1)).await?;
     let seen = look_again(site, &exchange, seen).await?;
     match (found, address) {
-        (Some(resource), _) => Ok(show(site, resource, seen)),
+        (Some(resource), address) => Ok(show(site, resource, seen, &address)),
         (None, Address::Document(name)) => renamed(site, feed, name, seen).await,
         (None, _) => Err(absent(&feed)),
     }
+}
+
+/// Returns the recent document as a waiter sees it now, with the rights that it has now.
+pub(super) async fn recent_now(
+    site: &Site,
+    exchange: &Exchange<'_>,
+) -> Result<(FeedKey, Shown), Problem> {
+    let sight = || exchange.rules.now().sight(exchange.headers);
+    let seen = seen_with(site, exchange, sight).await?;
+    let (documents, feed) = (&site.documents, exchange.params.feed());
+    let mut resource = documents.at_once(feed, &Address::Recent);
+    if resource.is_none() {
+        let (documents, feed) = (Arc::clone(documents), feed.clone());
+        resource = off_thread(move || documents.resource(&feed, &Address::Recent)).await?;
+    }
+    let resource = resource.ok_or_else(|| absent(feed))?;
+    let seen = match seen.visibility {
+        Visibility::Public => seen,
+        // As in `look_again`.
+        Visibility::Private => seen_with(site, exchange, sight).await?,
+    };
+    let (feed, mut shown) = (seen.feed, shown(site, resource, seen));
+    let links = HeaderValue::from_static(RECENT_LINKS);
+    shown.headers.push((LINK, links));
+    Ok((feed, shown))
 }
 
 /// Shows a stretch of a feed by place.
@@ -280,7 +338,7 @@ async fn page(site: &Site, exchange: Exchange<'_>, form: Form) -> Result<Outcome
         Form::Json => "application/json",
     };
     let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
-    Ok(show(site, resource, seen))
+    Ok(Outcome::Shown(Box::new(shown(site, resource, seen))))
 }
 
 /// Memory of pages, shared by all requests: a page of small requests may have megabytes, and every reader has one of
@@ -364,15 +422,25 @@ fn wanted_page(query: &str) -> Result<Wanted, Problem> {
     Ok(Wanted { anchor, limit })
 }
 
-fn show(site: &Site, resource: Resource, seen: Seen) -> Outcome {
-    Outcome::Shown(Box::new(Shown {
+fn show(site: &Site, resource: Resource, seen: Seen, address: &Address) -> Outcome {
+    let mut shown = shown(site, resource, seen);
+    if *address == Address::Recent {
+        // Beside the document and not in it, since its header may be older than these.
+        let links = HeaderValue::from_static(RECENT_LINKS);
+        shown.headers.push((LINK, links));
+    }
+    Outcome::Shown(Box::new(shown))
+}
+
+fn shown(site: &Site, resource: Resource, seen: Seen) -> Shown {
+    Shown {
         policy: site.lifetimes.of(&resource, seen.visibility),
         resource,
         visibility: seen.visibility,
         headers: seen.announcement.into_iter().collect(),
         over: seen.over,
         depends_on_reader: false,
-    }))
+    }
 }
 
 /// Redirects to a document that a restoration has renamed: its predecessor links to the old name for ever. Caches

@@ -8,7 +8,7 @@ use super::Site;
 use crate::{
     http::{
         answers::plain,
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Verb},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
         pipeline::off_thread,
         problem::Problem,
     },
@@ -23,7 +23,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/healthz",
         label: "health",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Nothing,
@@ -36,7 +36,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/readyz",
         label: "health",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Nothing,

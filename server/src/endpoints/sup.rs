@@ -13,17 +13,24 @@ use hyper::{Method, header::LINK};
 use parking_lot::Mutex;
 use simplefeed_core::{
     feed::{FeedKey, Numbered},
+    push::WAIT_REL,
     sup::{Heading, SUP_TYPE, SupId},
     timestamp::Timestamp,
 };
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, sleep_until},
+};
 
-use super::{Site, may_see};
+use super::{
+    Site, may_see,
+    waits::{self, for_once},
+};
 use crate::{
     access::Sight,
     http::{
         answers::header_value,
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
         pipeline::{nothing_at, off_thread},
         problem::Problem,
         reply::Lifetimes,
@@ -55,7 +62,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup.json",
         label: "sup",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -65,7 +72,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup/{window}.json",
         label: "sup",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -75,7 +82,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup-closed.json",
         label: "sup",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
@@ -85,7 +92,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup-timelines.json",
         label: "sup",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -95,7 +102,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup-timelines-closed.json",
         label: "sup",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
@@ -105,7 +112,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/sup-closed/{window}.json",
         label: "sup",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::KnownCaller,
@@ -122,6 +129,10 @@ const BYTES_A_SECOND: usize = 25_000_000;
 const FRESH_LARGE: u32 = 10;
 /// Time until the views have applied the last commits of a second that is over.
 const LAG: Duration = PACE.saturating_add(Duration::from_millis(10));
+/// Pause after a commit, until a document may tell of it.
+const SECOND_AND_LAG: Duration = LAG.saturating_add(Duration::from_secs(1));
+/// Seconds that the links of documents ask to wait: less than a client waits for an answer.
+const SUP_WAIT: u64 = 15;
 /// Shortest time for which a document serves.
 const FRESH_MIN: Duration = Duration::from_millis(200);
 
@@ -135,6 +146,41 @@ pub struct SupResource {
     pub resource: Resource,
     /// URL of the archived document before it, relative to this one; `None` if there is none.
     pub previous: Option<String>,
+    /// Seconds that a current document tells of; `None` for an archived one.
+    pub span: Option<Span>,
+}
+
+/// Seconds that a document tells of.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// First second of its window.
+    pub since: i64,
+    /// Last second of its window.
+    pub until: i64,
+    /// Second of the last update in it.
+    pub newest: Option<i64>,
+}
+
+impl Span {
+    /// Returns whether there may be updates later than a second.
+    fn tells_after(&self, second: i64) -> bool {
+        // Of what was before the document, only archived ones tell.
+        second < self.since - 1 || self.newest.is_some_and(|newest| newest > second)
+    }
+}
+
+/// What a query asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    period: u32,
+    wait: Option<Wait>,
+}
+
+/// A wait for updates later than a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wait {
+    seconds: u64,
+    since: i64,
 }
 
 /// Documents by their periods.
@@ -278,7 +324,16 @@ impl Updates {
             }
             Visibility::Private => for_one_reader(document),
         };
-        SupResource { resource, previous }
+        let span = Some(Span {
+            since: current.since,
+            until: current.until,
+            newest: updates.iter().map(|(_, second)| *second).max(),
+        });
+        SupResource {
+            resource,
+            previous,
+            span,
+        }
     }
 
     /// Returns the current window of a document, or `None` while the view is behind its start.
@@ -338,7 +393,11 @@ impl Updates {
                 for_one_reader(window.document(|_| true).into())
             }
         };
-        Ok(Some(SupResource { resource, previous }))
+        Ok(Some(SupResource {
+            resource,
+            previous,
+            span: None,
+        }))
     }
 
     fn rendered(&self, subject: Subject) -> &Mutex<Rendered> {
@@ -352,19 +411,64 @@ impl Updates {
 
 /// Shows a SUP document: the current one of a period, or an archived window.
 async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outcome, Problem> {
-    let (_, visibility) = told;
     let nothing = || nothing_at(exchange.uri.path());
     let updates = site.updates.as_ref().ok_or_else(nothing)?;
-    let window = exchange.params.number();
-    let period = match window {
-        None => period_of(exchange.query(), updates.periods())?,
-        // A window has no query. The default period sets the lifetime of one that is made for its reader.
-        Some(_) => period_of("", updates.periods())?,
+    let periods = updates.periods();
+    // A window has no query. The default period sets the lifetime of one that is made for its reader.
+    let asked = match exchange.params.number() {
+        None => asked(exchange.query(), periods)?,
+        Some(_) => asked("", periods)?,
     };
+    let Some(wait) = asked.wait else {
+        let (shown, _) = look(site, updates, &exchange, told, asked.period).await?;
+        return Ok(Outcome::Shown(Box::new(shown)));
+    };
+    let place = site.parking.place();
+    let deadline = Instant::now() + Duration::from_secs(wait.seconds);
+    let mut stopping = exchange.stopping.clone();
+    // Before the look: a commit that it misses is announced.
+    let mut commits = site.log.announcements().newest();
+    loop {
+        commits.mark_unchanged();
+        let (shown, span) = look(site, updates, &exchange, told, asked.period).await?;
+        let is_answer = span.is_none_or(|span| span.tells_after(wait.since));
+        if is_answer || place.is_none() || deadline <= Instant::now() || *stopping.borrow() {
+            return Ok(for_once(shown));
+        }
+        // A commit is in the document once its second is over; until then, others may come.
+        let is_untold = span.is_some_and(|span| site.log.head().last.second() > span.until);
+        let next = async {
+            if !is_untold {
+                let _ended = commits.changed().await;
+            }
+            sleep(SECOND_AND_LAG).await;
+        };
+        tokio::select! {
+            () = next => {}
+            () = sleep_until(deadline) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
+    }
+}
+
+/// Returns the SUP document as it is now, with its links, and the seconds that it tells of.
+async fn look(
+    site: &Site,
+    updates: &Arc<Updates>,
+    exchange: &Exchange<'_>,
+    told: Told,
+    period: u32,
+) -> Result<(Shown, Option<Span>), Problem> {
+    let (_, visibility) = told;
+    let window = exchange.params.number();
     let over = site.left_behind();
-    let found = document_for(site, updates, &exchange, told, period).await?;
-    let SupResource { resource, previous } = found.ok_or_else(|| match window {
-        Some(_) => nothing(),
+    let found = document_for(site, updates, exchange, told, period).await?;
+    let SupResource {
+        resource,
+        previous,
+        span,
+    } = found.ok_or_else(|| match window {
+        Some(_) => nothing_at(exchange.uri.path()),
         None => Problem::unavailable("what happened before the start is being read"),
     })?;
     let policy = if resource.is_final() {
@@ -372,18 +476,28 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
     } else {
         Lifetimes::polled(period, visibility)
     };
-    let previous = previous.map(|previous| {
-        let link = format!("<{previous}>; rel=\"prev-archive\"");
-        (LINK, header_value(&link))
-    });
-    Ok(Outcome::Shown(Box::new(Shown {
+    let mut links = vec![];
+    if let Some(previous) = previous {
+        links.push(format!("<{previous}>; rel=\"prev-archive\""));
+    }
+    if let (None, Some(span)) = (window, span) {
+        // Of this document: a reader of it waits for what comes later.
+        let name = exchange.uri.path().rsplit('/').next().unwrap_or_default();
+        let since = span.until;
+        links.push(format!(
+            "<{name}?seconds={period}&since={since}&wait={SUP_WAIT}>; rel=\"{WAIT_REL}\""
+        ));
+    }
+    let headers = links.iter().map(|link| (LINK, header_value(link)));
+    let shown = Shown {
+        headers: headers.collect(),
         resource,
         visibility,
         policy,
-        headers: previous.into_iter().collect(),
         over,
         depends_on_reader: visibility == Visibility::Private,
-    })))
+    };
+    Ok((shown, span))
 }
 
 /// Returns the SUP document that a request asks for, if there is one.
@@ -438,21 +552,38 @@ fn shown_to(timelines: &Timelines, feed: FeedKey, sight: &Sight) -> Result<bool,
     }
 }
 
-/// Returns the period of a query (rule SUP-P4), which is the first one without a query.
-fn period_of(query: &str, periods: &[u32]) -> Result<u32, Problem> {
-    // Compared as text, so caches see one URL for each period.
-    let offered = |period: &&u32| query == format!("seconds={period}");
-    let wanted = match query {
-        "" => periods.first(),
-        _ => periods.iter().find(offered),
-    };
-    wanted.copied().ok_or_else(|| {
-        let all: Vec<String> = periods.iter().map(u32::to_string).collect();
+/// Returns what a query asks for: a period (rule SUP-P4), which is the first one without a query, and a wait.
+fn asked(query: &str, periods: &[u32]) -> Result<Asked, Problem> {
+    let all: Vec<String> = periods.iter().map(u32::to_string).collect();
+    let wrong = || {
         Problem::malformed(format!(
-            "the only query is seconds= with one of {}",
+            "the only query is seconds= with one of {}, and wait= with since=, a second from 1970",
             all.join(", ")
         ))
-    })
+    };
+    let (mut period, mut since) = (None, None);
+    for part in query.split('&').filter(|_| !query.is_empty()) {
+        // Compared as text, so caches see one URL for each period.
+        match part.split_once('=') {
+            Some(("seconds", text)) if period.is_none() => {
+                let offered = periods.iter().find(|period| text == period.to_string());
+                period = Some(*offered.ok_or_else(wrong)?);
+            }
+            Some(("since", text)) if since.is_none() => {
+                since = Some(text.parse().ok().ok_or_else(wrong)?);
+            }
+            Some(("wait", _)) => {}
+            _ => return Err(wrong()),
+        }
+    }
+    let wait = match (waits::seconds(query)?, since) {
+        (None, None) => None,
+        (Some(seconds), Some(since)) => Some(Wait { seconds, since }),
+        _ => return Err(wrong()),
+    };
+    let period = period.or_else(|| periods.first().copied());
+    let period = period.ok_or_else(wrong)?;
+    Ok(Asked { period, wait })
 }
 
 /// Returns a document that is made for each request.

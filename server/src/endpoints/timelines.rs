@@ -31,7 +31,7 @@ use crate::{
     access::{Right, Sight},
     http::{
         answers::{Answer, document, publish_error},
-        endpoint::{Endpoint, Exchange, Needs, Outcome, Shown, Verb},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
         pipeline::off_thread,
         problem::Problem,
     },
@@ -46,7 +46,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/following",
         label: "following",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::POST,
             needs: Needs::Right(Right::Publish),
@@ -56,7 +56,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/following/{item}",
         label: "following",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[
             Verb {
                 method: Method::PUT,
@@ -73,7 +73,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/following.json",
         label: "following",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -83,7 +83,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/following.opml",
         label: "following",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -93,7 +93,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/followers.json",
         label: "followers",
-        has_query: true,
+        query: Query::Named,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,
@@ -103,7 +103,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     Endpoint {
         path: "/feeds/{feed}/friends-of-friends.json",
         label: "following",
-        has_query: false,
+        query: Query::Ignored,
         methods: &[Verb {
             method: Method::GET,
             needs: Needs::Sight,

@@ -19,6 +19,7 @@ use super::{answers::Answer, problem::Problem, request::read_body};
 use crate::{
     access::{Access, Right},
     config::Limits,
+    http::Rules,
     publish::Room,
     resource::{Resource, Visibility},
 };
@@ -37,10 +38,21 @@ pub struct Endpoint<S: 'static> {
     pub path: &'static str,
     /// Label of its requests in the metrics.
     pub label: &'static str,
-    /// Whether answers depend on the query. At the other endpoints it is ignored.
-    pub has_query: bool,
+    /// What a query means.
+    pub query: Query,
     /// Methods that it answers. HEAD is answered as GET.
     pub methods: &'static [Verb<S>],
+}
+
+/// What a query means to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// Nothing.
+    Ignored,
+    /// Answers depend on it.
+    Named,
+    /// Nothing, unless it asks the server to wait.
+    Wait,
 }
 
 /// Method of an endpoint.
@@ -111,8 +123,10 @@ pub struct Exchange<'r> {
     pub headers: &'r HeaderMap,
     /// Parameters in the path.
     pub params: Params,
-    /// Access rules of the listener.
+    /// Access rules of the listener, as they were when the request came.
     pub access: &'r Access,
+    /// Rules of the listener, for a handler that waits: they may have changed since.
+    pub rules: &'r Arc<Rules>,
     /// Body of the request.
     pub body: RequestBody<'r>,
     /// Becomes true when the server stops. A handler that waits, or streams, ends then.
@@ -198,6 +212,20 @@ impl<S> Endpoint<S> {
             }
         }
         segments.next().is_none().then_some(params)
+    }
+
+    /// Returns the URL that an answer depends on.
+    pub fn named<'u>(&self, uri: &'u Uri) -> &'u str {
+        match (self.query, uri.path_and_query()) {
+            (Query::Named, Some(url)) => url.as_str(),
+            _ => uri.path(),
+        }
+    }
+
+    /// Returns whether a request asks the server to wait.
+    pub fn is_wait(&self, uri: &Uri) -> bool {
+        let mut parts = uri.query().unwrap_or_default().split('&');
+        self.query != Query::Ignored && parts.any(|part| part.starts_with("wait="))
     }
 
     /// Returns the methods it answers, as in an `Allow` header (rule H-14).

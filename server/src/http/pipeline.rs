@@ -22,11 +22,10 @@ use super::{
     endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
     problem::Problem,
     ready::{Ready, ReadyAnswers},
-    reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
+    reply::{FOR_EVERY_SITE, NO_STORE, Reply, for_sites, repr_digest},
     request::{check_request, drain, is_reading, waits_to_send},
 };
 use crate::{
-    access::Access,
     config::Limits,
     log::LogError,
     metrics::Metrics,
@@ -38,6 +37,8 @@ use crate::{
 const BODIES_KIB_MAX: usize = 128 * 1024;
 /// Label of requests for a path without an endpoint.
 const NO_ENDPOINT: &str = "none";
+/// Label of requests that wait for a change.
+const WAIT: &str = "wait";
 
 /// Pipeline over a table of endpoints, whose handlers share a site `S`.
 pub struct Pipeline<S: 'static> {
@@ -93,7 +94,7 @@ impl<S: Send + Sync> Pipeline<S> {
     pub async fn answer(
         &self,
         request: Request<Incoming>,
-        access: &Access,
+        rules: &Arc<Rules>,
         stopping: &watch::Receiver<bool>,
     ) -> Answer {
         let began = std::time::Instant::now();
@@ -106,9 +107,13 @@ impl<S: Send + Sync> Pipeline<S> {
             ready
         } else {
             let found = self.find(request.uri().path());
-            let label = found.as_ref().map_or(NO_ENDPOINT, |(found, _)| found.label);
+            let label = match &found {
+                None => NO_ENDPOINT,
+                Some((found, _)) if found.is_wait(request.uri()) => WAIT,
+                Some((found, _)) => found.label,
+            };
             // Boxed, or every idle connection would keep room for its future.
-            let answer = Box::pin(self.call_handler(request, found, access, stopping));
+            let answer = Box::pin(self.call_handler(request, found, rules, stopping));
             (label, answer.await)
         };
         let mut answer = answer;
@@ -149,12 +154,12 @@ impl<S: Send + Sync> Pipeline<S> {
         &self,
         mut request: Request<Incoming>,
         found: Found<S>,
-        access: &Access,
+        rules: &Arc<Rules>,
         stopping: &watch::Receiver<bool>,
     ) -> Answer {
         let waits = waits_to_send(&request);
         let decided = self
-            .decide_ready(&mut request, found, access, stopping)
+            .decide_ready(&mut request, found, rules, stopping)
             .await;
         let mut answer = decided.unwrap_or_else(|problem| problem_answer(&problem));
         let is_error = answer.status().is_client_error() || answer.status().is_server_error();
@@ -178,9 +183,10 @@ impl<S: Send + Sync> Pipeline<S> {
         &self,
         request: &mut Request<Incoming>,
         found: Found<S>,
-        access: &Access,
+        rules: &Arc<Rules>,
         stopping: &watch::Receiver<bool>,
     ) -> Result<Answer, Problem> {
+        let access = &*rules.now();
         if let Err(problem) = check_request(request) {
             let mut answer = problem_answer(&problem);
             // The next bytes may belong to this request, because its end is unknown.
@@ -215,6 +221,7 @@ impl<S: Send + Sync> Pipeline<S> {
             headers: &headers,
             params,
             access,
+            rules,
             body: RequestBody {
                 incoming: request.body_mut(),
                 limits: &self.limits,
@@ -225,10 +232,7 @@ impl<S: Send + Sync> Pipeline<S> {
         match (verb.handle)(&self.site, exchange).await? {
             Outcome::Answer(answer) => Ok(answer),
             Outcome::Shown(shown) => {
-                let url = match (endpoint.has_query, uri.path_and_query()) {
-                    (true, Some(url)) => url.as_str(),
-                    _ => uri.path(),
-                };
+                let url = endpoint.named(&uri);
                 self.send(url, endpoint.label, &headers, *shown).await
             }
         }
@@ -252,6 +256,7 @@ impl<S: Send + Sync> Pipeline<S> {
             depends_on_reader,
         } = shown;
         more.extend(for_sites(visibility));
+        let is_kept = policy != NO_STORE && visibility == Visibility::Public;
         let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)(), over);
         // Decided before the body is read: a 304 needs none.
         let verdict = reply.verdict(headers);
@@ -271,7 +276,7 @@ impl<S: Send + Sync> Pipeline<S> {
             // For another reader the same URL lists other feeds.
             let depends = HeaderValue::from_static("accept-encoding, authorization");
             answer.headers_mut().insert(VARY, depends);
-        } else if visibility == Visibility::Public {
+        } else if is_kept {
             // A ready answer is given without a look at the token, so only public ones are kept.
             let ready = Ready {
                 resource,
@@ -291,11 +296,15 @@ impl<S: Send + Sync> Pipeline<S> {
             return None;
         }
         let uri = request.uri();
-        let url = match (uri.query(), uri.path_and_query()) {
+        let mut url = uri.path();
+        if uri.query().is_some() {
+            let endpoint = self.find(url)?.0;
+            if endpoint.is_wait(uri) {
+                return None;
+            }
             // Only some endpoints have a query. At the others, no query may fill the memory with copies.
-            (Some(_), Some(url)) if self.find(uri.path())?.0.has_query => url.as_str(),
-            _ => uri.path(),
-        };
+            url = endpoint.named(uri);
+        }
         let headers = request.headers();
         let coding = negotiate(headers)?;
         let ready = self.ready.get(url, coding)?;
@@ -342,8 +351,7 @@ impl<S> Clone for Gated<S> {
 
 impl<S: Send + Sync> super::Answers for Gated<S> {
     async fn answer(&self, request: Request<Incoming>, stopping: &watch::Receiver<bool>) -> Answer {
-        let rules = self.rules.now();
-        self.pipeline.answer(request, &rules, stopping).await
+        self.pipeline.answer(request, &self.rules, stopping).await
     }
 
     fn connections(&self) -> prometheus_client::metrics::gauge::Gauge {
@@ -380,6 +388,16 @@ pub fn nothing_at(path: &str) -> Problem {
         )),
         None => Problem::not_found(format!("there is nothing at {path}")),
     }
+}
+
+/// Returns whether the sender of a read has what would be shown: the answer would be a 304.
+pub fn is_known(shown: &Shown, headers: &hyper::HeaderMap, now: Timestamp) -> bool {
+    let Some(coding) = negotiate(headers) else {
+        return false;
+    };
+    let policy = shown.policy.clone();
+    let reply = Reply::new(&shown.resource, coding, policy, vec![], now, shown.over);
+    reply.verdict(headers) == Verdict::NotModified
 }
 
 /// Runs work that may read from the disk on a thread where it holds up no connection.

@@ -637,6 +637,14 @@ impl Timelines {
         Ok(())
     }
 
+    /// Returns the number of a timeline; `None` for a feed that is none.
+    fn number(&self, timeline: FeedKey) -> Result<Option<Timeline>, LogError> {
+        if !self.exist.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        Ok(self.graph()?.timeline(timeline).map(|(number, _)| number))
+    }
+
     /// Returns the identities of timelines. Does not catch up: a number from [`concerned`](Self::concerned) is in the graph.
     fn identities(&self, timelines: &[Timeline]) -> Vec<Option<Identity>> {
         let graph = self.graph.read();

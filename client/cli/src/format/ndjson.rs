@@ -11,11 +11,9 @@ pub(super) fn write(
     feed: Option<&str>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut event = delivery.event()?;
-    event.document = delivery.document().map(ToString::to_string);
-    event.feed = feed.map(Into::into);
-    event.position = delivery.position().map(|position| position.0);
-    serde_json::to_writer(&mut *out, &event).map_err(std::io::Error::from)?;
-    out.write_all(b"\n")?;
-    Ok(())
+    let document = delivery.document().map(ToString::to_string);
+    let line = delivery
+        .event()?
+        .line(document, feed.map(Into::into), delivery.position());
+    Ok(super::line(&line, out)?)
 }

@@ -147,6 +147,10 @@ impl Series for Merged {
         self.timelines.is_timeline(feed)
     }
 
+    fn timeline_number(&self, feed: FeedKey) -> Result<Option<u32>, LogError> {
+        self.timelines.number(feed)
+    }
+
     fn concerned(&self, commit: &Outline, add: &mut dyn FnMut(u32)) -> Result<(), LogError> {
         self.timelines.concerned(commit, add)
     }

@@ -1,0 +1,543 @@
+//! Streams of events (`text/event-stream`) about a feed: its entries, or only its newest place.
+//!
+//! A stream that begins in the past reads the log, a stretch at a time, until it has reached the end. From then on it
+//! takes events that are made once for all readers. A reader that falls behind reads the past again, or is cut off and
+//! comes back with its last id. Streams end after some minutes, so that a client behind a proxy that keeps dead
+//! connections notices.
+
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher as _, RandomState},
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::{BodyExt as _, Either, StreamBody};
+use hyper::{
+    HeaderMap, Method, Response, StatusCode,
+    body::Frame,
+    header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue},
+};
+use simplefeed_core::{
+    feed::{FeedKey, FeedName, Position},
+    limits::{
+        EVENTS_AHEAD_SECONDS, EVENTS_CATCHING_UP_MAX, EVENTS_COMMENT_SECONDS, EVENTS_SECONDS_MAX,
+    },
+    push::{END, EVENTS_TYPE, PlaceId, STATE, event},
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Site,
+    feeds::{Seen, seen, state_for},
+    waits::watch,
+};
+use crate::{
+    http::{
+        Rules,
+        answers::{Answer, plain},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
+        pipeline::off_thread,
+        problem::Problem,
+        reply::{NO_STORE, for_sites},
+    },
+    resource::Visibility,
+    views::{
+        documents::reading::Documents,
+        push::{Begin, News, Past, Push, Watching},
+        timelines::Timelines,
+    },
+};
+
+/// Path of the stream.
+pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
+    path: "/feeds/{feed}/events",
+    label: "events",
+    query: Query::Named,
+    methods: &[Verb {
+        method: Method::GET,
+        needs: Needs::Sight,
+        handle: |site, exchange| Box::pin(open(site, exchange)),
+    }],
+}];
+
+/// KiB of the past that all streams have on their way to their readers.
+const PAST_KIB_MAX: usize = 128 * 1024;
+/// Longest wait for room among them. Then the stream ends, and its reader comes back.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+/// Comment that shows a proxy, and the reader, that the stream lives.
+const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// Bounds on streams that read the past.
+#[derive(Debug)]
+pub struct PastRoom {
+    turns: Arc<Semaphore>,
+    room: Arc<Semaphore>,
+}
+
+impl Default for PastRoom {
+    fn default() -> Self {
+        Self {
+            turns: Arc::new(Semaphore::new(EVENTS_CATCHING_UP_MAX)),
+            room: Arc::new(Semaphore::new(PAST_KIB_MAX)),
+        }
+    }
+}
+
+/// What a stream tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Each entry.
+    Entries,
+    /// The newest place, whenever it is another one.
+    None,
+}
+
+/// Where a stream begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Oldest,
+    Newest,
+    After(PlaceId),
+}
+
+/// What a query asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    content: Content,
+    from: From,
+}
+
+/// Why a place does not fit a feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Misfit {
+    Gap,
+    HistoryChanged,
+}
+
+impl Misfit {
+    /// Returns the event that tells it, and ends the stream for good.
+    fn event(self) -> Bytes {
+        let data = match self {
+            Self::Gap => {
+                r#"{"state":"gap","detail":"entries behind the place are not in the feed any more"}"#
+            }
+            Self::HistoryChanged => {
+                r#"{"state":"history changed","detail":"the feed has another history than the place"}"#
+            }
+        };
+        event(Some(STATE), END, data).into()
+    }
+}
+
+/// Returns what a query asks for.
+fn wanted(query: &str) -> Result<Wanted, Problem> {
+    let wrong = || {
+        Problem::malformed(
+            "a stream is asked for with content=none, and with after= an event's id, or since=oldest or newest",
+        )
+    };
+    let (mut content, mut since, mut after) = (None, None, None);
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some(("content", "none")) if content.is_none() => content = Some(Content::None),
+            Some(("since", "oldest")) if since.is_none() => since = Some(From::Oldest),
+            Some(("since", "newest")) if since.is_none() => since = Some(From::Newest),
+            Some(("after", id)) if after.is_none() => {
+                after = Some(From::After(id.parse().ok().ok_or_else(wrong)?));
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(Wanted {
+        content: content.unwrap_or(Content::Entries),
+        from: after.or(since).unwrap_or(From::Newest),
+    })
+}
+
+/// Opens a stream.
+async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let mut wanted = wanted(exchange.query())?;
+    let last = exchange.headers.get("last-event-id");
+    match last.map(HeaderValue::as_bytes) {
+        Some(id) if id == END.as_bytes() => {
+            // Whoever may not see the feed is told nothing about it.
+            let seen = seen(site, &exchange).await?;
+            let mut answer = plain(StatusCode::NO_CONTENT, "");
+            answer.headers_mut().extend(for_sites(seen.visibility));
+            return Ok(Outcome::Answer(answer));
+        }
+        // A browser sends no id before it has one.
+        None | Some([]) => {}
+        Some(id) => {
+            let id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());
+            let wrong = || Problem::malformed("Last-Event-ID is no id of an event");
+            wanted.from = From::After(id.ok_or_else(wrong)?);
+        }
+    }
+    let seen = seen(site, &exchange).await?;
+    let place = site.parking.place();
+    let place = place.ok_or_else(|| Problem::busy_with("too many readers wait"))?;
+    let reads_entries = wanted.content == Content::Entries;
+    let watching = watch(site, seen.feed, reads_entries).await?;
+    let visibility = seen.visibility;
+    let stream = Stream::new(site, &exchange, &seen, watching, wanted, place);
+    Ok(Outcome::Answer(answer(visibility, stream)))
+}
+
+/// Returns the answer whose body a stream is.
+fn answer(visibility: Visibility, stream: Stream) -> Answer {
+    let pieces = stream::unfold(stream, |mut stream| async {
+        let piece = stream.next().await?;
+        Some((Ok::<_, io::Error>(Frame::data(piece)), stream))
+    });
+    let mut answer = Response::new(Either::Right(StreamBody::new(pieces.fuse()).boxed_unsync()));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS_TYPE));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    // nginx would keep events back until it has a buffer full of them.
+    let name = HeaderName::from_static("x-accel-buffering");
+    headers.insert(name, HeaderValue::from_static("no"));
+    headers.extend(for_sites(visibility));
+    answer
+}
+
+/// Returns up to `most`, by chance.
+fn chance(most: u64) -> u64 {
+    // A hasher's random keys are chance enough to spread requests.
+    RandomState::new().hash_one(()) % most.max(1)
+}
+
+/// Reader of closed feeds, whose rights may end.
+#[derive(Debug)]
+struct Holder {
+    rules: Arc<Rules>,
+    /// The request's token.
+    headers: HeaderMap,
+}
+
+/// A stream on its way.
+struct Stream {
+    documents: Arc<Documents>,
+    timelines: Arc<Timelines>,
+    push: Arc<Push>,
+    past: Arc<PastRoom>,
+    name: FeedName,
+    feed: FeedKey,
+    content: Content,
+    watching: Watching,
+    /// Place to begin at, until it is found.
+    from: Option<From>,
+    /// Position of the next entry.
+    at: Position,
+    /// What the marks from there on follow from, unless only events of others were passed on.
+    begin: Option<Begin>,
+    /// Place that was told last.
+    told: Option<PlaceId>,
+    ready: VecDeque<Bytes>,
+    holder: Box<Holder>,
+    is_private: bool,
+    next_comment: Instant,
+    ends: Instant,
+    stopping: watch::Receiver<bool>,
+    has_ended: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// What a stream does next.
+enum Step {
+    /// Sends what is ready.
+    Send,
+    /// Waits for the feed to change.
+    Wait,
+    End,
+}
+
+impl Stream {
+    fn new(
+        site: &Site,
+        exchange: &Exchange<'_>,
+        seen: &Seen,
+        watching: Watching,
+        wanted: Wanted,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        let now = Instant::now();
+        let millis = EVENTS_SECONDS_MAX * 1_000;
+        let life = Duration::from_millis(millis - chance(millis / 5));
+        let token = exchange.headers.get_all(AUTHORIZATION).iter();
+        let headers = token.map(|token| (AUTHORIZATION, token.clone())).collect();
+        // First of all, so that a proxy passes the head on; and not all come back at once.
+        let hello = format!("retry: {}\n\n", 1_000 + chance(2_000));
+        Self {
+            documents: Arc::clone(&site.documents),
+            timelines: Arc::clone(&site.timelines),
+            push: Arc::clone(&site.push),
+            past: Arc::clone(&site.past),
+            name: exchange.params.feed().clone(),
+            feed: seen.feed,
+            content: wanted.content,
+            watching,
+            from: Some(wanted.from),
+            at: Position(0),
+            begin: None,
+            told: None,
+            ready: VecDeque::from([hello.into()]),
+            holder: Box::new(Holder {
+                rules: Arc::clone(exchange.rules),
+                headers,
+            }),
+            is_private: seen.visibility == Visibility::Private,
+            next_comment: now + Duration::from_secs(EVENTS_COMMENT_SECONDS),
+            ends: now + life,
+            stopping: exchange.stopping.clone(),
+            has_ended: false,
+            _place: place,
+        }
+    }
+
+    /// Returns the next bytes, once there are some; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return Some(piece);
+            }
+            if self.has_ended {
+                return None;
+            }
+            match self.step().await {
+                Ok(Step::Send) => {}
+                Ok(Step::Wait) => self.wait().await,
+                Ok(Step::End) | Err(_) => return None,
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Step, Problem> {
+        let news = self.watching.news();
+        let is_new = match self.content {
+            Content::Entries => self.at < news.next() || self.from.is_some(),
+            Content::None => self.told != news.newest || self.from.is_some(),
+        };
+        // Before anything of a closed feed is sent. (A public one is never closed.)
+        if self.is_private && is_new {
+            self.look_at_rights().await?;
+        }
+        if let Some(from) = self.from {
+            return self.find(from, news).await;
+        }
+        match self.content {
+            Content::None => {
+                let Some(newest) = news.newest.filter(|_| is_new) else {
+                    return Ok(Step::Wait);
+                };
+                self.told = Some(newest);
+                let told = event(None, &newest.to_string(), "");
+                self.ready.push_back(told.into());
+                Ok(Step::Send)
+            }
+            Content::Entries if !is_new => Ok(Step::Wait),
+            Content::Entries => {
+                let events = self.watching.at_hand(self.at);
+                if events.is_empty() {
+                    return self.read_past().await;
+                }
+                let count = u64::try_from(events.len()).unwrap_or(0);
+                self.at = Position(self.at.0 + count);
+                self.begin = None;
+                self.ready = events.into();
+                Ok(Step::Send)
+            }
+        }
+    }
+
+    /// Fails if the reader may no longer see the feed.
+    async fn look_at_rights(&mut self) -> Result<(), Problem> {
+        let Holder { rules, headers } = &*self.holder;
+        let shelf = (&self.documents, &self.timelines);
+        let sight = || rules.now().sight(headers);
+        let (_, visibility) = state_for(shelf, &self.name, sight).await?;
+        self.is_private = visibility == Visibility::Private;
+        Ok(())
+    }
+
+    /// Finds the place to begin at.
+    async fn find(&mut self, from: From, news: News) -> Result<Step, Problem> {
+        match from {
+            From::Newest => self.at = news.next(),
+            From::Oldest => self.at = Position(0),
+            From::After(id) if id.position >= news.next() => return self.wait_for(id).await,
+            From::After(id) => {
+                let (push, documents, feed) = (
+                    Arc::clone(&self.push),
+                    Arc::clone(&self.documents),
+                    self.feed,
+                );
+                // The newest place is known, and a reader that was interrupted comes back with it.
+                if news.newest != Some(id) {
+                    let Some(_turn) = self.turn().await else {
+                        return Ok(Step::End);
+                    };
+                    let look = move || Ok(push.behind(feed, id.position, &**documents.log())?);
+                    match off_thread(look).await? {
+                        None => return Ok(self.end_with(Misfit::Gap)),
+                        Some(begin) if begin.mark() != id.mark => {
+                            return Ok(self.end_with(Misfit::HistoryChanged));
+                        }
+                        Some(begin) => self.begin = Some(begin),
+                    }
+                }
+                self.at = id.position.next();
+                self.told = Some(id);
+            }
+        }
+        self.from = None;
+        Ok(Step::Send)
+    }
+
+    /// Waits for a place that is still to come, as behind a server that another one replaces.
+    async fn wait_for(&mut self, id: PlaceId) -> Result<Step, Problem> {
+        let deadline = Instant::now() + Duration::from_secs(EVENTS_AHEAD_SECONDS);
+        while self.watching.news().next() <= id.position {
+            let is_over = tokio::select! {
+                () = self.watching.changed() => false,
+                () = sleep_until(deadline) => true,
+                _ = self.stopping.wait_for(|stopping| *stopping) => return Ok(Step::End),
+            };
+            if is_over {
+                return Ok(self.end_with(Misfit::HistoryChanged));
+            }
+        }
+        Ok(Step::Send)
+    }
+
+    fn end_with(&mut self, misfit: Misfit) -> Step {
+        self.ready.push_back(misfit.event());
+        self.has_ended = true;
+        Step::Send
+    }
+
+    /// Returns a turn to read the past; `None` once the stream is to end.
+    async fn turn(&mut self) -> Option<OwnedSemaphorePermit> {
+        let turns = Arc::clone(&self.past.turns);
+        tokio::select! {
+            turn = turns.acquire_owned() => turn.ok(),
+            () = sleep_until(self.ends) => None,
+            _ = self.stopping.wait_for(|stopping| *stopping) => None,
+        }
+    }
+
+    /// Reads the next stretch of the past.
+    async fn read_past(&mut self) -> Result<Step, Problem> {
+        if Instant::now() >= self.ends || *self.stopping.borrow() {
+            return Ok(Step::End);
+        }
+        let Some(turn) = self.turn().await else {
+            return Ok(Step::End);
+        };
+        let (push, documents) = (Arc::clone(&self.push), Arc::clone(&self.documents));
+        let (feed, at, begin) = (self.feed, self.at, self.begin);
+        let past = off_thread(move || {
+            let log = &**documents.log();
+            let begin = match (begin, at.0.checked_sub(1)) {
+                (Some(begin), _) => Some(begin),
+                (None, Some(before)) => push.behind(feed, Position(before), log)?,
+                (None, None) => push.beginning(feed, log)?,
+            };
+            match begin {
+                Some(begin) => Ok(push.past(feed, at, &begin, log)?),
+                None => Ok(Past::Gap),
+            }
+        })
+        .await?;
+        drop(turn);
+        let Past::Stretch(stretch) = past else {
+            return Ok(self.end_with(Misfit::Gap));
+        };
+        let kib = u32::try_from(stretch.bytes.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.past.room).acquire_many_owned(kib);
+        let Ok(Ok(room)) = tokio::time::timeout(ROOM_WAIT, room).await else {
+            return Ok(Step::End);
+        };
+        (self.at, self.begin) = (stretch.next, Some(stretch.end));
+        // A slow reader holds it for long.
+        let bytes = stretch.bytes.clone();
+        self.ready
+            .push_back(Bytes::from_owner(Held { bytes, _room: room }));
+        Ok(Step::Send)
+    }
+
+    /// Waits until the feed has changed, or it is time for a comment; ends when it is time for that.
+    async fn wait(&mut self) {
+        let timer = self.next_comment.min(self.ends);
+        let is_due = tokio::select! {
+            () = self.watching.changed() => false,
+            () = sleep_until(timer) => true,
+            _ = self.stopping.wait_for(|stopping| *stopping) => {
+                self.has_ended = true;
+                false
+            }
+        };
+        let now = Instant::now();
+        if now >= self.ends {
+            self.has_ended = true;
+        } else if is_due {
+            self.next_comment = now + Duration::from_secs(EVENTS_COMMENT_SECONDS);
+            if self.is_private && self.look_at_rights().await.is_err() {
+                self.has_ended = true;
+            } else {
+                self.ready.push_back(COMMENT);
+            }
+        }
+    }
+}
+
+/// Bytes of the past, with their room.
+struct Held {
+    bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_understood_as_a_whole() {
+        let both = |content, from| Wanted { content, from };
+        let id = "7-00c0ffee00c0ffee".parse().unwrap();
+        for (query, expected) in [
+            ("", both(Content::Entries, From::Newest)),
+            ("content=none", both(Content::None, From::Newest)),
+            ("since=oldest", both(Content::Entries, From::Oldest)),
+            (
+                "since=newest&after=7-00c0ffee00c0ffee&content=none",
+                both(Content::None, From::After(id)),
+            ),
+        ] {
+            assert_eq!(wanted(query).unwrap(), expected, "{query}");
+        }
+        for wrong in [
+            "content=all",
+            "since=yesterday",
+            "after=7",
+            "after=end",
+            "since=oldest&since=oldest",
+            "limit=3",
+        ] {
+            assert!(wanted(wrong).is_err(), "{wrong}");
+        }
+    }
+}

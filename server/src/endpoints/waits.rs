@@ -1,0 +1,156 @@
+//! Reads that wait for a change: of a recent document, or of a SUP document.
+//!
+//! A waiter keeps its connection and a watch on its feed, and nothing else. What it gets is what it would have got by
+//! asking again, so a proxy that drops the query makes it a poll.
+
+use std::{sync::Arc, time::Duration};
+
+use simplefeed_core::limits::WAIT_SECONDS_MAX;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, sleep_until},
+};
+
+use super::{Site, feeds::recent_now};
+use crate::{
+    http::{
+        endpoint::{Exchange, Outcome, Shown},
+        pipeline::{is_known, off_thread},
+        problem::Problem,
+        reply::NO_STORE,
+    },
+    log::Series,
+    views::{error::ViewError, push::Watching},
+};
+
+/// Places for requests that wait and for streams: three of four connections, so that others find a connection.
+#[derive(Debug)]
+pub struct Parking(Arc<Semaphore>);
+
+impl Parking {
+    /// Returns the places of a server with so many connections.
+    pub fn beside(connections: usize) -> Self {
+        let places = connections / 4 * 3;
+        Self(Arc::new(Semaphore::new(
+            places.clamp(1, Semaphore::MAX_PERMITS),
+        )))
+    }
+
+    /// Returns a place, if one is free.
+    pub fn place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).try_acquire_owned().ok()
+    }
+}
+
+/// Returns how long a query asks to wait, if it does.
+///
+/// # Errors
+///
+/// A problem with status 400 if the time is out of bounds.
+pub fn seconds(query: &str) -> Result<Option<u64>, Problem> {
+    let mut waits = query
+        .split('&')
+        .filter_map(|part| part.strip_prefix("wait="));
+    let Some(text) = waits.next() else {
+        return Ok(None);
+    };
+    let seconds = text.parse().ok().filter(|seconds: &u64| {
+        (1..=WAIT_SECONDS_MAX).contains(seconds) && seconds.to_string() == text
+    });
+    match (seconds, waits.next()) {
+        (Some(seconds), None) => Ok(Some(seconds)),
+        _ => Err(Problem::malformed(format!(
+            "a wait is asked for with one wait= of 1 to {WAIT_SECONDS_MAX} seconds"
+        ))),
+    }
+}
+
+/// Returns what a reader may have for once: other readers must not get it for theirs.
+pub(super) fn for_once(shown: Shown) -> Outcome {
+    Outcome::Shown(Box::new(Shown {
+        policy: NO_STORE,
+        ..shown
+    }))
+}
+
+/// Shows the recent document once it is another one than the reader has, or after `seconds`.
+pub(super) async fn recent(
+    site: &Site,
+    exchange: Exchange<'_>,
+    seconds: u64,
+) -> Result<Outcome, Problem> {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let (feed, shown) = recent_now(site, &exchange).await?;
+    if !is_known(&shown, exchange.headers, (site.clock)()) {
+        return Ok(for_once(shown));
+    }
+    // Without a free place, this is a poll.
+    let Some(_place) = site.parking.place() else {
+        return Ok(for_once(shown));
+    };
+    let mut watching = watch(site, feed, false).await?;
+    let mut stopping = exchange.stopping.clone();
+    loop {
+        watching.news();
+        let (_, shown) = recent_now(site, &exchange).await?;
+        if !is_known(&shown, exchange.headers, (site.clock)()) {
+            return Ok(for_once(shown));
+        }
+        tokio::select! {
+            () = watching.changed() => {}
+            () = sleep_until(deadline) => return Ok(for_once(shown)),
+            _ = stopping.wait_for(|stopping| *stopping) => return Ok(for_once(shown)),
+        }
+    }
+}
+
+/// Begins to watch a feed.
+pub(super) async fn watch(
+    site: &Site,
+    feed: simplefeed_core::feed::FeedKey,
+    reads_entries: bool,
+) -> Result<Watching, Problem> {
+    // A feed that others watch is looked at already.
+    if let Some(watching) = site.push.join(feed, reads_entries) {
+        return Ok(watching);
+    }
+    let (push, documents) = (Arc::clone(&site.push), Arc::clone(&site.documents));
+    off_thread(move || {
+        let log: &dyn Series = &**documents.log();
+        push.watch(feed, reads_entries, log)
+            .map_err(ViewError::from)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_has_bounds_and_one_spelling() {
+        assert_eq!(seconds("").unwrap(), None);
+        assert_eq!(seconds("a=1&swait=2").unwrap(), None);
+        assert_eq!(seconds("wait=1").unwrap(), Some(1));
+        assert_eq!(seconds("since=5&wait=60").unwrap(), Some(60));
+        for wrong in [
+            "wait=",
+            "wait=0",
+            "wait=61",
+            "wait=01",
+            "wait=+1",
+            "wait=1&wait=2",
+        ] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn who_waits_leaves_connections_to_others() {
+        let parking = Parking::beside(8);
+        let places: Vec<_> = std::iter::from_fn(|| parking.place()).collect();
+        assert_eq!(places.len(), 6);
+        drop(places);
+        assert!(parking.place().is_some() && Parking::beside(1).place().is_some());
+    }
+}

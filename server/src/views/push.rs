@@ -1,0 +1,468 @@
+//! The view of what is new, for readers that wait: it has no files, and wakes them.
+//!
+//! Shell: locks. Whoever waits for a feed watches its hub. The follower of this view looks at each feed of a commit that
+//! somebody watches: it notes the end of the feed, makes the events of its new entries, and wakes all watchers. So an
+//! event is made once, however many read it, and no publisher waits for any of this.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use quick_cache::{Weighter, sync::Cache};
+use simplefeed_core::{
+    commit::Outline,
+    feed::{CommitNumber, FeedKey, Position, Revision},
+    push::PlaceId,
+};
+use tokio::sync::watch;
+
+use crate::{
+    log::{EntryLog, LogError, Series},
+    views::{
+        Applied, View,
+        error::ViewError,
+        follower::Grace,
+        reports::{Findings, Rebuilt, Replayed},
+        scrub::Scrub,
+    },
+};
+
+mod events;
+mod newest;
+
+pub use events::{Begin, Past, Stretch};
+use events::{Course, read_on};
+use newest::Newest;
+
+/// Pause of the follower while nobody waits.
+const PACE: Duration = Duration::from_millis(50);
+/// Bytes of events that all hubs keep together, and of stretches of the past that are shared.
+const HUBS_BYTES_MAX: usize = 64 * 1024 * 1024;
+const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Bytes of events that one hub keeps.
+const HUB_BYTES_MAX: usize = 256 * 1024;
+
+/// End of a feed, as its watchers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// Id of the newest entry's event; `None` while there is no entry.
+    pub newest: Option<PlaceId>,
+    /// Revision of the feed's settings, of which an empty document is made anew.
+    pub revision: Revision,
+}
+
+impl News {
+    /// End of a feed that nobody has looked at.
+    const UNKNOWN: Self = Self {
+        newest: None,
+        revision: Revision(0),
+    };
+
+    /// Returns the position that the next entry gets.
+    pub fn next(&self) -> Position {
+        self.newest
+            .map_or(Position(0), |newest| newest.position.next())
+    }
+
+    /// Returns whether a feed that ended so has come to `later`.
+    fn precedes(&self, later: &Self) -> bool {
+        self.next() < later.next() || self.revision < later.revision
+    }
+}
+
+/// Meeting point of a feed's watchers.
+#[derive(Debug)]
+struct Hub {
+    /// Number of the feed among the timelines, if it is one.
+    number: Option<u32>,
+    news: watch::Sender<News>,
+    /// Watchers that read entries.
+    readers: AtomicUsize,
+    newest: Mutex<Newest>,
+    /// Held while the hub's feed is looked at: by the follower, or for a watcher that comes.
+    looking: Mutex<Option<Course>>,
+}
+
+/// What somebody watches.
+#[derive(Debug, Default)]
+struct Hubs {
+    by_feed: HashMap<FeedKey, Watched>,
+    /// Timelines among them, by their numbers.
+    timelines: HashMap<u32, FeedKey>,
+}
+
+/// A hub, and how many watch it.
+#[derive(Debug)]
+struct Watched {
+    hub: Arc<Hub>,
+    watchers: usize,
+}
+
+/// View that wakes whoever waits for a feed.
+#[derive(Debug)]
+pub struct Push(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    hubs: Mutex<Hubs>,
+    watchers: AtomicUsize,
+    stretches: Stretches,
+}
+
+/// Stretches of the past that several readers may read.
+struct Stretches(Cache<(FeedKey, Position), Arc<Stretch>, Weight>);
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<(FeedKey, Position), Arc<Stretch>> for Weight {
+    fn weight(&self, _: &(FeedKey, Position), stretch: &Arc<Stretch>) -> u64 {
+        u64::try_from(stretch.bytes.len() + size_of::<Stretch>()).unwrap_or(u64::MAX)
+    }
+}
+
+impl std::fmt::Debug for Stretches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stretches").finish_non_exhaustive()
+    }
+}
+
+impl Default for Push {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            hubs: Mutex::default(),
+            watchers: AtomicUsize::new(0),
+            stretches: Stretches(Cache::with_weighter(1_000, STRETCHES_BYTES_MAX, Weight)),
+        }))
+    }
+}
+
+impl Push {
+    /// Begins to watch a feed. Everything that readers see later than this call wakes the watcher.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn watch(
+        &self,
+        feed: FeedKey,
+        reads_entries: bool,
+        log: &dyn Series,
+    ) -> Result<Watching, LogError> {
+        let number = log.timeline_number(feed)?;
+        let shared = Arc::clone(&self.0);
+        shared.watchers.fetch_add(1, Ordering::SeqCst);
+        let (hub, news) = {
+            let mut hubs = shared.hubs.lock();
+            if let Some(number) = number {
+                hubs.timelines.insert(number, feed);
+            }
+            let watched = hubs.by_feed.entry(feed).or_insert_with(|| Watched {
+                hub: Hub::new(number),
+                watchers: 0,
+            });
+            watched.watchers += 1;
+            (Arc::clone(&watched.hub), watched.hub.news.subscribe())
+        };
+        if reads_entries {
+            hub.readers.fetch_add(1, Ordering::SeqCst);
+        }
+        let mut watching = Watching {
+            feed,
+            reads_entries,
+            hub,
+            news,
+            shared,
+        };
+        // After the hub is there: the follower announces whatever this look does not see.
+        watching.hub.look(feed, log, &watching.shared)?;
+        watching.news.mark_unchanged();
+        Ok(watching)
+    }
+
+    /// Begins to watch a feed that is being watched. Never waits.
+    pub fn join(&self, feed: FeedKey, reads_entries: bool) -> Option<Watching> {
+        let shared = Arc::clone(&self.0);
+        let mut hubs = shared.hubs.lock();
+        let watched = hubs.by_feed.get_mut(&feed)?;
+        let news = watched.hub.news.subscribe();
+        // Until the first look, the end is not known.
+        if *news.borrow() == News::UNKNOWN {
+            return None;
+        }
+        watched.watchers += 1;
+        let hub = Arc::clone(&watched.hub);
+        drop(hubs);
+        shared.watchers.fetch_add(1, Ordering::SeqCst);
+        if reads_entries {
+            hub.readers.fetch_add(1, Ordering::SeqCst);
+        }
+        Some(Watching {
+            feed,
+            reads_entries,
+            hub,
+            news,
+            shared,
+        })
+    }
+
+    /// Returns how many watch.
+    pub fn watchers(&self) -> usize {
+        self.0.watchers.load(Ordering::Relaxed)
+    }
+
+    /// Returns events of a feed from a place on, which is not the end: as many as make sense together.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn past(
+        &self,
+        feed: FeedKey,
+        from: Position,
+        begin: &Begin,
+        log: &dyn Series,
+    ) -> Result<Past, LogError> {
+        let stretches = &self.0.stretches.0;
+        if let Some(stretch) = stretches.get(&(feed, from)) {
+            return Ok(Past::Stretch(stretch));
+        }
+        let past = read_on(log, feed, from, begin)?;
+        if let Past::Stretch(stretch) = &past
+            && stretch.is_whole
+        {
+            stretches.insert((feed, from), Arc::clone(stretch));
+        }
+        Ok(past)
+    }
+
+    /// Returns what the marks behind a position's entry follow from; `None` if the log lacks entries of its document.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn behind(
+        &self,
+        feed: FeedKey,
+        position: Position,
+        log: &dyn Series,
+    ) -> Result<Option<Begin>, LogError> {
+        events::behind(log, feed, position)
+    }
+
+    /// Returns what the marks of a feed's first entries follow from.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn beginning(&self, feed: FeedKey, log: &dyn Series) -> Result<Option<Begin>, LogError> {
+        events::beginning(log, feed)
+    }
+
+    /// Returns the hub of a feed, if somebody watches it.
+    fn hub(&self, feed: FeedKey) -> Option<Arc<Hub>> {
+        let hubs = self.0.hubs.lock();
+        let watched = hubs.by_feed.get(&feed);
+        watched.map(|watched| Arc::clone(&watched.hub))
+    }
+
+    /// Returns the watched timelines that a commit concerns.
+    fn timelines(&self, commit: &Outline, log: &dyn Series) -> Result<Vec<FeedKey>, LogError> {
+        if self.0.hubs.lock().timelines.is_empty() {
+            return Ok(vec![]);
+        }
+        let mut numbers = vec![];
+        // Without the lock, since a popular feed concerns a million.
+        log.concerned(commit, &mut |number| numbers.push(number))?;
+        let hubs = self.0.hubs.lock();
+        let watched = numbers
+            .iter()
+            .filter_map(|number| hubs.timelines.get(number));
+        let concerned: HashSet<FeedKey> = watched.copied().collect();
+        Ok(concerned.into_iter().collect())
+    }
+}
+
+impl Hub {
+    fn new(number: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            news: watch::Sender::new(News::UNKNOWN),
+            readers: AtomicUsize::new(0),
+            newest: Mutex::default(),
+            looking: Mutex::default(),
+        })
+    }
+
+    /// Looks at the end of the feed, and wakes the watchers if it has moved.
+    fn look(&self, feed: FeedKey, log: &dyn Series, shared: &Shared) -> Result<(), LogError> {
+        let mut looking = self.looking.lock();
+        let Some(course) = Course::of(feed, log)? else {
+            return Ok(());
+        };
+        let news = course.news;
+        if self.readers.load(Ordering::SeqCst) == 0 {
+            self.newest.lock().begin_at(news.next());
+        } else {
+            let from = self.newest.lock().next();
+            let begin = looking.as_ref().map(Course::end);
+            match begin.filter(|_| from < news.next()) {
+                Some(begin) => self.extend(from, begin, &course, log, shared)?,
+                None if from == news.next() => {}
+                None => self.newest.lock().begin_at(news.next()),
+            }
+        }
+        *looking = Some(course);
+        self.news.send_if_modified(|known| {
+            let is_newer = known.precedes(&news);
+            if is_newer {
+                *known = news;
+            }
+            is_newer
+        });
+        Ok(())
+    }
+
+    /// Makes the events of the entries that have come since the last look; unless these are many, which their readers read
+    /// from the past.
+    fn extend(
+        &self,
+        from: Position,
+        begin: Begin,
+        course: &Course,
+        log: &dyn Series,
+        shared: &Shared,
+    ) -> Result<(), LogError> {
+        let hubs = shared.hubs.lock().by_feed.len().max(1);
+        let bytes_max = HUB_BYTES_MAX.min(HUBS_BYTES_MAX / hubs);
+        match events::newest(log, course, from, begin, bytes_max)? {
+            Some(events) => self.newest.lock().add(events, bytes_max),
+            None => self.newest.lock().begin_at(course.news.next()),
+        }
+        Ok(())
+    }
+}
+
+/// A watcher of a feed. It ends with this value.
+#[derive(Debug)]
+pub struct Watching {
+    feed: FeedKey,
+    reads_entries: bool,
+    hub: Arc<Hub>,
+    news: watch::Receiver<News>,
+    shared: Arc<Shared>,
+}
+
+impl Watching {
+    /// Returns the end of the feed now. Later changes wake the watcher.
+    pub fn news(&mut self) -> News {
+        *self.news.borrow_and_update()
+    }
+
+    /// Waits until the feed has changed since the last call of [`news`](Self::news).
+    pub async fn changed(&mut self) {
+        // The sender is in the hub, which this value holds.
+        let _open = self.news.changed().await;
+    }
+
+    /// Returns the events from a position on that are at hand, up to the newest; none if they are not all at hand.
+    pub fn at_hand(&self, from: Position) -> Vec<Bytes> {
+        self.hub.newest.lock().from(from)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if self.reads_entries {
+            self.hub.readers.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.shared.watchers.fetch_sub(1, Ordering::SeqCst);
+        let mut hubs = self.shared.hubs.lock();
+        let Some(watched) = hubs.by_feed.get_mut(&self.feed) else {
+            return;
+        };
+        watched.watchers -= 1;
+        if watched.watchers == 0 {
+            hubs.by_feed.remove(&self.feed);
+            if let Some(number) = self.hub.number {
+                hubs.timelines.remove(&number);
+            }
+        }
+    }
+}
+
+impl View for Push {
+    fn name(&self) -> &'static str {
+        "push"
+    }
+
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        let head = log.head().number;
+        // After a panic, watchers may have missed commits.
+        let watched: Vec<_> = {
+            let hubs = self.0.hubs.lock();
+            let watched = hubs.by_feed.iter();
+            watched
+                .map(|(feed, watched)| (*feed, Arc::clone(&watched.hub)))
+                .collect()
+        };
+        for (feed, hub) in watched {
+            hub.look(feed, log, &self.0)?;
+        }
+        Ok(head)
+    }
+
+    fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
+        if self.watchers() == 0 {
+            return Ok(Applied::More);
+        }
+        let timelines = self.timelines(commit, log)?;
+        for feed in commit.feeds().into_iter().chain(timelines) {
+            if let Some(hub) = self.hub(feed) {
+                hub.look(feed, log, &self.0)?;
+            }
+        }
+        Ok(Applied::More)
+    }
+
+    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+        Ok(true)
+    }
+
+    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn pace(&self) -> Duration {
+        // A watcher that comes within the pause may be woken so much later.
+        if self.watchers() == 0 {
+            PACE
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    fn made(&self) -> u64 {
+        0
+    }
+
+    fn verify(&self, _: &dyn EntryLog, _: &Replayed, _: &mut Findings) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn rebuild(&self, _: &dyn EntryLog, _: &mut Rebuilt) -> Result<(), ViewError> {
+        Ok(())
+    }
+
+    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {}
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! The newest events of a feed, for those who read along.
+//!
+//! Pure.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use simplefeed_core::feed::Position;
+
+/// Events of a feed's newest entries, without holes.
+#[derive(Debug, Default)]
+pub(super) struct Newest {
+    events: VecDeque<Bytes>,
+    bytes: usize,
+    /// Position behind the last of them.
+    next: Position,
+}
+
+impl Newest {
+    /// Returns the position behind the newest event.
+    pub(super) fn next(&self) -> Position {
+        self.next
+    }
+
+    /// Begins anew with the entry at a position, which may be yet to come.
+    pub(super) fn begin_at(&mut self, next: Position) {
+        self.events.clear();
+        self.bytes = 0;
+        self.next = next;
+    }
+
+    /// Adds the next events. The oldest go, until at most `bytes_max` bytes are left.
+    pub(super) fn add(&mut self, events: Vec<Bytes>, bytes_max: usize) {
+        for event in events {
+            self.bytes += event.len();
+            self.events.push_back(event);
+            self.next = self.next.next();
+        }
+        while self.bytes > bytes_max
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.bytes -= oldest.len();
+        }
+        // A queue that was long once would keep its memory.
+        if self.events.capacity() > 64 && self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to(self.events.len() * 2);
+        }
+    }
+
+    /// Returns the events from a position on; none unless all of them are here.
+    pub(super) fn from(&self, from: Position) -> Vec<Bytes> {
+        let wanted = self.next.0.checked_sub(from.0);
+        let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());
+        let skipped = wanted.and_then(|wanted| self.events.len().checked_sub(wanted));
+        skipped.map_or_else(Vec::new, |skipped| {
+            self.events.iter().skip(skipped).cloned().collect()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a reader gets every event from its place on, or none; memory stays bounded.
+    #[test]
+    fn has_all_from_a_place_on_or_none() {
+        let mut newest = Newest::default();
+        newest.begin_at(Position(10));
+        assert_eq!(newest.from(Position(10)), Vec::<Bytes>::new());
+        let event = |number: u64| Bytes::from(format!("event {number:4}"));
+        for number in 10..1_000 {
+            newest.add(vec![event(number)], 100);
+            assert!(newest.bytes <= 100 && newest.events.capacity() <= 64);
+        }
+        assert_eq!(newest.next(), Position(1_000));
+        let all: Vec<Bytes> = (990..1_000).map(event).collect();
+        assert_eq!(newest.from(Position(990)), all);
+        assert_eq!(newest.from(Position(999)), [event(999)]);
+        for none in [0, 989, 1_000, 1_001] {
+            assert_eq!(newest.from(Position(none)), Vec::<Bytes>::new(), "{none}");
+        }
+        newest.add(vec![Bytes::from(vec![b'a'; 101])], 100);
+        assert_eq!(newest.from(Position(1_000)), Vec::<Bytes>::new());
+        assert_eq!((newest.next(), newest.bytes), (Position(1_001), 0));
+    }
+}
