@@ -28,6 +28,10 @@ sub vcl_recv {
         }
         return (pass);
     }
+    # Reads that wait, and streams of events: nobody waits behind them, and nothing of them is kept.
+    if (req.url ~ "^/feeds/[^/?]+/(recent\.atom\?(.*&)?wait=|events(\?|$))|^/sup(-timelines)?(-closed)?\.json\?(.*&)?wait=") {
+        return (pass);
+    }
     # As the server answers it, also while it is away.
     if (req.url ~ "^/feeds/[^/?]+$") {
         return (synth(307, "Temporary Redirect"));
@@ -50,6 +54,13 @@ sub vcl_recv {
         set req.hash_always_miss = true;
     }
     return (hash);
+}
+
+sub vcl_backend_fetch {
+    # More than the longest wait.
+    if (bereq.url ~ "[?&]wait=") {
+        set bereq.first_byte_timeout = 70s;
+    }
 }
 
 sub vcl_backend_response {

@@ -72,7 +72,7 @@ impl Growing {
     fn grow(&mut self, count: u64, size: usize) -> Outline {
         let mut changes = vec![];
         for _ in 0..count {
-            if self.next > 0 && self.next % 100 == 0 {
+            if self.next > 0 && self.next.is_multiple_of(100) {
                 changes.push(self.opened(self.next / 100 + 1));
             }
             let id = format!("urn:{}", self.next);
