@@ -25,8 +25,9 @@ use std::{
 use serde::de::DeserializeOwned;
 use simplefeed_core::{
     digest::Digest,
+    feed::Position,
     index::IndexBlock,
-    limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT},
+    limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT, POLL_SECONDS_MIN, PUSH_LOOKS_MAX},
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
     sup::Announcement,
     timestamp::Timestamp,
@@ -37,10 +38,11 @@ use url::Url;
 use crate::{
     bookmark::AnyStore,
     delivery::{Delivery, Typed},
-    fetch::{FetchError, Fetched, Fetcher, Freshness},
+    fetch::{FetchError, Fetched, Fetcher, Freshness, PushLinks},
     observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
     transport::TransportError,
+    waker::{WakeBy, Waker, Woken},
 };
 
 mod ahead;
@@ -145,6 +147,15 @@ pub struct Consumer {
     beginning: Beginning,
     /// Time before which no request is sent: the end of a pause between looks, or after a failure.
     not_before: Option<time::Instant>,
+    waker: Waker,
+    /// What the next look is due to.
+    look: Look,
+    /// Position of an entry that was told, until a look has found it; and the looks that have not.
+    told: Option<(Position, u32)>,
+    /// Position of the last entry before the place at which the last round ended.
+    here: Option<Position>,
+    /// Whether this round has read entries.
+    has_news: bool,
     /// Request without an answer yet. It survives a dropped future of [`Consumer::next`].
     on_the_way: Option<OnTheWay>,
     /// Documents fetched before the walk asks for them.
@@ -182,6 +193,21 @@ enum Beginning {
     Stored,
     /// The store was opened.
     Settled,
+}
+
+/// Why a consumer looks at the recent document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// At first, again after a failure, or for a place that was told: as soon as the pause is over.
+    Next,
+    /// It has caught up, and rests until a poll is due or something wakes it.
+    Resting,
+    /// It was woken: past all caches, which may not know yet.
+    Woken,
+    /// The server answers once there is something new; since when it is asked.
+    Waiting(time::Instant),
+    /// That answer has come; whether the server waited for anything.
+    Waited(bool),
 }
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
@@ -238,6 +264,11 @@ impl Consumer {
             kept: None,
             beginning,
             not_before: None,
+            waker: Waker::new(WakeBy::Poll),
+            look: Look::Next,
+            told: None,
+            here: None,
+            has_news: false,
             on_the_way: None,
             ahead: Ahead::default(),
             answers: 0,
@@ -257,6 +288,13 @@ impl Consumer {
 
     fn on_gap(self, on_gap: OnGap) -> Self {
         Self { on_gap, ..self }
+    }
+
+    fn wake_by(self, best: WakeBy) -> Self {
+        // Whoever does not follow never rests.
+        let best = if self.follow { best } else { WakeBy::Poll };
+        let waker = Waker::new(best);
+        Self { waker, ..self }
     }
 
     fn interval(self, interval: Duration) -> Self {
@@ -482,15 +520,27 @@ impl Consumer {
     /// Cancel safe: a dropped future leaves the request pending, and the next call waits for it.
     async fn fetch_next(&mut self, ask: &Ask) -> Result<(), ConsumerError> {
         if let Some(due) = self.not_before {
-            time::sleep_until(due).await;
+            self.pause_until(due).await;
             self.not_before = None;
         }
         // A request that is pending already owns its flight; then this finds none.
         let flight = self.ahead.take(ask);
         let request = self.on_the_way.get_or_insert_with(|| {
             let (fetcher, mut ask) = (self.fetcher.clone(), ask.clone());
-            ask.again |= self.fresh && ask.kind == AskKind::Recent;
+            let mut wait = None;
+            if ask.kind == AskKind::Recent {
+                ask.again |= self.fresh || self.look == Look::Woken;
+                // Without a tag, the server cannot know what is new.
+                let waits = matches!(self.look, Look::Waiting(_)) && ask.known.etag.is_some();
+                wait = self.waker.wait_url().filter(|_| waits);
+            }
+            if wait.is_none() && matches!(self.look, Look::Waiting(_)) {
+                self.look = Look::Next;
+            }
             Box::pin(async move {
+                if let Some(url) = wait {
+                    return wait_for(&fetcher, &url, &ask).await;
+                }
                 match flight {
                     Some(flight) => match flight.await {
                         Ok(Ok(fetched)) => Ok(Got::Document(fetched)),
@@ -506,6 +556,17 @@ impl Consumer {
         });
         let answer = request.await;
         self.on_the_way = None;
+        if let Look::Waiting(since) = self.look {
+            if answer.is_err() {
+                // Not an error: a poll finds what is wrong, if anything is.
+                self.waker.wait_failed();
+                self.look = Look::Next;
+                return Ok(());
+            }
+            // A proxy that knows nothing of waits answers at once.
+            let least = Duration::from_secs(POLL_SECONDS_MIN);
+            self.look = Look::Waited(since.elapsed() >= least);
+        }
         let outcome = match answer {
             Ok(answer) => self.take(ask, answer),
             Err(error) => Err(error.into()),
@@ -515,7 +576,33 @@ impl Consumer {
                 self.failures = 0;
                 Ok(())
             }
-            Err(failure) => self.on_failure(ask, failure),
+            Err(failure) => {
+                self.look = Look::Next;
+                self.on_failure(ask, failure)
+            }
+        }
+    }
+
+    /// Waits for the end of a pause. A pause between two looks ends early if something wakes the consumer.
+    ///
+    /// Cancel safe.
+    async fn pause_until(&mut self, due: time::Instant) {
+        if self.look != Look::Resting {
+            return time::sleep_until(due).await;
+        }
+        loop {
+            match self.waker.rest(due, &self.fetcher).await {
+                Woken::Due => self.look = Look::Next,
+                Woken::Told(position) => {
+                    if self.here >= Some(position) {
+                        continue;
+                    }
+                    // Entries of a plain feed have no positions to compare.
+                    self.told = Some((position, 0)).filter(|_| !self.replay.is_plain());
+                    self.look = Look::Woken;
+                }
+            }
+            return;
         }
     }
 
@@ -530,9 +617,19 @@ impl Consumer {
         };
         let freshness = match &fetched {
             Fetched::NotModified { freshness, .. } => self.freshness.renewed(*freshness),
+            // A wait says nothing of how long its answer is fresh.
+            Fetched::Document { freshness, .. } if matches!(self.look, Look::Waited(_)) => {
+                self.freshness.renewed(*freshness)
+            }
             Fetched::Document { freshness, .. } => *freshness,
         };
         if ask.kind == AskKind::Recent {
+            match &fetched {
+                Fetched::NotModified { push, .. } if *push == PushLinks::default() => {}
+                Fetched::NotModified { push, .. } | Fetched::Document { push, .. } => {
+                    self.waker.learn(push.clone());
+                }
+            }
             self.announced = match &fetched {
                 Fetched::NotModified { sup: None, .. } => Announcement::Untold,
                 Fetched::NotModified { sup, .. } | Fetched::Document { sup, .. } => {
@@ -569,6 +666,7 @@ impl Consumer {
 
     fn queue_entries(&mut self, run: Option<Run>) {
         let Some(run) = run else { return };
+        self.has_news |= !run.entries.is_empty();
         if let Some((ask, left)) = self.replay.ask().zip(self.replay.remaining()) {
             self.ahead.look(&self.fetcher, &ask, &run.document, left);
         }
@@ -665,8 +763,7 @@ impl Consumer {
         if !past {
             self.observer.caught_up();
         }
-        let pause = jittered(self.poll_after());
-        self.not_before = Some(time::Instant::now() + pause);
+        self.plan_look(place.as_ref());
         // Behind entries without acceptance this place would skip them at the next start.
         let place = place.filter(|_| self.ledger.is_all_accepted());
         if let Some(place) = place.filter(|place| self.place().as_ref() != Some(place)) {
@@ -679,6 +776,34 @@ impl Consumer {
             self.ledger.caught_up().await;
         }
         Ok(true)
+    }
+}
+
+impl Consumer {
+    /// Decides when the next look is due, and how, behind a round that ended at `place`.
+    fn plan_look(&mut self, place: Option<&Bookmark>) {
+        let now = time::Instant::now();
+        let has_news = std::mem::take(&mut self.has_news);
+        self.here = place.and_then(|place| place.position);
+        // A cache can have swallowed the wake: its copy ends before what was told.
+        if let Some((position, looks)) = self
+            .told
+            .filter(|(position, _)| self.here < Some(*position))
+            && looks < PUSH_LOOKS_MAX
+        {
+            self.told = Some((position, looks + 1));
+            self.look = Look::Woken;
+            self.not_before = Some(now + Duration::from_secs(looks.into()));
+            return;
+        }
+        self.told = None;
+        let is_served = has_news || self.look != Look::Waited(false);
+        let pause = jittered(self.poll_after());
+        (self.look, self.not_before) = if is_served && self.waker.wait_url().is_some() {
+            (Look::Waiting(now), None)
+        } else {
+            (Look::Resting, Some(now + pause))
+        };
     }
 }
 
@@ -713,6 +838,16 @@ async fn fetch(fetcher: &Fetcher, ask: &Ask) -> Result<Got, FetchError> {
         return Ok(Got::Index(url, block));
     }
     let fetched = fetcher.document(&ask.url, &ask.known, ask.again).await?;
+    Ok(Got::Document(fetched))
+}
+
+/// Fetches the recent document once it is another one than the known, or after a while.
+async fn wait_for(fetcher: &Fetcher, url: &Url, ask: &Ask) -> Result<Got, FetchError> {
+    let mut fetched = fetcher.document(url, &ask.known, true).await?;
+    // The next look is at the document's own URL.
+    if let Fetched::Document { url, .. } = &mut fetched {
+        url.clone_from(&ask.url);
+    }
     Ok(Got::Document(fetched))
 }
 

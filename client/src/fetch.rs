@@ -11,6 +11,7 @@ use simplefeed_core::{
     digest::Digest,
     index::IndexBlock,
     limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX},
+    push::{EVENTS_REL, WAIT_REL},
     reader::{Document, ReadError, to_utf8},
     replay::Validators,
     sup::{InvalidSup, SUP_DRAFT_REL, SUP_HEADER, SUP_REL, SUP_TYPE, SupAddress, SupDocument},
@@ -18,7 +19,7 @@ use simplefeed_core::{
 use tracing::{Instrument as _, debug_span};
 use url::{Origin, Url};
 
-use crate::transport::{Answer, Method, Request, Transport, TransportError};
+use crate::transport::{Answer, Method, Request, StreamedAnswer, Transport, TransportError};
 
 mod answer;
 mod links;
@@ -202,6 +203,8 @@ pub enum Fetched {
         freshness: Freshness,
         /// SUP announcement, if the 304 repeats it.
         sup: Option<SupAddress>,
+        /// Links to what wakes a reader, if the 304 repeats them.
+        push: PushLinks,
     },
     /// A complete answer, with status 200 or 203.
     Document {
@@ -215,9 +218,41 @@ pub enum Fetched {
         freshness: Freshness,
         /// SUP announcement, if there is one and the fetcher may follow it.
         sup: Option<SupAddress>,
+        /// Links to what wakes a reader, as far as the fetcher may follow them.
+        push: PushLinks,
         /// Digest of the body, if a document without positions is marked immutable.
         frozen: Option<Digest>,
     },
+}
+
+/// A SUP document, as it was fetched.
+#[derive(Debug)]
+pub(crate) struct FetchedSup {
+    pub(crate) document: SupDocument,
+    /// Its entity tag.
+    pub(crate) tag: Option<String>,
+    /// Read that is answered once there is an update later than those in the document.
+    pub(crate) wait: Option<Url>,
+    /// Whether no cache may keep it, as the answer to a wait.
+    pub(crate) is_for_once: bool,
+}
+
+/// URLs that wake a reader of a recent document.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::fetch::PushLinks;
+///
+/// let offered = |push: &PushLinks| push.events.is_some() || push.wait.is_some();
+/// assert!(!offered(&PushLinks::default()));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PushLinks {
+    /// Stream of events about the newest place.
+    pub events: Option<Url>,
+    /// Read that is answered once the document is another one.
+    pub wait: Option<Url>,
 }
 
 /// Fetches documents from its home and from the origins allowed, and from nowhere else, wherever links and redirects
@@ -373,7 +408,12 @@ impl Fetcher {
         // A 304 to an unconditional request is a fault, and ends as an unexpected status.
         if answer.status == 304 && *known != Validators::default() {
             let sup = self.sup_announcement(&url, &answer, None);
-            return Ok(Fetched::NotModified { freshness, sup });
+            let push = self.push_links(&url, &answer);
+            return Ok(Fetched::NotModified {
+                freshness,
+                sup,
+                push,
+            });
         }
         let answer = successful(&url, answer)?;
         check_type(&url, &answer)?;
@@ -386,6 +426,7 @@ impl Fetcher {
             Err(source) => return Err(FetchError::Malformed { url, source }),
         };
         let sup = self.sup_announcement(&url, &answer, document.sup.clone());
+        let push = self.push_links(&url, &answer);
         // A document with positions has history hashes, which prove more than a digest.
         let is_frozen = document.history.is_none() && is_immutable(&answer);
         let frozen = is_frozen.then(|| Digest::of(&answer.body));
@@ -395,8 +436,43 @@ impl Fetcher {
             validators,
             freshness,
             sup,
+            push,
             frozen,
         })
+    }
+
+    /// Returns the links to what wakes a reader, as far as the fetcher may follow them.
+    fn push_links(&self, url: &Url, answer: &Answer) -> PushLinks {
+        let mut push = PushLinks::default();
+        for (target, rel) in answer.all("link").flat_map(links::links) {
+            let target = url.join(&target).ok().filter(|target| self.may_ask(target));
+            match rel.as_str() {
+                EVENTS_REL => push.events = target,
+                WAIT_REL => push.wait = target,
+                _ => {}
+            }
+        }
+        push
+    }
+
+    /// Sends a request whose answer has no end.
+    ///
+    /// # Errors
+    ///
+    /// See [`TransportError`].
+    pub(crate) async fn stream(
+        &self,
+        url: &Url,
+        media_type: &'static str,
+    ) -> Result<StreamedAnswer, TransportError> {
+        let headers = [
+            ("accept", media_type.into()),
+            ("accept-encoding", "identity".into()),
+            ("cache-control", "no-cache".into()),
+        ];
+        let mut request = self.request(url, &headers);
+        request.answer_bytes_max = usize::MAX;
+        self.transport.stream(request).await
     }
 
     /// Returns the SUP document and id of a feed's updates: from the header fields, else from the document (rules
@@ -425,7 +501,7 @@ impl Fetcher {
             .filter(|address| is_for_us(&address.document))
     }
 
-    /// Fetches a SUP document, unless its entity tag is still `known`. Returns it with its entity tag.
+    /// Fetches a SUP document, unless its entity tag is still `known`.
     ///
     /// If `again` is true, no cache may answer from its own stock (rule SUP-C12).
     ///
@@ -437,7 +513,7 @@ impl Fetcher {
         url: &Url,
         known: Option<&str>,
         again: bool,
-    ) -> Result<Option<(SupDocument, Option<String>)>, FetchError> {
+    ) -> Result<Option<FetchedSup>, FetchError> {
         let mut headers = vec![("accept", SUP_TYPE.into())];
         headers.extend(known.map(|tag| ("if-none-match", tag.into())));
         if again {
@@ -448,9 +524,15 @@ impl Fetcher {
             return Ok(None);
         }
         let answer = successful(&url, answer)?;
-        let tag = answer.header("etag").map(Into::into);
         match SupDocument::read(&answer.body) {
-            Ok(document) => Ok(Some((document.resolved(&url), tag))),
+            Ok(document) => Ok(Some(FetchedSup {
+                document: document.resolved(&url),
+                tag: answer.header("etag").map(Into::into),
+                wait: self.push_links(&url, &answer).wait,
+                is_for_once: answer
+                    .all("cache-control")
+                    .any(|policy| policy.to_ascii_lowercase().contains("no-store")),
+            })),
             Err(source) => Err(FetchError::NotSup { url, source }),
         }
     }

@@ -88,6 +88,7 @@ pub mod transport;
 mod error;
 mod files;
 mod patience;
+mod waker;
 
 pub use atom_syndication;
 pub use blocking::Blocking;
@@ -114,5 +115,6 @@ pub use state::StateFolder;
 pub use timeline::Timeline;
 pub use transport::Transport;
 pub use url::Url;
+pub use waker::WakeBy;
 pub use watcher::FeedWatcher;
 pub use worker::Worker;

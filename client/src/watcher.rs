@@ -14,9 +14,11 @@ use std::{
 };
 
 use simplefeed_core::{
-    limits::{HEARD_TOGETHER_MAX, WATCHED_FEEDS_MAX, WATCHED_PER_ORIGIN_MAX, WATCHED_TOGETHER_MAX},
+    limits::{
+        HEARD_TOGETHER_MAX, POLL_SECONDS_MIN, PUSH_ABSENT_SECONDS, PUSH_WAITS_MAX,
+        WATCHED_FEEDS_MAX, WATCHED_PER_ORIGIN_MAX, WATCHED_TOGETHER_MAX,
+    },
     replay::Bookmark,
-    sup::SupDocument,
     timestamp::Timestamp,
     watch::{FeedNumber, Heard, Looked, Next, SourceNumber, Tally, Watch},
 };
@@ -30,7 +32,8 @@ use url::{Origin, Url};
 use crate::{
     consumer::{Consumer, ConsumerError},
     delivery::Delivery,
-    fetch::FetchError,
+    fetch::{FetchError, FetchedSup},
+    patience::jittered,
     state::StateError,
     transport::Transport,
 };
@@ -46,6 +49,8 @@ use journal::{Journal, Note};
 const AHEAD: usize = 256;
 /// Most looks that wait for their turn at the same time.
 const WAITING_MAX: usize = 4_096;
+/// Updates in a document for which the next wait begins a second later.
+const UPDATES_A_SECOND: u32 = 10_000;
 const IN_ORDER: &str = "numbers are in the order of the feeds";
 /// Longest time between two saves of the state of feeds without news.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
@@ -117,7 +122,7 @@ pub enum WatchError {
 /// ```no_run
 /// use std::time::Duration;
 /// use simplefeed_client::{
-///     FeedWatcher, OnGap, Since, StateFolder, transport::Timeouts,
+///     FeedWatcher, OnGap, Since, StateFolder, WakeBy, transport::Timeouts,
 ///     watcher::{WatchBuilder, WatchError, Watched, WatchedEntry},
 /// };
 ///
@@ -127,6 +132,7 @@ pub enum WatchError {
 ///         .state(StateFolder::open("watched")?)
 ///         .since(Since::Oldest) // of feeds that are new; the entries to come by default
 ///         .interval(Duration::from_secs(600)) // of feeds that nothing tells about
+///         .wake_by(WakeBy::Poll)
 ///         .sup_interval(Duration::from_secs(180))
 ///         .timeouts(Timeouts::default())
 ///         .document_bytes_max(8 * 1024 * 1024)
@@ -169,6 +175,9 @@ pub struct FeedWatcher {
     busy: HashMap<Origin, usize>,
     looks: JoinSet<()>,
     hearings: JoinSet<()>,
+    waiting_for_updates: JoinSet<()>,
+    /// Sources with a wait on its way; or the time before which none begins.
+    waits: HashMap<SourceNumber, Option<time::Instant>>,
     events: mpsc::Receiver<Event>,
     tell: mpsc::Sender<Event>,
     /// Entries in the channel: read, and not returned by `next` yet.
@@ -239,11 +248,9 @@ enum Event {
     Paused(FeedNumber, Box<Consumer>),
     Gap(FeedNumber, ConsumerError),
     Looked(FeedNumber, Outcome, Option<ConsumerError>),
-    Heard(
-        SourceNumber,
-        Url,
-        Result<Option<(SupDocument, Option<String>)>, FetchError>,
-    ),
+    Heard(SourceNumber, Url, Result<Option<FetchedSup>, FetchError>),
+    /// A wait for the next updates has ended.
+    Waited(SourceNumber, Result<Option<FetchedSup>, FetchError>),
 }
 
 impl FeedWatcher {
@@ -279,6 +286,7 @@ impl FeedWatcher {
                 // A task that ended makes room for the next look or request.
                 Some(ended) = self.looks.join_next() => resume_panic(ended),
                 Some(ended) = self.hearings.join_next() => resume_panic(ended),
+                Some(ended) = self.waiting_for_updates.join_next() => resume_panic(ended),
                 () = time::sleep_until(wakes) => {
                     // Feeds without news never pass `accept`, so a timer saves their state.
                     if time::Instant::now() >= save_at {
@@ -525,6 +533,7 @@ impl FeedWatcher {
                 self.end_look(number);
             }
             Event::Heard(source, url, heard) => self.heard(source, url, heard),
+            Event::Waited(source, heard) => self.waited(source, heard),
         }
         None
     }
@@ -533,15 +542,24 @@ impl FeedWatcher {
         &mut self,
         source: SourceNumber,
         url: Url,
-        heard: Result<Option<(SupDocument, Option<String>)>, FetchError>,
+        heard: Result<Option<FetchedSup>, FetchError>,
     ) {
         let now = self.began.elapsed();
         let heard = match heard {
             Ok(None) => Heard::Same,
-            Ok(Some((document, tag))) => {
+            Ok(Some(fetched)) => {
+                let FetchedSup {
+                    document,
+                    tag,
+                    wait,
+                    ..
+                } = fetched;
                 self.tags.remove(&source);
                 if let Some(tag) = tag {
                     self.keep_tag(source, url, tag);
+                }
+                if let Some(wait) = wait {
+                    self.wait(source, wait, time::Instant::now());
                 }
                 Heard::Document(document)
             }
@@ -555,6 +573,55 @@ impl FeedWatcher {
             }
         };
         self.watch.heard(source, now, heard);
+    }
+
+    /// Begins a wait for the updates of a source after those that are known, at some time. Polls go on beside it, and find
+    /// whatever it loses.
+    fn wait(&mut self, source: SourceNumber, url: Url, at: time::Instant) {
+        if !self.options.waits() || self.waits.len() >= PUSH_WAITS_MAX {
+            return;
+        }
+        let is_off = |until: &Option<time::Instant>| until.is_none_or(|until| at < until);
+        if self.waits.get(&source).is_some_and(is_off) {
+            return;
+        }
+        self.waits.insert(source, None);
+        let is_of_feeds = self.origins.contains(&url.origin());
+        let fetcher = self.options.fetcher(&url, is_of_feeds, &self.transport);
+        let tell = self.tell.clone();
+        self.waiting_for_updates.spawn(async move {
+            time::sleep_until(at).await;
+            let heard = fetcher.sup(&url, None, true).await;
+            drop(tell.send(Event::Waited(source, heard)).await);
+        });
+    }
+
+    /// Takes what a wait has brought, and begins the next one. Where a server or a proxy does not wait, polls do for a while.
+    fn waited(&mut self, source: SourceNumber, heard: Result<Option<FetchedSup>, FetchError>) {
+        let now = time::Instant::now();
+        let Ok(Some(fetched)) = heard else {
+            return self.wait_absent(source, now);
+        };
+        let elapsed = self.began.elapsed();
+        if fetched.is_for_once {
+            self.waits.remove(&source);
+            let updates = u32::try_from(fetched.document.updates.len()).unwrap_or(u32::MAX);
+            let second = Duration::from_secs(POLL_SECONDS_MIN);
+            // A large document costs its server, and us, as much as many small ones.
+            let pause = second + second * (updates / UPDATES_A_SECOND);
+            if let Some(url) = fetched.wait {
+                self.wait(source, url, now + jittered(pause));
+            }
+        } else {
+            // A cache that drops the query would be asked every second.
+            self.wait_absent(source, now);
+        }
+        self.watch.overheard(source, elapsed, fetched.document);
+    }
+
+    fn wait_absent(&mut self, source: SourceNumber, now: time::Instant) {
+        let absent = jittered(Duration::from_secs(PUSH_ABSENT_SECONDS));
+        self.waits.insert(source, Some(now + absent));
     }
 
     fn keep_tag(&mut self, source: SourceNumber, url: Url, tag: String) {

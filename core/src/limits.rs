@@ -98,6 +98,21 @@ pub const EVENTS_CATCHING_UP_MAX: usize = 64;
 /// The longest wait of a stream of events for a place that is still to come, in seconds.
 pub const EVENTS_AHEAD_SECONDS: u64 = 5;
 
+/// The time between two polls of a consumer whose stream of events is open, in seconds, beside the pause of its feed.
+pub const PUSH_POLL_SECONDS: u64 = 60;
+
+/// The longest wait of a consumer for a stream to open, in seconds; one that ends sooner counts as failed.
+pub const PUSH_OPEN_SECONDS: u64 = 10;
+
+/// The time for which a consumer does without streams, or waits, that a server does not offer, in seconds.
+pub const PUSH_ABSENT_SECONDS: u64 = 600;
+
+/// The most looks for a place that a stream has told, until the consumer goes on without it.
+pub const PUSH_LOOKS_MAX: u32 = 8;
+
+/// The most waits on SUP documents that a watcher has open at the same time.
+pub const PUSH_WAITS_MAX: usize = 64;
+
 /// The most entries of a page.
 pub const PAGE_ENTRIES_MAX: u64 = 1_000;
 

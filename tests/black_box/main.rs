@@ -30,6 +30,7 @@ mod push_proxies;
 mod access;
 mod amplifying;
 mod answers;
+mod browser;
 mod caddy;
 mod chain;
 mod commands;

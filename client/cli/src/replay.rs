@@ -26,7 +26,7 @@ use crate::{
     say,
     signals::Ends,
     since,
-    source::{Gap, SourceArgs},
+    source::{Gap, Means, SourceArgs},
     state::StateArgs,
 };
 
@@ -71,6 +71,9 @@ pub(crate) struct ReplayArgs {
     /// Time between looks at a feed without freshness information (Cache-Control, Expires) [default: 15m]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     interval: Option<Duration>,
+    /// How `tail` learns of new entries, if the server offers it: by a stream of events, by waits, or by polls alone
+    #[arg(long, value_enum, default_value = "events", value_name = "MEANS")]
+    wait: Means,
     /// Hand over entries of foreign feeds again that come again with a later date
     #[arg(long)]
     revisions: bool,
@@ -95,6 +98,7 @@ impl ReplayArgs {
         Ok(builder
             .follow(follow)
             .since(self.since.clone().unwrap_or(default))
+            .wake_by(self.wait.into())
             .revisions(self.revisions)
             .observer(Warnings::default()))
     }

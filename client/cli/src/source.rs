@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{
-    Consumer, FeedWatcher, OnGap, Publisher,
+    Consumer, FeedWatcher, OnGap, Publisher, WakeBy,
     consumer::Builder,
     fetch::Fetcher,
     transport::{self, Timeouts},
@@ -69,6 +69,27 @@ impl From<Gap> for OnGap {
         match gap {
             Gap::Stop => Self::Stop,
             Gap::GoOn => Self::GoOn,
+        }
+    }
+}
+
+/// The best means by which to learn of new entries
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Means {
+    /// A stream of events, which stays open; else waits
+    Events,
+    /// Requests that the server answers once there is something new; else polls
+    Wait,
+    /// Requests from time to time
+    Poll,
+}
+
+impl From<Means> for WakeBy {
+    fn from(means: Means) -> Self {
+        match means {
+            Means::Events => Self::Events,
+            Means::Wait => Self::Wait,
+            Means::Poll => Self::Poll,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 use simplefeed_client::{
-    ConsumerError, FeedWatcher, Since, StateFolder,
+    ConsumerError, FeedWatcher, Since, StateFolder, WakeBy,
     watcher::{Watched, WatchedEntry},
 };
 use simplefeed_core::{opml, watch::Tally};
@@ -33,6 +33,15 @@ const SETTLE_AT_END: Duration = Duration::from_secs(5);
 /// Longest time between two saves of the state while entries are written.
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
+/// How to learn of updates
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SupMeans {
+    /// Requests that the server answers once there is an update
+    Wait,
+    /// Requests from time to time
+    Poll,
+}
+
 /// Print the new entries of many feeds
 #[derive(Args, Debug)]
 pub(crate) struct WatchArgs {
@@ -51,6 +60,9 @@ pub(crate) struct WatchArgs {
     /// Hear SUP documents so often, where they allow it [default: a little faster than their period]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     sup_interval: Option<Duration>,
+    /// How to learn of updates, where SUP documents offer it: by waits, or by polls alone
+    #[arg(long, value_enum, default_value = "wait", value_name = "MEANS")]
+    wait: SupMeans,
     /// Action at a gap in a feed: warn and go on from the oldest entry left, or leave the feed alone
     #[arg(long, value_enum, default_value = "go-on")]
     on_gap: Gap,
@@ -83,7 +95,11 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
         .watcher(urls)?
         .since(args.since)
         .interval(args.interval)
-        .on_gap(args.on_gap.into());
+        .on_gap(args.on_gap.into())
+        .wake_by(match args.wait {
+            SupMeans::Wait => WakeBy::Wait,
+            SupMeans::Poll => WakeBy::Poll,
+        });
     for url in &args.reset {
         builder = builder.anew(url);
     }

@@ -19,6 +19,7 @@ use crate::{
     fetch::{Fetcher, userinfo_of},
     observer::Observer,
     transport::{self, Timeouts, Transport},
+    waker::WakeBy,
 };
 
 /// Observer that ignores all events.
@@ -33,7 +34,7 @@ impl Observer for Nobody {}
 /// ```no_run
 /// use std::time::Duration;
 /// use simplefeed_client::{
-///     Consumer, FileBookmark, OnGap, Since, consumer::Builder, transport::Timeouts,
+///     Consumer, FileBookmark, OnGap, Since, WakeBy, consumer::Builder, transport::Timeouts,
 /// };
 ///
 /// # fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,6 +49,7 @@ impl Observer for Nobody {}
 ///     .timeouts(Timeouts { total: Duration::from_secs(30), ..Timeouts::default() })
 ///     .on_gap(OnGap::GoOn)
 ///     .interval(Duration::from_mins(5))
+///     .wake_by(WakeBy::Wait)
 ///     .revisions(true);
 /// let feed = orders.build()?;
 /// # Ok(()) }
@@ -68,6 +70,7 @@ pub struct Builder {
     revisions: bool,
     on_gap: OnGap,
     interval: Duration,
+    wake_by: WakeBy,
     observer: Box<dyn Observer>,
 }
 
@@ -96,6 +99,7 @@ impl Builder {
             revisions: false,
             on_gap: OnGap::Stop,
             interval: Duration::from_secs(PLAIN_POLL_SECONDS_DEFAULT),
+            wake_by: WakeBy::default(),
             observer: Box::new(Nobody),
         }
     }
@@ -218,6 +222,12 @@ impl Builder {
         Self { interval, ..self }
     }
 
+    /// Sets the best means by which a consumer that follows may learn of a new entry; [`WakeBy::Events`] by default.
+    #[must_use]
+    pub fn wake_by(self, wake_by: WakeBy) -> Self {
+        Self { wake_by, ..self }
+    }
+
     /// Sets the action at a gap: the bookmarked entry, a document on the way, or an entry that the consumer has seen
     /// and not delivered, has left the feed. By default the consumer stops with an error that
     /// [is a gap](simplefeed_core::replay::WalkError::is_gap).
@@ -287,7 +297,8 @@ impl Builder {
             self.follow,
             self.observer,
         );
-        Ok(consumer.on_gap(self.on_gap).interval(self.interval))
+        let consumer = consumer.on_gap(self.on_gap).interval(self.interval);
+        Ok(consumer.wake_by(self.wake_by))
     }
 }
 

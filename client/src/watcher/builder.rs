@@ -27,6 +27,7 @@ use crate::{
     fetch::{Fetcher, without_userinfo},
     state::StateFolder,
     transport::{self, Timeouts, Transport},
+    waker::WakeBy,
 };
 
 #[derive(Clone, Debug)]
@@ -37,6 +38,9 @@ pub(super) struct Options {
     documents_max: Option<usize>,
     redirects_max: Option<usize>,
     on_gap: OnGap,
+    wake_by: WakeBy,
+    /// Whether SUP documents are to be heard as early as they can be.
+    is_eager: bool,
     token: Option<String>,
     allowed_origins: Vec<Url>,
 }
@@ -76,6 +80,8 @@ impl WatchBuilder {
                 documents_max: None,
                 redirects_max: None,
                 on_gap: OnGap::GoOn,
+                wake_by: WakeBy::default(),
+                is_eager: true,
                 token: None,
                 allowed_origins: vec![],
             },
@@ -113,6 +119,15 @@ impl WatchBuilder {
     #[must_use]
     pub fn sup_interval(mut self, sup_interval: Duration) -> Self {
         self.pace.sup_interval = sup_interval;
+        self.options.is_eager = sup_interval.is_zero();
+        self
+    }
+
+    /// Sets the best means by which to learn of updates: unless it is [`WakeBy::Poll`] or there is an interval, SUP documents
+    /// are waited for where they can be.
+    #[must_use]
+    pub fn wake_by(mut self, wake_by: WakeBy) -> Self {
+        self.options.wake_by = wake_by;
         self
     }
 
@@ -241,6 +256,8 @@ impl WatchBuilder {
             origins,
             tags: HashMap::new(),
             waiting: VecDeque::new(),
+            waiting_for_updates: JoinSet::new(),
+            waits: HashMap::new(),
             busy: HashMap::new(),
             looks: JoinSet::new(),
             hearings: JoinSet::new(),
@@ -295,6 +312,11 @@ fn add(watch: &mut Watch, url: String, known: Known) -> Feed {
 }
 
 impl Options {
+    /// Returns whether to wait for SUP documents.
+    pub(super) fn waits(&self) -> bool {
+        self.is_eager && self.wake_by != WakeBy::Poll
+    }
+
     /// Returns how long a look may take before another feed has its turn. A look without an answer in that time has
     /// failed.
     pub(super) fn turn(&self) -> Duration {

@@ -208,6 +208,32 @@ impl Watch {
         }
     }
 
+    /// Handles the newest document of a source that came without a request of the watch. While one is on its way, or
+    /// archived documents are being walked over, it counts for nothing: these tell as much.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use simplefeed_core::{sup::SupDocument, watch::{Pace, SourceNumber, Watch}};
+    ///
+    /// let mut watch = Watch::new(Pace::default(), 7);
+    /// let document = r#"{"updated_time":"2026-01-01T00:01:10Z","since_time":"2026-01-01T00:00:00Z",
+    ///     "period":60,"updates":[]}"#;
+    /// let document = SupDocument::read(document.as_bytes())?;
+    /// watch.overheard(SourceNumber(1), Duration::ZERO, document); // of a source that nobody announces
+    /// # Ok::<(), simplefeed_core::sup::InvalidSup>(())
+    /// ```
+    pub fn overheard(&mut self, number: SourceNumber, now: Duration, document: SupDocument) {
+        let is_free = self
+            .sources
+            .get(&number)
+            .is_some_and(|source| !source.is_asked && matches!(source.asking, Asking::Current));
+        if is_free {
+            self.heard(number, now, Heard::Document(document));
+        }
+    }
+
     fn take(&mut self, number: SourceNumber, now: Duration, heard: Heard) {
         let source = self.source_mut(number);
         // Each arm sets the next request; `Current` is the state after a walk.

@@ -1,0 +1,226 @@
+//! What wakes a consumer that follows, before its next poll is due: a stream of events, or a wait.
+//!
+//! Shell: keeps a stream open. A failure here is never an error of the consumer: it polls, as it does where a server
+//! offers nothing better, and tries again later.
+
+use std::{pin::Pin, time::Duration};
+
+use futures_core::Stream;
+use futures_util::{StreamExt as _, stream};
+use simplefeed_core::{
+    feed::Position,
+    limits::{PUSH_ABSENT_SECONDS, PUSH_OPEN_SECONDS, PUSH_POLL_SECONDS},
+    push::{EVENTS_TYPE, Message, Messages, PlaceId, STATE},
+};
+use tokio::time::{self, Instant};
+use url::Url;
+
+use crate::{
+    fetch::{Fetcher, PushLinks},
+    patience::{back_off, jittered},
+    transport::{Pieces, StreamedAnswer},
+};
+
+/// The best means by which a consumer that follows may learn of a new entry. Where a server or a proxy does not offer it,
+/// the consumer falls back to the next one.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_client::{Consumer, WakeBy};
+///
+/// // A server that counts each open connection as a cost.
+/// let orders = Consumer::builder("https://example.org/feeds/orders").wake_by(WakeBy::Poll);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WakeBy {
+    /// A stream of events, which stays open.
+    #[default]
+    Events,
+    /// Requests that the server answers once there is something new.
+    Wait,
+    /// Looks from time to time.
+    Poll,
+}
+
+/// A stream of told places.
+type Told = Pin<Box<dyn Stream<Item = Option<PlaceId>> + Send>>;
+
+/// Why a consumer rests no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// It is time for a poll.
+    Due,
+    /// There is an entry at this position.
+    Told(Position),
+}
+
+/// The stream, and when to try what.
+pub(crate) struct Waker {
+    best: WakeBy,
+    links: PushLinks,
+    state: State,
+    /// Streams in a row that did not open, or ended soon.
+    failures: u32,
+    /// Before this time, no stream is tried.
+    streams_from: Option<Instant>,
+    /// Before this time, no wait is tried.
+    waits_from: Option<Instant>,
+}
+
+enum State {
+    Closed,
+    Opening(Pin<Box<dyn Future<Output = Option<Told>> + Send>>),
+    Open { told: Told, since: Instant },
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waker")
+            .field("best", &self.best)
+            .field("links", &self.links)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Waker {
+    pub(crate) fn new(best: WakeBy) -> Self {
+        Self {
+            best,
+            links: PushLinks::default(),
+            state: State::Closed,
+            failures: 0,
+            streams_from: None,
+            waits_from: None,
+        }
+    }
+
+    /// Takes the links of an answer about the recent document.
+    pub(crate) fn learn(&mut self, links: PushLinks) {
+        if links.events != self.links.events {
+            self.state = State::Closed;
+        }
+        self.links = links;
+    }
+
+    /// Returns the URL of a wait, if the next look may be one.
+    pub(crate) fn wait_url(&self) -> Option<Url> {
+        let may_wait = self.best != WakeBy::Poll && !self.has_stream() && is_over(self.waits_from);
+        self.links.wait.clone().filter(|_| may_wait)
+    }
+
+    /// Notes that a wait failed, or did not wait: polls do for a while.
+    pub(crate) fn wait_failed(&mut self) {
+        self.waits_from = Some(Instant::now() + jittered(Duration::from_secs(PUSH_ABSENT_SECONDS)));
+    }
+
+    /// Whether a stream is open, or may open soon.
+    fn has_stream(&self) -> bool {
+        !matches!(self.state, State::Closed) || self.may_open()
+    }
+
+    fn may_open(&self) -> bool {
+        let may = self.best == WakeBy::Events && self.links.events.is_some();
+        may && is_over(self.streams_from)
+    }
+
+    /// Rests until `due`, or longer while a stream is open, unless something wakes.
+    ///
+    /// Cancel safe: the stream stays open, and nothing that it tells is lost.
+    pub(crate) async fn rest(&mut self, due: Instant, fetcher: &Fetcher) -> Woken {
+        loop {
+            match &mut self.state {
+                State::Closed => {
+                    if let Some(url) = self.links.events.clone().filter(|_| self.may_open()) {
+                        let fetcher = fetcher.clone();
+                        self.state = State::Opening(Box::pin(open(fetcher, url)));
+                        continue;
+                    }
+                    time::sleep_until(due).await;
+                    return Woken::Due;
+                }
+                State::Opening(opening) => {
+                    let opened = tokio::select! {
+                        opened = opening => opened,
+                        () = time::sleep_until(due) => return Woken::Due,
+                    };
+                    let Some(told) = opened else {
+                        self.is_absent();
+                        continue;
+                    };
+                    // It begins with the newest place, so nothing is missed between the last look and now.
+                    let since = Instant::now();
+                    self.state = State::Open { told, since };
+                }
+                State::Open { told, since } => {
+                    let since = *since;
+                    // What a stream cannot tell, such as a feed that is gone, a poll finds.
+                    let due = due + Duration::from_secs(PUSH_POLL_SECONDS);
+                    let next = tokio::select! {
+                        next = told.next() => next,
+                        () = time::sleep_until(due) => return Woken::Due,
+                    };
+                    match next.flatten() {
+                        Some(place) => return Woken::Told(place.position),
+                        None => self.has_ended(since),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles a server or a proxy that offers no stream.
+    fn is_absent(&mut self) {
+        self.state = State::Closed;
+        let pause = jittered(Duration::from_secs(PUSH_ABSENT_SECONDS));
+        self.streams_from = Some(Instant::now() + pause);
+    }
+
+    /// Handles the end of a stream, which is nothing special after some minutes.
+    fn has_ended(&mut self, since: Instant) {
+        self.state = State::Closed;
+        let is_short = since.elapsed() < Duration::from_secs(PUSH_OPEN_SECONDS);
+        self.failures = if is_short { self.failures + 1 } else { 0 };
+        let pause = jittered(back_off(self.failures, None));
+        self.streams_from = Some(Instant::now() + pause);
+    }
+}
+
+fn is_over(pause: Option<Instant>) -> bool {
+    pause.is_none_or(|until| until <= Instant::now())
+}
+
+/// Opens the stream at a URL; `None` if there is none.
+async fn open(fetcher: Fetcher, url: Url) -> Option<Told> {
+    let opening = fetcher.stream(&url, EVENTS_TYPE);
+    let patience = Duration::from_secs(PUSH_OPEN_SECONDS);
+    let StreamedAnswer {
+        status,
+        headers,
+        body,
+    } = time::timeout(patience, opening).await.ok()?.ok()?;
+    let is_stream = |(name, value): &(String, String)| {
+        name == "content-type" && value.to_ascii_lowercase().starts_with(EVENTS_TYPE)
+    };
+    (status == 200 && headers.iter().any(is_stream)).then(|| places(body))
+}
+
+/// Returns the places that a stream tells. An item without a place ends it.
+fn places(body: Pieces) -> Told {
+    let messages = stream::unfold(
+        (body, Messages::default()),
+        |(mut body, mut messages)| async {
+            let piece = body.next().await?.ok()?;
+            let read = messages.take(&piece).ok()?;
+            Some((stream::iter(read), (body, messages)))
+        },
+    );
+    Box::pin(messages.flatten().map(|message: Message| {
+        // A state is found, and told, by the walk.
+        let is_place = message.kind != STATE;
+        message.id.parse().ok().filter(|_| is_place)
+    }))
+}
+
+#[cfg(test)]
+mod tests;
