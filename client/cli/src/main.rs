@@ -248,7 +248,7 @@ async fn run_until_interrupted(command: Command) -> anyhow::Result<u8> {
     };
     // These end at a signal by themselves: they keep their place, or let a command end.
     if ends_by_itself {
-        return run(command).await;
+        return Box::pin(run(command)).await;
     }
     // A write to a full pipe blocks the thread, and with it the wait for signals below.
     signals::end_in_any_case()?;
@@ -271,7 +271,7 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Sup(args) => sup::sup(args).await,
         Command::Lint(args) => lint::lint(*args).await,
         Command::Mirror(args) => mirror::mirror(*args).await,
-        Command::Bookmark(args) => bookmark::bookmark(args).await,
+        Command::Bookmark(args) => Box::pin(bookmark::bookmark(args)).await,
         Command::Ls(args) => catalogue::list(args).await,
         Command::Follow(args) => timeline::follow(args).await,
         Command::Unfollow(args) => timeline::unfollow(args).await,
