@@ -20,6 +20,7 @@ mod growth;
 mod load;
 mod plots;
 mod process;
+mod push;
 mod refresh;
 mod replay;
 mod serve;
@@ -36,7 +37,7 @@ use table::Table;
 /// Measures Simplefeed against its peers
 ///
 /// What a subcommand needs beside ours is in Debian's packages: nginx-light wrk redis-server postgresql
-/// python3-feedparser curl beanstalkd.
+/// python3-feedparser curl beanstalkd nats-server.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-bench", version)]
 struct CommandLine {
@@ -67,6 +68,8 @@ enum Command {
     Growth,
     /// Single entries with all that follows, over one feed and over 100,000; requests while the journal is settled
     Settle,
+    /// Time until a consumer has an entry, against Redis, PostgreSQL and NATS; 10,000 streams and waits
+    Push,
     /// Which of many feeds changed: requests, time until an update is seen, sizes and costs, against polling
     Sup,
     /// The refresher: freshness and requests; its queue in a file and in PostgreSQL, against redb, beanstalkd and others
@@ -94,6 +97,7 @@ fn main() -> anyhow::Result<()> {
         Command::Replay => replay::measure(table, rounds),
         Command::CatchUp => catch_up::measure(table, rounds),
         Command::Growth => growth::measure(table, rounds, seconds),
+        Command::Push => push::measure(table, rounds, seconds),
         Command::Refresh(plots) => refresh::measure(table, rounds, seconds, &plots),
         Command::Settle => settle::measure(table, rounds),
         Command::Sup => sup::measure(table, rounds, seconds),

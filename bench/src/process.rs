@@ -128,6 +128,15 @@ impl Program {
         Self::started(command, port, |address| TcpStream::connect(address).is_ok())
     }
 
+    /// Starts NATS.
+    pub(crate) fn nats(folder: &Path) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let mut command = Command::new(installed("nats-server", "nats-server")?);
+        command.args(["-a", "127.0.0.1", "-p", &port.to_string()]);
+        command.current_dir(folder).stdout(Stdio::null());
+        Self::started(command, port, |address| TcpStream::connect(address).is_ok())
+    }
+
     /// Starts PostgreSQL as Debian configures it, which syncs every commit before it answers.
     pub(crate) fn postgres(folder: &Path) -> anyhow::Result<Self> {
         let port = free_port()?;

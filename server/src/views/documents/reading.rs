@@ -76,13 +76,30 @@ pub struct Snapshot {
     tags: (String, String),
 }
 
-/// Weight of a body in memory. Its key is its entity tag, which is unique to its bytes.
+/// What grows, and has a body in memory: the newest one only, since nobody asks for the others again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Growing {
+    /// The open document of a feed, at its entry point or not.
+    Document(FeedKey, bool, Coding),
+    /// The growing block of a feed's index.
+    Index(FeedName),
+}
+
+/// A body, with the tag of its state.
+#[derive(Clone, Debug)]
+struct Body {
+    tag: String,
+    bytes: Bytes,
+}
+
+/// Weight of a body in memory.
 #[derive(Clone)]
 struct BodyWeight;
 
-impl Weighter<String, Bytes> for BodyWeight {
-    fn weight(&self, tag: &String, bytes: &Bytes) -> u64 {
-        u64::try_from(tag.len() + bytes.len()).unwrap_or(u64::MAX)
+impl Weighter<Growing, Body> for BodyWeight {
+    fn weight(&self, _: &Growing, body: &Body) -> u64 {
+        let bytes = size_of::<(Growing, Body)>() + body.tag.len() + body.bytes.len();
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 }
 
@@ -93,7 +110,7 @@ pub struct Documents {
     stripes: Arc<[AtomicU64]>,
     snapshots: Cache<FeedName, Arc<Snapshot>>,
     archived: Cache<(FeedName, DocumentName), Archived>,
-    bodies: Cache<String, Bytes, BodyWeight>,
+    bodies: Cache<Growing, Body, BodyWeight>,
     /// Bytes of files that are being sent.
     in_flight: InFlight,
 }
@@ -251,11 +268,16 @@ impl Documents {
             Address::Index => {
                 let archived = self.archive.manifests.count(feed)?;
                 let id = &state.settings.id;
-                // The growing block changes only with this number, so it can stand in the key.
-                let key = format!("index {feed} {archived}");
-                let bytes = self.bodies.get_or_insert_with(&key, || {
-                    index::growing_block(&self.archive.manifests, feed, id, archived)
-                })?;
+                // The growing block changes only with this number.
+                let (key, tag) = (Growing::Index(feed.clone()), archived.to_string());
+                let bytes = if let Some(bytes) = self.body(&key, &tag) {
+                    bytes
+                } else {
+                    let manifests = &self.archive.manifests;
+                    let bytes = index::growing_block(manifests, feed, id, archived)?;
+                    self.keep_body(key, tag, &bytes);
+                    bytes
+                };
                 Ok(Some(Resource::of_bytes(
                     "application/json",
                     None,
@@ -277,6 +299,17 @@ impl Documents {
                 }))
             }
         }
+    }
+
+    /// Returns a body from memory, if it is that of a state.
+    fn body(&self, of: &Growing, tag: &str) -> Option<Bytes> {
+        let body = self.bodies.get(of).filter(|body| body.tag == tag);
+        body.map(|body| body.bytes)
+    }
+
+    fn keep_body(&self, of: Growing, tag: String, bytes: &Bytes) {
+        let bytes = bytes.clone();
+        self.bodies.insert(of, Body { tag, bytes });
     }
 
     fn document(
@@ -492,9 +525,17 @@ struct GrowingBytes {
     form: Form,
 }
 
+impl GrowingBytes {
+    fn key(&self, coding: Coding) -> Growing {
+        let is_recent = matches!(self.form, Form::Recent);
+        Growing::Document(self.state.head.feed, is_recent, coding)
+    }
+}
+
 impl Source for GrowingBytes {
     fn at_once(&self, coding: Coding) -> Option<Content> {
-        let bytes = self.documents.bodies.get(&self.tag.in_coding(coding))?;
+        let tag = self.tag.in_coding(coding);
+        let bytes = self.documents.body(&self.key(coding), &tag)?;
         Some(Content {
             bytes,
             digest: None,
@@ -514,7 +555,7 @@ impl Source for GrowingBytes {
             }
         };
         let tag = self.tag.in_coding(coding);
-        self.documents.bodies.insert(tag, bytes.clone());
+        self.documents.keep_body(self.key(coding), tag, &bytes);
         Ok(Content {
             bytes,
             digest: None,

@@ -1,0 +1,333 @@
+//! Ten thousand readers that wait.
+//!
+//! Shell: sockets of tokio, on one thread.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    runtime::Builder,
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+    time::timeout,
+};
+
+use super::{CROWD, crowded, percentile};
+use crate::{
+    load::{Connection, event},
+    process::{Program, folder},
+    table::{Must, Row, Table},
+};
+
+/// Connections that are being opened at the same time.
+const OPENING: usize = 256;
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Many connections.
+struct Crowd(Vec<TcpStream>);
+
+/// Returns the length of the answer at the beginning of some bytes, once it is whole.
+fn whole(read: &[u8]) -> Option<usize> {
+    let end = read.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let head = String::from_utf8_lossy(read.get(..end)?).to_ascii_lowercase();
+    let length = head.split("content-length: ").nth(1);
+    let length = length.and_then(|rest| rest.split("\r\n").next()?.parse::<usize>().ok());
+    let whole = end + length.unwrap_or(0);
+    (read.len() >= whole).then_some(whole)
+}
+
+/// Reads one answer.
+async fn answer(stream: &mut TcpStream) -> anyhow::Result<Vec<u8>> {
+    let (mut read, mut piece) = (Vec::new(), vec![0; 16 * 1024]);
+    while whole(&read).is_none() {
+        let count = stream.read(&mut piece).await?;
+        anyhow::ensure!(count > 0, "a connection of the crowd was closed");
+        read.extend_from_slice(piece.get(..count).unwrap_or_default());
+    }
+    Ok(read)
+}
+
+/// Runs something for all connections at the same time.
+async fn all<F>(
+    crowd: Crowd,
+    each: impl Fn(TcpStream) -> F,
+) -> anyhow::Result<(Crowd, Vec<Duration>)>
+where
+    F: Future<Output = anyhow::Result<TcpStream>> + Send + 'static,
+{
+    let begun = Instant::now();
+    let mut running = JoinSet::new();
+    for stream in crowd.0 {
+        running.spawn(each(stream));
+    }
+    let (mut streams, mut times) = (vec![], vec![]);
+    while let Some(ended) = timeout(PATIENCE, running.join_next()).await? {
+        streams.push(ended??);
+        times.push(begun.elapsed());
+    }
+    Ok((Crowd(streams), times))
+}
+
+impl Crowd {
+    async fn open(server: &Program) -> anyhow::Result<Self> {
+        let turns = Arc::new(Semaphore::new(OPENING));
+        let mut opening = JoinSet::new();
+        for _ in 0..CROWD {
+            let (address, turns) = (server.address.clone(), Arc::clone(&turns));
+            opening.spawn(async move {
+                let _turn = turns.acquire().await?;
+                let mut stream = TcpStream::connect(&address).await?;
+                stream.set_nodelay(true)?;
+                // What is idle has been used.
+                stream
+                    .write_all(b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n")
+                    .await?;
+                answer(&mut stream).await?;
+                anyhow::Ok(stream)
+            });
+        }
+        let mut streams = vec![];
+        while let Some(opened) = timeout(PATIENCE, opening.join_next()).await? {
+            streams.push(opened??);
+        }
+        Ok(Self(streams))
+    }
+
+    /// Sends a request on all connections, and reads the answers.
+    async fn ask(self, request: &str) -> anyhow::Result<Self> {
+        let request: Arc<str> = request.into();
+        let asked = all(self, |mut stream| {
+            let request = Arc::clone(&request);
+            async move {
+                stream.write_all(request.as_bytes()).await?;
+                answer(&mut stream).await?;
+                Ok(stream)
+            }
+        });
+        Ok(asked.await?.0)
+    }
+
+    /// Sends a request on all connections, and returns once the server has them all.
+    async fn send(&mut self, request: &str) -> anyhow::Result<()> {
+        for stream in &mut self.0 {
+            stream.write_all(request.as_bytes()).await?;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Ok(())
+    }
+}
+
+fn get(path: &str, more: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: b\r\n{more}\r\n")
+}
+
+fn publish(server: &Program, serial: u64) -> anyhow::Result<()> {
+    Connection::open(&server.address)?.publish("bench", &event(serial))
+}
+
+/// What a round has measured.
+#[derive(Default)]
+struct Round {
+    idle_kib: f64,
+    stream_kib: f64,
+    reached_p99_millis: f64,
+    /// CPU of the server for each append elsewhere, with and without streams, without the streams' comments.
+    elsewhere: [f64; 2],
+    /// CPU for each waiter: from the append on, and with its request; and for each plain read.
+    waiter: f64,
+    whole_waiter: f64,
+    read: f64,
+    waiter_kib: f64,
+}
+
+fn each(sum: f64) -> f64 {
+    sum / f64::from(CROWD)
+}
+
+/// Returns the CPU time of an append to another feed, in microseconds. What else the server does costs `besides` a second.
+async fn elsewhere(server: &Program, first: u32, count: u32, besides: f64) -> anyhow::Result<f64> {
+    let address = server.address.clone();
+    let (cpu, begun) = (server.cpu_micros()?, Instant::now());
+    let appended = tokio::task::spawn_blocking(move || -> anyhow::Result<()> {
+        let mut connection = Connection::open(&address)?;
+        for serial in first..first + count {
+            connection.publish("elsewhere", &event(serial.into()))?;
+        }
+        Ok(())
+    });
+    appended.await??;
+    let used = server.cpu_micros()? - cpu - besides * begun.elapsed().as_secs_f64();
+    Ok(used / f64::from(count))
+}
+
+async fn streams(round: &mut Round, seconds: u64) -> anyhow::Result<()> {
+    let data = folder()?;
+    let server = crowded(data.path())?;
+    let before = server.memory_mib()?;
+    let crowd = Crowd::open(&server).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let idle = server.memory_mib()?;
+    round.idle_kib = each((idle - before) * 1_024.0);
+
+    let (tell, mut told) = mpsc::unbounded_channel::<Instant>();
+    let mut reading: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    let request: Arc<str> = get("/feeds/bench/events", "").into();
+    for mut stream in crowd.0 {
+        let (request, tell) = (Arc::clone(&request), tell.clone());
+        reading.spawn(async move {
+            stream.write_all(request.as_bytes()).await?;
+            let mut piece = vec![0; 2_048];
+            loop {
+                let count = stream.read(&mut piece).await?;
+                anyhow::ensure!(count > 0, "a stream has ended");
+                let read = piece.get(..count).unwrap_or_default();
+                if read.windows(4).any(|window| window == b"id: ") {
+                    tell.send(Instant::now())?;
+                }
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    round.stream_kib = each((server.memory_mib()? - before) * 1_024.0);
+
+    let mut times = vec![];
+    for serial in 0..5 {
+        publish(&server, 1_000 + serial)?;
+        let acknowledged = Instant::now();
+        for _ in 0..CROWD {
+            let at = timeout(PATIENCE, told.recv()).await?;
+            let at = at.context("a reader of the crowd has ended")?;
+            let took = at.saturating_duration_since(acknowledged);
+            times.push(took.as_secs_f64() * 1e3);
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    round.reached_p99_millis = percentile(&times, 99);
+
+    // The crowd reads comments meanwhile, on this thread.
+    let (rest, begun) = (Duration::from_secs(8), server.cpu_micros()?);
+    tokio::time::sleep(rest).await;
+    let comments = (server.cpu_micros()? - begun) / rest.as_secs_f64();
+    let count = u32::try_from(seconds)? * 400;
+    let with = elsewhere(&server, 5_000_000, count, comments).await?;
+    reading.abort_all();
+    while reading.join_next().await.is_some() {}
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let without = elsewhere(&server, 6_000_000, count, 0.0).await?;
+    round.elsewhere = [with, without];
+    server.stop()
+}
+
+async fn waiters(round: &mut Round) -> anyhow::Result<()> {
+    let data = folder()?;
+    let server = crowded(data.path())?;
+    let before = server.memory_mib()?;
+    let mut crowd = Crowd::open(&server).await?;
+    let plain = get("/feeds/bench/recent.atom", "");
+    // Warms up.
+    crowd = crowd.ask(&plain).await?;
+    let cpu = server.cpu_micros()?;
+    crowd = crowd.ask(&plain).await?;
+    round.read = each(server.cpu_micros()? - cpu);
+
+    let (head, _) = Connection::open(&server.address)?.get("/feeds/bench/recent.atom")?;
+    let tag = head.lines().find_map(|line| line.strip_prefix("etag: "));
+    let tag = tag.context("a document has a tag")?;
+    let wait = get(
+        "/feeds/bench/recent.atom?wait=60",
+        &format!("If-None-Match: {tag}\r\n"),
+    );
+    let asked = server.cpu_micros()?;
+    crowd.send(&wait).await?;
+    round.waiter_kib = each((server.memory_mib()? - before) * 1_024.0);
+    let begun = server.cpu_micros()?;
+    publish(&server, 2_000)?;
+    let answered = all(crowd, |mut stream| async move {
+        let answer = answer(&mut stream).await?;
+        anyhow::ensure!(
+            answer.starts_with(b"HTTP/1.1 200"),
+            "a wait had another answer"
+        );
+        Ok(stream)
+    });
+    answered.await?;
+    let ended = server.cpu_micros()?;
+    round.waiter = each(ended - begun);
+    round.whole_waiter = each(ended - asked);
+    server.stop()
+}
+
+pub(super) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
+    let mut all = vec![];
+    for _ in 0..rounds {
+        let mut round = Round::default();
+        let runtime = || Builder::new_current_thread().enable_all().build();
+        runtime()?.block_on(streams(&mut round, seconds))?;
+        runtime()?.block_on(waiters(&mut round))?;
+        all.push(round);
+    }
+    let of = |value: fn(&Round) -> f64| all.iter().map(value).collect::<Vec<f64>>();
+    let row = |what: &str, unit, ours, peer: &str, theirs, must| Row {
+        what: what.into(),
+        unit,
+        ours,
+        peer: peer.into(),
+        theirs,
+        must,
+    };
+    let most = |most| Some(Must::AtMost(most));
+    table.add(row(
+        "10,000 streams, one append reaches all, p99",
+        "ms",
+        of(|round| round.reached_p99_millis),
+        "250 ms",
+        vec![250.0; rounds],
+        most(1.0),
+    ));
+    table.add(row(
+        "memory of a stream",
+        "KiB",
+        of(|round| round.stream_kib),
+        "idle connection + 4 KiB",
+        of(|round| round.idle_kib + 4.0),
+        most(1.0),
+    ));
+    table.add(row(
+        "memory of a waiter",
+        "KiB",
+        of(|round| round.waiter_kib),
+        "idle connection + 4 KiB",
+        of(|round| round.idle_kib + 4.0),
+        None,
+    ));
+    table.add(row(
+        "10,000 waiters, one append, CPU each",
+        "µs",
+        of(|round| round.waiter),
+        "plain reads",
+        of(|round| round.read),
+        most(1.3),
+    ));
+    table.add(row(
+        "the same with the requests that wait",
+        "µs",
+        of(|round| round.whole_waiter),
+        "plain reads",
+        of(|round| round.read),
+        None,
+    ));
+    table.add(row(
+        "append elsewhere beside 10,000 idle streams, CPU",
+        "µs",
+        of(|round| round.elsewhere[0]),
+        "without streams",
+        of(|round| round.elsewhere[1]),
+        most(1.05),
+    ));
+    Ok(())
+}
