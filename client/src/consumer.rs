@@ -42,7 +42,7 @@ use crate::{
     observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
     transport::TransportError,
-    waker::{WakeBy, Waker, Woken},
+    waker::{Waited, WakeBy, Waker, Woken},
 };
 
 mod ahead;
@@ -557,15 +557,21 @@ impl Consumer {
         let answer = request.await;
         self.on_the_way = None;
         if let Look::Waiting(since) = self.look {
-            if answer.is_err() {
+            if let Err(error) = &answer {
                 // Not an error: a poll finds what is wrong, if anything is.
-                self.waker.wait_failed();
+                let ended = if error.is_transient() {
+                    Waited::Failed
+                } else {
+                    Waited::Absent
+                };
+                self.waker.waited(ended);
                 self.look = Look::Next;
                 return Ok(());
             }
             // A proxy that knows nothing of waits answers at once.
             let least = Duration::from_secs(POLL_SECONDS_MIN);
             self.look = Look::Waited(since.elapsed() >= least);
+            self.waker.waited(Waited::Answered);
         }
         let outcome = match answer {
             Ok(answer) => self.take(ask, answer),
@@ -797,9 +803,16 @@ impl Consumer {
             return;
         }
         self.told = None;
-        let is_served = has_news || self.look != Look::Waited(false);
+        if self.look == Look::Waited(false) && !has_news {
+            self.waker.waited(Waited::Absent);
+        }
         let pause = jittered(self.poll_after());
-        (self.look, self.not_before) = if is_served && self.waker.wait_url().is_some() {
+        // Without a tag, the server cannot know what is new.
+        let has_tag = self
+            .replay
+            .ask()
+            .is_some_and(|ask| ask.known.etag.is_some());
+        (self.look, self.not_before) = if has_tag && self.waker.wait_url().is_some() {
             (Look::Waiting(now), None)
         } else {
             (Look::Resting, Some(now + pause))

@@ -18,7 +18,7 @@ use url::Url;
 use crate::{
     fetch::{Fetcher, PushLinks},
     patience::{back_off, jittered},
-    transport::{Pieces, StreamedAnswer},
+    transport::Pieces,
 };
 
 /// The best means by which a consumer that follows may learn of a new entry. Where a server or a proxy does not offer it,
@@ -55,6 +55,29 @@ pub(crate) enum Woken {
     Told(Position),
 }
 
+/// How a wait has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// With an answer of the server.
+    Answered,
+    /// Without one, as may happen at any time.
+    Failed,
+    /// In a way that shows that there are no waits.
+    Absent,
+}
+
+/// How opening a stream has ended.
+enum Opened {
+    Stream(Told),
+    /// It failed, as may happen at any time.
+    Failed,
+    /// There are no streams.
+    Absent,
+}
+
+/// Time for which a consumer does without what a server does not offer.
+const ABSENT: Duration = Duration::from_secs(PUSH_ABSENT_SECONDS);
+
 /// The stream, and when to try what.
 pub(crate) struct Waker {
     best: WakeBy,
@@ -66,11 +89,13 @@ pub(crate) struct Waker {
     streams_from: Option<Instant>,
     /// Before this time, no wait is tried.
     waits_from: Option<Instant>,
+    /// Waits in a row that failed.
+    failed_waits: u32,
 }
 
 enum State {
     Closed,
-    Opening(Pin<Box<dyn Future<Output = Option<Told>> + Send>>),
+    Opening(Pin<Box<dyn Future<Output = Opened> + Send>>),
     Open { told: Told, since: Instant },
 }
 
@@ -92,6 +117,7 @@ impl Waker {
             failures: 0,
             streams_from: None,
             waits_from: None,
+            failed_waits: 0,
         }
     }
 
@@ -109,9 +135,20 @@ impl Waker {
         self.links.wait.clone().filter(|_| may_wait)
     }
 
-    /// Notes that a wait failed, or did not wait: polls do for a while.
-    pub(crate) fn wait_failed(&mut self) {
-        self.waits_from = Some(Instant::now() + jittered(Duration::from_secs(PUSH_ABSENT_SECONDS)));
+    /// Notes how a wait has ended.
+    pub(crate) fn waited(&mut self, ended: Waited) {
+        let pause = match ended {
+            Waited::Answered => {
+                self.failed_waits = 0;
+                return;
+            }
+            Waited::Failed => {
+                self.failed_waits += 1;
+                back_off(self.failed_waits, None)
+            }
+            Waited::Absent => ABSENT,
+        };
+        self.waits_from = Some(Instant::now() + jittered(pause));
     }
 
     /// Whether a stream is open, or may open soon.
@@ -136,21 +173,29 @@ impl Waker {
                         self.state = State::Opening(Box::pin(open(fetcher, url)));
                         continue;
                     }
-                    time::sleep_until(due).await;
-                    return Woken::Due;
+                    // A stream that has ended opens again before the next poll.
+                    let may = self.best == WakeBy::Events && self.links.events.is_some();
+                    let next = self.streams_from.filter(|next| may && *next < due);
+                    time::sleep_until(next.unwrap_or(due)).await;
+                    if next.is_none() {
+                        return Woken::Due;
+                    }
                 }
                 State::Opening(opening) => {
                     let opened = tokio::select! {
                         opened = opening => opened,
                         () = time::sleep_until(due) => return Woken::Due,
                     };
-                    let Some(told) = opened else {
-                        self.is_absent();
-                        continue;
-                    };
-                    // It begins with the newest place, so nothing is missed between the last look and now.
                     let since = Instant::now();
-                    self.state = State::Open { told, since };
+                    match opened {
+                        // It begins with the newest place, so nothing is missed between the last look and now.
+                        Opened::Stream(told) => self.state = State::Open { told, since },
+                        Opened::Failed => self.has_ended(since),
+                        Opened::Absent => {
+                            self.state = State::Closed;
+                            self.streams_from = Some(since + jittered(ABSENT));
+                        }
+                    }
                 }
                 State::Open { told, since } => {
                     let since = *since;
@@ -169,13 +214,6 @@ impl Waker {
         }
     }
 
-    /// Handles a server or a proxy that offers no stream.
-    fn is_absent(&mut self) {
-        self.state = State::Closed;
-        let pause = jittered(Duration::from_secs(PUSH_ABSENT_SECONDS));
-        self.streams_from = Some(Instant::now() + pause);
-    }
-
     /// Handles the end of a stream, which is nothing special after some minutes.
     fn has_ended(&mut self, since: Instant) {
         self.state = State::Closed;
@@ -190,19 +228,21 @@ fn is_over(pause: Option<Instant>) -> bool {
     pause.is_none_or(|until| until <= Instant::now())
 }
 
-/// Opens the stream at a URL; `None` if there is none.
-async fn open(fetcher: Fetcher, url: Url) -> Option<Told> {
+/// Opens the stream at a URL.
+async fn open(fetcher: Fetcher, url: Url) -> Opened {
     let opening = fetcher.stream(&url, EVENTS_TYPE);
     let patience = Duration::from_secs(PUSH_OPEN_SECONDS);
-    let StreamedAnswer {
-        status,
-        headers,
-        body,
-    } = time::timeout(patience, opening).await.ok()?.ok()?;
+    let Ok(Ok(answer)) = time::timeout(patience, opening).await else {
+        return Opened::Failed;
+    };
     let is_stream = |(name, value): &(String, String)| {
         name == "content-type" && value.to_ascii_lowercase().starts_with(EVENTS_TYPE)
     };
-    (status == 200 && headers.iter().any(is_stream)).then(|| places(body))
+    match answer.status {
+        200 if answer.headers.iter().any(is_stream) => Opened::Stream(places(answer.body)),
+        408 | 425 | 429 | 500..=599 => Opened::Failed,
+        _ => Opened::Absent,
+    }
 }
 
 /// Returns the places that a stream tells. An item without a place ends it.

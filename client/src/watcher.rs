@@ -578,11 +578,12 @@ impl FeedWatcher {
     /// Begins a wait for the updates of a source after those that are known, at some time. Polls go on beside it, and find
     /// whatever it loses.
     fn wait(&mut self, source: SourceNumber, url: Url, at: time::Instant) {
-        if !self.options.waits() || self.waits.len() >= PUSH_WAITS_MAX {
-            return;
-        }
-        let is_off = |until: &Option<time::Instant>| until.is_none_or(|until| at < until);
-        if self.waits.get(&source).is_some_and(is_off) {
+        // What is over counts no more, also of sources that are gone.
+        self.waits
+            .retain(|_, until| until.is_none_or(|until| at < until));
+        let on_their_way = self.waits.values().filter(|until| until.is_none()).count();
+        let is_off = self.waits.contains_key(&source) || on_their_way >= PUSH_WAITS_MAX;
+        if !self.options.waits() || is_off {
             return;
         }
         self.waits.insert(source, None);

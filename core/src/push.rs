@@ -20,8 +20,11 @@ pub const EVENTS_TYPE: &str = "text/event-stream";
 pub const STATE: &str = "state";
 /// Id of that event. A reader that comes back with it gets 204, after which browsers stop.
 pub const END: &str = "end";
-/// Longest line of a stream that [`Messages`] takes, in bytes.
+/// Longest line of a stream that [`Messages`] takes, in bytes; and the longest id or kind, which each event repeats.
 const LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
+const ID_BYTES_MAX: usize = 1024;
+/// Id before a feed's first entry.
+pub const BEGIN: &str = "begin";
 
 /// Proof that a place belongs to a history: 8 bytes of the history hash there, or the epoch, in timelines, which have no
 /// such hash.
@@ -141,9 +144,9 @@ pub struct Message {
     pub data: String,
 }
 
-/// Error: a line or an event of the stream is longer than 4 MiB.
+/// Error: a line or an event of the stream is longer than 4 MiB, or its id longer than 1 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event has more than {LINE_BYTES_MAX} bytes")]
+#[error("an event has more than {LINE_BYTES_MAX} bytes, or an id of more than {ID_BYTES_MAX}")]
 pub struct TooLong;
 
 /// Reads a stream of events, piece by piece.
@@ -224,6 +227,9 @@ impl Messages {
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
+        if matches!(field, "id" | "event") && value.len() > ID_BYTES_MAX {
+            return Err(TooLong);
+        }
         match field {
             "id" if !value.contains('\0') => self.id = value.into(),
             "event" => self.kind = value.into(),
@@ -304,6 +310,8 @@ mod tests {
         let line = [&b"data: "[..], &piece, b"\n"].concat();
         assert_eq!(messages.take(&line), Ok(vec![]));
         assert_eq!(messages.take(&line), Err(TooLong));
+        let id = [b"id: ", &piece[..=ID_BYTES_MAX], b"\n"].concat();
+        assert_eq!(Messages::default().take(&id), Err(TooLong));
     }
 
     #[test]

@@ -77,6 +77,20 @@ sub vcl_backend_response {
     set beresp.http.X-Stored-Coding = beresp.http.Content-Encoding;
 }
 
+sub vcl_backend_error {
+    # While the server is away: after an error, a browser would never come back to a stream.
+    if (bereq.url ~ "^/feeds/[^/?]+/events(\?|$)") {
+        set beresp.status = 200;
+        set beresp.http.Content-Type = "text/event-stream";
+        set beresp.http.Cache-Control = "no-store";
+        set beresp.http.Access-Control-Allow-Origin = "*";
+        synthetic({"retry: 10000
+
+"});
+        return (deliver);
+    }
+}
+
 sub vcl_synth {
     if (resp.status == 307) {
         set resp.http.Location = req.url + "/recent.atom";

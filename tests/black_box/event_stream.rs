@@ -56,19 +56,46 @@ impl EventStream {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(Some(message));
             }
-            let mut size = String::new();
-            self.connection.read_line(&mut size)?;
-            let size = usize::from_str_radix(size.trim(), 16).map_err(io::Error::other)?;
-            let mut chunk = vec![0; size + 2];
-            self.connection.read_exact(&mut chunk)?;
-            chunk.truncate(size);
-            if size == 0 {
+            let chunk = self.chunk()?;
+            if chunk.is_empty() {
                 return Ok(None);
             }
             let read = self.messages.take(&chunk).map_err(io::Error::other)?;
             self.ready.extend(read);
-            self.body.extend(chunk);
         }
+    }
+
+    /// Returns the first id, which may have no event.
+    pub(crate) fn first_id(&mut self) -> String {
+        loop {
+            let text = String::from_utf8_lossy(&self.body).into_owned();
+            let id = text.lines().find_map(|line| line.strip_prefix("id: "));
+            if let Some(id) = id.filter(|_| text.ends_with("\n\n")) {
+                return id.into();
+            }
+            let chunk = self.chunk().unwrap();
+            assert!(!chunk.is_empty(), "the stream has ended");
+        }
+    }
+
+    /// Reads the next chunk; an empty one is the end.
+    fn chunk(&mut self) -> io::Result<Vec<u8>> {
+        let length = self.head.split("content-length: ").nth(1);
+        if let Some(length) = length.and_then(|rest| rest.split("\r\n").next()) {
+            let length: usize = length.parse().map_err(io::Error::other)?;
+            let mut rest = vec![0; length - self.body.len()];
+            self.connection.read_exact(&mut rest)?;
+            self.body.extend_from_slice(&rest);
+            return Ok(rest);
+        }
+        let mut size = String::new();
+        self.connection.read_line(&mut size)?;
+        let size = usize::from_str_radix(size.trim(), 16).map_err(io::Error::other)?;
+        let mut chunk = vec![0; size + 2];
+        self.connection.read_exact(&mut chunk)?;
+        chunk.truncate(size);
+        self.body.extend_from_slice(&chunk);
+        Ok(chunk)
     }
 
     /// Returns the next events, so many of them.

@@ -25,6 +25,7 @@ mod installed;
 mod postgres;
 mod provider;
 mod push;
+mod push_crowds;
 mod push_proxies;
 
 mod access;

@@ -26,7 +26,7 @@ use simplefeed_core::{
     limits::{
         EVENTS_AHEAD_SECONDS, EVENTS_CATCHING_UP_MAX, EVENTS_COMMENT_SECONDS, EVENTS_SECONDS_MAX,
     },
-    push::{END, EVENTS_TYPE, PlaceId, STATE, event},
+    push::{BEGIN, END, EVENTS_TYPE, PlaceId, STATE, event},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -41,7 +41,7 @@ use super::{
 use crate::{
     http::{
         Rules,
-        answers::{Answer, plain},
+        answers::{Answer, Body, plain, whole},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
         pipeline::off_thread,
         problem::Problem,
@@ -71,6 +71,8 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 const PAST_KIB_MAX: usize = 128 * 1024;
 /// Longest wait for room among them. Then the stream ends, and its reader comes back.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
+/// Pause of a reader for which there is no place, in milliseconds.
+const LATER_MILLIS: u32 = 10_000;
 /// Comment that shows a proxy, and the reader, that the stream lives.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
@@ -150,7 +152,7 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
             Some(("since", "oldest")) if since.is_none() => since = Some(From::Oldest),
             Some(("since", "newest")) if since.is_none() => since = Some(From::Newest),
             Some(("after", id)) if after.is_none() => {
-                after = Some(From::After(id.parse().ok().ok_or_else(wrong)?));
+                after = Some(after_id(id).ok_or_else(wrong)?);
             }
             _ => return Err(wrong()),
         }
@@ -159,6 +161,14 @@ fn wanted(query: &str) -> Result<Wanted, Problem> {
         content: content.unwrap_or(Content::Entries),
         from: after.or(since).unwrap_or(From::Newest),
     })
+}
+
+/// Returns where a stream goes on after an id.
+fn after_id(id: &str) -> Option<From> {
+    if id == BEGIN {
+        return Some(From::Oldest);
+    }
+    id.parse().ok().map(From::After)
 }
 
 /// Opens a stream.
@@ -176,28 +186,36 @@ async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
         // A browser sends no id before it has one.
         None | Some([]) => {}
         Some(id) => {
-            let id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());
+            let from = std::str::from_utf8(id).ok().and_then(after_id);
             let wrong = || Problem::malformed("Last-Event-ID is no id of an event");
-            wanted.from = From::After(id.ok_or_else(wrong)?);
+            wanted.from = from.ok_or_else(wrong)?;
         }
     }
     let seen = seen(site, &exchange).await?;
-    let place = site.parking.place();
-    let place = place.ok_or_else(|| Problem::busy_with("too many readers wait"))?;
+    let Some(place) = site.parking.place() else {
+        // No error: after one, a browser never comes back.
+        let later = whole(format!("retry: {LATER_MILLIS}\n\n"));
+        return Ok(Outcome::Answer(answer(seen.visibility, later)));
+    };
     let reads_entries = wanted.content == Content::Entries;
     let watching = watch(site, seen.feed, reads_entries).await?;
     let visibility = seen.visibility;
     let stream = Stream::new(site, &exchange, &seen, watching, wanted, place);
-    Ok(Outcome::Answer(answer(visibility, stream)))
+    Ok(Outcome::Answer(answer(visibility, body_of(stream))))
 }
 
-/// Returns the answer whose body a stream is.
-fn answer(visibility: Visibility, stream: Stream) -> Answer {
+/// Returns the body that a stream is.
+fn body_of(stream: Stream) -> Body {
     let pieces = stream::unfold(stream, |mut stream| async {
         let piece = stream.next().await?;
         Some((Ok::<_, io::Error>(Frame::data(piece)), stream))
     });
-    let mut answer = Response::new(Either::Right(StreamBody::new(pieces.fuse()).boxed_unsync()));
+    Either::Right(StreamBody::new(pieces.fuse()).boxed_unsync())
+}
+
+/// Returns an answer of events.
+fn answer(visibility: Visibility, body: Body) -> Answer {
+    let mut answer = Response::new(body);
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS_TYPE));
     headers.insert(CACHE_CONTROL, NO_STORE);
@@ -320,41 +338,53 @@ impl Stream {
     }
 
     async fn step(&mut self) -> Result<Step, Problem> {
-        let news = self.watching.news();
-        let is_new = match self.content {
-            Content::Entries => self.at < news.next() || self.from.is_some(),
-            Content::None => self.told != news.newest || self.from.is_some(),
-        };
-        // Before anything of a closed feed is sent. (A public one is never closed.)
-        if self.is_private && is_new {
-            self.look_at_rights().await?;
+        // Also for a reader that always finds something new.
+        if Instant::now() >= self.ends || *self.stopping.borrow() {
+            return Ok(Step::End);
         }
+        let news = self.watching.news();
         if let Some(from) = self.from {
+            if self.is_private {
+                self.look_at_rights().await?;
+            }
             return self.find(from, news).await;
         }
-        match self.content {
-            Content::None => {
-                let Some(newest) = news.newest.filter(|_| is_new) else {
-                    return Ok(Step::Wait);
-                };
-                self.told = Some(newest);
-                let told = event(None, &newest.to_string(), "");
-                self.ready.push_back(told.into());
-                Ok(Step::Send)
-            }
-            Content::Entries if !is_new => Ok(Step::Wait),
-            Content::Entries => {
-                let events = self.watching.at_hand(self.at);
-                if events.is_empty() {
-                    return self.read_past().await;
-                }
-                let count = u64::try_from(events.len()).unwrap_or(0);
-                self.at = Position(self.at.0 + count);
-                self.begin = None;
-                self.ready = events.into();
-                Ok(Step::Send)
-            }
+        let step = match self.content {
+            Content::None => self.tell_place(news),
+            Content::Entries => self.tell_entries(news).await?,
+        };
+        // Behind the lookup, since the rights of a closed feed can change with each commit. (A public one is never closed.)
+        if self.is_private && matches!(step, Step::Send) {
+            self.look_at_rights().await?;
         }
+        Ok(step)
+    }
+
+    /// Tells the newest place, unless it was told before.
+    fn tell_place(&mut self, news: News) -> Step {
+        let Some(newest) = news.newest.filter(|_| self.told != news.newest) else {
+            return Step::Wait;
+        };
+        self.told = Some(newest);
+        let told = event(None, &newest.to_string(), "");
+        self.ready.push_back(told.into());
+        Step::Send
+    }
+
+    /// Tells the next entries.
+    async fn tell_entries(&mut self, news: News) -> Result<Step, Problem> {
+        if self.at >= news.next() {
+            return Ok(Step::Wait);
+        }
+        let events = self.watching.at_hand(self.at);
+        if events.is_empty() {
+            return self.read_past().await;
+        }
+        let count = u64::try_from(events.len()).unwrap_or(0);
+        self.at = Position(self.at.0 + count);
+        self.begin = None;
+        self.ready = events.into();
+        Ok(Step::Send)
     }
 
     /// Fails if the reader may no longer see the feed.
@@ -370,7 +400,16 @@ impl Stream {
     /// Finds the place to begin at.
     async fn find(&mut self, from: From, news: News) -> Result<Step, Problem> {
         match from {
-            From::Newest => self.at = news.next(),
+            From::Newest => {
+                self.at = news.next();
+                if self.content == Content::Entries {
+                    // No event, but an id: a reader that comes back before the first event has a place.
+                    let id = news
+                        .newest
+                        .map_or_else(|| BEGIN.into(), |newest| newest.to_string());
+                    self.ready.push_back(format!("id: {id}\n\n").into());
+                }
+            }
             From::Oldest => self.at = Position(0),
             From::After(id) if id.position >= news.next() => return self.wait_for(id).await,
             From::After(id) => {
@@ -435,9 +474,6 @@ impl Stream {
 
     /// Reads the next stretch of the past.
     async fn read_past(&mut self) -> Result<Step, Problem> {
-        if Instant::now() >= self.ends || *self.stopping.borrow() {
-            return Ok(Step::End);
-        }
         let Some(turn) = self.turn().await else {
             return Ok(Step::End);
         };

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     access::Sight,
     http::{
-        answers::header_value,
+        answers::{denied_answer, header_value},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
         pipeline::{nothing_at, off_thread},
         problem::Problem,
@@ -430,6 +430,12 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
     let mut commits = site.log.announcements().newest();
     loop {
         commits.mark_unchanged();
+        // The token may have been revoked since.
+        if let (_, Visibility::Private) = told
+            && let Err(denied) = exchange.rules.now().knows_caller(exchange.headers)
+        {
+            return Ok(Outcome::Answer(denied_answer(denied)));
+        }
         let (shown, span) = look(site, updates, &exchange, told, asked.period).await?;
         let is_answer = span.is_none_or(|span| span.tells_after(wait.since));
         if is_answer || place.is_none() || deadline <= Instant::now() || *stopping.borrow() {
@@ -515,7 +521,7 @@ async fn document_for(
     {
         return Ok(Some(document));
     }
-    let sight = exchange.access.sight(exchange.headers);
+    let sight = exchange.rules.now().sight(exchange.headers);
     // Documents for token holders are made one at a time. One for a stranger is cheap and does not queue.
     let turn = if visibility == Visibility::Private && !sight.is_none() {
         Some(Arc::clone(&updates.turn).acquire_owned().await)

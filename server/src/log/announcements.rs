@@ -40,6 +40,8 @@ struct Recent {
     changes: usize,
     /// Number of wake-ups so far.
     wakes: u64,
+    /// Newest commit that the listeners have heard: what they invalidate is invalid.
+    newest: CommitNumber,
     /// Whether no more commits come.
     has_ended: bool,
 }
@@ -72,7 +74,10 @@ impl Announcements {
     pub fn behind(newest: CommitNumber) -> Self {
         Self {
             listeners: RwLock::default(),
-            recent: Mutex::default(),
+            recent: Mutex::new(Recent {
+                newest,
+                ..Recent::default()
+            }),
             grown: Condvar::new(),
             newest: RwLock::new(Some(watch::Sender::new(newest))),
         }
@@ -96,6 +101,7 @@ impl Announcements {
         let mut recent = self.recent();
         recent.changes += outline.weight();
         recent.outlines.push_back(outline);
+        recent.newest = commit.number;
         while (recent.outlines.len() > RECENT_OUTLINES_MAX || recent.changes > OUTLINE_CHANGES_MAX)
             && let Some(oldest) = recent.outlines.pop_front()
         {
@@ -125,19 +131,16 @@ impl Announcements {
         )
     }
 
-    /// Waits until readers of `log` see commit `number`, or more than `wakes` wake-ups have happened.
-    pub fn comes(&self, number: CommitNumber, wakes: u64, log: &dyn Commits) -> Coming {
+    /// Waits until commit `number` is announced, or more than `wakes` wake-ups have happened.
+    pub fn comes(&self, number: CommitNumber, wakes: u64) -> Coming {
         let mut recent = self.recent();
-        // The head is read under the lock: a commit that becomes visible later is announced later.
         self.grown.wait_while(&mut recent, |recent| {
-            number > log.head().number && recent.wakes == wakes && !recent.has_ended
+            number > recent.newest && recent.wakes == wakes && !recent.has_ended
         });
-        let woken = recent.wakes;
-        drop(recent);
-        if number <= log.head().number {
+        if number <= recent.newest {
             Coming::Commit
-        } else if woken > wakes {
-            Coming::Woken(woken)
+        } else if recent.wakes > wakes {
+            Coming::Woken(recent.wakes)
         } else {
             Coming::End
         }
@@ -250,7 +253,7 @@ mod tests {
             thread::spawn(move || {
                 let mut seen = vec![];
                 let mut next = CommitNumber(from);
-                while log.announcements().comes(next, 0, &*log) == Coming::Commit {
+                while log.announcements().comes(next, 0) == Coming::Commit {
                     let outlines = log.announcements().outlines(next, 7, &*log).unwrap();
                     for outline in outlines {
                         seen.push(outline.number.0);

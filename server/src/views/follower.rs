@@ -176,7 +176,7 @@ impl Follower<'_> {
             }
         }
         let announced = self.log.announcements();
-        match announced.comes(next, self.wakes, self.log) {
+        match announced.comes(next, self.wakes) {
             Coming::Commit => {}
             Coming::Woken(wakes) => {
                 self.wakes = wakes;

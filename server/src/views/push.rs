@@ -22,6 +22,7 @@ use simplefeed_core::{
     push::PlaceId,
 };
 use tokio::sync::watch;
+use tracing::{debug, warn};
 
 use crate::{
     log::{EntryLog, LogError, Series},
@@ -43,11 +44,12 @@ use newest::Newest;
 
 /// Pause of the follower while nobody waits.
 const PACE: Duration = Duration::from_millis(50);
-/// Bytes of events that all hubs keep together, and of stretches of the past that are shared.
-const HUBS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of stretches of the past that are shared.
 const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Bytes of events that one hub keeps.
-const HUB_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of events that a hub keeps.
+const HUB_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of events that a reader takes at once: a slow one holds them for long.
+const AT_HAND_BYTES: usize = 16 * 1024;
 
 /// End of a feed, as its watchers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +97,7 @@ struct Hub {
 struct Hubs {
     by_feed: HashMap<FeedKey, Watched>,
     /// Timelines among them, by their numbers.
-    timelines: HashMap<u32, FeedKey>,
+    timelines: Arc<HashMap<u32, FeedKey>>,
 }
 
 /// A hub, and how many watch it.
@@ -112,7 +114,8 @@ pub struct Push(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     hubs: Mutex<Hubs>,
-    watchers: AtomicUsize,
+    /// Feeds that could not be looked at.
+    unseen: Mutex<HashSet<FeedKey>>,
     stretches: Stretches,
 }
 
@@ -138,7 +141,7 @@ impl Default for Push {
     fn default() -> Self {
         Self(Arc::new(Shared {
             hubs: Mutex::default(),
-            watchers: AtomicUsize::new(0),
+            unseen: Mutex::default(),
             stretches: Stretches(Cache::with_weighter(1_000, STRETCHES_BYTES_MAX, Weight)),
         }))
     }
@@ -156,13 +159,17 @@ impl Push {
         reads_entries: bool,
         log: &dyn Series,
     ) -> Result<Watching, LogError> {
-        let number = log.timeline_number(feed)?;
+        // The number comes from the graph, which readers of feeds need not wait for.
+        let number = if log.is_timeline(feed)? {
+            log.timeline_number(feed)?
+        } else {
+            None
+        };
         let shared = Arc::clone(&self.0);
-        shared.watchers.fetch_add(1, Ordering::SeqCst);
         let (hub, news) = {
             let mut hubs = shared.hubs.lock();
             if let Some(number) = number {
-                hubs.timelines.insert(number, feed);
+                Arc::make_mut(&mut hubs.timelines).insert(number, feed);
             }
             let watched = hubs.by_feed.entry(feed).or_insert_with(|| Watched {
                 hub: Hub::new(number),
@@ -182,7 +189,7 @@ impl Push {
             shared,
         };
         // After the hub is there: the follower announces whatever this look does not see.
-        watching.hub.look(feed, log, &watching.shared)?;
+        watching.hub.look(feed, log)?;
         watching.news.mark_unchanged();
         Ok(watching)
     }
@@ -200,7 +207,6 @@ impl Push {
         watched.watchers += 1;
         let hub = Arc::clone(&watched.hub);
         drop(hubs);
-        shared.watchers.fetch_add(1, Ordering::SeqCst);
         if reads_entries {
             hub.readers.fetch_add(1, Ordering::SeqCst);
         }
@@ -213,9 +219,9 @@ impl Push {
         })
     }
 
-    /// Returns how many watch.
-    pub fn watchers(&self) -> usize {
-        self.0.watchers.load(Ordering::Relaxed)
+    /// Returns whether anybody watches.
+    fn is_watched(&self) -> bool {
+        !self.0.hubs.lock().by_feed.is_empty()
     }
 
     /// Returns events of a feed from a place on, which is not the end: as many as make sense together.
@@ -273,20 +279,32 @@ impl Push {
         watched.map(|watched| Arc::clone(&watched.hub))
     }
 
-    /// Returns the watched timelines that a commit concerns.
-    fn timelines(&self, commit: &Outline, log: &dyn Series) -> Result<Vec<FeedKey>, LogError> {
-        if self.0.hubs.lock().timelines.is_empty() {
-            return Ok(vec![]);
+    /// Returns the watched timelines that a commit concerns; all of them, if that is not known.
+    fn timelines(&self, commit: &Outline, log: &dyn Series) -> HashSet<FeedKey> {
+        let watched = Arc::clone(&self.0.hubs.lock().timelines);
+        let mut concerned = HashSet::new();
+        if watched.is_empty() {
+            return concerned;
         }
-        let mut numbers = vec![];
-        // Without the lock, since a popular feed concerns a million.
-        log.concerned(commit, &mut |number| numbers.push(number))?;
-        let hubs = self.0.hubs.lock();
-        let watched = numbers
-            .iter()
-            .filter_map(|number| hubs.timelines.get(number));
-        let concerned: HashSet<FeedKey> = watched.copied().collect();
-        Ok(concerned.into_iter().collect())
+        let found = log.concerned(commit, &mut |number| {
+            concerned.extend(watched.get(&number).copied());
+        });
+        if let Err(error) = found {
+            debug!(%error, "all timelines that somebody watches are looked at");
+            concerned.extend(watched.values());
+        }
+        concerned
+    }
+
+    /// Looks at a feed that somebody watches. One that cannot be read holds up no other: it is looked at again.
+    fn look(&self, feed: FeedKey, log: &dyn Series) {
+        let Some(hub) = self.hub(feed) else {
+            return;
+        };
+        if let Err(error) = hub.look(feed, log) {
+            warn!(%error, feed = %feed.0, "a feed that somebody watches cannot be read; it is tried again");
+            self.0.unseen.lock().insert(feed);
+        }
     }
 }
 
@@ -302,7 +320,7 @@ impl Hub {
     }
 
     /// Looks at the end of the feed, and wakes the watchers if it has moved.
-    fn look(&self, feed: FeedKey, log: &dyn Series, shared: &Shared) -> Result<(), LogError> {
+    fn look(&self, feed: FeedKey, log: &dyn Series) -> Result<(), LogError> {
         let mut looking = self.looking.lock();
         let Some(course) = Course::of(feed, log)? else {
             return Ok(());
@@ -314,7 +332,7 @@ impl Hub {
             let from = self.newest.lock().next();
             let begin = looking.as_ref().map(Course::end);
             match begin.filter(|_| from < news.next()) {
-                Some(begin) => self.extend(from, begin, &course, log, shared)?,
+                Some(begin) => self.extend(from, begin, &course, log)?,
                 None if from == news.next() => {}
                 None => self.newest.lock().begin_at(news.next()),
             }
@@ -338,12 +356,9 @@ impl Hub {
         begin: Begin,
         course: &Course,
         log: &dyn Series,
-        shared: &Shared,
     ) -> Result<(), LogError> {
-        let hubs = shared.hubs.lock().by_feed.len().max(1);
-        let bytes_max = HUB_BYTES_MAX.min(HUBS_BYTES_MAX / hubs);
-        match events::newest(log, course, from, begin, bytes_max)? {
-            Some(events) => self.newest.lock().add(events, bytes_max),
+        match events::newest(log, course, from, begin, HUB_BYTES_MAX)? {
+            Some(events) => self.newest.lock().add(events, HUB_BYTES_MAX),
             None => self.newest.lock().begin_at(course.news.next()),
         }
         Ok(())
@@ -372,9 +387,9 @@ impl Watching {
         let _open = self.news.changed().await;
     }
 
-    /// Returns the events from a position on that are at hand, up to the newest; none if they are not all at hand.
+    /// Returns some events from a position on, if all up to the newest are at hand.
     pub fn at_hand(&self, from: Position) -> Vec<Bytes> {
-        self.hub.newest.lock().from(from)
+        self.hub.newest.lock().from(from, AT_HAND_BYTES)
     }
 }
 
@@ -383,7 +398,6 @@ impl Drop for Watching {
         if self.reads_entries {
             self.hub.readers.fetch_sub(1, Ordering::SeqCst);
         }
-        self.shared.watchers.fetch_sub(1, Ordering::SeqCst);
         let mut hubs = self.shared.hubs.lock();
         let Some(watched) = hubs.by_feed.get_mut(&self.feed) else {
             return;
@@ -392,7 +406,7 @@ impl Drop for Watching {
         if watched.watchers == 0 {
             hubs.by_feed.remove(&self.feed);
             if let Some(number) = self.hub.number {
-                hubs.timelines.remove(&number);
+                Arc::make_mut(&mut hubs.timelines).remove(&number);
             }
         }
     }
@@ -406,34 +420,29 @@ impl View for Push {
     fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
         let head = log.head().number;
         // After a panic, watchers may have missed commits.
-        let watched: Vec<_> = {
-            let hubs = self.0.hubs.lock();
-            let watched = hubs.by_feed.iter();
-            watched
-                .map(|(feed, watched)| (*feed, Arc::clone(&watched.hub)))
-                .collect()
-        };
-        for (feed, hub) in watched {
-            hub.look(feed, log, &self.0)?;
+        let watched: Vec<FeedKey> = self.0.hubs.lock().by_feed.keys().copied().collect();
+        for feed in watched {
+            self.look(feed, log);
         }
         Ok(head)
     }
 
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
-        if self.watchers() == 0 {
-            return Ok(Applied::More);
-        }
-        let timelines = self.timelines(commit, log)?;
-        for feed in commit.feeds().into_iter().chain(timelines) {
-            if let Some(hub) = self.hub(feed) {
-                hub.look(feed, log, &self.0)?;
+        if self.is_watched() {
+            let timelines = self.timelines(commit, log);
+            for feed in commit.feeds().into_iter().chain(timelines) {
+                self.look(feed, log);
             }
         }
         Ok(Applied::More)
     }
 
-    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
-        Ok(true)
+    fn carry_out(&self, log: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+        let unseen = std::mem::take(&mut *self.0.unseen.lock());
+        for feed in unseen {
+            self.look(feed, log);
+        }
+        Ok(self.0.unseen.lock().is_empty())
     }
 
     fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
@@ -442,10 +451,10 @@ impl View for Push {
 
     fn pace(&self) -> Duration {
         // A watcher that comes within the pause may be woken so much later.
-        if self.watchers() == 0 {
-            PACE
-        } else {
+        if self.is_watched() {
             Duration::ZERO
+        } else {
+            PACE
         }
     }
 

@@ -236,7 +236,8 @@ fn each(
             return Ok(next);
         }
         let fitting = u64::try_from(STRETCH_BYTES / largest).unwrap_or(1);
-        together = fitting.clamp(1, STRETCH_ENTRIES);
+        // Step by step, since a small entry says nothing of the next one.
+        together = (2 * together).min(fitting.clamp(1, STRETCH_ENTRIES));
     }
     Ok(next)
 }

@@ -47,14 +47,21 @@ impl Newest {
         }
     }
 
-    /// Returns the events from a position on; none unless all of them are here.
-    pub(super) fn from(&self, from: Position) -> Vec<Bytes> {
+    /// Returns events from a position on, about `bytes` of them; none unless all up to the newest are here.
+    pub(super) fn from(&self, from: Position, bytes: usize) -> Vec<Bytes> {
         let wanted = self.next.0.checked_sub(from.0);
         let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok());
         let skipped = wanted.and_then(|wanted| self.events.len().checked_sub(wanted));
-        skipped.map_or_else(Vec::new, |skipped| {
-            self.events.iter().skip(skipped).cloned().collect()
-        })
+        let Some(skipped) = skipped else {
+            return vec![];
+        };
+        let mut taken = 0;
+        let events = self.events.iter().skip(skipped).take_while(|event| {
+            let is_enough = taken >= bytes;
+            taken += event.len();
+            !is_enough
+        });
+        events.cloned().collect()
     }
 }
 
@@ -67,7 +74,7 @@ mod tests {
     fn has_all_from_a_place_on_or_none() {
         let mut newest = Newest::default();
         newest.begin_at(Position(10));
-        assert_eq!(newest.from(Position(10)), Vec::<Bytes>::new());
+        assert_eq!(newest.from(Position(10), 1_000), Vec::<Bytes>::new());
         let event = |number: u64| Bytes::from(format!("event {number:4}"));
         for number in 10..1_000 {
             newest.add(vec![event(number)], 100);
@@ -75,13 +82,19 @@ mod tests {
         }
         assert_eq!(newest.next(), Position(1_000));
         let all: Vec<Bytes> = (990..1_000).map(event).collect();
-        assert_eq!(newest.from(Position(990)), all);
-        assert_eq!(newest.from(Position(999)), [event(999)]);
+        assert_eq!(newest.from(Position(990), 1_000), all);
+        assert_eq!(newest.from(Position(999), 1_000), [event(999)]);
+        let two: Vec<Bytes> = (990..992).map(event).collect();
+        assert_eq!(newest.from(Position(990), 11), two);
         for none in [0, 989, 1_000, 1_001] {
-            assert_eq!(newest.from(Position(none)), Vec::<Bytes>::new(), "{none}");
+            assert_eq!(
+                newest.from(Position(none), 1_000),
+                Vec::<Bytes>::new(),
+                "{none}"
+            );
         }
         newest.add(vec![Bytes::from(vec![b'a'; 101])], 100);
-        assert_eq!(newest.from(Position(1_000)), Vec::<Bytes>::new());
+        assert_eq!(newest.from(Position(1_000), 1_000), Vec::<Bytes>::new());
         assert_eq!((newest.next(), newest.bytes), (Position(1_001), 0));
     }
 }

@@ -217,8 +217,7 @@ fn hubs_go_with_their_last_watcher() {
             });
         }
     });
-    assert_eq!(view.watchers(), 0);
-    assert!(view.0.hubs.lock().by_feed.is_empty());
+    assert!(!view.is_watched() && view.0.hubs.lock().timelines.is_empty());
     assert!(view.join(growing.feed, true).is_none());
 }
 
