@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, watch},
 };
 use tokio_io_timeout::TimeoutStream;
 use tracing::{debug, error, warn};
@@ -123,13 +123,29 @@ impl Rules {
     }
 }
 
+/// End of a connection, as its handlers see it, and bring it about.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// Becomes true when the connection is to end: it is old, or the server stops.
+    pub is_near: watch::Receiver<bool>,
+    /// Cuts the connection, whatever is on its way.
+    cut: Arc<Notify>,
+}
+
+impl Ending {
+    /// Cuts the connection of a peer that is too slow.
+    pub fn cut(&self) {
+        self.cut.notify_one();
+    }
+}
+
 /// Part of the server that answers the requests of a listener.
 pub trait Answers: Clone + Send + Sync + 'static {
-    /// Answers a request. `stopping` becomes true when the server stops.
+    /// Answers a request.
     fn answer(
         &self,
         request: Request<Incoming>,
-        stopping: &watch::Receiver<bool>,
+        ending: &Ending,
     ) -> impl Future<Output = Answer> + Send;
 
     /// Returns the gauge that counts open connections.
@@ -174,7 +190,7 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
             let (answers, limits) = (service.answers.clone(), service.limits);
             let stopping = service.stopping.clone();
-            let answer = move |request, ending: watch::Receiver<bool>| {
+            let answer = move |request, ending: Ending| {
                 let answers = answers.clone();
                 async move { answers.answer(request, &ending).await }
             };
@@ -218,17 +234,22 @@ async fn converse<S, A, F>(
     failed: impl Fn() -> Answer,
 ) where
     S: AsyncRead + AsyncWrite,
-    A: Fn(Request<Incoming>, watch::Receiver<bool>) -> F,
+    A: Fn(Request<Incoming>, Ending) -> F,
     F: Future<Output = Answer>,
 {
     // Becomes true when the connection is to end, so that a stream can end with its last chunk.
-    let (ending, is_ending) = watch::channel(false);
+    let (end, is_near) = watch::channel(false);
+    let cut = Arc::new(Notify::new());
+    let ending = Ending {
+        is_near,
+        cut: Arc::clone(&cut),
+    };
     let mut stream = TimeoutStream::new(stream);
     // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
     let answering = service_fn(|request| {
         // A panic costs one answer, not the connection.
-        let answer = AssertUnwindSafe(answer(request, is_ending.clone())).catch_unwind();
+        let answer = AssertUnwindSafe(answer(request, ending.clone())).catch_unwind();
         async {
             Ok::<_, Infallible>(answer.await.unwrap_or_else(|_panic| {
                 error!("answering a request panicked");
@@ -255,8 +276,12 @@ async fn converse<S, A, F>(
     };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = cut.notified() => {
+            debug!("a connection whose peer is too slow is cut");
+            return;
+        }
         () = ends => {
-            ending.send_replace(true);
+            end.send_replace(true);
             connection.as_mut().graceful_shutdown();
             // A peer that is slow to take its last answer does without it.
             match tokio::time::timeout(limits.body, connection).await {
@@ -310,7 +335,7 @@ mod tests {
     async fn answers_to<F: Future<Output = Answer>>(
         requests: &str,
         limits: Limits,
-        answer: impl Fn(Request<Incoming>, watch::Receiver<bool>) -> F,
+        answer: impl Fn(Request<Incoming>, Ending) -> F,
     ) -> String {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
@@ -412,9 +437,9 @@ mod tests {
             age: Duration::from_millis(20),
             ..LIMITS
         };
-        let answer = |_, mut ending: watch::Receiver<bool>| async move {
+        let answer = |_, mut ending: Ending| async move {
             let end = async move {
-                let ended = ending.wait_for(|ending| *ending).await;
+                let ended = ending.is_near.wait_for(|ending| *ending).await;
                 Ok(Frame::data(Bytes::from(format!(
                     "ended: {}",
                     ended.is_ok()

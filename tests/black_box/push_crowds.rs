@@ -243,10 +243,15 @@ fn slow_readers_keep_nobody_from_the_past() {
         assert_eq!(answer.status, 201);
     }
     let path = "/feeds/a/events?since=oldest";
+    let files = server.open_files();
     let slow: Vec<TcpStream> = (0..250).map(|_| send(&server.address, path, "")).collect();
     pause(Duration::from_secs(1));
     let mut reader = EventStream::open(&server.address, path, &[]).unwrap();
     let told = reader.take(1_000);
     assert!(told[999].data.contains("urn:9:99"));
+    // They are cut off, and have not left.
+    wait_for("slow readers stay", || {
+        (server.open_files() <= files + 10).then_some(())
+    });
     drop(slow);
 }

@@ -65,7 +65,7 @@ fn count(site: &Site, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
 /// Sends a line with each commit, and ends when the server stops.
 fn counts(site: &Site, exchange: &Exchange<'_>) -> Outcome {
     let newest = site.log.announcements().newest();
-    let stopping = exchange.stopping.clone();
+    let stopping = exchange.ending.is_near.clone();
     let lines = stream::unfold((newest, stopping), |(mut newest, mut stopping)| async {
         let commit = tokio::select! {
             changed = newest.changed() => changed.ok().map(|()| newest.borrow().0),

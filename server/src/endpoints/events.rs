@@ -7,6 +7,7 @@
 
 use std::{
     collections::VecDeque,
+    convert::Infallible,
     hash::{BuildHasher as _, RandomState},
     io,
     sync::Arc,
@@ -29,8 +30,8 @@ use simplefeed_core::{
     push::{BEGIN, END, EVENTS_TYPE, PlaceId, STATE, event},
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{Instant, sleep_until},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -40,7 +41,7 @@ use super::{
 };
 use crate::{
     http::{
-        Rules,
+        Ending, Rules,
         answers::{Answer, Body, plain, whole},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
         pipeline::off_thread,
@@ -69,6 +70,8 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 
 /// KiB of the past that all streams have on their way to their readers.
 const PAST_KIB_MAX: usize = 128 * 1024;
+/// Longest time for a reader to take a piece of them.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 /// Longest wait for room among them. Then the stream ends, and its reader comes back.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// Pause of a reader for which there is no place, in milliseconds.
@@ -264,6 +267,7 @@ struct Stream {
     next_comment: Instant,
     ends: Instant,
     stopping: watch::Receiver<bool>,
+    ending: Ending,
     has_ended: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -314,7 +318,8 @@ impl Stream {
             is_private: seen.visibility == Visibility::Private,
             next_comment: now + Duration::from_secs(EVENTS_COMMENT_SECONDS),
             ends: now + life,
-            stopping: exchange.stopping.clone(),
+            stopping: exchange.ending.is_near.clone(),
+            ending: exchange.ending.clone(),
             has_ended: false,
             _place: place,
         }
@@ -498,15 +503,29 @@ impl Stream {
         };
         let kib = u32::try_from(stretch.bytes.len().div_ceil(1024)).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.past.room).acquire_many_owned(kib);
-        let Ok(Ok(room)) = tokio::time::timeout(ROOM_WAIT, room).await else {
+        let Ok(Ok(room)) = timeout(ROOM_WAIT, room).await else {
             return Ok(Step::End);
         };
         (self.at, self.begin) = (stretch.next, Some(stretch.end));
-        // A slow reader holds it for long.
-        let bytes = stretch.bytes.clone();
-        self.ready
-            .push_back(Bytes::from_owner(Held { bytes, _room: room }));
+        self.ready.push_back(self.held(stretch.bytes.clone(), room));
         Ok(Step::Send)
+    }
+
+    /// Returns bytes that hold room until the reader has taken them. One that takes long is cut off: it comes back to where
+    /// it was, and others have the room.
+    fn held(&self, bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
+        let (taken, is_taken) = oneshot::channel::<Infallible>();
+        let ending = self.ending.clone();
+        tokio::spawn(async move {
+            if timeout(TAKEN_WITHIN, is_taken).await.is_err() {
+                ending.cut();
+            }
+        });
+        Bytes::from_owner(Held {
+            bytes,
+            _room: room,
+            _taken: taken,
+        })
     }
 
     /// Waits until the feed has changed, or it is time for a comment; ends when it is time for that.
@@ -538,6 +557,8 @@ impl Stream {
 struct Held {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
+    /// Tells, by its end, that the bytes are taken.
+    _taken: oneshot::Sender<Infallible>,
 }
 
 impl AsRef<[u8]> for Held {

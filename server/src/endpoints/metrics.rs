@@ -8,11 +8,10 @@ use hyper::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY},
 };
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::watch;
 
 use crate::{
     http::{
-        Answers,
+        Answers, Ending,
         answers::{Answer, failed, problem_answer, whole},
         problem::Problem,
         reply::NO_STORE,
@@ -25,7 +24,7 @@ use crate::{
 pub struct Scrapes(pub Arc<Metrics>);
 
 impl Answers for Scrapes {
-    async fn answer(&self, request: Request<Incoming>, _: &watch::Receiver<bool>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, _: &Ending) -> Answer {
         if request.uri().path() != "/metrics" || request.method() != Method::GET {
             return problem_answer(&Problem::not_found("here is only GET /metrics"));
         }

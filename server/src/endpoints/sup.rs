@@ -425,7 +425,7 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
     };
     let place = site.parking.place();
     let deadline = Instant::now() + Duration::from_secs(wait.seconds);
-    let mut stopping = exchange.stopping.clone();
+    let mut stopping = exchange.ending.is_near.clone();
     // Before the look: a commit that it misses is announced.
     let mut commits = site.log.announcements().newest();
     loop {

@@ -89,7 +89,7 @@ pub(super) async fn recent(
         return Ok(for_once(shown));
     };
     let mut watching = watch(site, feed, false).await?;
-    let mut stopping = exchange.stopping.clone();
+    let mut stopping = exchange.ending.is_near.clone();
     loop {
         watching.news();
         let (_, shown) = recent_now(site, &exchange).await?;

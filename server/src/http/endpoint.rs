@@ -13,13 +13,13 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 use simplefeed_core::feed::{FeedName, FeedPattern, Numbered};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use super::{answers::Answer, problem::Problem, request::read_body};
 use crate::{
     access::{Access, Right},
     config::Limits,
-    http::Rules,
+    http::{Ending, Rules},
     publish::Room,
     resource::{Resource, Visibility},
 };
@@ -129,8 +129,8 @@ pub struct Exchange<'r> {
     pub rules: &'r Arc<Rules>,
     /// Body of the request.
     pub body: RequestBody<'r>,
-    /// Becomes true when the server stops. A handler that waits, or streams, ends then.
-    pub stopping: &'r watch::Receiver<bool>,
+    /// End of the connection. A handler that waits, or streams, ends when it is near.
+    pub ending: &'r Ending,
 }
 
 impl Exchange<'_> {

@@ -11,11 +11,11 @@ use hyper::{
     header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, VARY},
 };
 use simplefeed_core::{feed::FeedName, limits::FEED_NAME_BYTES_MAX, timestamp::Timestamp};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tracing::{Level, debug, enabled, error};
 
 use super::{
-    Rules,
+    Ending, Rules,
     answers::{Answer, answer_to, denied_answer, empty, failed, options, problem_answer},
     coding::negotiate,
     conditional::Verdict,
@@ -95,7 +95,7 @@ impl<S: Send + Sync> Pipeline<S> {
         &self,
         request: Request<Incoming>,
         rules: &Arc<Rules>,
-        stopping: &watch::Receiver<bool>,
+        ending: &Ending,
     ) -> Answer {
         let began = std::time::Instant::now();
         let is_head = request.method() == Method::HEAD;
@@ -113,7 +113,7 @@ impl<S: Send + Sync> Pipeline<S> {
                 Some((found, _)) => found.label,
             };
             // Boxed, or every idle connection would keep room for its future.
-            let answer = Box::pin(self.call_handler(request, found, rules, stopping));
+            let answer = Box::pin(self.call_handler(request, found, rules, ending));
             (label, answer.await)
         };
         let mut answer = answer;
@@ -155,12 +155,10 @@ impl<S: Send + Sync> Pipeline<S> {
         mut request: Request<Incoming>,
         found: Found<S>,
         rules: &Arc<Rules>,
-        stopping: &watch::Receiver<bool>,
+        ending: &Ending,
     ) -> Answer {
         let waits = waits_to_send(&request);
-        let decided = self
-            .decide_ready(&mut request, found, rules, stopping)
-            .await;
+        let decided = self.decide_ready(&mut request, found, rules, ending).await;
         let mut answer = decided.unwrap_or_else(|problem| problem_answer(&problem));
         let is_error = answer.status().is_client_error() || answer.status().is_server_error();
         if is_error && is_reading(&request) {
@@ -184,7 +182,7 @@ impl<S: Send + Sync> Pipeline<S> {
         request: &mut Request<Incoming>,
         found: Found<S>,
         rules: &Arc<Rules>,
-        stopping: &watch::Receiver<bool>,
+        ending: &Ending,
     ) -> Result<Answer, Problem> {
         let access = &*rules.now();
         if let Err(problem) = check_request(request) {
@@ -227,7 +225,7 @@ impl<S: Send + Sync> Pipeline<S> {
                 limits: &self.limits,
                 rooms: &self.bodies,
             },
-            stopping,
+            ending,
         };
         match (verb.handle)(&self.site, exchange).await? {
             Outcome::Answer(answer) => Ok(answer),
@@ -350,8 +348,8 @@ impl<S> Clone for Gated<S> {
 }
 
 impl<S: Send + Sync> super::Answers for Gated<S> {
-    async fn answer(&self, request: Request<Incoming>, stopping: &watch::Receiver<bool>) -> Answer {
-        self.pipeline.answer(request, &self.rules, stopping).await
+    async fn answer(&self, request: Request<Incoming>, ending: &Ending) -> Answer {
+        self.pipeline.answer(request, &self.rules, ending).await
     }
 
     fn connections(&self) -> prometheus_client::metrics::gauge::Gauge {
