@@ -672,7 +672,11 @@ pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
     let body = to_utf8(answer.body.clone(), charset(answer));
     let mut document = Document::read(body, url)?;
     for (target, rel) in answer.all("link").flat_map(links::links) {
-        if let Ok(target) = url.join(&target) {
+        // What wakes a reader is of its server, and not of the document: a copy of the document does without.
+        let is_push = rel == WAIT_REL || rel == EVENTS_REL;
+        if let Ok(target) = url.join(&target)
+            && !is_push
+        {
             // Behind the links of the document itself, which go first.
             document.add_link(&rel, target);
         }

@@ -235,6 +235,23 @@ fn a_broken_pipe_ends_a_replay_quietly() {
     );
 }
 
+/// Goal: whoever gives the URL of a stream is told so, and waits for nothing.
+#[test]
+fn a_stream_is_no_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    server.publish_ids("a", ["1".into()]);
+    let url = server.url("/feeds/a/events?since=oldest");
+    for command in ["replay", "tail", "get", "lint"] {
+        let ended = run("simplefeed", &[command, &url], b"");
+        let said = text(&ended.stderr);
+        assert!(
+            !ended.status.success() && said.contains("stream of events"),
+            "{command}: {said}"
+        );
+    }
+}
+
 #[test]
 fn tail_prints_what_comes() {
     let folder = tempfile::tempdir().unwrap();

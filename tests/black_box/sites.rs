@@ -52,7 +52,10 @@ fn scripts_read_what_everybody_may() {
         assert_eq!(answer.header("access-control-allow-methods"), "GET, HEAD");
         // With `content-type` a page could publish to a server in its visitor's network, since POST needs no permission.
         let headers = answer.header("access-control-allow-headers");
-        assert_eq!(headers, "cache-control, if-modified-since, if-none-match");
+        assert_eq!(
+            headers,
+            "cache-control, if-modified-since, if-none-match, last-event-id"
+        );
         assert!(is_shared(&answer), "{path}");
     }
     assert!(shared > 10, "{shared}");

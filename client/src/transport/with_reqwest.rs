@@ -12,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use flate2::write::MultiGzDecoder;
 use futures_util::{TryStreamExt as _, stream};
+use simplefeed_core::push::EVENTS_TYPE;
 
 use super::{
     Answer, Answering, Method, Request, StreamedAnswer, Streaming, Timeouts, Transport,
@@ -125,6 +126,17 @@ impl ReqwestTransport {
 
     async fn send_whole(&self, request: Request) -> Result<Answer, TransportError> {
         let mut incoming = self.begin(request, Some(self.total)).await?;
+        let is_endless = incoming.headers.iter().any(|(name, value)| {
+            name == "content-type" && value.to_ascii_lowercase().starts_with(EVENTS_TYPE)
+        });
+        if is_endless {
+            return Err(TransportError {
+                detail: "this is a stream of events, which has no end; give the URL of the feed"
+                    .into(),
+                transient: false,
+                source: None,
+            });
+        }
         while let Some(chunk) = incoming.response.chunk().await.map_err(request_error)? {
             incoming.body.add(&chunk)?;
         }

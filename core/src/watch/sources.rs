@@ -217,7 +217,8 @@ impl Watch {
     /// use std::time::Duration;
     /// use simplefeed_core::{sup::SupDocument, watch::{Pace, SourceNumber, Watch}};
     ///
-    /// let mut watch = Watch::new(Pace::default(), 7);
+    /// let pace = Pace { interval: Duration::from_secs(60), sup_interval: Duration::ZERO };
+    /// let mut watch = Watch::new(pace, 7);
     /// let document = r#"{"updated_time":"2026-01-01T00:01:10Z","since_time":"2026-01-01T00:00:00Z",
     ///     "period":60,"updates":[]}"#;
     /// let document = SupDocument::read(document.as_bytes())?;
@@ -225,6 +226,7 @@ impl Watch {
     /// # Ok::<(), simplefeed_core::sup::InvalidSup>(())
     /// ```
     pub fn overheard(&mut self, number: SourceNumber, now: Duration, document: SupDocument) {
+        self.tally.documents += 1;
         let is_free = self
             .sources
             .get(&number)

@@ -69,11 +69,11 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 }];
 
 /// KiB of the past that all streams have on their way to their readers.
-const PAST_KIB_MAX: usize = 128 * 1024;
+const PAST_KIB_MAX: usize = 256 * 1024;
 /// Longest time for a reader to take a piece of them.
-const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 /// Longest wait for room among them. Then the stream ends, and its reader comes back.
-const ROOM_WAIT: Duration = Duration::from_secs(5);
+const ROOM_WAIT: Duration = Duration::from_secs(10);
 /// Pause of a reader for which there is no place, in milliseconds.
 const LATER_MILLIS: u32 = 10_000;
 /// Comment that shows a proxy, and the reader, that the stream lives.
@@ -183,6 +183,7 @@ async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
             // Whoever may not see the feed is told nothing about it.
             let seen = seen(site, &exchange).await?;
             let mut answer = plain(StatusCode::NO_CONTENT, "");
+            answer.headers_mut().extend(seen.announcement);
             answer.headers_mut().extend(for_sites(seen.visibility));
             return Ok(Outcome::Answer(answer));
         }
@@ -198,13 +199,12 @@ async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let Some(place) = site.parking.place() else {
         // No error: after one, a browser never comes back.
         let later = whole(format!("retry: {LATER_MILLIS}\n\n"));
-        return Ok(Outcome::Answer(answer(seen.visibility, later)));
+        return Ok(Outcome::Answer(answer(&seen, later)));
     };
     let reads_entries = wanted.content == Content::Entries;
     let watching = watch(site, seen.feed, reads_entries).await?;
-    let visibility = seen.visibility;
     let stream = Stream::new(site, &exchange, &seen, watching, wanted, place);
-    Ok(Outcome::Answer(answer(visibility, body_of(stream))))
+    Ok(Outcome::Answer(answer(&seen, body_of(stream))))
 }
 
 /// Returns the body that a stream is.
@@ -217,7 +217,7 @@ fn body_of(stream: Stream) -> Body {
 }
 
 /// Returns an answer of events.
-fn answer(visibility: Visibility, body: Body) -> Answer {
+fn answer(seen: &Seen, body: Body) -> Answer {
     let mut answer = Response::new(body);
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS_TYPE));
@@ -225,7 +225,8 @@ fn answer(visibility: Visibility, body: Body) -> Answer {
     // nginx would keep events back until it has a buffer full of them.
     let name = HeaderName::from_static("x-accel-buffering");
     headers.insert(name, HeaderValue::from_static("no"));
-    headers.extend(for_sites(visibility));
+    headers.extend(seen.announcement.clone());
+    headers.extend(for_sites(seen.visibility));
     answer
 }
 

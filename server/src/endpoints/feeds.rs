@@ -154,7 +154,7 @@ const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\"
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) visibility: Visibility,
-    announcement: Option<(HeaderName, HeaderValue)>,
+    pub(super) announcement: Option<(HeaderName, HeaderValue)>,
     pub(super) over: i64,
     pub(super) feed: FeedKey,
 }

@@ -69,7 +69,7 @@ pub fn answer_to(verdict: Verdict, reply: &Reply, body: Option<&Bytes>) -> Resul
 
 /// Header fields that scripts of other sites may send. Without a media type, since browsers let POST pass whatever the methods
 /// say: a page could publish to a server in the network of its visitor.
-const READING_HEADERS: &str = "cache-control, if-modified-since, if-none-match";
+const READING_HEADERS: &str = "cache-control, if-modified-since, if-none-match, last-event-id";
 
 /// Returns the answer to OPTIONS: a script of any site may read.
 pub fn options(allow: &str) -> Answer {
