@@ -4,6 +4,7 @@
 //! connections of this process, so they share the processors with the server.
 
 use std::{
+    ops::Range,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -23,6 +24,8 @@ mod peers;
 
 /// Appends a second, while the latency is measured.
 const RATE: u64 = 100;
+/// Appends before the measurement.
+const WARMING: u64 = 300;
 /// Readers that wait.
 pub(crate) const CROWD: u32 = 10_000;
 /// Entries of the recent document that the crowds read.
@@ -46,14 +49,14 @@ fn percentile(values: &[f64], percent: usize) -> f64 {
 
 /// Publishes at a constant rate, and pairs each acknowledgement with the time at which a handler had the entry.
 pub(crate) fn paced(
-    count: u64,
+    serials: Range<u64>,
     handled: &mpsc::Receiver<(u64, Instant)>,
     mut publish: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<Latencies> {
     let mut latencies = Latencies::default();
     let begun = Instant::now();
-    for serial in 0..count {
-        let due = begun + Duration::from_micros(serial * 1_000_000 / RATE);
+    for (number, serial) in (0..).zip(serials) {
+        let due = begun + Duration::from_micros(number * 1_000_000 / RATE);
         thread::park_timeout(due.saturating_duration_since(Instant::now()));
         let sent = Instant::now();
         publish(serial)?;
@@ -101,11 +104,16 @@ fn ours(count: u64, means: WakeBy) -> anyhow::Result<Latencies> {
     });
     // It looks, and opens its stream.
     thread::park_timeout(Duration::from_secs(2));
-    let latencies = paced(count, &handled, |serial| {
+    // Warms up.
+    let first = WARMING;
+    paced(0..first, &handled, |serial| {
+        connection.publish("bench", &event(serial))
+    })?;
+    let latencies = paced(first..first + count, &handled, |serial| {
         connection.publish("bench", &event(serial))
     })?;
     drop(handled);
-    connection.publish("bench", &event(count))?;
+    connection.publish("bench", &event(first + count))?;
     match consumer.join() {
         Ok(ended) => ended?,
         Err(_) => anyhow::bail!("the consumer panicked"),

@@ -264,6 +264,12 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     let documents = Arc::new(Documents::new(shown.clone(), archive));
     let push = views.get::<Push>();
     let push = push.expect("every server has this view");
+    let preparing = Arc::downgrade(&documents);
+    push.prepare_with(move |feed, coding| {
+        if let Some(documents) = preparing.upgrade() {
+            documents.prepare(feed, coding);
+        }
+    });
     let open = Arc::new(OpenFeeds::default());
     invalidate_with(&log, &timelines, &documents, &open);
     let followed = views.get::<Sup>().zip(views.get::<TimelineUpdates>());

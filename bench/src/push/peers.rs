@@ -96,7 +96,7 @@ fn redis(count: u64) -> anyhow::Result<Latencies> {
     });
     thread::park_timeout(Duration::from_millis(500));
     let mut writing = connect(&server.address)?;
-    let latencies = paced(count, &handled, |serial| {
+    let latencies = paced(0..count, &handled, |serial| {
         let command = format!("XADD s * v {}\r\n", payload(serial));
         writing.write_all(command.as_bytes())?;
         read_until(&mut writing, "\r\n")?;
@@ -130,7 +130,7 @@ fn postgresql(count: u64) -> anyhow::Result<Latencies> {
         "WITH added AS (INSERT INTO entries (v) VALUES ($1) RETURNING id) \
          SELECT pg_notify('entries', id::text) FROM added",
     )?;
-    let latencies = paced(count, &handled, |serial| {
+    let latencies = paced(0..count, &handled, |serial| {
         writing.query(&insert, &[&payload(serial)])?;
         Ok(())
     })?;
@@ -162,7 +162,7 @@ fn nats(count: u64) -> anyhow::Result<Latencies> {
     let mut writing = connect(&server.address)?;
     writing.write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n")?;
     read_until(&mut writing, "PONG\r\n")?;
-    let latencies = paced(count, &handled, |serial| {
+    let latencies = paced(0..count, &handled, |serial| {
         let payload = payload(serial);
         let command = format!("PUB s {}\r\n{payload}\r\nPING\r\n", payload.len());
         writing.write_all(command.as_bytes())?;

@@ -51,7 +51,7 @@ use crate::{
     resource::Visibility,
     views::{
         documents::reading::Documents,
-        push::{Begin, News, Past, Push, Watching},
+        push::{Begin, Interest, News, Past, Push, Watching},
         timelines::Timelines,
     },
 };
@@ -201,8 +201,11 @@ async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
         let later = whole(format!("retry: {LATER_MILLIS}\n\n"));
         return Ok(Outcome::Answer(answer(&seen, later)));
     };
-    let reads_entries = wanted.content == Content::Entries;
-    let watching = watch(site, seen.feed, reads_entries).await?;
+    let interest = match wanted.content {
+        Content::Entries => Interest::Entries,
+        Content::None => Interest::Place,
+    };
+    let watching = watch(site, &exchange, seen.feed, interest).await?;
     let stream = Stream::new(site, &exchange, &seen, watching, wanted, place);
     Ok(Outcome::Answer(answer(&seen, body_of(stream))))
 }

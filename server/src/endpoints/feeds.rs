@@ -147,7 +147,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 ];
 
 /// Links of a recent document to what wakes its readers.
-const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
+pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
     <events?content=none>; rel=\"urn:simplefeed:1#events\"";
 
 /// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
@@ -308,8 +308,7 @@ pub(super) async fn recent_now(
         Visibility::Private => seen_with(site, exchange, sight).await?,
     };
     let (feed, mut shown) = (seen.feed, shown(site, resource, seen));
-    let links = HeaderValue::from_static(RECENT_LINKS);
-    shown.headers.push((LINK, links));
+    link_push(&mut shown);
     Ok((feed, shown))
 }
 
@@ -425,11 +424,15 @@ fn wanted_page(query: &str) -> Result<Wanted, Problem> {
 fn show(site: &Site, resource: Resource, seen: Seen, address: &Address) -> Outcome {
     let mut shown = shown(site, resource, seen);
     if *address == Address::Recent {
-        // Beside the document and not in it, since its header may be older than these.
-        let links = HeaderValue::from_static(RECENT_LINKS);
-        shown.headers.push((LINK, links));
+        link_push(&mut shown);
     }
     Outcome::Shown(Box::new(shown))
+}
+
+/// Links a recent document to what wakes its readers: beside the document and not in it, since its header may be older.
+fn link_push(shown: &mut Shown) {
+    let links = HeaderValue::from_static(RECENT_LINKS);
+    shown.headers.push((LINK, links));
 }
 
 fn shown(site: &Site, resource: Resource, seen: Seen) -> Shown {

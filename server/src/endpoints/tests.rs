@@ -74,3 +74,15 @@ fn other_spellings_name_nothing() {
         check(path, None);
     }
 }
+
+#[test]
+fn recent_documents_link_to_what_wakes_their_readers() {
+    use simplefeed_core::push::{EVENTS_REL, WAIT_REL};
+    for (target, rel) in [
+        ("recent.atom?wait=15", WAIT_REL),
+        ("events?content=none", EVENTS_REL),
+    ] {
+        let link = format!("<{target}>; rel=\"{rel}\"");
+        assert!(feeds::RECENT_LINKS.contains(&link), "{link}");
+    }
+}

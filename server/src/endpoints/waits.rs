@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use simplefeed_core::limits::WAIT_SECONDS_MAX;
+use simplefeed_core::{feed::FeedKey, limits::WAIT_SECONDS_MAX};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until},
@@ -14,13 +14,18 @@ use tokio::{
 use super::{Site, feeds::recent_now};
 use crate::{
     http::{
+        coding::negotiate,
         endpoint::{Exchange, Outcome, Shown},
         pipeline::{is_known, off_thread},
         problem::Problem,
         reply::NO_STORE,
     },
     log::Series,
-    views::{error::ViewError, push::Watching},
+    resource::Coding,
+    views::{
+        error::ViewError,
+        push::{Interest, Watching},
+    },
 };
 
 /// Places for requests that wait and for streams: three of four connections, so that others find a connection.
@@ -88,10 +93,14 @@ pub(super) async fn recent(
     let Some(_place) = site.parking.place() else {
         return Ok(for_once(shown));
     };
-    let mut watching = watch(site, feed, false).await?;
+    // What cannot be negotiated is told by the answer.
+    let coding = negotiate(exchange.headers).unwrap_or(Coding::Identity);
+    let interest = Interest::Document(coding);
+    let mut watching = watch(site, &exchange, feed, interest).await?;
     let mut stopping = exchange.ending.is_near.clone();
     loop {
         watching.news();
+        watching.wish_again();
         let (_, shown) = recent_now(site, &exchange).await?;
         if !is_known(&shown, exchange.headers, (site.clock)()) {
             return Ok(for_once(shown));
@@ -107,17 +116,19 @@ pub(super) async fn recent(
 /// Begins to watch a feed.
 pub(super) async fn watch(
     site: &Site,
-    feed: simplefeed_core::feed::FeedKey,
-    reads_entries: bool,
+    exchange: &Exchange<'_>,
+    feed: FeedKey,
+    interest: Interest,
 ) -> Result<Watching, Problem> {
     // A feed that others watch is looked at already.
-    if let Some(watching) = site.push.join(feed, reads_entries) {
+    if let Some(watching) = site.push.join(feed, interest) {
         return Ok(watching);
     }
     let (push, documents) = (Arc::clone(&site.push), Arc::clone(&site.documents));
+    let name = exchange.params.feed().clone();
     off_thread(move || {
         let log: &dyn Series = &**documents.log();
-        push.watch(feed, reads_entries, log)
+        push.watch((feed, &name), interest, log)
             .map_err(ViewError::from)
     })
     .await

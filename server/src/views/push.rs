@@ -7,8 +7,8 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
     commit::Outline,
-    feed::{CommitNumber, FeedKey, Position, Revision},
+    feed::{CommitNumber, FeedKey, FeedName, Position, Revision},
     push::PlaceId,
 };
 use tokio::sync::watch;
@@ -26,6 +26,7 @@ use tracing::{debug, warn};
 
 use crate::{
     log::{EntryLog, LogError, Series},
+    resource::Coding,
     views::{
         Applied, View,
         error::ViewError,
@@ -50,6 +51,9 @@ const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
 const HUB_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of events that a reader takes at once: a slow one holds them for long.
 const AT_HAND_BYTES: usize = 16 * 1024;
+
+/// Codings, in the order of a hub's wishes.
+const CODINGS: [Coding; 2] = [Coding::Identity, Coding::Gzip];
 
 /// End of a feed, as its watchers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,14 +83,31 @@ impl News {
     }
 }
 
+/// What a watcher wants of its feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Its newest place.
+    Place,
+    /// Its entries.
+    Entries,
+    /// Its recent document, in a coding.
+    Document(Coding),
+}
+
+/// Function that makes the recent document of a feed ready, in a coding.
+type Prepare = Box<dyn Fn(&FeedName, Coding) + Send + Sync>;
+
 /// Meeting point of a feed's watchers.
 #[derive(Debug)]
 struct Hub {
+    name: FeedName,
     /// Number of the feed among the timelines, if it is one.
     number: Option<u32>,
     news: watch::Sender<News>,
     /// Watchers that read entries.
     readers: AtomicUsize,
+    /// Whether watchers want the recent document in each coding.
+    documents: [AtomicBool; 2],
     newest: Mutex<Newest>,
     /// Held while the hub's feed is looked at: by the follower, or for a watcher that comes.
     looking: Mutex<Option<Course>>,
@@ -111,8 +132,9 @@ struct Watched {
 #[derive(Debug)]
 pub struct Push(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
+    /// Called before watchers are woken: a thousand of them would each wait for a document that nobody has made.
+    prepare: OnceLock<Prepare>,
     hubs: Mutex<Hubs>,
     /// Feeds that could not be looked at.
     unseen: Mutex<HashSet<FeedKey>>,
@@ -137,9 +159,16 @@ impl std::fmt::Debug for Stretches {
     }
 }
 
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
 impl Default for Push {
     fn default() -> Self {
         Self(Arc::new(Shared {
+            prepare: OnceLock::new(),
             hubs: Mutex::default(),
             unseen: Mutex::default(),
             stretches: Stretches(Cache::with_weighter(1_000, STRETCHES_BYTES_MAX, Weight)),
@@ -148,6 +177,12 @@ impl Default for Push {
 }
 
 impl Push {
+    /// Calls `prepare` with a feed and a coding before those are woken that wait for its recent document in that coding.
+    pub fn prepare_with(&self, prepare: impl Fn(&FeedName, Coding) + Send + Sync + 'static) {
+        // A server sets it once, at its start.
+        let _is_set = self.0.prepare.set(Box::new(prepare)).is_err();
+    }
+
     /// Begins to watch a feed. Everything that readers see later than this call wakes the watcher.
     ///
     /// # Errors
@@ -155,8 +190,8 @@ impl Push {
     /// Returns why the log cannot be read.
     pub fn watch(
         &self,
-        feed: FeedKey,
-        reads_entries: bool,
+        (feed, name): (FeedKey, &FeedName),
+        interest: Interest,
         log: &dyn Series,
     ) -> Result<Watching, LogError> {
         // The number comes from the graph, which readers of feeds need not wait for.
@@ -172,30 +207,28 @@ impl Push {
                 Arc::make_mut(&mut hubs.timelines).insert(number, feed);
             }
             let watched = hubs.by_feed.entry(feed).or_insert_with(|| Watched {
-                hub: Hub::new(number),
+                hub: Hub::new(name.clone(), number),
                 watchers: 0,
             });
             watched.watchers += 1;
             (Arc::clone(&watched.hub), watched.hub.news.subscribe())
         };
-        if reads_entries {
-            hub.readers.fetch_add(1, Ordering::SeqCst);
-        }
+        hub.serve(interest);
         let mut watching = Watching {
             feed,
-            reads_entries,
+            interest,
             hub,
             news,
             shared,
         };
         // After the hub is there: the follower announces whatever this look does not see.
-        watching.hub.look(feed, log)?;
+        watching.hub.look(feed, log, &watching.shared)?;
         watching.news.mark_unchanged();
         Ok(watching)
     }
 
     /// Begins to watch a feed that is being watched. Never waits.
-    pub fn join(&self, feed: FeedKey, reads_entries: bool) -> Option<Watching> {
+    pub fn join(&self, feed: FeedKey, interest: Interest) -> Option<Watching> {
         let shared = Arc::clone(&self.0);
         let mut hubs = shared.hubs.lock();
         let watched = hubs.by_feed.get_mut(&feed)?;
@@ -207,12 +240,10 @@ impl Push {
         watched.watchers += 1;
         let hub = Arc::clone(&watched.hub);
         drop(hubs);
-        if reads_entries {
-            hub.readers.fetch_add(1, Ordering::SeqCst);
-        }
+        hub.serve(interest);
         Some(Watching {
             feed,
-            reads_entries,
+            interest,
             hub,
             news,
             shared,
@@ -301,7 +332,7 @@ impl Push {
         let Some(hub) = self.hub(feed) else {
             return;
         };
-        if let Err(error) = hub.look(feed, log) {
+        if let Err(error) = hub.look(feed, log, &self.0) {
             warn!(%error, feed = %feed.0, "a feed that somebody watches cannot be read; it is tried again");
             self.0.unseen.lock().insert(feed);
         }
@@ -309,8 +340,10 @@ impl Push {
 }
 
 impl Hub {
-    fn new(number: Option<u32>) -> Arc<Self> {
+    fn new(name: FeedName, number: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
+            name,
+            documents: Default::default(),
             number,
             news: watch::Sender::new(News::UNKNOWN),
             readers: AtomicUsize::new(0),
@@ -319,8 +352,23 @@ impl Hub {
         })
     }
 
+    /// Notes what a watcher wants.
+    fn serve(&self, interest: Interest) {
+        match interest {
+            Interest::Place => {}
+            Interest::Entries => {
+                self.readers.fetch_add(1, Ordering::SeqCst);
+            }
+            Interest::Document(wanted) => {
+                for (is_wanted, coding) in self.documents.iter().zip(CODINGS) {
+                    is_wanted.fetch_or(coding == wanted, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
     /// Looks at the end of the feed, and wakes the watchers if it has moved.
-    fn look(&self, feed: FeedKey, log: &dyn Series) -> Result<(), LogError> {
+    fn look(&self, feed: FeedKey, log: &dyn Series, shared: &Shared) -> Result<(), LogError> {
         let mut looking = self.looking.lock();
         let Some(course) = Course::of(feed, log)? else {
             return Ok(());
@@ -338,6 +386,16 @@ impl Hub {
             }
         }
         *looking = Some(course);
+        if self.news.borrow().precedes(&news)
+            && let Some(prepare) = shared.prepare.get()
+        {
+            for (wanted, coding) in self.documents.iter().zip(CODINGS) {
+                // Asked for again by those who go on waiting.
+                if wanted.swap(false, Ordering::SeqCst) {
+                    prepare(&self.name, coding);
+                }
+            }
+        }
         self.news.send_if_modified(|known| {
             let is_newer = known.precedes(&news);
             if is_newer {
@@ -369,7 +427,7 @@ impl Hub {
 #[derive(Debug)]
 pub struct Watching {
     feed: FeedKey,
-    reads_entries: bool,
+    interest: Interest,
     hub: Arc<Hub>,
     news: watch::Receiver<News>,
     shared: Arc<Shared>,
@@ -379,6 +437,13 @@ impl Watching {
     /// Returns the end of the feed now. Later changes wake the watcher.
     pub fn news(&mut self) -> News {
         *self.news.borrow_and_update()
+    }
+
+    /// Wishes for the recent document again, for one who goes on waiting.
+    pub fn wish_again(&self) {
+        if let Interest::Document(_) = self.interest {
+            self.hub.serve(self.interest);
+        }
     }
 
     /// Waits until the feed has changed since the last call of [`news`](Self::news).
@@ -395,7 +460,7 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        if self.reads_entries {
+        if self.interest == Interest::Entries {
             self.hub.readers.fetch_sub(1, Ordering::SeqCst);
         }
         let mut hubs = self.shared.hubs.lock();

@@ -245,6 +245,13 @@ impl Documents {
         snapshot.generation.is_current().then_some(snapshot)
     }
 
+    /// Makes the recent document of a feed, for readers that come in a moment. A failure is theirs to see.
+    pub fn prepare(self: &Arc<Self>, feed: &FeedName, coding: Coding) {
+        if let Ok(Some(resource)) = self.resource(feed, &Address::Recent) {
+            let _failed = resource.source().read(coding).is_err();
+        }
+    }
+
     /// Returns the resource of an address now, or `None` if it names nothing.
     ///
     /// # Errors

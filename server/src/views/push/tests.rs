@@ -3,7 +3,7 @@
 use simplefeed_core::{
     commit::{Change, Commit},
     digest::Digest,
-    feed::{DocumentNumber, EntryId, FeedId, FeedName},
+    feed::{DocumentNumber, EntryId, FeedId},
     settings::{Choices, Defaults, Settings},
     timestamp::Timestamp,
 };
@@ -16,6 +16,7 @@ use crate::log::{Commits as _, memory::MemoryLog};
 struct Growing {
     log: MemoryLog,
     feed: FeedKey,
+    name: FeedName,
     commit: u64,
     next: u64,
 }
@@ -35,6 +36,7 @@ impl Growing {
         let mut growing = Self {
             log: MemoryLog::default(),
             feed,
+            name: settings.name.clone(),
             commit: 0,
             next: 0,
         };
@@ -46,6 +48,10 @@ impl Growing {
         };
         growing.append(vec![settings, opened]);
         growing
+    }
+
+    fn feed(&self) -> (FeedKey, &FeedName) {
+        (self.feed, &self.name)
     }
 
     fn opened(&self, document: u64) -> Change {
@@ -106,7 +112,9 @@ struct Reader {
 impl Reader {
     fn new(view: &Push, growing: &Growing, at: u64) -> Self {
         Self {
-            watching: view.watch(growing.feed, true, &growing.log).unwrap(),
+            watching: view
+                .watch(growing.feed(), Interest::Entries, &growing.log)
+                .unwrap(),
             at: Position(at),
             begin: None,
             read: vec![],
@@ -210,22 +218,25 @@ fn hubs_go_with_their_last_watcher() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for round in 0..2_000 {
-                    let first = view.watch(growing.feed, round % 2 == 0, &growing.log);
-                    let second = view.join(growing.feed, true);
+                    let interest = [Interest::Place, Interest::Entries][round % 2];
+                    let first = view.watch(growing.feed(), interest, &growing.log);
+                    let second = view.join(growing.feed, Interest::Entries);
                     drop((first, second));
                 }
             });
         }
     });
     assert!(!view.is_watched() && view.0.hubs.lock().timelines.is_empty());
-    assert!(view.join(growing.feed, true).is_none());
+    assert!(view.join(growing.feed, Interest::Place).is_none());
 }
 
 /// Goal: a watcher is woken by a commit of its feed and by no other.
 #[tokio::test]
 async fn only_what_is_watched_wakes() {
     let (view, mut growing) = (Push::default(), Growing::new());
-    let mut watching = view.watch(growing.feed, false, &growing.log).unwrap();
+    let mut watching = view
+        .watch(growing.feed(), Interest::Place, &growing.log)
+        .unwrap();
     assert_eq!(watching.news().newest, None);
     let outline = growing.append(vec![Change::Epoch {
         epoch: simplefeed_core::feed::Epoch(7),
