@@ -10,7 +10,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -45,6 +45,8 @@ use newest::Newest;
 
 /// Pause of the follower while nobody waits.
 const PACE: Duration = Duration::from_millis(50);
+/// Time for which it goes on without a pause after the last watcher has left.
+const EAGER: Duration = Duration::from_secs(1);
 /// Bytes of stretches of the past that are shared.
 const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Bytes of events that a hub keeps.
@@ -119,6 +121,8 @@ struct Hubs {
     by_feed: HashMap<FeedKey, Watched>,
     /// Timelines among them, by their numbers.
     timelines: Arc<HashMap<u32, FeedKey>>,
+    /// When the last watcher of all left.
+    left_at: Option<Instant>,
 }
 
 /// A hub, and how many watch it.
@@ -470,6 +474,7 @@ impl Drop for Watching {
         watched.watchers -= 1;
         if watched.watchers == 0 {
             hubs.by_feed.remove(&self.feed);
+            hubs.left_at = Some(Instant::now());
             if let Some(number) = self.hub.number {
                 Arc::make_mut(&mut hubs.timelines).remove(&number);
             }
@@ -515,8 +520,10 @@ impl View for Push {
     }
 
     fn pace(&self) -> Duration {
-        // A watcher that comes within the pause may be woken so much later.
-        if self.is_watched() {
+        // A watcher that comes within the pause may be woken so much later. One that waits again and again is away for moments.
+        let left_at = self.0.hubs.lock().left_at;
+        let has_just_left = left_at.is_some_and(|at| at.elapsed() < EAGER);
+        if self.is_watched() || has_just_left {
             Duration::ZERO
         } else {
             PACE
