@@ -1,4 +1,4 @@
-//! `push`: how soon a consumer has an entry, and what ten thousand readers that wait cost.
+//! `push`: how soon a consumer has an entry, and the cost of ten thousand readers that wait.
 //!
 //! Shell. The consumer is the client crate's own, in this process, and handles each entry once it has it. The crowds are
 //! connections of this process, so they share the processors with the server.

@@ -148,9 +148,9 @@ pub struct Consumer {
     /// Time before which no request is sent: the end of a pause between looks, or after a failure.
     not_before: Option<time::Instant>,
     waker: Waker,
-    /// What the next look is due to.
+    /// Reason for the next look.
     look: Look,
-    /// Position of an entry that was told, until a look has found it; and the looks that have not.
+    /// Position that a stream named, until a look reaches it, and the number of looks that did not.
     told: Option<(Position, u32)>,
     /// Position of the last entry before the place at which the last round ended.
     here: Option<Position>,
@@ -198,7 +198,7 @@ enum Beginning {
 /// Why a consumer looks at the recent document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// At first, again after a failure, or for a place that was told: as soon as the pause is over.
+    /// The first look, a repeat after a failure, or one for a position that a stream named: due at the end of the pause.
     Next,
     /// It has caught up, and rests until a poll is due or something wakes it.
     Resting,
@@ -291,7 +291,7 @@ impl Consumer {
     }
 
     fn wake_by(self, best: WakeBy) -> Self {
-        // Whoever does not follow never rests.
+        // A consumer that does not follow never rests.
         let best = if self.follow { best } else { WakeBy::Poll };
         let waker = Waker::new(best);
         Self { waker, ..self }
@@ -530,7 +530,7 @@ impl Consumer {
             let mut wait = None;
             if ask.kind == AskKind::Recent {
                 ask.again |= self.fresh || self.look == Look::Woken;
-                // Without a tag, the server cannot know what is new.
+                // Without an entity tag, the server answers a wait at once.
                 let waits = matches!(self.look, Look::Waiting(_)) && ask.known.etag.is_some();
                 wait = self.waker.wait_url().filter(|_| waits);
             }
@@ -558,7 +558,7 @@ impl Consumer {
         self.on_the_way = None;
         if let Look::Waiting(since) = self.look {
             if let Err(error) = &answer {
-                // Not an error: a poll finds what is wrong, if anything is.
+                // Not an error: the poll that follows reports a lasting fault.
                 let ended = if error.is_transient() {
                     Waited::Failed
                 } else {
@@ -791,7 +791,7 @@ impl Consumer {
         let now = time::Instant::now();
         let has_news = std::mem::take(&mut self.has_news);
         self.here = place.and_then(|place| place.position);
-        // A cache can have swallowed the wake: its copy ends before what was told.
+        // The copy of a cache may end before the position that woke the consumer.
         if let Some((position, looks)) = self
             .told
             .filter(|(position, _)| self.here < Some(*position))
@@ -807,7 +807,7 @@ impl Consumer {
             self.waker.waited(Waited::Absent);
         }
         let pause = jittered(self.poll_after());
-        // Without a tag, the server cannot know what is new.
+        // Without an entity tag, the server answers a wait at once.
         let has_tag = self
             .replay
             .ask()

@@ -203,7 +203,7 @@ pub enum Fetched {
         freshness: Freshness,
         /// SUP announcement, if the 304 repeats it.
         sup: Option<SupAddress>,
-        /// Links to what wakes a reader, if the 304 repeats them.
+        /// Links for push, if the 304 repeats them.
         push: PushLinks,
     },
     /// A complete answer, with status 200 or 203.
@@ -218,7 +218,7 @@ pub enum Fetched {
         freshness: Freshness,
         /// SUP announcement, if there is one and the fetcher may follow it.
         sup: Option<SupAddress>,
-        /// Links to what wakes a reader, as far as the fetcher may follow them.
+        /// Links for push that the fetcher may follow.
         push: PushLinks,
         /// Digest of the body, if a document without positions is marked immutable.
         frozen: Option<Digest>,
@@ -441,7 +441,7 @@ impl Fetcher {
         })
     }
 
-    /// Returns the links to what wakes a reader, as far as the fetcher may follow them.
+    /// Returns the links for push that the fetcher may follow.
     fn push_links(&self, url: &Url, answer: &Answer) -> PushLinks {
         let mut push = PushLinks::default();
         for (target, rel) in answer.all("link").flat_map(links::links) {
@@ -672,7 +672,7 @@ pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
     let body = to_utf8(answer.body.clone(), charset(answer));
     let mut document = Document::read(body, url)?;
     for (target, rel) in answer.all("link").flat_map(links::links) {
-        // What wakes a reader is of its server, and not of the document: a copy of the document does without.
+        // Links for push belong to the server and not to the document: a copy of the document works without them.
         let is_push = rel == WAIT_REL || rel == EVENTS_REL;
         if let Ok(target) = url.join(&target)
             && !is_push

@@ -1,4 +1,4 @@
-//! What wakes a consumer that follows, before its next poll is due: a stream of events, or a wait.
+//! Wakes a consumer that follows before its next poll is due: by a stream of events, or by a wait.
 //!
 //! Shell: keeps a stream open. A failure here is never an error of the consumer: it polls, as it does where a server
 //! offers nothing better, and tries again later.
@@ -43,7 +43,7 @@ pub enum WakeBy {
     Poll,
 }
 
-/// A stream of told places.
+/// Places that a stream of events names.
 type Told = Pin<Box<dyn Stream<Item = Option<PlaceId>> + Send>>;
 
 /// Why a consumer rests no longer.
@@ -75,10 +75,10 @@ enum Opened {
     Absent,
 }
 
-/// Time for which a consumer does without what a server does not offer.
+/// Pause after a server or a proxy has shown that it offers no streams, or no waits.
 const ABSENT: Duration = Duration::from_secs(PUSH_ABSENT_SECONDS);
 
-/// The stream, and when to try what.
+/// The stream of a consumer, and the times of the next attempts.
 pub(crate) struct Waker {
     best: WakeBy,
     links: PushLinks,
@@ -199,7 +199,7 @@ impl Waker {
                 }
                 State::Open { told, since } => {
                     let since = *since;
-                    // What a stream cannot tell, such as a feed that is gone, a poll finds.
+                    // A poll finds states that a stream does not show, such as a missing feed.
                     let due = due + Duration::from_secs(PUSH_POLL_SECONDS);
                     let next = tokio::select! {
                         next = told.next() => next,
@@ -256,7 +256,7 @@ fn places(body: Pieces) -> Told {
         },
     );
     Box::pin(messages.flatten().map(|message: Message| {
-        // A state is found, and told, by the walk.
+        // The walk finds the state by itself.
         let is_place = message.kind != STATE;
         message.id.parse().ok().filter(|_| is_place)
     }))

@@ -578,7 +578,7 @@ impl FeedWatcher {
     /// Begins a wait for the updates of a source after those that are known, at some time. Polls go on beside it, and find
     /// whatever it loses.
     fn wait(&mut self, source: SourceNumber, url: Url, at: time::Instant) {
-        // What is over counts no more, also of sources that are gone.
+        // Pauses that are over leave the map, also those of forgotten sources.
         self.waits
             .retain(|_, until| until.is_none_or(|until| at < until));
         let on_their_way = self.waits.values().filter(|until| until.is_none()).count();
@@ -597,7 +597,7 @@ impl FeedWatcher {
         });
     }
 
-    /// Takes what a wait has brought, and begins the next one. Where a server or a proxy does not wait, polls do for a while.
+    /// Handles the end of a wait, and begins the next one. Where a server or a proxy does not wait, polls do for a while.
     fn waited(&mut self, source: SourceNumber, heard: Result<Option<FetchedSup>, FetchError>) {
         let now = time::Instant::now();
         let Ok(Some(fetched)) = heard else {

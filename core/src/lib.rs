@@ -23,7 +23,7 @@
 //!   [`opml`]: lists of them.
 //! - [`refresh`]: which things are looked up again, when, and what of them is published.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
-//! - [`push`]: what wakes a reader that waits for entries.
+//! - [`push`]: streams of events, which wake readers that wait for entries.
 
 pub mod limits;
 pub mod feed;

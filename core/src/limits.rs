@@ -107,7 +107,7 @@ pub const PUSH_OPEN_SECONDS: u64 = 10;
 /// The time for which a consumer does without streams, or waits, that a server does not offer, in seconds.
 pub const PUSH_ABSENT_SECONDS: u64 = 600;
 
-/// The most looks for a place that a stream has told, until the consumer goes on without it.
+/// The most looks for a position that a stream has named; then the consumer goes on without it.
 pub const PUSH_LOOKS_MAX: u32 = 8;
 
 /// The most waits on SUP documents that a watcher has open at the same time.

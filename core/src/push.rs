@@ -1,7 +1,7 @@
 //! Push: how a server wakes a reader, who then reads on from its own place.
 //!
 //! Pure. A stream of events (`text/event-stream`, as the HTML standard has it) tells entries, or only the newest place.
-//! What it tells is a hint: documents and bookmarks remain the truth, so nothing that a stream loses is lost.
+//! Its events are hints: documents and bookmarks remain the truth, so nothing that a stream loses is lost.
 
 use std::{fmt, str::FromStr};
 
@@ -268,7 +268,7 @@ mod tests {
         read.flatten().collect()
     }
 
-    /// Goal: what a stream says does not depend on where its pieces end, nor on the kind of its line ends.
+    /// Goal: the events of a stream depend neither on the ends of its pieces nor on the kind of its line ends.
     #[test]
     fn pieces_may_end_anywhere() {
         let stream = format!(

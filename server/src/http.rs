@@ -128,7 +128,7 @@ impl Rules {
 pub struct Ending {
     /// Becomes true when the connection is to end: it is old, or the server stops.
     pub is_near: watch::Receiver<bool>,
-    /// Cuts the connection, whatever is on its way.
+    /// Cuts the connection, also in the middle of an answer.
     cut: Arc<Notify>,
 }
 

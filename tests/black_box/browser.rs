@@ -1,6 +1,6 @@
 //! The page of `docs/consumers.md` in a real Chromium.
 //!
-//! Shell: processes, and a small web server for the page, which hears from it what it shows.
+//! Shell: processes, and a small web server for the page, which gets reports of its lines.
 
 use std::{
     fs,
@@ -124,7 +124,7 @@ fn example(url: &str) -> String {
     page.replace(stood, url)
 }
 
-/// A page in a browser, and what it shows.
+/// A page in a browser, and its reports.
 struct Page {
     site: Site,
     _browser: Chromium,
@@ -196,7 +196,7 @@ fn a_page_shows_each_entry_once() {
     publish(&server, 700..ENTRIES);
     page.shows(ENTRIES);
 
-    // A server with another history: the page is told, and the browser asks no more.
+    // A server with another history: the page gets the state, and the browser asks no more.
     server.stop();
     fs::remove_dir_all(&data).unwrap();
     let server = Server::start_at(&address, &data, &[]);

@@ -235,7 +235,7 @@ fn a_broken_pipe_ends_a_replay_quietly() {
     );
 }
 
-/// Goal: whoever gives the URL of a stream is told so, and waits for nothing.
+/// Goal: the URL of a stream, given for a feed, is refused at once.
 #[test]
 fn a_stream_is_no_document() {
     let folder = tempfile::tempdir().unwrap();

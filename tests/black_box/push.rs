@@ -1,4 +1,4 @@
-//! Push: what waits is woken, what is streamed is what a replay gives, and nothing of it is told to anybody else.
+//! Push: waits and streams against the real server, with rights, restarts and lost histories.
 
 use std::{
     fs, thread,
@@ -35,7 +35,7 @@ fn make_timeline(server: &Server) {
     assert_eq!(server.send(&follows).status, 200);
 }
 
-/// A stream from anywhere gives each entry once, in order, as a replay prints it; and goes on with what comes.
+/// A stream from anywhere gives each entry once, in order, as a replay prints it, and goes on with new entries.
 #[test]
 fn a_stream_is_a_replay_that_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ fn a_stream_is_a_replay_that_goes_on() {
     }
 }
 
-/// The newest place is told at once, and again whenever it is another one: one event for what came together.
+/// A stream without content sends the newest place at once and after each change; a batch is one event.
 #[test]
 fn a_place_alone_is_told_once_for_all_that_came_together() {
     let folder = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ fn a_place_that_does_not_fit_ends_in_a_state() {
         let asked = Request::get("/feeds/a/events").header("Last-Event-ID", wrong);
         assert_eq!(server.send(&asked).status, 400, "{wrong}");
     }
-    // A place that a server before this one has told: it may come within seconds.
+    // A place from a server that is ahead: it may come within seconds.
     let twin = tempfile::tempdir().unwrap();
     let twin = Server::start(twin.path(), &[]);
     let id = r#"{"id":"urn:uuid:00000000-0000-4000-8000-00000000000a"}"#;
@@ -227,7 +227,7 @@ fn a_wait_ends_with_a_change_or_its_time() {
                 .header("link")
                 .contains("<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\"")
         );
-        // What is not known is answered at once.
+        // A wait with another tag is answered at once.
         let (answer, _) = wait_for_change(&server, feed, 60, Some("\"other\""));
         assert_eq!((answer.status, &answer.body), (200, &plain.body));
         assert_eq!(answer.header("cache-control"), "no-store");
@@ -249,7 +249,7 @@ fn a_wait_ends_with_a_change_or_its_time() {
         assert_eq!(change.0.status, 200, "{feed}");
         let now = server.get(&format!("/feeds/{feed}/recent.atom"));
         assert_eq!(change.0.body, now.body, "{feed}");
-        // Far less than what is left of the wait.
+        // Far less than the rest of the wait.
         assert!(change.1 < Duration::from_secs(20), "{feed} {:?}", change.1);
     }
     for wrong in ["0", "61", "x", "01"] {
@@ -260,7 +260,7 @@ fn a_wait_ends_with_a_change_or_its_time() {
     assert_eq!(nothing.status, 404);
 }
 
-/// A wait for updates is answered once an update later than the given second can be told.
+/// A wait for updates is answered once a document lists an update after the given second.
 #[test]
 fn a_wait_for_updates_ends_with_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -287,7 +287,7 @@ fn a_wait_for_updates_ends_with_one() {
     });
     assert_eq!(answer.header("cache-control"), "no-store");
     assert_eq!(answer.json()["updates"].as_array().unwrap().len(), 2);
-    // A reader that was away for long is not kept waiting for what only the archive tells.
+    // Updates that only the archive lists keep no reader waiting.
     let old = server.get("/sup.json?seconds=60&since=1000&wait=60");
     assert_eq!(old.status, 200);
     for wrong in ["wait=5", "since=7", "since=x&wait=5", "since=7&wait=61"] {
@@ -299,7 +299,7 @@ fn a_wait_for_updates_ends_with_one() {
     }
 }
 
-/// A watcher is told of an update once its second is over, and not when its next poll is due, after 48 seconds.
+/// A watcher learns of an update once its second is over, and not at its next poll, after 48 seconds.
 #[test]
 fn a_watcher_is_told_of_updates() {
     let folder = tempfile::tempdir().unwrap();
@@ -325,7 +325,7 @@ fn a_watcher_is_told_of_updates() {
     });
 }
 
-/// Of a closed feed, nothing is told to whoever has no right to it, nor to whoever has it no more.
+/// Readers without a right to a closed feed, or with a right that ended, get nothing of it.
 #[test]
 fn who_may_not_read_is_told_nothing() {
     let guarded = Guarded::start(&[]);
@@ -345,7 +345,7 @@ fn who_may_not_read_is_told_nothing() {
     assert!(!closed.head.contains("access-control"), "{}", closed.head);
     closed.take(8);
     let admin = |request: Request| guarded.ask(request, Some(&guarded.admin));
-    // A timeline that comes to follow what its reader may not see ends the stream before its next entry.
+    // A timeline that comes to follow a feed that is closed to its reader ends the stream before its next entry.
     let tokens = guarded.folder.path().join("tokens");
     let reader = format!("Bearer {}", new_token(&tokens, "read", "shut*"));
     guarded.server.signal("HUP");

@@ -47,7 +47,7 @@ impl Drop for Tail {
     }
 }
 
-/// Returns the numbers of the entries in what one `tail` has printed.
+/// Returns the numbers of the entries that one `tail` has printed.
 fn printed(folder: &Path, run: usize) -> Vec<usize> {
     let text = fs::read_to_string(folder.join(format!("{run:03}.ids"))).unwrap();
     // A kill may have cut the last line.
@@ -65,7 +65,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Goal: whatever is killed, each entry comes, in order; a consumer repeats only what it had not accepted.
+/// Goal: kills of server and consumer lose no entry; a consumer repeats only entries that it had not accepted.
 #[test]
 fn each_entry_comes_through_kills() {
     let kills = if is_long() { 200 } else { 10 };
@@ -156,7 +156,7 @@ fn read_until(stream: &mut TcpStream, text: &str) {
     }
 }
 
-/// Goal: a crowd that waits is told as a whole; readers that take nothing cost the others nothing; and once all have left,
+/// Goal: each reader of a crowd is woken; readers that take nothing cost the others nothing; and once all have left,
 /// the server has its memory and its descriptors back.
 #[test]
 fn a_crowd_comes_and_goes() {
@@ -198,7 +198,7 @@ fn a_crowd_comes_and_goes() {
         let began = Instant::now();
         let id = format!("told-{round}");
         publish("a", &id, 10);
-        // What tells a place alone says nothing of the id.
+        // A stream without content does not show the entry's id.
         for (number, stream) in told.iter_mut().enumerate() {
             let expected = if number % 2 == 0 { &id } else { "data: \n" };
             read_until(stream, expected);
@@ -226,7 +226,7 @@ fn a_crowd_comes_and_goes() {
     round(1);
     round(2);
     let last = left("the descriptors are not back");
-    // What the first crowd took, the others take again: nothing is left behind.
+    // Later crowds use the memory of the first one again.
     assert!(last < first + 24 * 1024, "{first} KiB, then {last} KiB");
 }
 

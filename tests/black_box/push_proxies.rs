@@ -137,7 +137,7 @@ fn check_before(guarded: &Guarded, address: &str, proxy: &str) {
     assert_eq!(answer.status, 200, "{proxy}");
     let frozen = Request::get("/feeds/open/1.atom");
     assert!(frozen.send(address).unwrap().is_immutable(), "{proxy}");
-    // What is frozen is kept as before.
+    // Frozen documents are cached as before.
     let again = frozen.send(address).unwrap();
     if let Some(status) = again
         .maybe("cache-status")

@@ -83,7 +83,7 @@ impl Crowd {
                 let _turn = turns.acquire().await?;
                 let mut stream = TcpStream::connect(&address).await?;
                 stream.set_nodelay(true)?;
-                // What is idle has been used.
+                // An idle connection has answered a request before.
                 stream
                     .write_all(b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n")
                     .await?;
@@ -141,7 +141,7 @@ fn publish(server: &Program, serial: u64) -> anyhow::Result<()> {
     Connection::open(&server.address)?.publish("bench", &event(serial))
 }
 
-/// What a round has measured.
+/// Measurements of a round.
 #[derive(Default)]
 struct Round {
     idle_kib: f64,
@@ -160,7 +160,7 @@ fn each(sum: f64) -> f64 {
     sum / f64::from(CROWD)
 }
 
-/// Returns the CPU time of an append to another feed, in microseconds. What else the server does costs `besides` a second.
+/// Returns the CPU time of an append to another feed, in microseconds. Other work of the server, such as comments, costs `besides` a second.
 async fn elsewhere(server: &Program, first: u32, count: u32, besides: f64) -> anyhow::Result<f64> {
     let address = server.address.clone();
     let (cpu, begun) = (server.cpu_micros()?, Instant::now());

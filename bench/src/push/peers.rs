@@ -42,7 +42,7 @@ fn payload(serial: u64) -> String {
     format!("<{serial}>{}", "x".repeat(340))
 }
 
-/// Returns the serial number in what a peer sent, and what is left behind it.
+/// Returns the first serial number in a text of a peer, and the rest of the text.
 fn serial_in(text: &str) -> Option<(u64, &str)> {
     let (_, rest) = text.split_once('<')?;
     let (serial, rest) = rest.split_once('>')?;

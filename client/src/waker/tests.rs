@@ -43,7 +43,7 @@ impl Dice {
     }
 }
 
-/// What happens next in a world.
+/// A change of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// So many entries are appended at once.
@@ -52,7 +52,7 @@ enum Step {
     Restart,
     /// All connections are lost.
     Cut,
-    /// From now on, a cache gives copies that are so old, whatever it is asked.
+    /// A cache begins, or ends, to ignore `no-cache`.
     Stale(bool),
     /// The next consumer goes on from the bookmark, by other means.
     Another,
@@ -73,7 +73,7 @@ struct Faults {
     drops_queries: bool,
 }
 
-/// A copy in the cache: what was fetched when.
+/// A copy in the cache, with the time of its fetch.
 type Copy = (Instant, Answer);
 
 struct World {
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// Returns what a cache in front of the server answers.
+    /// Returns the answer of a cache in front of the server.
     fn through_cache(&mut self, path: &str, request: &Request) -> Answer {
         let field = |name: &str| {
             let mut fields = request.headers.iter();
@@ -334,7 +334,7 @@ impl Site {
         }
     }
 
-    /// Returns what a stream tells, until it is cut.
+    /// Returns the pieces of a stream, until it is cut.
     fn told(self: &Arc<Self>) -> Pieces {
         let (site, mut changes) = (Arc::clone(self), self.changes.subscribe());
         let (_, cuts) = *changes.borrow_and_update();
@@ -555,7 +555,7 @@ impl Case {
         let was_restored = self.world().restored > 0;
         match &self.ended {
             None => assert_eq!(self.delivered, entries, "{what} {:?}", self.means),
-            // It may have seen what is lost before it delivered anything of it.
+            // The consumer may have seen lost entries without delivering one.
             Some(ConsumerError::Walk(
                 WalkError::HistoryChanged { .. } | WalkError::Missing { .. },
             )) => {
@@ -606,7 +606,7 @@ async fn simulate(seed: u64) {
     case.check(&format!("seed {seed}")).await;
 }
 
-/// Goal: whatever fails while a consumer goes over from replay to what comes, it gets each entry once, in order.
+/// Goal: between replay and following, no failure makes a consumer lose, repeat or reorder an entry.
 #[tokio::test(start_paused = true)]
 async fn each_entry_comes_once_by_whatever_means() {
     let cases = if std::env::var_os("SIMPLEFEED_TESTS_LONG").is_some() {
@@ -677,7 +677,7 @@ async fn a_wake_is_quicker_than_a_poll() {
     }
 }
 
-/// Goal: a cache that gives old copies whatever it is asked delays a wake, and does not swallow it.
+/// Goal: a cache that ignores `no-cache` delays a wake, and does not swallow it.
 #[tokio::test(start_paused = true)]
 async fn a_cache_cannot_swallow_a_wake() {
     let mut case = Case::new(WakeBy::Events, Faults::default(), 3);

@@ -95,7 +95,7 @@ impl Default for PastRoom {
     }
 }
 
-/// What a stream tells.
+/// Content of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     /// Each entry.
@@ -112,7 +112,7 @@ enum From {
     After(PlaceId),
 }
 
-/// What a query asks for.
+/// Meaning of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     content: Content,
@@ -141,7 +141,7 @@ impl Misfit {
     }
 }
 
-/// Returns what a query asks for.
+/// Returns the meaning of a query.
 fn wanted(query: &str) -> Result<Wanted, Problem> {
     let wrong = || {
         Problem::malformed(
@@ -180,7 +180,7 @@ async fn open(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let last = exchange.headers.get("last-event-id");
     match last.map(HeaderValue::as_bytes) {
         Some(id) if id == END.as_bytes() => {
-            // Whoever may not see the feed is told nothing about it.
+            // For readers without the right, the feed does not exist.
             let seen = seen(site, &exchange).await?;
             let mut answer = plain(StatusCode::NO_CONTENT, "");
             answer.headers_mut().extend(seen.announcement);
@@ -261,9 +261,9 @@ struct Stream {
     from: Option<From>,
     /// Position of the next entry.
     at: Position,
-    /// What the marks from there on follow from, unless only events of others were passed on.
+    /// Base of the marks from there on; `None` after events of the hub.
     begin: Option<Begin>,
-    /// Place that was told last.
+    /// Id of the last event of a stream without content.
     told: Option<PlaceId>,
     ready: VecDeque<Bytes>,
     holder: Box<Holder>,
@@ -276,9 +276,9 @@ struct Stream {
     _place: OwnedSemaphorePermit,
 }
 
-/// What a stream does next.
+/// Next step of a stream.
 enum Step {
-    /// Sends what is ready.
+    /// Sends the pieces that are ready.
     Send,
     /// Waits for the feed to change.
     Wait,
@@ -369,7 +369,7 @@ impl Stream {
         Ok(step)
     }
 
-    /// Tells the newest place, unless it was told before.
+    /// Sends the id of the newest place, unless it was the last one sent.
     fn tell_place(&mut self, news: News) -> Step {
         let Some(newest) = news.newest.filter(|_| self.told != news.newest) else {
             return Step::Wait;

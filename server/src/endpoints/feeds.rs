@@ -146,7 +146,7 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Links of a recent document to what wakes its readers.
+/// Links of a recent document for push.
 pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
     <events?content=none>; rel=\"urn:simplefeed:1#events\"";
 
@@ -195,7 +195,7 @@ pub(super) async fn seen_with(
     })
 }
 
-/// Returns a feed as it is, and who may see it: for a reader that may.
+/// Returns the state of a feed, and its visibility, for a reader with the right to it.
 pub(super) async fn state_for(
     (documents, timelines): (&Arc<Documents>, &Arc<Timelines>),
     feed: &FeedName,
@@ -429,7 +429,7 @@ fn show(site: &Site, resource: Resource, seen: Seen, address: &Address) -> Outco
     Outcome::Shown(Box::new(shown))
 }
 
-/// Links a recent document to what wakes its readers: beside the document and not in it, since its header may be older.
+/// Adds the links for push as a header field: the header of the document may be older than push.
 fn link_push(shown: &mut Shown) {
     let links = HeaderValue::from_static(RECENT_LINKS);
     shown.headers.push((LINK, links));

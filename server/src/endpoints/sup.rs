@@ -164,12 +164,12 @@ pub struct Span {
 impl Span {
     /// Returns whether there may be updates later than a second.
     fn tells_after(&self, second: i64) -> bool {
-        // Of what was before the document, only archived ones tell.
+        // Only archived documents have the updates before this window.
         second < self.since - 1 || self.newest.is_some_and(|newest| newest > second)
     }
 }
 
-/// What a query asks for.
+/// Meaning of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     period: u32,
@@ -487,7 +487,7 @@ async fn look(
         links.push(format!("<{previous}>; rel=\"prev-archive\""));
     }
     if let (None, Some(span)) = (window, span) {
-        // Of this document: a reader of it waits for what comes later.
+        // The link waits for updates after this document.
         let name = exchange.uri.path().rsplit('/').next().unwrap_or_default();
         let since = span.until;
         links.push(format!(
@@ -558,7 +558,7 @@ fn shown_to(timelines: &Timelines, feed: FeedKey, sight: &Sight) -> Result<bool,
     }
 }
 
-/// Returns what a query asks for: a period (rule SUP-P4), which is the first one without a query, and a wait.
+/// Returns the meaning of a query: a period (rule SUP-P4), which is the first one without a query, and a wait.
 fn asked(query: &str, periods: &[u32]) -> Result<Asked, Problem> {
     let all: Vec<String> = periods.iter().map(u32::to_string).collect();
     let wrong = || {

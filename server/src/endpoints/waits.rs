@@ -1,7 +1,7 @@
 //! Reads that wait for a change: of a recent document, or of a SUP document.
 //!
-//! A waiter keeps its connection and a watch on its feed, and nothing else. What it gets is what it would have got by
-//! asking again, so a proxy that drops the query makes it a poll.
+//! A waiter keeps its connection and a watch on its feed, and nothing else. It gets the answer of the plain
+//! URL, so a proxy that drops the query makes it a poll.
 
 use std::{sync::Arc, time::Duration};
 
@@ -70,7 +70,7 @@ pub fn seconds(query: &str) -> Result<Option<u64>, Problem> {
     }
 }
 
-/// Returns what a reader may have for once: other readers must not get it for theirs.
+/// Returns an answer for one reader, which no cache may keep.
 pub(super) fn for_once(shown: Shown) -> Outcome {
     Outcome::Shown(Box::new(Shown {
         policy: NO_STORE,
@@ -93,7 +93,7 @@ pub(super) async fn recent(
     let Some(_place) = site.parking.place() else {
         return Ok(for_once(shown));
     };
-    // What cannot be negotiated is told by the answer.
+    // A request without an acceptable coding is refused by the answer.
     let coding = negotiate(exchange.headers).unwrap_or(Coding::Identity);
     let interest = Interest::Document(coding);
     let mut watching = watch(site, &exchange, feed, interest).await?;

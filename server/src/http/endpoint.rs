@@ -38,13 +38,13 @@ pub struct Endpoint<S: 'static> {
     pub path: &'static str,
     /// Label of its requests in the metrics.
     pub label: &'static str,
-    /// What a query means.
+    /// Meaning of a query.
     pub query: Query,
     /// Methods that it answers. HEAD is answered as GET.
     pub methods: &'static [Verb<S>],
 }
 
-/// What a query means to an endpoint.
+/// Meaning of a query to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
     /// Nothing.

@@ -388,7 +388,7 @@ pub fn nothing_at(path: &str) -> Problem {
     }
 }
 
-/// Returns whether the sender of a read has what would be shown: the answer would be a 304.
+/// Returns whether the answer to a read would be a 304.
 pub fn is_known(shown: &Shown, headers: &hyper::HeaderMap, now: Timestamp) -> bool {
     let Some(coding) = negotiate(headers) else {
         return false;

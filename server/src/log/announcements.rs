@@ -40,7 +40,7 @@ struct Recent {
     changes: usize,
     /// Number of wake-ups so far.
     wakes: u64,
-    /// Newest commit that the listeners have heard: what they invalidate is invalid.
+    /// Newest commit whose listeners have returned, so that no cache of theirs hides it.
     newest: CommitNumber,
     /// Whether no more commits come.
     has_ended: bool,

@@ -1,4 +1,4 @@
-//! The view of what is new, for readers that wait: it has no files, and wakes them.
+//! The view that wakes readers that wait. It has no files.
 //!
 //! Shell: locks. Whoever waits for a feed watches its hub. The follower of this view looks at each feed of a commit that
 //! somebody watches: it notes the end of the feed, makes the events of its new entries, and wakes all watchers. So an
@@ -85,7 +85,7 @@ impl News {
     }
 }
 
-/// What a watcher wants of its feed.
+/// Interest of a watcher in its feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Its newest place.
@@ -115,7 +115,7 @@ struct Hub {
     looking: Mutex<Option<Course>>,
 }
 
-/// What somebody watches.
+/// Hubs of all watched feeds.
 #[derive(Debug, Default)]
 struct Hubs {
     by_feed: HashMap<FeedKey, Watched>,
@@ -132,7 +132,7 @@ struct Watched {
     watchers: usize,
 }
 
-/// View that wakes whoever waits for a feed.
+/// View that wakes the watchers of feeds.
 #[derive(Debug)]
 pub struct Push(Arc<Shared>);
 
@@ -225,7 +225,7 @@ impl Push {
             news,
             shared,
         };
-        // After the hub is there: the follower announces whatever this look does not see.
+        // After the hub is there: the follower announces each commit that this look misses.
         watching.hub.look(feed, log, &watching.shared)?;
         watching.news.mark_unchanged();
         Ok(watching)
@@ -284,7 +284,7 @@ impl Push {
         Ok(past)
     }
 
-    /// Returns what the marks behind a position's entry follow from; `None` if the log lacks entries of its document.
+    /// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of its document.
     ///
     /// # Errors
     ///
@@ -298,7 +298,7 @@ impl Push {
         events::behind(log, feed, position)
     }
 
-    /// Returns what the marks of a feed's first entries follow from.
+    /// Returns the base of the marks of a feed's first entries.
     ///
     /// # Errors
     ///
@@ -356,7 +356,7 @@ impl Hub {
         })
     }
 
-    /// Notes what a watcher wants.
+    /// Notes the interest of a watcher.
     fn serve(&self, interest: Interest) {
         match interest {
             Interest::Place => {}
@@ -394,7 +394,7 @@ impl Hub {
             && let Some(prepare) = shared.prepare.get()
         {
             for (wanted, coding) in self.documents.iter().zip(CODINGS) {
-                // Asked for again by those who go on waiting.
+                // Watchers that go on waiting ask for it again.
                 if wanted.swap(false, Ordering::SeqCst) {
                     prepare(&self.name, coding);
                 }
@@ -443,7 +443,7 @@ impl Watching {
         *self.news.borrow_and_update()
     }
 
-    /// Wishes for the recent document again, for one who goes on waiting.
+    /// Asks for the recent document again, for a watcher that goes on waiting.
     pub fn wish_again(&self) {
         if let Interest::Document(_) = self.interest {
             self.hub.serve(self.interest);

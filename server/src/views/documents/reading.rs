@@ -76,7 +76,7 @@ pub struct Snapshot {
     tags: (String, String),
 }
 
-/// What grows, and has a body in memory: the newest one only, since nobody asks for the others again.
+/// A growing resource with a body in memory. Only the newest body stays, since no reader asks for an older one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Growing {
     /// The open document of a feed, at its entry point or not.

@@ -26,7 +26,7 @@ const STRETCH_BYTES: usize = 16 * 1024;
 /// New entries beyond which a hub makes no events of them.
 const NEWEST_MAX: u64 = 512;
 
-/// What the marks behind a place follow from.
+/// Base of the marks behind a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// History hash at the place, of a feed with entries of its own.
@@ -36,7 +36,7 @@ pub enum Begin {
 }
 
 impl Begin {
-    /// Returns what follows behind one more entry.
+    /// Returns the base behind one more entry.
     fn after(self, entry: &Entry) -> Self {
         match self {
             Self::History(hash) => Self::History(hash.extend(&entry.fragment)),
@@ -60,7 +60,7 @@ pub struct Stretch {
     pub bytes: Bytes,
     /// Position behind their entries.
     pub next: Position,
-    /// What the marks behind them follow from.
+    /// Base of the marks behind them.
     pub end: Begin,
     /// Whether it ends where each stretch does, and not because the feed does.
     pub(super) is_whole: bool,
@@ -105,7 +105,7 @@ impl Course {
         Ok(Some(Self { head, news, end }))
     }
 
-    /// Returns what the marks behind the newest entry follow from.
+    /// Returns the base of the marks behind the newest entry.
     pub(super) fn end(&self) -> Begin {
         self.end
     }
@@ -165,7 +165,7 @@ pub(super) fn read_on(
     })))
 }
 
-/// Returns what the marks of a feed's first entries follow from.
+/// Returns the base of the marks of a feed's first entries.
 pub(super) fn beginning(log: &dyn Series, feed: FeedKey) -> Result<Option<Begin>, LogError> {
     let Some(course) = Course::of(feed, log)? else {
         return Ok(None);
@@ -177,7 +177,7 @@ pub(super) fn beginning(log: &dyn Series, feed: FeedKey) -> Result<Option<Begin>
     Ok(Some(Begin::History(HistoryHash::start(&id))))
 }
 
-/// Returns what the marks behind a position's entry follow from; `None` if the log lacks entries of its document.
+/// Returns the base of the marks behind a position's entry; `None` if the log lacks entries of its document.
 pub(super) fn behind(
     log: &dyn Series,
     feed: FeedKey,
@@ -266,7 +266,7 @@ impl<'a> Writer<'a> {
     fn event(&mut self, entry: &Entry, mark: Mark) -> Result<Bytes, LogError> {
         let text = std::str::from_utf8(&entry.fragment).unwrap_or_default();
         let id = Some(entry.id.as_str().to_owned());
-        // An entry that would be many times as long is told by its id.
+        // An event that would be many times as long as its entry has the id alone.
         let told = Event::from_entry(text).unwrap_or_else(|_| Event {
             id: id.clone(),
             ..Event::default()

@@ -1,4 +1,4 @@
-//! The newest events of a feed, for those who read along.
+//! The newest events of a feed, for streams that are up to date.
 //!
 //! Pure.
 
