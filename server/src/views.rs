@@ -41,7 +41,8 @@ pub enum Applied {
     Full,
 }
 
-/// State derived from commits, with files of its own.
+/// State derived from commits, with files of its own. For a view without files, the defaults of the methods about files
+/// are right.
 ///
 /// Work that follows from a commit is kept by the view until [`carry_out`](Self::carry_out) has done it. Doing it twice
 /// is as good as once, so a crash at any step costs time only.
@@ -76,12 +77,14 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// See [`ViewError`]. The follower tries again, even if no commit comes.
     fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError>;
 
-    /// Notes for the next start that all work up to `commit` is carried out. Losing the note costs time only.
+    /// Notes for the next start that all work up to a commit is carried out. Losing the note costs time only.
     ///
     /// # Errors
     ///
     /// See [`ViewError`].
-    fn note(&self, commit: CommitNumber) -> Result<(), ViewError>;
+    fn note(&self, _commit: CommitNumber) -> Result<(), ViewError> {
+        Ok(())
+    }
 
     /// Returns the pause of an up-to-date follower: work of the commits that come meanwhile is carried out together.
     fn pace(&self) -> Duration {
@@ -89,7 +92,9 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     }
 
     /// Returns the number of files that the follower has made since the start.
-    fn made(&self) -> u64;
+    fn made(&self) -> u64 {
+        0
+    }
 
     /// Compares all files of the view with the log, and reports each difference.
     ///
@@ -98,20 +103,24 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// Returns an error only where checking cannot go on.
     fn verify(
         &self,
-        log: &dyn EntryLog,
-        replayed: &Replayed,
-        findings: &mut Findings,
-    ) -> Result<(), ViewError>;
+        _log: &dyn EntryLog,
+        _replayed: &Replayed,
+        _findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        Ok(())
+    }
 
     /// Makes all files of the view again.
     ///
     /// # Errors
     ///
     /// See [`ViewError`].
-    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError>;
+    fn rebuild(&self, _log: &dyn EntryLog, _rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        Ok(())
+    }
 
     /// Compares all files of the view with their digests, a little at a time.
-    fn scrub(&self, log: &dyn Series, scrub: &Scrub<'_>);
+    fn scrub(&self, _log: &dyn Series, _scrub: &Scrub<'_>) {}
 
     /// Writes what the view has for static web servers. Views without such files write nothing.
     ///

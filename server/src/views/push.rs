@@ -27,13 +27,7 @@ use tracing::{debug, warn};
 use crate::{
     log::{EntryLog, LogError, Series},
     resource::Coding,
-    views::{
-        Applied, View,
-        error::ViewError,
-        follower::Grace,
-        reports::{Findings, Rebuilt, Replayed},
-        scrub::Scrub,
-    },
+    views::{Applied, View, error::ViewError, follower::Grace},
 };
 
 mod events;
@@ -515,10 +509,6 @@ impl View for Push {
         Ok(self.0.unseen.lock().is_empty())
     }
 
-    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
-        Ok(())
-    }
-
     fn pace(&self) -> Duration {
         // A watcher that comes within the pause may be woken so much later. One that waits again and again is away for moments.
         let left_at = self.0.hubs.lock().left_at;
@@ -529,20 +519,6 @@ impl View for Push {
             PACE
         }
     }
-
-    fn made(&self) -> u64 {
-        0
-    }
-
-    fn verify(&self, _: &dyn EntryLog, _: &Replayed, _: &mut Findings) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn rebuild(&self, _: &dyn EntryLog, _: &mut Rebuilt) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {}
 }
 
 #[cfg(test)]

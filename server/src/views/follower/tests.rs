@@ -8,13 +8,7 @@ use simplefeed_core::{
 };
 
 use super::*;
-use crate::{
-    log::{Commits as _, Series, memory::MemoryLog},
-    views::{
-        reports::{Findings, Rebuilt, Replayed},
-        scrub::Scrub,
-    },
-};
+use crate::log::{Commits as _, Series, memory::MemoryLog};
 
 /// View that notes what it is asked to do.
 #[derive(Debug, Default)]
@@ -66,20 +60,6 @@ impl View for Fragile {
         self.state.lock().noted = commit.0;
         Ok(())
     }
-
-    fn made(&self) -> u64 {
-        0
-    }
-
-    fn verify(&self, _: &dyn EntryLog, _: &Replayed, _: &mut Findings) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn rebuild(&self, _: &dyn EntryLog, _: &mut Rebuilt) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {}
 }
 
 fn log_of(commits: u64) -> MemoryLog {

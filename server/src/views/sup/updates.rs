@@ -19,13 +19,7 @@ use super::{
 use crate::{
     log::{Commits, EntryLog, LogError, Series},
     resource::Visibility,
-    views::{
-        Applied, View,
-        error::ViewError,
-        follower::Grace,
-        reports::{Findings, Rebuilt, Replayed},
-        scrub::Scrub,
-    },
+    views::{Applied, View, error::ViewError, follower::Grace},
 };
 
 /// Timelines that are looked up under one lock of the graph.
@@ -166,25 +160,7 @@ impl View for TimelineUpdates {
         Ok(true)
     }
 
-    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
-        Ok(())
-    }
-
     fn pace(&self) -> Duration {
         PACE
     }
-
-    fn made(&self) -> u64 {
-        0
-    }
-
-    fn verify(&self, _: &dyn EntryLog, _: &Replayed, _: &mut Findings) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn rebuild(&self, _: &dyn EntryLog, _: &mut Rebuilt) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {}
 }

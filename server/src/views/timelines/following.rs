@@ -9,13 +9,7 @@ use simplefeed_core::{commit::Outline, feed::CommitNumber};
 use super::Timelines;
 use crate::{
     log::{EntryLog, Series},
-    views::{
-        Applied, View,
-        error::ViewError,
-        follower::Grace,
-        reports::{Findings, Rebuilt, Replayed},
-        scrub::Scrub,
-    },
+    views::{Applied, View, error::ViewError, follower::Grace},
 };
 
 /// Pause of an up-to-date follower. Readers who come in between catch up by themselves.
@@ -46,25 +40,7 @@ impl View for Following {
         self.0.keep(|| grace.has_begun(), || grace.lasts())
     }
 
-    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
-        Ok(())
-    }
-
     fn pace(&self) -> Duration {
         PACE
     }
-
-    fn made(&self) -> u64 {
-        0
-    }
-
-    fn verify(&self, _: &dyn EntryLog, _: &Replayed, _: &mut Findings) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn rebuild(&self, _: &dyn EntryLog, _: &mut Rebuilt) -> Result<(), ViewError> {
-        Ok(())
-    }
-
-    fn scrub(&self, _: &dyn Series, _: &Scrub<'_>) {}
 }
