@@ -27,7 +27,7 @@ use simplefeed_core::{
     digest::Digest,
     feed::Position,
     index::IndexBlock,
-    limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT, POLL_SECONDS_MIN, PUSH_LOOKS_MAX},
+    limits::{FROZEN_REMEMBERED_MAX, PLAIN_POLL_SECONDS_DEFAULT, POLL_SECONDS_MIN},
     replay::{Ask, AskKind, Bookmark, Replay, Run, Start, WalkError},
     sup::Announcement,
     timestamp::Timestamp,
@@ -42,16 +42,18 @@ use crate::{
     observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
     transport::TransportError,
-    waker::{Waited, WakeBy, Waker, Woken},
+    waker::{Waited, WakeBy, Waker},
 };
 
 mod ahead;
 mod builder;
+mod looks;
 mod stream;
 
 pub use crate::error::ConsumerError;
 use ahead::Ahead;
 pub use builder::Builder;
+use looks::{Look, fetch_waiting};
 pub use stream::Item;
 use stream::Ledger;
 
@@ -193,21 +195,6 @@ enum Beginning {
     Stored,
     /// The store was opened.
     Settled,
-}
-
-/// Why a consumer looks at the recent document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
-    /// The first look, a repeat after a failure, or one for a position that a stream named: due at the end of the pause.
-    Next,
-    /// It has caught up, and rests until a poll is due or something wakes it.
-    Resting,
-    /// It was woken: past all caches, which may not know yet.
-    Woken,
-    /// The server answers once there is something new; since when it is asked.
-    Waiting(time::Instant),
-    /// That answer has come; whether the server waited for anything.
-    Waited(bool),
 }
 
 /// The digests of foreign documents that were marked immutable, by their URLs.
@@ -539,7 +526,7 @@ impl Consumer {
             }
             Box::pin(async move {
                 if let Some(url) = wait {
-                    return wait_for(&fetcher, &url, &ask).await;
+                    return fetch_waiting(&fetcher, &url, &ask).await;
                 }
                 match flight {
                     Some(flight) => match flight.await {
@@ -586,29 +573,6 @@ impl Consumer {
                 self.look = Look::Next;
                 self.on_failure(ask, failure)
             }
-        }
-    }
-
-    /// Waits for the end of a pause. A pause between two looks ends early if something wakes the consumer.
-    ///
-    /// Cancel safe.
-    async fn pause_until(&mut self, due: time::Instant) {
-        if self.look != Look::Resting {
-            return time::sleep_until(due).await;
-        }
-        loop {
-            match self.waker.rest(due, &self.fetcher).await {
-                Woken::Due => self.look = Look::Next,
-                Woken::Told(position) => {
-                    if self.here >= Some(position) {
-                        continue;
-                    }
-                    // Entries of a plain feed have no positions to compare.
-                    self.told = Some((position, 0)).filter(|_| !self.replay.is_plain());
-                    self.look = Look::Woken;
-                }
-            }
-            return;
         }
     }
 
@@ -785,41 +749,6 @@ impl Consumer {
     }
 }
 
-impl Consumer {
-    /// Decides when the next look is due, and how, behind a round that ended at `place`.
-    fn plan_look(&mut self, place: Option<&Bookmark>) {
-        let now = time::Instant::now();
-        let has_news = std::mem::take(&mut self.has_news);
-        self.here = place.and_then(|place| place.position);
-        // The copy of a cache may end before the position that woke the consumer.
-        if let Some((position, looks)) = self
-            .told
-            .filter(|(position, _)| self.here < Some(*position))
-            && looks < PUSH_LOOKS_MAX
-        {
-            self.told = Some((position, looks + 1));
-            self.look = Look::Woken;
-            self.not_before = Some(now + Duration::from_secs(looks.into()));
-            return;
-        }
-        self.told = None;
-        if self.look == Look::Waited(false) && !has_news {
-            self.waker.waited(Waited::Absent);
-        }
-        let pause = jittered(self.poll_after());
-        // Without an entity tag, the server answers a wait at once.
-        let has_tag = self
-            .replay
-            .ask()
-            .is_some_and(|ask| ask.known.etag.is_some());
-        (self.look, self.not_before) = if has_tag && self.waker.wait_url().is_some() {
-            (Look::Waiting(now), None)
-        } else {
-            (Look::Resting, Some(now + pause))
-        };
-    }
-}
-
 /// Returns the instant from which entries of a new feed count as new. The minute allows for a server clock that
 /// is behind ours.
 fn a_minute_ago() -> Timestamp {
@@ -851,16 +780,6 @@ async fn fetch(fetcher: &Fetcher, ask: &Ask) -> Result<Got, FetchError> {
         return Ok(Got::Index(url, block));
     }
     let fetched = fetcher.document(&ask.url, &ask.known, ask.again).await?;
-    Ok(Got::Document(fetched))
-}
-
-/// Fetches the recent document once it is another one than the known, or after a while.
-async fn wait_for(fetcher: &Fetcher, url: &Url, ask: &Ask) -> Result<Got, FetchError> {
-    let mut fetched = fetcher.document(url, &ask.known, true).await?;
-    // The next look is at the document's own URL.
-    if let Fetched::Document { url, .. } = &mut fetched {
-        url.clone_from(&ask.url);
-    }
     Ok(Got::Document(fetched))
 }
 

@@ -1,0 +1,106 @@
+//! The looks of a consumer at the recent document: their times, and their means.
+//!
+//! Shell: waits. A wake only ends a pause early; the walk decides everything else.
+
+use std::time::Duration;
+
+use simplefeed_core::{
+    limits::PUSH_LOOKS_MAX,
+    replay::{Ask, Bookmark},
+};
+use tokio::time;
+use url::Url;
+
+use super::{Consumer, Got};
+use crate::{
+    fetch::{FetchError, Fetched, Fetcher},
+    patience::jittered,
+    waker::{Waited, Woken},
+};
+
+/// Why a consumer looks at the recent document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// The first look, a repeat after a failure, or one for a position that a stream named: due at the end of the pause.
+    Next,
+    /// It has caught up, and rests until a poll is due or something wakes it.
+    Resting,
+    /// It was woken: past all caches, which may not know yet.
+    Woken,
+    /// The server answers once there is something new; since when it is asked.
+    Waiting(time::Instant),
+    /// That answer has come; whether the server waited for anything.
+    Waited(bool),
+}
+
+impl Consumer {
+    /// Waits for the end of a pause. A pause between two looks ends early if something wakes the consumer.
+    ///
+    /// Cancel safe.
+    pub(super) async fn pause_until(&mut self, due: time::Instant) {
+        if self.look != Look::Resting {
+            return time::sleep_until(due).await;
+        }
+        loop {
+            match self.waker.rest(due, &self.fetcher).await {
+                Woken::Due => self.look = Look::Next,
+                Woken::Told(position) => {
+                    if self.here >= Some(position) {
+                        continue;
+                    }
+                    // Entries of a plain feed have no positions to compare.
+                    self.told = Some((position, 0)).filter(|_| !self.replay.is_plain());
+                    self.look = Look::Woken;
+                }
+            }
+            return;
+        }
+    }
+
+    /// Decides when the next look is due, and how, behind a round that ended at `place`.
+    pub(super) fn plan_look(&mut self, place: Option<&Bookmark>) {
+        let now = time::Instant::now();
+        let has_news = std::mem::take(&mut self.has_news);
+        self.here = place.and_then(|place| place.position);
+        // The copy of a cache may end before the position that woke the consumer.
+        if let Some((position, looks)) = self
+            .told
+            .filter(|(position, _)| self.here < Some(*position))
+            && looks < PUSH_LOOKS_MAX
+        {
+            self.told = Some((position, looks + 1));
+            self.look = Look::Woken;
+            self.not_before = Some(now + Duration::from_secs(looks.into()));
+            return;
+        }
+        self.told = None;
+        if self.look == Look::Waited(false) && !has_news {
+            self.waker.waited(Waited::Absent);
+        }
+        let pause = jittered(self.poll_after());
+        // Without an entity tag, the server answers a wait at once.
+        let has_tag = self
+            .replay
+            .ask()
+            .is_some_and(|ask| ask.known.etag.is_some());
+        (self.look, self.not_before) = if has_tag && self.waker.wait_url().is_some() {
+            (Look::Waiting(now), None)
+        } else {
+            (Look::Resting, Some(now + pause))
+        };
+    }
+}
+
+/// Fetches the recent document once it is another one than the known, or after a while.
+pub(super) async fn fetch_waiting(
+    fetcher: &Fetcher,
+    url: &Url,
+    ask: &Ask,
+) -> Result<Got, FetchError> {
+    let mut fetched = fetcher.document(url, &ask.known, true).await?;
+    // The next look is at the document's own URL.
+    if let Fetched::Document { url, .. } = &mut fetched {
+        url.clone_from(&ask.url);
+    }
+    Ok(Got::Document(fetched))
+}
