@@ -173,5 +173,5 @@ pub(crate) fn crowded(data: &std::path::Path) -> anyhow::Result<Program> {
 
 pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
     measure_latency(table, rounds, seconds)?;
-    crowd::measure(table, rounds, seconds)
+    crowd::measure(table, rounds)
 }

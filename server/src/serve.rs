@@ -272,6 +272,10 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     });
     let open = Arc::new(OpenFeeds::default());
     invalidate_with(&log, &timelines, &documents, &open);
+    // Behind what invalidates, since the follower reads.
+    let urged = Arc::clone(&push);
+    log.announcements()
+        .listen(move |commit| urged.committed(commit));
     let followed = views.get::<Sup>().zip(views.get::<TimelineUpdates>());
     let updates = followed.map(|views| {
         Arc::new(Updates::new(

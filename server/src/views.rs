@@ -4,11 +4,14 @@
 //! part, so neither knows a view by name. The pure part of a view reads commits and the log's lookups and nothing
 //! else: no clock, no configuration. So its files can be deleted and made again, byte for byte.
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, sync::Arc};
 
 use simplefeed_core::{commit::Outline, feed::CommitNumber};
 
-use crate::log::{EntryLog, Series};
+use crate::{
+    log::{EntryLog, Series},
+    stop::Stop,
+};
 
 pub mod error;
 pub mod folders;
@@ -86,10 +89,9 @@ pub trait View: Any + fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Returns the pause of an up-to-date follower: work of the commits that come meanwhile is carried out together.
-    fn pace(&self) -> Duration {
-        Duration::ZERO
-    }
+    /// Pauses an up-to-date follower, until `stop` is requested at most: work of the commits that come meanwhile is carried
+    /// out together.
+    fn pause(&self, _stop: &Stop) {}
 
     /// Returns the number of files that the follower has made since the start.
     fn made(&self) -> u64 {

@@ -3,11 +3,15 @@
 //! Shell: sockets of tokio, on one thread.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
+use simplefeed_core::limits::EVENTS_COMMENT_SECONDS;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -26,6 +30,8 @@ use crate::{
 
 /// Connections that are being opened at the same time.
 const OPENING: usize = 256;
+/// Time of a measurement beside streams: twice that between two comments, which all of them get together.
+const TURN: Duration = Duration::from_secs(2 * EVENTS_COMMENT_SECONDS);
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Many connections.
@@ -128,9 +134,15 @@ impl Crowd {
         for stream in &mut self.0 {
             stream.write_all(request.as_bytes()).await?;
         }
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        answered();
         Ok(())
     }
+}
+
+/// Lets the server fill all sockets. Blocks this thread: each answer would wake one that waits for sockets, on the account of
+/// the server.
+fn answered() {
+    std::thread::park_timeout(Duration::from_secs(3));
 }
 
 fn get(path: &str, more: &str) -> String {
@@ -147,8 +159,11 @@ struct Round {
     idle_kib: f64,
     stream_kib: f64,
     reached_p99_millis: f64,
-    /// CPU of the server for each append elsewhere, with and without streams, without the streams' comments.
-    elsewhere: [f64; 2],
+    /// CPU of the server for each append elsewhere: beside streams, without their comments, beside idle connections, and
+    /// beside nobody.
+    beside_streams: f64,
+    beside_idle: f64,
+    alone: f64,
     /// CPU for each waiter: from the append on, and with its request; and for each plain read.
     waiter: f64,
     whole_waiter: f64,
@@ -160,23 +175,26 @@ fn each(sum: f64) -> f64 {
     sum / f64::from(CROWD)
 }
 
-/// Returns the CPU time of an append to another feed, in microseconds. Other work of the server, such as comments, costs `besides` a second.
-async fn elsewhere(server: &Program, first: u32, count: u32, besides: f64) -> anyhow::Result<f64> {
-    let address = server.address.clone();
-    let (cpu, begun) = (server.cpu_micros()?, Instant::now());
-    let appended = tokio::task::spawn_blocking(move || -> anyhow::Result<()> {
+/// Returns the CPU time of an append to another feed, in microseconds. Other work of the server costs `besides` a second.
+async fn elsewhere(server: &Program, besides: f64) -> anyhow::Result<f64> {
+    static SERIAL: AtomicU64 = AtomicU64::new(1_000_000);
+    let (address, cpu, begun) = (server.address.clone(), server.cpu_micros()?, Instant::now());
+    let appended = tokio::task::spawn_blocking(move || -> anyhow::Result<u32> {
         let mut connection = Connection::open(&address)?;
-        for serial in first..first + count {
-            connection.publish("elsewhere", &event(serial.into()))?;
+        let mut count = 0;
+        while begun.elapsed() < TURN {
+            let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+            connection.publish("elsewhere", &event(serial))?;
+            count += 1;
         }
-        Ok(())
+        Ok(count)
     });
-    appended.await??;
+    let count = appended.await??;
     let used = server.cpu_micros()? - cpu - besides * begun.elapsed().as_secs_f64();
     Ok(used / f64::from(count))
 }
 
-async fn streams(round: &mut Round, seconds: u64) -> anyhow::Result<()> {
+async fn streams(round: &mut Round) -> anyhow::Result<()> {
     let data = folder()?;
     let server = crowded(data.path())?;
     let before = server.memory_mib()?;
@@ -184,6 +202,10 @@ async fn streams(round: &mut Round, seconds: u64) -> anyhow::Result<()> {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = server.memory_mib()?;
     round.idle_kib = each((idle - before) * 1_024.0);
+    // Warms up.
+    elsewhere(&server, 0.0).await?;
+    let beside_idle = elsewhere(&server, 0.0).await?;
+    let before = before + server.memory_mib()? - idle;
 
     let (tell, mut told) = mpsc::unbounded_channel::<Instant>();
     let mut reading: JoinSet<anyhow::Result<()>> = JoinSet::new();
@@ -220,17 +242,18 @@ async fn streams(round: &mut Round, seconds: u64) -> anyhow::Result<()> {
     }
     round.reached_p99_millis = percentile(&times, 99);
 
-    // The crowd reads comments meanwhile, on this thread.
-    let (rest, begun) = (Duration::from_secs(8), server.cpu_micros()?);
-    tokio::time::sleep(rest).await;
-    let comments = (server.cpu_micros()? - begun) / rest.as_secs_f64();
-    let count = u32::try_from(seconds)? * 400;
-    let with = elsewhere(&server, 5_000_000, count, comments).await?;
+    let begun = server.cpu_micros()?;
+    tokio::time::sleep(TURN).await;
+    let comments = (server.cpu_micros()? - begun) / TURN.as_secs_f64();
+    round.beside_streams = elsewhere(&server, comments).await?;
     reading.abort_all();
     while reading.join_next().await.is_some() {}
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let without = elsewhere(&server, 6_000_000, count, 0.0).await?;
-    round.elsewhere = [with, without];
+    round.alone = elsewhere(&server, 0.0).await?;
+    // A server is slower at first, so the idle ones come before and after the streams.
+    let _crowd = Crowd::open(&server).await?;
+    let idle_again = elsewhere(&server, 0.0).await?;
+    round.beside_idle = f64::midpoint(beside_idle, idle_again);
     server.stop()
 }
 
@@ -242,7 +265,6 @@ async fn waiters(round: &mut Round) -> anyhow::Result<()> {
     let plain = get("/feeds/bench/recent.atom", "");
     // Warms up.
     crowd = crowd.ask(&plain).await?;
-    // As a wake does, these fill all sockets before anybody reads.
     let cpu = server.cpu_micros()?;
     crowd.send(&plain).await?;
     crowd = crowd.take().await?;
@@ -260,23 +282,30 @@ async fn waiters(round: &mut Round) -> anyhow::Result<()> {
     round.waiter_kib = each((server.memory_mib()? - before) * 1_024.0);
     let begun = server.cpu_micros()?;
     publish(&server, 2_000)?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    crowd.take().await?;
+    answered();
+    let crowd = crowd.take().await?;
     let ended = server.cpu_micros()?;
+    drop(crowd);
     round.waiter = each(ended - begun);
     round.whole_waiter = each(ended - asked);
     server.stop()
 }
 
-pub(super) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
+pub(super) fn measure(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let mut all = vec![];
     for _ in 0..rounds {
         let mut round = Round::default();
         let runtime = || Builder::new_current_thread().enable_all().build();
-        runtime()?.block_on(streams(&mut round, seconds))?;
+        runtime()?.block_on(streams(&mut round))?;
         runtime()?.block_on(waiters(&mut round))?;
         all.push(round);
     }
+    report(table, &all);
+    Ok(())
+}
+
+/// Adds the rows about crowds.
+fn report(table: &mut Table, all: &[Round]) {
     let of = |value: fn(&Round) -> f64| all.iter().map(value).collect::<Vec<f64>>();
     let row = |what: &str, unit, ours, peer: &str, theirs, must| Row {
         what: what.into(),
@@ -292,7 +321,7 @@ pub(super) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow:
         "ms",
         of(|round| round.reached_p99_millis),
         "250 ms",
-        vec![250.0; rounds],
+        vec![250.0; all.len()],
         most(1.0),
     ));
     table.add(row(
@@ -327,13 +356,23 @@ pub(super) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow:
         of(|round| round.read),
         None,
     ));
+    let what = "append elsewhere beside 10,000 idle streams, CPU";
+    let beside_streams = of(|round| round.beside_streams);
     table.add(row(
-        "append elsewhere beside 10,000 idle streams, CPU",
+        what,
         "µs",
-        of(|round| round.elsewhere[0]),
-        "without streams",
-        of(|round| round.elsewhere[1]),
+        beside_streams.clone(),
+        "beside idle connections",
+        of(|round| round.beside_idle),
         most(1.05),
     ));
-    Ok(())
+    let alone = of(|round| round.alone);
+    table.add(row(
+        what,
+        "µs",
+        beside_streams,
+        "no other connection",
+        alone,
+        None,
+    ));
 }

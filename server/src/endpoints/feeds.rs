@@ -288,13 +288,15 @@ async fn read(
     }
 }
 
-/// Returns the recent document as a waiter sees it now, with the rights that it has now.
-pub(super) async fn recent_now(
-    site: &Site,
-    exchange: &Exchange<'_>,
-) -> Result<(FeedKey, Shown), Problem> {
+/// Looks a feed up for a reader that waits, with the rights that it has now.
+pub(super) async fn seen_now(site: &Site, exchange: &Exchange<'_>) -> Result<Seen, Problem> {
     let sight = || exchange.rules.now().sight(exchange.headers);
-    let seen = seen_with(site, exchange, sight).await?;
+    seen_with(site, exchange, sight).await
+}
+
+/// Returns the recent document as a reader that waits sees it now.
+pub(super) async fn recent_now(site: &Site, exchange: &Exchange<'_>) -> Result<Shown, Problem> {
+    let seen = seen_now(site, exchange).await?;
     let (documents, feed) = (&site.documents, exchange.params.feed());
     let mut resource = documents.at_once(feed, &Address::Recent);
     if resource.is_none() {
@@ -305,11 +307,11 @@ pub(super) async fn recent_now(
     let seen = match seen.visibility {
         Visibility::Public => seen,
         // As in `look_again`.
-        Visibility::Private => seen_with(site, exchange, sight).await?,
+        Visibility::Private => seen_now(site, exchange).await?,
     };
-    let (feed, mut shown) = (seen.feed, shown(site, resource, seen));
+    let mut shown = shown(site, resource, seen);
     link_push(&mut shown);
-    Ok((feed, shown))
+    Ok(shown)
 }
 
 /// Shows a stretch of a feed by place.

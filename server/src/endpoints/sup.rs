@@ -22,10 +22,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{
-    Site, may_see,
-    waits::{self, for_once},
-};
+use super::{Site, may_see, waits};
 use crate::{
     access::Sight,
     http::{
@@ -439,7 +436,7 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
         let (shown, span) = look(site, updates, &exchange, told, asked.period).await?;
         let is_answer = span.is_none_or(|span| span.tells_after(wait.since));
         if is_answer || place.is_none() || deadline <= Instant::now() || *stopping.borrow() {
-            return Ok(for_once(shown));
+            return Ok(Outcome::Waited(Box::new(shown)));
         }
         // A commit is in the document once its second is over; until then, others may come.
         let is_untold = span.is_some_and(|span| site.log.head().last.second() > span.until);

@@ -5,20 +5,24 @@
 
 use std::{sync::Arc, time::Duration};
 
+use hyper::StatusCode;
 use simplefeed_core::{feed::FeedKey, limits::WAIT_SECONDS_MAX};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until},
 };
 
-use super::{Site, feeds::recent_now};
+use super::{
+    Site,
+    feeds::{recent_now, seen_now},
+};
 use crate::{
     http::{
+        answers::for_once,
         coding::negotiate,
-        endpoint::{Exchange, Outcome, Shown},
+        endpoint::{Exchange, Outcome},
         pipeline::{is_known, off_thread},
         problem::Problem,
-        reply::NO_STORE,
     },
     log::Series,
     resource::Coding,
@@ -70,14 +74,6 @@ pub fn seconds(query: &str) -> Result<Option<u64>, Problem> {
     }
 }
 
-/// Returns an answer for one reader, which no cache may keep.
-pub(super) fn for_once(shown: Shown) -> Outcome {
-    Outcome::Shown(Box::new(Shown {
-        policy: NO_STORE,
-        ..shown
-    }))
-}
-
 /// Shows the recent document once it is another one than the reader has, or after `seconds`.
 pub(super) async fn recent(
     site: &Site,
@@ -85,32 +81,48 @@ pub(super) async fn recent(
     seconds: u64,
 ) -> Result<Outcome, Problem> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let (feed, shown) = recent_now(site, &exchange).await?;
-    if !is_known(&shown, exchange.headers, (site.clock)()) {
-        return Ok(for_once(shown));
+    let (outcome, is_known) = look(site, &exchange).await?;
+    if !is_known {
+        return Ok(outcome);
     }
     // Without a free place, this is a poll.
     let Some(_place) = site.parking.place() else {
-        return Ok(for_once(shown));
+        return Ok(outcome);
     };
+    drop(outcome);
     // A request without an acceptable coding is refused by the answer.
     let coding = negotiate(exchange.headers).unwrap_or(Coding::Identity);
-    let interest = Interest::Document(coding);
-    let mut watching = watch(site, &exchange, feed, interest).await?;
+    let feed = Box::pin(seen_now(site, &exchange)).await?.feed;
+    let watched = watch(site, &exchange, feed, Interest::Document(coding));
+    let mut watching = Box::pin(watched).await?;
     let mut stopping = exchange.ending.is_near.clone();
+    let mut is_over = false;
     loop {
-        watching.news();
-        watching.wish_again();
-        let (_, shown) = recent_now(site, &exchange).await?;
-        if !is_known(&shown, exchange.headers, (site.clock)()) {
-            return Ok(for_once(shown));
+        let (outcome, is_known) = look(site, &exchange).await?;
+        if !is_known || is_over {
+            return Ok(outcome);
         }
+        drop(outcome);
+        watching.wish_again();
         tokio::select! {
             () = watching.changed() => {}
-            () = sleep_until(deadline) => return Ok(for_once(shown)),
-            _ = stopping.wait_for(|stopping| *stopping) => return Ok(for_once(shown)),
+            () = sleep_until(deadline) => is_over = true,
+            _ = stopping.wait_for(|stopping| *stopping) => is_over = true,
         }
     }
+}
+
+/// Returns the answer of now, and whether it is that the reader has the document.
+async fn look(site: &Site, exchange: &Exchange<'_>) -> Result<(Outcome, bool), Problem> {
+    // The first of those that are woken together makes it ready for the others.
+    if let Some((_, answer)) = exchange.ready.answer(exchange.uri.path(), exchange.headers) {
+        let is_known = answer.status() == StatusCode::NOT_MODIFIED;
+        return Ok((Outcome::Answer(for_once(answer)), is_known));
+    }
+    // Boxed: each reader that waits would keep room for it.
+    let shown = Box::pin(recent_now(site, exchange)).await?;
+    let is_known = is_known(&shown, exchange.headers, (site.clock)());
+    Ok((Outcome::Waited(Box::new(shown)), is_known))
 }
 
 /// Begins to watch a feed.

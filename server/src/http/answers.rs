@@ -141,6 +141,12 @@ pub fn document(status: StatusCode, body: Vec<u8>) -> Answer {
     answer
 }
 
+/// Returns an answer that no cache may keep.
+pub fn for_once(mut answer: Answer) -> Answer {
+    answer.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+    answer
+}
+
 /// Returns the refusal of a request that was not stored.
 pub fn publish_error(error: &PublishError) -> Answer {
     let mut answer = problem_answer(&Problem::from(error));

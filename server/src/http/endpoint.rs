@@ -11,11 +11,12 @@ use hyper::{
     HeaderMap, Method, Uri,
     body::Incoming,
     header::{HeaderName, HeaderValue},
+    http::uri::PathAndQuery,
 };
 use simplefeed_core::feed::{FeedName, FeedPattern, Numbered};
 use tokio::sync::Semaphore;
 
-use super::{answers::Answer, problem::Problem, request::read_body};
+use super::{answers::Answer, problem::Problem, ready::ReadyAnswers, request::read_body};
 use crate::{
     access::{Access, Right},
     config::Limits,
@@ -129,6 +130,8 @@ pub struct Exchange<'r> {
     pub rules: &'r Arc<Rules>,
     /// Body of the request.
     pub body: RequestBody<'r>,
+    /// Answers that are ready, for a handler that waits.
+    pub ready: &'r ReadyAnswers,
     /// End of the connection. A handler that waits, or streams, ends when it is near.
     pub ending: &'r Ending,
 }
@@ -164,6 +167,8 @@ impl RequestBody<'_> {
 pub enum Outcome {
     /// A representation. The pipeline chooses its coding and decides the conditions of the request.
     Shown(Box<Shown>),
+    /// A representation, in answer to a wait: no cache may keep the answer.
+    Waited(Box<Shown>),
     /// A complete answer.
     Answer(Answer),
 }
@@ -214,11 +219,13 @@ impl<S> Endpoint<S> {
         segments.next().is_none().then_some(params)
     }
 
-    /// Returns the URL that an answer depends on.
-    pub fn named<'u>(&self, uri: &'u Uri) -> &'u str {
-        match (self.query, uri.path_and_query()) {
-            (Query::Named, Some(url)) => url.as_str(),
-            _ => uri.path(),
+    /// Returns the URL that an answer depends on; `None` if each such request has an answer of its own.
+    pub fn named<'u>(&self, uri: &'u Uri) -> Option<&'u str> {
+        match self.query {
+            Query::Named if self.is_wait(uri) => None,
+            Query::Named => uri.path_and_query().map(PathAndQuery::as_str),
+            // Once a wait is over, its answer is that of the plain URL.
+            Query::Ignored | Query::Wait => Some(uri.path()),
         }
     }
 

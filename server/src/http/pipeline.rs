@@ -3,7 +3,7 @@
 //! Shell: moves disk work off the threads that serve connections. Endpoints decide what is answered; the pipeline finds
 //! the endpoint, demands its right, and decides conditions and coding of what it shows.
 
-use std::{convert::identity, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use hyper::{
     Method, Request, StatusCode,
@@ -16,13 +16,13 @@ use tracing::{Level, debug, enabled, error};
 
 use super::{
     Ending, Rules,
-    answers::{Answer, answer_to, denied_answer, empty, failed, options, problem_answer},
+    answers::{Answer, answer_to, denied_answer, empty, failed, for_once, options, problem_answer},
     coding::negotiate,
     conditional::Verdict,
     endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
     problem::Problem,
     ready::{Ready, ReadyAnswers},
-    reply::{FOR_EVERY_SITE, NO_STORE, Reply, for_sites, repr_digest},
+    reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
     request::{check_request, drain, is_reading, waits_to_send},
 };
 use crate::{
@@ -76,7 +76,7 @@ impl<S: Send + Sync> Pipeline<S> {
         Self {
             site,
             endpoints,
-            ready: ReadyAnswers::default(),
+            ready: ReadyAnswers::new(clock),
             prefix: prefix.into(),
             limits,
             bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
@@ -225,6 +225,7 @@ impl<S: Send + Sync> Pipeline<S> {
                 limits: &self.limits,
                 rooms: &self.bodies,
             },
+            ready: &self.ready,
             ending,
         };
         match (verb.handle)(&self.site, exchange).await? {
@@ -233,13 +234,18 @@ impl<S: Send + Sync> Pipeline<S> {
                 let url = endpoint.named(&uri);
                 self.send(url, endpoint.label, &headers, *shown).await
             }
+            Outcome::Waited(shown) => {
+                let url = endpoint.named(&uri);
+                let answer = self.send(url, endpoint.label, &headers, *shown).await;
+                answer.map(for_once)
+            }
         }
     }
 
-    /// Answers with a representation of the resource at `url`.
+    /// Answers with a representation of a resource, and keeps the answer for `url`.
     async fn send(
         &self,
-        url: &str,
+        url: Option<&str>,
         label: &'static str,
         headers: &hyper::HeaderMap,
         shown: Shown,
@@ -254,8 +260,8 @@ impl<S: Send + Sync> Pipeline<S> {
             depends_on_reader,
         } = shown;
         more.extend(for_sites(visibility));
-        let is_kept = policy != NO_STORE && visibility == Visibility::Public;
-        let mut reply = Reply::new(&resource, coding, policy, more, (self.clock)(), over);
+        let now = (self.clock)();
+        let mut reply = Reply::new(&resource, coding, policy, more, now, over);
         // Decided before the body is read: a 304 needs none.
         let verdict = reply.verdict(headers);
         let body = match verdict {
@@ -274,13 +280,14 @@ impl<S: Send + Sync> Pipeline<S> {
             // For another reader the same URL lists other feeds.
             let depends = HeaderValue::from_static("accept-encoding, authorization");
             answer.headers_mut().insert(VARY, depends);
-        } else if is_kept {
+        } else if let (Visibility::Public, Some(url)) = (visibility, url) {
             // A ready answer is given without a look at the token, so only public ones are kept.
             let ready = Ready {
                 resource,
                 label,
                 reply,
                 body,
+                made: now,
             };
             self.ready.keep(url, coding, ready);
         }
@@ -301,19 +308,9 @@ impl<S: Send + Sync> Pipeline<S> {
                 return None;
             }
             // Only some endpoints have a query. At the others, no query may fill the memory with copies.
-            url = endpoint.named(uri);
+            url = endpoint.named(uri)?;
         }
-        let headers = request.headers();
-        let coding = negotiate(headers)?;
-        let ready = self.ready.get(url, coding)?;
-        let verdict = ready.reply.verdict(headers);
-        // So far only 304s were sent, and the body was never read.
-        if verdict == Verdict::Send && ready.body.is_none() {
-            return None;
-        }
-        let answer = answer_to(verdict, &ready.reply, ready.body.as_ref());
-        let answer = answer.map_or_else(|problem| problem_answer(&problem), identity);
-        Some((ready.label, answer))
+        self.ready.answer(url, request.headers())
     }
 }
 

@@ -1,13 +1,20 @@
 //! Answers kept ready: nothing about them is looked up, formatted or hashed again.
 //!
-//! Pure, in memory. A final answer stays right for ever, a growing one until its resource has grown.
+//! Shell: a clock. A final answer stays right for ever, a growing one until its resource has grown.
 
-use std::sync::Arc;
+use std::{convert::identity, sync::Arc};
 
 use bytes::Bytes;
+use hyper::HeaderMap;
 use quick_cache::{Equivalent, Weighter, sync::Cache};
+use simplefeed_core::timestamp::Timestamp;
 
-use super::reply::Reply;
+use super::{
+    answers::{Answer, answer_to, problem_answer},
+    coding::negotiate,
+    conditional::Verdict,
+    reply::Reply,
+};
 use crate::resource::{Coding, Resource};
 
 /// The bytes of bodies and headers kept in memory.
@@ -26,6 +33,16 @@ pub struct Ready {
     pub reply: Reply,
     /// Its bytes, if they were sent before.
     pub body: Option<Bytes>,
+    /// When it was made.
+    pub made: Timestamp,
+}
+
+impl Ready {
+    /// Returns whether a later answer has the same headers as long as the resource is unchanged. One without its date
+    /// gets it once a second is over.
+    fn is_final(&self) -> bool {
+        self.reply.is_stable() || self.resource.modified.is_none()
+    }
 }
 
 /// Key of a ready answer: its path, with the query where the answer depends on it, and its coding.
@@ -61,7 +78,10 @@ impl Weighter<Key, Arc<Ready>> for Weight {
 }
 
 /// The answers that are ready.
-pub struct ReadyAnswers(Cache<Key, Arc<Ready>, Weight>);
+pub struct ReadyAnswers {
+    kept: Cache<Key, Arc<Ready>, Weight>,
+    clock: fn() -> Timestamp,
+}
 
 impl std::fmt::Debug for ReadyAnswers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -69,26 +89,40 @@ impl std::fmt::Debug for ReadyAnswers {
     }
 }
 
-impl Default for ReadyAnswers {
-    fn default() -> Self {
-        Self(Cache::with_weighter(10_000, READY_BYTES_MAX, Weight))
-    }
-}
-
 impl ReadyAnswers {
-    /// Returns the answer for a URL in a coding, if it is ready and still right.
-    pub fn get(&self, url: &str, coding: Coding) -> Option<Arc<Ready>> {
-        let ready = self.0.get(&Wanted { coding, url })?;
-        ready.resource.is_current().then_some(ready)
+    /// Returns room for answers, by a clock.
+    pub fn new(clock: fn() -> Timestamp) -> Self {
+        let kept = Cache::with_weighter(10_000, READY_BYTES_MAX, Weight);
+        Self { kept, clock }
     }
 
-    /// Keeps an answer, unless the next one may have other headers.
+    /// Returns the answer to a read of a URL and its label, if a ready one is still right. It is public, so it needs no
+    /// token.
+    pub fn answer(&self, url: &str, headers: &HeaderMap) -> Option<(&'static str, Answer)> {
+        let coding = negotiate(headers)?;
+        let ready = self.get(url, coding)?;
+        let verdict = ready.reply.verdict(headers);
+        // So far only 304s were sent, and the body was never read.
+        if verdict == Verdict::Send && ready.body.is_none() {
+            return None;
+        }
+        let answer = answer_to(verdict, &ready.reply, ready.body.as_ref());
+        let answer = answer.map_or_else(|problem| problem_answer(&problem), identity);
+        Some((ready.label, answer))
+    }
+
+    fn get(&self, url: &str, coding: Coding) -> Option<Arc<Ready>> {
+        let ready = self.kept.get(&Wanted { coding, url })?;
+        let is_right = ready.resource.is_current()
+            && (ready.is_final() || (self.clock)().second() == ready.made.second());
+        is_right.then_some(ready)
+    }
+
+    /// Keeps an answer.
     pub fn keep(&self, url: &str, coding: Coding, ready: Ready) {
-        // Without its date the answer is not final: the date comes once its second is over.
-        let is_stable = ready.reply.is_stable() || ready.resource.modified.is_none();
-        if ready.resource.may_be_kept() && is_stable {
+        if ready.resource.may_be_kept() {
             let url = url.into();
-            self.0.insert(Key { coding, url }, Arc::new(ready));
+            self.kept.insert(Key { coding, url }, Arc::new(ready));
         }
     }
 }

@@ -159,8 +159,7 @@ impl Follower<'_> {
                     return;
                 }
             } else if self.log.head().number == self.applied {
-                // A requested stop cuts the pause short.
-                self.stop.is_requested_within(self.view.pace());
+                self.view.pause(self.stop);
             }
         }
     }

@@ -10,14 +10,14 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
-    commit::Outline,
+    commit::{Change, Commit, Outline},
     feed::{CommitNumber, FeedKey, FeedName, Position, Revision},
     push::PlaceId,
 };
@@ -27,6 +27,7 @@ use tracing::{debug, warn};
 use crate::{
     log::{EntryLog, LogError, Series},
     resource::Coding,
+    stop::Stop,
     views::{Applied, View, error::ViewError, follower::Grace},
 };
 
@@ -37,10 +38,8 @@ pub use events::{Begin, Past, Stretch};
 use events::{Course, read_on};
 use newest::Newest;
 
-/// Pause of the follower while nobody waits.
+/// Longest pause of the follower. A commit of a feed that somebody watches ends it.
 const PACE: Duration = Duration::from_millis(50);
-/// Time for which it goes on without a pause after the last watcher has left.
-const EAGER: Duration = Duration::from_secs(1);
 /// Bytes of stretches of the past that are shared.
 const STRETCHES_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Bytes of events that a hub keeps.
@@ -115,8 +114,15 @@ struct Hubs {
     by_feed: HashMap<FeedKey, Watched>,
     /// Timelines among them, by their numbers.
     timelines: Arc<HashMap<u32, FeedKey>>,
-    /// When the last watcher of all left.
-    left_at: Option<Instant>,
+}
+
+impl Hubs {
+    /// Returns whether somebody watches what a commit changes.
+    fn may_concern(&self, commit: &Commit) -> bool {
+        let mut feeds = commit.changes.iter().filter_map(Change::feed);
+        // To find the timelines that a commit concerns takes longer than this may.
+        !self.timelines.is_empty() || feeds.any(|feed| self.by_feed.contains_key(&feed))
+    }
 }
 
 /// A hub, and how many watch it.
@@ -136,6 +142,9 @@ struct Shared {
     hubs: Mutex<Hubs>,
     /// Feeds that could not be looked at.
     unseen: Mutex<HashSet<FeedKey>>,
+    /// Whether a commit has come that concerns watchers, since the last pause of the follower.
+    is_urgent: Mutex<bool>,
+    urged: Condvar,
     stretches: Stretches,
 }
 
@@ -169,6 +178,8 @@ impl Default for Push {
             prepare: OnceLock::new(),
             hubs: Mutex::default(),
             unseen: Mutex::default(),
+            is_urgent: Mutex::default(),
+            urged: Condvar::new(),
             stretches: Stretches(Cache::with_weighter(1_000, STRETCHES_BYTES_MAX, Weight)),
         }))
     }
@@ -179,6 +190,14 @@ impl Push {
     pub fn prepare_with(&self, prepare: impl Fn(&FeedName, Coding) + Send + Sync + 'static) {
         // A server sets it once, at its start.
         let _is_set = self.0.prepare.set(Box::new(prepare)).is_err();
+    }
+
+    /// Ends the follower's pause, if somebody watches what a commit changes. The log calls this with each commit.
+    pub fn committed(&self, commit: &Commit) {
+        if self.0.hubs.lock().may_concern(commit) {
+            *self.0.is_urgent.lock() = true;
+            self.0.urged.notify_one();
+        }
     }
 
     /// Begins to watch a feed. Everything that readers see later than this call wakes the watcher.
@@ -444,7 +463,7 @@ impl Watching {
         }
     }
 
-    /// Waits until the feed has changed since the last call of [`news`](Self::news).
+    /// Waits until the feed has changed since the last call of this or of [`news`](Self::news).
     pub async fn changed(&mut self) {
         // The sender is in the hub, which this value holds.
         let _open = self.news.changed().await;
@@ -468,7 +487,6 @@ impl Drop for Watching {
         watched.watchers -= 1;
         if watched.watchers == 0 {
             hubs.by_feed.remove(&self.feed);
-            hubs.left_at = Some(Instant::now());
             if let Some(number) = self.hub.number {
                 Arc::make_mut(&mut hubs.timelines).remove(&number);
             }
@@ -509,15 +527,12 @@ impl View for Push {
         Ok(self.0.unseen.lock().is_empty())
     }
 
-    fn pace(&self) -> Duration {
-        // A watcher that comes within the pause may be woken so much later. One that waits again and again is away for moments.
-        let left_at = self.0.hubs.lock().left_at;
-        let has_just_left = left_at.is_some_and(|at| at.elapsed() < EAGER);
-        if self.is_watched() || has_just_left {
-            Duration::ZERO
-        } else {
-            PACE
-        }
+    fn pause(&self, _: &Stop) {
+        // Commits of other feeds come by the hundred: woken by each, the follower would take time from the publishers.
+        let mut is_urgent = self.0.is_urgent.lock();
+        let urged = &self.0.urged;
+        urged.wait_while_for(&mut is_urgent, |is_urgent| !*is_urgent, PACE);
+        *is_urgent = false;
     }
 }
 

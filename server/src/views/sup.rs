@@ -14,6 +14,7 @@ use tracing::info;
 use crate::{
     log::{Commits, EntryLog, LogError, Series},
     resource::Visibility,
+    stop::Stop,
     views::{
         Applied, View,
         error::ViewError,
@@ -231,8 +232,8 @@ impl View for Sup {
         self.note_idle(commit)
     }
 
-    fn pace(&self) -> Duration {
-        PACE
+    fn pause(&self, stop: &Stop) {
+        stop.is_requested_within(PACE);
     }
 
     fn made(&self) -> u64 {

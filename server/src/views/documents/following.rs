@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     log::{EntryLog, LogError, Series, settings_of},
+    stop::Stop,
     views::{
         Applied, View,
         error::ViewError,
@@ -103,8 +104,8 @@ impl View for Archive {
         self.save_cursor(commit)
     }
 
-    fn pace(&self) -> Duration {
-        PACE
+    fn pause(&self, stop: &Stop) {
+        stop.is_requested_within(PACE);
     }
 
     fn made(&self) -> u64 {

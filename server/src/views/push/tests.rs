@@ -1,7 +1,6 @@
 //! Tests of the view on a log in memory.
 
 use simplefeed_core::{
-    commit::{Change, Commit},
     digest::Digest,
     feed::{DocumentNumber, EntryId, FeedId},
     settings::{Choices, Defaults, Settings},

@@ -3,8 +3,6 @@
 //! Shell over the log. It has a follower of its own, so that a crowd of followers, or a graph that cannot be read, holds
 //! up no document about feeds.
 
-use std::time::Duration;
-
 use parking_lot::Mutex;
 use simplefeed_core::{
     commit::Outline, feed::CommitNumber, limits::SUP_OVERLAP_SECONDS, timestamp::Timestamp,
@@ -19,6 +17,7 @@ use super::{
 use crate::{
     log::{Commits, EntryLog, LogError, Series},
     resource::Visibility,
+    stop::Stop,
     views::{Applied, View, error::ViewError, follower::Grace},
 };
 
@@ -160,7 +159,7 @@ impl View for TimelineUpdates {
         Ok(true)
     }
 
-    fn pace(&self) -> Duration {
-        PACE
+    fn pause(&self, stop: &Stop) {
+        stop.is_requested_within(PACE);
     }
 }

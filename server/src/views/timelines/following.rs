@@ -9,6 +9,7 @@ use simplefeed_core::{commit::Outline, feed::CommitNumber};
 use super::Timelines;
 use crate::{
     log::{EntryLog, Series},
+    stop::Stop,
     views::{Applied, View, error::ViewError, follower::Grace},
 };
 
@@ -40,7 +41,7 @@ impl View for Following {
         self.0.keep(|| grace.has_begun(), || grace.lasts())
     }
 
-    fn pace(&self) -> Duration {
-        PACE
+    fn pause(&self, stop: &Stop) {
+        stop.is_requested_within(PACE);
     }
 }
