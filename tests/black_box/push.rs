@@ -232,6 +232,11 @@ fn a_wait_ends_with_a_change_or_its_time() {
         assert_eq!((answer.status, &answer.body), (200, &plain.body));
         assert_eq!(answer.header("cache-control"), "no-store");
         assert_eq!(answer.header("etag"), tag);
+        // Caches keep the plain URL as before.
+        let again = server.get(&format!("/feeds/{feed}/recent.atom"));
+        let policy = again.header("cache-control");
+        assert_eq!(policy, plain.header("cache-control"));
+        assert!(policy.contains("max-age"), "{policy}");
         let (answer, took) = wait_for_change(&server, feed, 1, Some(&tag));
         assert_eq!(answer.status, 304, "{feed}");
         assert!(took >= Duration::from_secs(1), "{took:?}");

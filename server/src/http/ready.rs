@@ -126,3 +126,47 @@ impl ReadyAnswers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+    use crate::{http::reply::NO_STORE, resource::Validity};
+
+    static SECOND: AtomicI64 = AtomicI64::new(0);
+
+    fn now() -> Timestamp {
+        Timestamp::from_micros(SECOND.load(Ordering::SeqCst) * 1_000_000)
+    }
+
+    /// Goal: an answer without its date (rule H-4) serves the readers of its second, and none later, who get the date.
+    #[test]
+    fn h_4_an_answer_without_its_date_serves_for_its_second() {
+        let answers = ReadyAnswers::new(now);
+        let bytes = Bytes::from_static(b"grows");
+        let later = std::time::Instant::now() + std::time::Duration::from_mins(10);
+        let modified = Some(Timestamp::from_micros(7_000_000));
+        let (coding, validity) = (Coding::Identity, Validity::Until(later));
+        let resource = Resource::of_bytes("text/plain", modified, validity, bytes.clone());
+        SECOND.store(7, Ordering::SeqCst);
+        let ready = |over| Ready {
+            resource: resource.clone(),
+            label: "document",
+            reply: Reply::new(&resource, coding, NO_STORE, vec![], now(), over),
+            body: Some(bytes.clone()),
+            made: now(),
+        };
+        let is_ready = || answers.answer("/a", &HeaderMap::new()).is_some();
+        assert!(!is_ready());
+        let undated = ready(6);
+        assert!(!undated.reply.is_stable());
+        answers.keep("/a", coding, undated);
+        assert!(is_ready());
+        SECOND.store(8, Ordering::SeqCst);
+        assert!(!is_ready());
+        answers.keep("/a", coding, ready(7));
+        SECOND.store(100, Ordering::SeqCst);
+        assert!(is_ready());
+    }
+}

@@ -257,3 +257,42 @@ async fn only_what_is_watched_wakes() {
             .is_err()
     );
 }
+
+/// Goal: the follower sleeps through commits that nobody waits for, and is awake at once for one that somebody does.
+#[test]
+fn commits_elsewhere_leave_the_follower_asleep() {
+    let (view, growing) = (Push::default(), Growing::new());
+    let commit_of = |feed: FeedKey| Commit {
+        number: CommitNumber(1),
+        instant: Timestamp::default(),
+        changes: vec![Change::Opened {
+            feed,
+            document: DocumentNumber::new(1).unwrap(),
+            first: Position(0),
+            revision: Revision::FIRST,
+        }],
+    };
+    let (ours, other) = (growing.feed, FeedKey(Uuid::from_u128(2)));
+    let is_urgent = |feed| {
+        view.committed(&commit_of(feed));
+        std::mem::take(&mut *view.0.is_urgent.lock())
+    };
+    assert!(!is_urgent(ours), "nobody watches");
+    let watching = view
+        .watch(growing.feed(), Interest::Place, &growing.log)
+        .unwrap();
+    assert!(is_urgent(ours) && !is_urgent(other));
+    // A timeline may concern any commit.
+    Arc::make_mut(&mut view.0.hubs.lock().timelines).insert(1, other);
+    assert!(is_urgent(FeedKey(Uuid::from_u128(3))));
+    let begun = std::time::Instant::now();
+    for _ in 0..20 {
+        // It has come before the pause, and ends it all the same.
+        view.committed(&commit_of(ours));
+        view.pause(&Stop::default());
+    }
+    assert!(begun.elapsed() < PACE * 20);
+    view.pause(&Stop::default());
+    assert!(begun.elapsed() >= PACE);
+    drop(watching);
+}
