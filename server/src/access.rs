@@ -301,6 +301,34 @@ impl Access {
         tokens.caller(token).map(drop).ok_or(Denied::WrongToken)
     }
 
+    /// Returns whether rights depend on tokens.
+    pub fn has_tokens(&self) -> bool {
+        matches!(self, Self::Holders(_) | Self::ReadingHolders(_))
+    }
+
+    /// Checks that the sender of a request administers every feed: who may know about the server itself.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason for the refusal.
+    pub fn administers_all(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        let tokens = match self {
+            Self::Anyone => return Ok(()),
+            Self::Readers => return Err(Denied::NotHere),
+            Self::Holders(tokens) | Self::ReadingHolders(tokens) => tokens,
+        };
+        let token = token_of(headers).ok_or(Denied::NoToken)?;
+        let caller = tokens.caller(token).ok_or(Denied::WrongToken)?;
+        let all = FeedPattern::all();
+        let mut grants = caller.0.iter();
+        if grants.any(|grant| grant.right >= Right::Admin && grant.feeds.covers(&all)) {
+            return Ok(());
+        }
+        Err(Denied::NotEntitled {
+            detail: format!("{}, not administer all feeds", caller.rights()),
+        })
+    }
+
     /// Returns the closed feeds that the sender of a request may see.
     pub fn sight(&self, headers: &HeaderMap) -> Sight {
         let tokens = match self {

@@ -96,6 +96,16 @@ pub struct ServeArgs {
     /// Address at which to tell Prometheus about the server, at /metrics
     #[arg(long, env = "SIMPLEFEED_METRICS_LISTEN", value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
+    /// Pages for people, at /ui/
+    #[arg(
+        long,
+        env = "SIMPLEFEED_UI",
+        value_name = "on|off",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
+    pub ui: Ui,
     /// Most connections at the same time
     #[arg(long, env = "SIMPLEFEED_CONNECTIONS", value_name = "N", default_value_t = CONNECTIONS_MAX)]
     pub connections: u32,
@@ -377,6 +387,17 @@ impl FromStr for SupPeriods {
             .map(Self)
             .map_err(|_error| "periods are seconds with commas between them, or none")
     }
+}
+
+/// Whether there are pages for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ui {
+    /// There are.
+    #[default]
+    On,
+    /// Every path below `/ui/` is a 404.
+    Off,
 }
 
 /// Checked settings of a server.

@@ -10,7 +10,7 @@ use simplefeed_core::{feed::FeedKey, settings::Settings, sup::SUP_HEADER, timest
 
 use crate::{
     access::Sight,
-    http::{answers::header_value, endpoint::Endpoint, reply::Lifetimes},
+    http::{answers::header_value, endpoint::Endpoint, pipeline::Table, reply::Lifetimes},
     log::{EntryLog, LogError},
     metrics::Metrics,
     publish::Publisher,
@@ -27,6 +27,7 @@ pub mod feeds;
 pub mod forms;
 pub mod health;
 pub mod metrics;
+pub mod pages;
 pub mod publishing;
 pub mod sup;
 pub mod timelines;
@@ -42,9 +43,30 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     sup::ENDPOINTS,
     timelines::ENDPOINTS,
     health::ENDPOINTS,
+    pages::ENDPOINTS,
     #[cfg(test)]
     counts::ENDPOINTS,
 ];
+
+/// The same without the pages for people.
+const FOR_MACHINES: &[&[Endpoint<Site>]] = &[
+    feeds::ENDPOINTS,
+    events::ENDPOINTS,
+    catalogue::ENDPOINTS,
+    sup::ENDPOINTS,
+    timelines::ENDPOINTS,
+    health::ENDPOINTS,
+];
+
+/// Returns the endpoints of a server, with or without the pages for people.
+pub fn table(has_pages: bool) -> Table<Site> {
+    Table {
+        endpoints: if has_pages { ALL } else { FOR_MACHINES },
+        // Live rows of a page read a stream of events.
+        takes_cookie: |path| pages::is_below(path) || path == events::PATH,
+        explain: pages::explain,
+    }
+}
 
 /// Parts of a server that its endpoints share.
 #[derive(Debug)]
@@ -67,6 +89,8 @@ pub struct Site {
     pub metrics: Arc<Metrics>,
     /// Cache policies of growing resources.
     pub lifetimes: Lifetimes,
+    /// Whether there are pages for people.
+    pub has_pages: bool,
     /// URL at which clients see the server, without a slash at its end.
     pub public_url: String,
     /// SUP documents; `None` if the server offers none.

@@ -20,6 +20,7 @@ use tokio_io_timeout::TimeoutStream;
 use tracing::{debug, error, warn};
 
 pub mod conditional;
+pub mod cookie;
 pub mod coding;
 pub mod problem;
 pub mod reply;

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use url::Url;
 
 use crate::{
-    config::Config,
+    config::{Config, Ui},
     control,
     endpoints::{self, Site, sup::Updates},
     error::ServeError,
@@ -297,6 +297,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         watermark,
         metrics: Arc::clone(&metrics),
         lifetimes: Lifetimes::new(config.recent_max_age),
+        has_pages: config.ui == Ui::On,
         public_url: url.into(),
         updates,
         push,
@@ -305,8 +306,8 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         pages: endpoints::feeds::PageRoom::default(),
         clock: now,
     };
-    let prefix = public_url.path().trim_end_matches('/');
-    Pipeline::new(site, endpoints::ALL, prefix, config.limits(), metrics, now)
+    let table = endpoints::table(config.ui == Ui::On);
+    Pipeline::new(site, table, public_url, config.limits(), metrics, now)
 }
 
 /// Lets each commit invalidate what is kept in memory of its feeds. The log calls this before the publisher is

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use hyper::Method;
 use simplefeed_server::{
     endpoints::{ALL, Site},
     http::{
@@ -138,6 +139,8 @@ pub(crate) fn paths(feed: &str) -> Vec<(String, &'static Endpoint<Site>)> {
             Some("item") => vec![path.replace("{item}", "open")],
             // Not there yet: a window is archived after an hour, or ten thousand feeds.
             Some("window") => numbered("{window}", &[1]),
+            // That of another version of the server.
+            Some("version") => numbered("{version}", &[1]),
             Some(other) => panic!("{{{other}}} of {path} is not tried"),
         };
         paths.extend(all.into_iter().map(|path| (path, endpoint)));
@@ -269,10 +272,30 @@ fn every_route_asks_for_the_right_token() {
                         "GET" | "HEAD" if who == "wrong" && is_list => {
                             assert_eq!(status, 401, "{what}");
                         }
-                        "GET" | "HEAD" if endpoint.path.contains("{window}") => {
+                        "GET" | "HEAD"
+                            if endpoint.path.contains("{window}")
+                                || endpoint.path.contains("{version}") =>
+                        {
                             assert_eq!(status, 404, "{what}");
                         }
-                        "GET" | "HEAD" if !shows => assert_eq!(status, 200, "{what}"),
+                        "GET" | "HEAD" if endpoint.path == "/ui/server" => {
+                            let expected = match who {
+                                "none" | "wrong" => 401,
+                                "admin" => 200,
+                                _ => 403,
+                            };
+                            assert_eq!(status, expected, "{what}");
+                        }
+                        "GET" | "HEAD" if !shows && endpoint.verb(&Method::GET).is_none() => {
+                            assert_eq!(status, 405, "{what}");
+                        }
+                        "GET" | "HEAD" if !shows => {
+                            assert!(status == 200 || status == 307, "{what}");
+                        }
+                        // No form of a page that is not ours.
+                        "POST" if endpoint.path.starts_with("/ui/sign-") => {
+                            assert_eq!(status, 403, "{what}");
+                        }
                         "GET" | "HEAD" if of_timelines => {
                             let answers = endpoint.methods.iter().any(|verb| verb.method == "GET");
                             assert_eq!(status, if answers { 404 } else { 405 }, "{what}");

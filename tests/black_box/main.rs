@@ -51,6 +51,7 @@ mod lint;
 mod mirror;
 mod misbehaving;
 mod packaging;
+mod pages;
 mod pipes;
 mod plain;
 mod power_cut;

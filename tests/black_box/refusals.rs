@@ -223,7 +223,7 @@ fn requests_that_are_no_http_of_ours_are_refused() {
     let keyless = Request::post("/feeds/a", JSON, "{}").header("Idempotency-Key", "");
     check_problem(&server.send(&keyless), 400, "malformed");
     for path in [
-        "/",
+        "//",
         "/feeds/",
         "/feeds/Bad",
         "/feeds/a/0.atom",

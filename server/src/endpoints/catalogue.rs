@@ -117,29 +117,67 @@ fn list(
     public_url: &str,
     sight: &Sight,
 ) -> Result<(Bytes, bool), LogError> {
+    let wanted = Search { after, text: "" };
+    let found = search(log, (timelines, open), &wanted, sight, SHOWN_AND_ONE)?;
+    let lists_closed = found.iter().any(|(_, settings)| settings.is_closed());
+    let feeds = found.iter();
+    let feeds = feeds.map(|(head, settings)| listed(head, settings, public_url));
+    Ok((page(feeds.collect(), public_url), lists_closed))
+}
+
+/// Feeds that a reader looks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Search<'s> {
+    /// Name behind which they begin.
+    pub(super) after: Option<&'s FeedName>,
+    /// Part of the name or of the title, in lower case. All have the empty text.
+    pub(super) text: &'s str,
+}
+
+/// Returns at most `max` feeds that a reader looks for and may see, by name.
+///
+/// # Errors
+///
+/// Returns why the log cannot be read.
+pub(super) fn search(
+    log: &dyn Series,
+    (timelines, open): (&Timelines, &OpenFeeds),
+    wanted: &Search<'_>,
+    sight: &Sight,
+    max: usize,
+) -> Result<Vec<(FeedHead, Settings)>, LogError> {
     let mut feeds = vec![];
-    let mut lists_closed = false;
-    let mut after = after.cloned();
-    while feeds.len() < SHOWN_AND_ONE {
-        let wanted = SHOWN_AND_ONE - feeds.len();
-        let names = open.names(log, after.as_ref(), sight.patterns(), wanted)?;
-        let Some(last) = names.last().cloned() else {
+    let mut after = wanted.after.cloned();
+    while feeds.len() < max {
+        // A search may look at all of them. A part at a time, since the writer waits while one is looked at.
+        let part = if wanted.text.is_empty() {
+            max - feeds.len()
+        } else {
+            SHOWN_AND_ONE
+        };
+        let names = open.names(log, after.as_ref(), sight.patterns(), part)?;
+        let Some((last, _)) = names.last().cloned() else {
             break;
         };
         after = Some(last);
-        for name in names {
-            // Read anew, because the names in memory have no titles or counts.
+        for (name, title) in names {
+            if !name.as_str().contains(wanted.text) && !title.has(wanted.text) {
+                continue;
+            }
+            // Read anew, because the names in memory have no counts.
             let Some(head) = log.named(&name)? else {
                 continue;
             };
             let settings = settings_of(log, head.feed, head.revision)?;
             if may_see(timelines, head.feed, &settings, sight)? {
-                lists_closed |= settings.is_closed();
-                feeds.push(listed(&head, &settings, public_url));
+                feeds.push((head, settings));
+            }
+            if feeds.len() == max {
+                break;
             }
         }
     }
-    Ok((page(feeds, public_url), lists_closed))
+    Ok(feeds)
 }
 
 fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFeed {

@@ -57,8 +57,10 @@ use crate::{
 };
 
 /// Path of the stream.
+pub const PATH: &str = "/feeds/{feed}/events";
+/// Its row.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
-    path: "/feeds/{feed}/events",
+    path: PATH,
     label: "events",
     query: Query::Named,
     methods: &[Verb {

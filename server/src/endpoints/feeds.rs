@@ -102,6 +102,16 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
         }],
     },
     Endpoint {
+        path: "/feeds/{feed}/entries/{position}",
+        label: "entry",
+        query: Query::Ignored,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(entry(site, exchange)),
+        }],
+    },
+    Endpoint {
         path: "/feeds/{feed}/page.atom",
         label: "page",
         query: Query::Named,
@@ -257,6 +267,24 @@ async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Proble
     let headers = answer.headers_mut();
     headers.insert(LOCATION, header_value(&location));
     headers.extend(seen.announcement);
+    headers.extend(for_sites(seen.visibility));
+    Ok(Outcome::Answer(answer))
+}
+
+/// Redirects to the page of an entry, or to its document where there are no pages.
+async fn entry(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(site, &exchange).await?;
+    let feed = exchange.params.feed();
+    let number = exchange.params.number().ok_or_else(|| absent(feed))?;
+    // Relative to `/feeds/{feed}/entries/`, wherever a proxy shows us.
+    let location = if site.has_pages {
+        format!("../../../ui/feeds/{feed}/{number}")
+    } else {
+        format!("{number}.atom")
+    };
+    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+    let headers = answer.headers_mut();
+    headers.insert(LOCATION, header_value(&location));
     headers.extend(for_sites(seen.visibility));
     Ok(Outcome::Answer(answer))
 }

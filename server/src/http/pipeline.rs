@@ -13,17 +13,19 @@ use hyper::{
 use simplefeed_core::{feed::FeedName, limits::FEED_NAME_BYTES_MAX, timestamp::Timestamp};
 use tokio::sync::Semaphore;
 use tracing::{Level, debug, enabled, error};
+use url::Url;
 
 use super::{
     Ending, Rules,
     answers::{Answer, answer_to, denied_answer, empty, failed, for_once, options, problem_answer},
     coding::negotiate,
     conditional::Verdict,
+    cookie::sign_in,
     endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
     problem::Problem,
     ready::{Ready, ReadyAnswers},
     reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
-    request::{check_request, drain, is_reading, waits_to_send},
+    request::{OwnHosts, check_request, drain, is_reading, waits_to_send},
 };
 use crate::{
     config::Limits,
@@ -40,11 +42,31 @@ const NO_ENDPOINT: &str = "none";
 /// Label of requests that wait for a change.
 const WAIT: &str = "wait";
 
+/// Endpoints, and what of the pipeline depends on them.
+#[derive(Debug)]
+pub struct Table<S: 'static> {
+    /// Rows, in tables by subject.
+    pub endpoints: &'static [&'static [Endpoint<S>]],
+    /// Returns whether the cookie of a signed-in reader counts for reads of a path, as its token would.
+    pub takes_cookie: fn(path: &str) -> bool,
+    /// Returns a problem in the form of the pages for people, if the path is one of these.
+    pub explain: fn(&S, &Request<Incoming>, &Problem) -> Option<Answer>,
+}
+
+impl<S> Clone for Table<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Table<S> {}
+
 /// Pipeline over a table of endpoints, whose handlers share a site `S`.
 pub struct Pipeline<S: 'static> {
     site: S,
-    endpoints: &'static [&'static [Endpoint<S>]],
+    table: Table<S>,
     ready: ReadyAnswers,
+    hosts: OwnHosts,
     /// Path of the public URL, which a proxy may have left on or taken off.
     prefix: String,
     limits: Limits,
@@ -64,20 +86,21 @@ impl<S> fmt::Debug for Pipeline<S> {
 type Found<S> = Option<(&'static Endpoint<S>, Params)>;
 
 impl<S: Send + Sync> Pipeline<S> {
-    /// Returns the pipeline over `endpoints`; `prefix` is the path of the public URL, without a slash at its end.
+    /// Returns the pipeline over `table`, for a server with a public URL.
     pub fn new(
         site: S,
-        endpoints: &'static [&'static [Endpoint<S>]],
-        prefix: &str,
+        table: Table<S>,
+        public_url: &Url,
         limits: Limits,
         metrics: Arc<Metrics>,
         clock: fn() -> Timestamp,
     ) -> Self {
         Self {
             site,
-            endpoints,
+            table,
             ready: ReadyAnswers::new(clock),
-            prefix: prefix.into(),
+            hosts: OwnHosts::of(public_url.host_str().unwrap_or_default()),
+            prefix: public_url.path().trim_end_matches('/').into(),
             limits,
             bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
             metrics,
@@ -103,7 +126,9 @@ impl<S: Send + Sync> Pipeline<S> {
         let asked = enabled!(Level::DEBUG)
             .then(|| format!("{} {}", request.method(), request.uri().path()));
         // A ready answer is public, so it needs neither a token nor an endpoint.
-        let (label, answer) = if let Some(ready) = self.at_hand(&request) {
+        let (label, answer) = if self.is_misled(&request, rules) {
+            (NO_ENDPOINT, problem_answer(&Problem::misdirected()))
+        } else if let Some(ready) = self.at_hand(&request) {
             ready
         } else {
             let found = self.find(request.uri().path());
@@ -146,7 +171,7 @@ impl<S: Send + Sync> Pipeline<S> {
 
     /// Returns the endpoint of a path.
     pub fn find(&self, path: &str) -> Found<S> {
-        find(self.endpoints, &self.prefix, path)
+        find(self.table.endpoints, &self.prefix, path)
     }
 
     /// Answers a request, and drains the rest of its body.
@@ -159,9 +184,17 @@ impl<S: Send + Sync> Pipeline<S> {
     ) -> Answer {
         let waits = waits_to_send(&request);
         let decided = self.decide_ready(&mut request, found, rules, ending).await;
-        let mut answer = decided.unwrap_or_else(|problem| problem_answer(&problem));
+        let page = match &decided {
+            Err(problem) => (self.table.explain)(&self.site, &request, problem),
+            Ok(_) => None,
+        };
+        let is_for_scripts = page.is_none() && is_reading(&request);
+        let mut answer = match (decided, page) {
+            (_, Some(answer)) | (Ok(answer), None) => answer,
+            (Err(problem), None) => problem_answer(&problem),
+        };
         let is_error = answer.status().is_client_error() || answer.status().is_server_error();
-        if is_error && is_reading(&request) {
+        if is_error && is_for_scripts {
             // A script that reads has to tell an absent feed from an absent server.
             answer.headers_mut().extend(FOR_EVERY_SITE);
         }
@@ -192,8 +225,7 @@ impl<S: Send + Sync> Pipeline<S> {
             answer.headers_mut().insert(CONNECTION, close);
             return Ok(answer);
         }
-        let path = request.uri().path();
-        let (endpoint, params) = found.ok_or_else(|| nothing_at(path))?;
+        let (endpoint, params) = found.ok_or_else(|| nothing_at(request.uri().path()))?;
         let Some(verb) = endpoint.verb(request.method()) else {
             let allow = endpoint.allow();
             if request.method() == Method::OPTIONS {
@@ -204,6 +236,9 @@ impl<S: Send + Sync> Pipeline<S> {
             answer.headers_mut().insert(ALLOW, allow);
             return Ok(answer);
         };
+        if is_reading(request) && (self.table.takes_cookie)(endpoint.path) {
+            sign_in(request.headers_mut());
+        }
         // Rights come before the body: a request without them takes no memory for it.
         let entitled = match verb.needs {
             Needs::Nothing | Needs::Sight => Ok(()),
@@ -292,6 +327,12 @@ impl<S: Send + Sync> Pipeline<S> {
             self.ready.keep(url, coding, ready);
         }
         Ok(answer)
+    }
+
+    /// Returns whether a request may come from the page of another site, under whose name this server was reached: without
+    /// tokens, it could do everything.
+    fn is_misled(&self, request: &Request<Incoming>, rules: &Rules) -> bool {
+        !self.hosts.have(request.headers()) && !rules.now().has_tokens()
     }
 
     /// Returns the answer to a read and its label, if a ready one is still right.

@@ -85,9 +85,26 @@ impl Problem {
         self.status
     }
 
+    /// Returns what is wrong, for people.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// Returns the document as JSON.
     pub fn body(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a problem has a JSON form")
+    }
+
+    /// Returns the problem of a request for a host that is not this server's.
+    pub fn misdirected() -> Self {
+        let status = StatusCode::MISDIRECTED_REQUEST;
+        let detail = "this server has no tokens and is reached by a name that is not its own; --public-url names it";
+        Self::new("misdirected", "another host", status, detail)
+    }
+
+    /// Returns the problem of a request that nobody may send so.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new("forbidden", "forbidden", StatusCode::FORBIDDEN, detail)
     }
 
     /// A request that is not HTTP as we accept it.

@@ -2,7 +2,11 @@
 //!
 //! Shell: reads from the connection.
 
-use std::{net::Ipv6Addr, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -48,6 +52,40 @@ fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
         (1, _) | (0, Version::HTTP_10) => Ok(()),
         (0, _) => Err(Problem::malformed("the request has no Host")),
         _ => Err(Problem::malformed("the request has several Hosts")),
+    }
+}
+
+/// Host names that no site of others can have, and so none can be led to this server by its own name (DNS rebinding).
+#[derive(Clone, Debug)]
+pub(super) struct OwnHosts {
+    /// Host of the public URL, in lower case.
+    public: String,
+}
+
+impl OwnHosts {
+    /// Returns the hosts of a server with this host in its public URL.
+    pub(super) fn of(public: &str) -> Self {
+        Self {
+            public: public.to_ascii_lowercase(),
+        }
+    }
+
+    /// Returns whether the Host of a request is one of them: an address, a name without a dot, or the public one.
+    pub(super) fn have(&self, headers: &HeaderMap) -> bool {
+        let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
+            return true;
+        };
+        let name = match host.rfind(':').filter(|_| !host.ends_with(']')) {
+            Some(colon) => host.get(..colon).unwrap_or_default(),
+            None => host,
+        };
+        // Browsers take a name with a dot at its end for the same.
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let is_address = name.starts_with('[') || name.parse::<Ipv4Addr>().is_ok();
+        is_address
+            || !name.contains('.')
+            || name.eq_ignore_ascii_case(&self.public)
+            || name.to_ascii_lowercase().ends_with(".localhost")
     }
 }
 

@@ -4,7 +4,7 @@
 //! of a feed that it does not show, and its timing reveals none.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     ops::Bound,
 };
 
@@ -17,6 +17,11 @@ use simplefeed_core::{
 };
 
 use crate::log::{LogError, Series, settings_of};
+
+/// Characters that a name shares with those next to it.
+const NEAR_CHARS: usize = 2;
+/// Names on either side that are next to another one.
+const NEAR_MAX: usize = 3;
 
 /// The names of feeds, and whether they are open.
 #[derive(Debug, Default)]
@@ -37,23 +42,35 @@ enum Known {
 
 #[derive(Debug, Default)]
 struct Feeds {
-    open: BTreeSet<FeedName>,
-    closed: BTreeSet<FeedName>,
+    open: BTreeMap<FeedName, Title>,
+    closed: BTreeMap<FeedName, Title>,
     /// Keys of the open feeds, for `has`.
     keys: HashSet<FeedKey>,
+}
+
+/// Title of a feed in lower case, as searches compare it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Title(Box<str>);
+
+impl Title {
+    /// Returns whether a text in lower case is a part of the title.
+    pub fn has(&self, text: &str) -> bool {
+        self.0.contains(text)
+    }
 }
 
 impl Feeds {
     fn take(&mut self, feed: FeedKey, settings: &Settings) {
         let name = &settings.name;
+        let title = Title(settings.title().to_lowercase().into());
         if settings.is_closed() {
             self.keys.remove(&feed);
             self.open.remove(name);
-            self.closed.insert(name.clone());
+            self.closed.insert(name.clone(), title);
         } else {
             self.keys.insert(feed);
             self.closed.remove(name);
-            self.open.insert(name.clone());
+            self.open.insert(name.clone(), title);
         }
     }
 }
@@ -75,8 +92,8 @@ impl OpenFeeds {
         }
     }
 
-    /// Returns the names of at most `max` feeds, from behind `after` on, in order: of open feeds, and of those closed
-    /// feeds whose names begin with one of `closed`, or match it.
+    /// Returns the names and titles of at most `max` feeds, from behind `after` on, in order: of open feeds, and of those
+    /// closed feeds whose names begin with one of `closed`, or match it.
     ///
     /// Feeds that are not returned cost nothing.
     ///
@@ -89,12 +106,12 @@ impl OpenFeeds {
         after: Option<&FeedName>,
         closed: &[FeedPattern],
         max: usize,
-    ) -> Result<Vec<FeedName>, LogError> {
+    ) -> Result<Vec<(FeedName, Title)>, LogError> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
         self.with_feeds(log, |feeds| {
             let open = feeds.open.range::<str, _>((from, Bound::Unbounded));
             // No name behind the first `max` of each set can be among the first `max` of all.
-            let mut names: BTreeSet<&FeedName> = open.take(max).collect();
+            let mut names: BTreeMap<&FeedName, &Title> = open.take(max).collect();
             for pattern in closed {
                 let beginning = pattern.beginning();
                 let from = match after {
@@ -102,11 +119,40 @@ impl OpenFeeds {
                     _ => Bound::Included(beginning),
                 };
                 let found = feeds.closed.range::<str, _>((from, Bound::Unbounded));
-                let found = found.take_while(|name| name.as_str().starts_with(beginning));
-                names.extend(found.filter(|name| pattern.matches(name)).take(max));
+                let found = found.take_while(|(name, _)| name.as_str().starts_with(beginning));
+                names.extend(found.filter(|(name, _)| pattern.matches(name)).take(max));
             }
-            names.into_iter().take(max).cloned().collect()
+            let names = names.into_iter().take(max);
+            let owned = names.map(|(name, title)| (name.clone(), title.clone()));
+            owned.collect()
         })
+    }
+
+    /// Returns the open feeds whose names are next to a text that may be a name with a mistake. Never reads the log.
+    pub fn near(&self, text: &str) -> Vec<FeedName> {
+        let Known::All(feeds) = &*self.known.lock() else {
+            return vec![];
+        };
+        let beginning: String = text.chars().take(NEAR_CHARS).collect();
+        let is_near = |name: &&FeedName| name.as_str().starts_with(&beginning);
+        let before = feeds
+            .open
+            .range::<str, _>((Bound::Unbounded, Bound::Excluded(text)));
+        let behind = feeds
+            .open
+            .range::<str, _>((Bound::Included(text), Bound::Unbounded));
+        let before = before
+            .rev()
+            .map(|(name, _)| name)
+            .take_while(is_near)
+            .take(NEAR_MAX);
+        let behind = behind
+            .map(|(name, _)| name)
+            .take_while(is_near)
+            .take(NEAR_MAX);
+        let mut near: Vec<FeedName> = before.chain(behind).cloned().collect();
+        near.sort();
+        near
     }
 
     /// Returns whether a feed is open.

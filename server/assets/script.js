@@ -1,0 +1,67 @@
+// What HTML cannot do: rows that come as they are published. Every page works without it.
+"use strict";
+(() => {
+  const list = document.querySelector("ol.entries[data-events]");
+  const button = document.getElementById("live");
+  if (!list || !button || !window.EventSource) return;
+  const ROWS_MAX = 500;
+  const status = document.getElementById("live-status");
+  let source = null, last = list.dataset.after, waiting = [], is_planned = false, count = 0;
+
+  const row = (event) => {
+    const item = document.createElement("li");
+    item.className = "new";
+    const at = document.createElement("span");
+    at.className = "at";
+    at.textContent = event.position;
+    const title = document.createElement("span");
+    title.className = "title";
+    const link = document.createElement("a");
+    link.href = list.dataset.entry + event.position;
+    link.textContent = event.title || event.id;
+    title.append(link);
+    const time = document.createElement("time");
+    time.dateTime = event.updated || "";
+    time.textContent = (event.updated || "").replace("T", " ").replace(/\..*|Z$/, "");
+    item.append(at, title, time);
+    return item;
+  };
+  const show = () => {
+    is_planned = false;
+    // Of a thousand a second, only those that stay are drawn.
+    const events = waiting.slice(-ROWS_MAX).reverse();
+    waiting = [];
+    list.prepend(...events.map(row));
+    while (list.children.length > ROWS_MAX) list.lastElementChild.remove();
+    status.textContent = `live: ${count} new`;
+  };
+  const stop = (text) => {
+    source.close();
+    source = null;
+    button.textContent = "Follow live";
+    status.textContent = text;
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    if (source) return stop(`stopped after ${count} new`);
+    const place = last ? `?after=${encodeURIComponent(last)}` : "?since=oldest";
+    source = new EventSource(list.dataset.events + place);
+    button.textContent = "Stop";
+    status.textContent = "live";
+    source.onmessage = (message) => {
+      last = message.lastEventId;
+      if (!message.data) return;
+      count += 1;
+      waiting.push(JSON.parse(message.data));
+      if (waiting.length > 2 * ROWS_MAX) waiting = waiting.slice(-ROWS_MAX);
+      if (!is_planned) {
+        is_planned = true;
+        requestAnimationFrame(show);
+      }
+    };
+    // The server says that the place is of another history: what is shown is of no use.
+    source.addEventListener("state", (message) => stop(`${JSON.parse(message.data).detail}; load this page again`));
+    source.onerror = () => { status.textContent = "the server is away; the browser asks again"; };
+    source.onopen = () => { status.textContent = `live: ${count} new`; };
+  });
+})();

@@ -1,0 +1,293 @@
+//! Pages for people, below `/ui/`.
+//!
+//! Shell: the clock. Each page is made for its reader and kept by nobody. Templates escape what they show; the policy for
+//! their content lets no script run but ours, and no request leave for another origin.
+
+use std::sync::{Arc, LazyLock};
+
+use askama::Template;
+use bytes::Bytes;
+use hyper::{
+    Method, Request, StatusCode,
+    body::Incoming,
+    header::{
+        CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
+        REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    },
+};
+use simplefeed_core::timestamp::Timestamp;
+
+use super::Site;
+use crate::{
+    http::{
+        answers::{Answer, header_value, plain, whole},
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+        problem::Problem,
+        reply::NO_STORE,
+    },
+    resource::{Resource, Validity, Visibility},
+};
+
+mod content;
+mod documents;
+mod entry;
+mod feed;
+mod feeds;
+mod moment;
+mod server;
+mod signing;
+
+/// Style sheet of all pages, and the script of those with live rows. Their URLs change with their bytes.
+const STYLE: &str = include_str!("../../assets/style.css");
+const SCRIPT: &str = include_str!("../../assets/script.js");
+static STYLE_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(STYLE));
+static SCRIPT_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(SCRIPT));
+
+/// Policy for an asset, whose URL names its bytes.
+const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+/// Policy for the content of a page: nothing comes from elsewhere, and no script or style stands in it.
+const CONTENT_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; \
+     base-uri 'none'; frame-ancestors 'none'",
+);
+const HTML: &str = "text/html;charset=utf-8";
+
+/// Row for a page: its path, the meaning of a query, and a handler for each method.
+macro_rules! page {
+    ($path:literal, $query:ident, $($method:ident => $handle:expr),+) => {
+        Endpoint {
+            path: $path,
+            label: "ui",
+            query: Query::$query,
+            methods: &[$(Verb {
+                method: Method::$method,
+                needs: Needs::Sight,
+                handle: $handle,
+            }),+],
+        }
+    };
+}
+
+/// Paths of pages.
+pub const ENDPOINTS: &[Endpoint<Site>] = &[
+    page!("/", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),
+    page!("/ui", Ignored, GET => |_, _| Box::pin(async { Ok(to("ui/")) })),
+    page!("/ui/", Named, GET => |site, exchange| Box::pin(feeds::show(site, exchange))),
+    page!("/ui/feeds/{feed}", Named, GET => |site, exchange| Box::pin(feed::show(site, exchange))),
+    page!("/ui/feeds/{feed}/documents", Named,
+        GET => |site, exchange| Box::pin(documents::show(site, exchange))),
+    page!("/ui/feeds/{feed}/{position}", Ignored,
+        GET => |site, exchange| Box::pin(entry::show(site, exchange))),
+    page!("/ui/server", Ignored, GET => |site, exchange| Box::pin(server::show(site, exchange))),
+    page!("/ui/sign-in", Ignored,
+        GET => |_, exchange| { let form = signing::form(&exchange); Box::pin(async { form }) },
+        POST => |site, exchange| Box::pin(signing::sign_in(site, exchange))),
+    page!("/ui/sign-out", Ignored,
+        POST => |site, exchange| { let out = signing::sign_out(site, &exchange); Box::pin(async { out }) }),
+    page!("/ui/style-{version}.css", Ignored, GET => |_, exchange| {
+        let asset = asset(&exchange, *STYLE_NUMBER, "text/css;charset=utf-8", STYLE);
+        Box::pin(async { asset })
+    }),
+    page!("/ui/script-{version}.js", Ignored, GET => |_, exchange| {
+        let asset = asset(&exchange, *SCRIPT_NUMBER, "text/javascript;charset=utf-8", SCRIPT);
+        Box::pin(async { asset })
+    }),
+];
+
+/// Returns whether a path, without that of the public URL, is one of a page.
+pub fn is_below(path: &str) -> bool {
+    path.starts_with("/ui/")
+}
+
+/// Parts of every page.
+#[derive(Debug)]
+struct Top {
+    /// URL of the pages, relative to this one.
+    ui: &'static str,
+    style: String,
+    script: String,
+    version: &'static str,
+    has_tokens: bool,
+    is_signed_in: bool,
+}
+
+impl Top {
+    /// Returns the parts of a page whose path has so many segments below `/ui/`.
+    fn of(exchange: &Exchange<'_>, depth: usize) -> Self {
+        Self {
+            has_tokens: exchange.access.has_tokens(),
+            is_signed_in: crate::http::cookie::token(exchange.headers).is_some(),
+            ..Self::below(depth)
+        }
+    }
+
+    fn below(depth: usize) -> Self {
+        Self {
+            ui: match depth {
+                0 => "./",
+                1 => "../",
+                2 => "../../",
+                _ => "../../../",
+            },
+            style: format!("style-{}.css", *STYLE_NUMBER),
+            script: format!("script-{}.js", *SCRIPT_NUMBER),
+            version: env!("CARGO_PKG_VERSION"),
+            has_tokens: false,
+            is_signed_in: false,
+        }
+    }
+}
+
+/// Returns the number that names some bytes: their CRC-32, and never 0.
+fn number_of(text: &str) -> u64 {
+    u64::from(crc32fast::hash(text.as_bytes())) + 1
+}
+
+/// Returns a redirect to a relative URL.
+fn to(location: &str) -> Outcome {
+    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+    answer
+        .headers_mut()
+        .insert(LOCATION, header_value(location));
+    Outcome::Answer(answer)
+}
+
+/// Returns an asset, if the URL names its bytes.
+fn asset(
+    exchange: &Exchange<'_>,
+    number: u64,
+    media_type: &'static str,
+    text: &'static str,
+) -> Result<Outcome, Problem> {
+    let asked = exchange.params.number().map(|asked| asked.number);
+    if asked != Some(number) {
+        return Err(Problem::not_found(
+            "the page that names this is of another version",
+        ));
+    }
+    let bytes = Bytes::from_static(text.as_bytes());
+    let resource = Resource::of_bytes(media_type, None, Validity::Once, bytes);
+    Ok(Outcome::Shown(Box::new(Shown {
+        policy: IMMUTABLE,
+        resource,
+        visibility: Visibility::Public,
+        headers: vec![],
+        over: 0,
+        depends_on_reader: false,
+    })))
+}
+
+/// Header fields of a page.
+fn fields() -> Vec<(HeaderName, HeaderValue)> {
+    vec![
+        (CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        // URLs name feeds, which are nobody else's business.
+        (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
+    ]
+}
+
+/// Returns a page for its reader alone.
+fn shown(template: &impl Template) -> Result<Outcome, Problem> {
+    let resource = Resource::of_bytes(HTML, None, Validity::Once, rendered(template)?.into());
+    Ok(Outcome::Shown(Box::new(Shown {
+        policy: NO_STORE,
+        resource,
+        // Without the fields that let scripts of other sites read it.
+        visibility: Visibility::Private,
+        headers: fields(),
+        over: 0,
+        depends_on_reader: true,
+    })))
+}
+
+fn rendered(template: &impl Template) -> Result<String, Problem> {
+    template.render().map_err(|error| {
+        tracing::error!(%error, "a page cannot be made");
+        Problem::internal()
+    })
+}
+
+/// Returns a complete answer with a page.
+fn answered(status: StatusCode, template: &impl Template) -> Result<Answer, Problem> {
+    let mut answer = Answer::new(whole(rendered(template)?));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(HTML));
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.extend(fields());
+    Ok(answer)
+}
+
+#[derive(Template)]
+#[template(path = "problem.html")]
+struct ProblemPage {
+    top: Top,
+    status: StatusCode,
+    detail: String,
+    near: Vec<String>,
+    wants_token: bool,
+}
+
+/// Returns a problem as a page, if the request was for one.
+pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> Option<Answer> {
+    let path = request.uri().path();
+    let prefix = url::Url::parse(&site.public_url).ok()?;
+    let below = path.strip_prefix(prefix.path().trim_end_matches('/'));
+    let path = below.filter(|path| is_below(path)).or(Some(path))?;
+    let rest = path.strip_prefix("/ui/").filter(|_| site.has_pages)?;
+    let status = problem.status();
+    let feed = rest
+        .strip_prefix("feeds/")
+        .and_then(|rest| rest.split('/').next());
+    let near = match feed {
+        Some(feed) if status == StatusCode::NOT_FOUND => site.open.near(feed),
+        _ => vec![],
+    };
+    let page = ProblemPage {
+        // The path is not one of the table, so its depth is counted.
+        top: Top {
+            ui: match rest.matches('/').count() {
+                0 => "./",
+                1 => "../",
+                2 => "../../",
+                _ => "../../../",
+            },
+            ..Top::below(0)
+        },
+        status,
+        detail: problem.detail().into(),
+        near: near.iter().map(ToString::to_string).collect(),
+        wants_token: matches!(
+            status,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND
+        ),
+    };
+    answered(status, &page).ok()
+}
+
+/// Returns the value of a field in a query or a form, decoded.
+fn value(query: &str, name: &str) -> Option<String> {
+    let pairs = url::form_urlencoded::parse(query.as_bytes());
+    let mut values = pairs.filter(|(key, _)| key == name);
+    values.next().map(|(_, value)| value.trim().to_owned())
+}
+
+/// Log, timelines and clock that the pages of a feed read.
+#[derive(Clone, Debug)]
+struct Reading {
+    documents: Arc<crate::views::documents::reading::Documents>,
+    timelines: Arc<crate::views::timelines::Timelines>,
+    now: Timestamp,
+}
+
+impl Reading {
+    fn of(site: &Site) -> Self {
+        Self {
+            documents: Arc::clone(&site.documents),
+            timelines: Arc::clone(&site.timelines),
+            now: (site.clock)(),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The page of a feed's documents.
+
+use askama::Template;
+use simplefeed_core::{
+    feed::{DocumentNumber, FeedName},
+    plan::FeedHead,
+};
+
+use super::{Reading, Top, moment::Moment, shown, value};
+use crate::{
+    endpoints::{Site, feeds::seen},
+    http::{
+        endpoint::{Exchange, Outcome},
+        pipeline::off_thread,
+        problem::Problem,
+    },
+    log::LogError,
+};
+
+/// Documents of a page.
+const ROWS_MAX: u64 = 50;
+
+#[derive(Template)]
+#[template(path = "documents.html")]
+struct DocumentsPage {
+    top: Top,
+    name: String,
+    machine: String,
+    rows: Vec<Row>,
+    is_newest: bool,
+    older: Option<u64>,
+}
+
+struct Row {
+    name: String,
+    is_open: bool,
+    is_lossy: bool,
+    entries: u64,
+    first: u64,
+    end: u64,
+    opened: Moment,
+}
+
+/// Shows the documents of a feed, newest first.
+pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    seen(site, &exchange).await?;
+    let name = exchange.params.feed().clone();
+    let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
+    let (reading, wanted, top) = (Reading::of(site), name.clone(), Top::of(&exchange, 2));
+    let made = off_thread(move || {
+        let state = reading.documents.snapshot(&wanted)?;
+        let page = state.map(|state| make(&reading, &wanted, &state.head, before, top));
+        Ok(page.transpose()?)
+    });
+    let absent = || Problem::not_found(format!("there is no feed {name}"));
+    shown(&made.await?.ok_or_else(absent)?)
+}
+
+fn make(
+    reading: &Reading,
+    name: &FeedName,
+    head: &FeedHead,
+    before: Option<u64>,
+    top: Top,
+) -> Result<DocumentsPage, LogError> {
+    let log = &**reading.documents.log();
+    let open = head.open.opening;
+    let newest = open.name.number.get();
+    let before = before.filter(|before| *before <= newest);
+    let mut number = before.unwrap_or(newest + 1) - 1;
+    // The first position behind a document is that of the next one.
+    let mut end = match DocumentNumber::new(number + 1).filter(|_| number < newest) {
+        Some(next) => log
+            .opening(head.feed, next)?
+            .map_or(head.next, |next| next.first),
+        None => head.next,
+    };
+    let mut rows = vec![];
+    while let Some(wanted) = DocumentNumber::new(number)
+        && u64::try_from(rows.len()).is_ok_and(|count| count < ROWS_MAX)
+    {
+        let is_open = number == newest;
+        let opening = if is_open {
+            Some(open)
+        } else {
+            log.opening(head.feed, wanted)?
+        };
+        let Some(opening) = opening else {
+            break;
+        };
+        rows.push(Row {
+            name: opening.name.to_string(),
+            is_open,
+            is_lossy: opening.after_loss,
+            entries: end.0.saturating_sub(opening.first.0),
+            first: opening.first.0,
+            end: end.0,
+            opened: Moment::of(opening.opened, reading.now),
+        });
+        end = opening.first;
+        number -= 1;
+    }
+    Ok(DocumentsPage {
+        name: name.to_string(),
+        machine: format!("{}../feeds/{name}", top.ui),
+        is_newest: before.is_none(),
+        older: (number > 0 && !rows.is_empty()).then_some(number + 1),
+        rows,
+        top,
+    })
+}

@@ -1,0 +1,179 @@
+//! The page of an entry.
+
+use askama::Template;
+use simplefeed_core::{
+    digest::Digest,
+    event::{Author, Authors, Category, Event},
+    feed::{FeedName, Position},
+    plan::FeedHead,
+};
+
+use super::{
+    Reading, Top,
+    content::{beginning, shown as shown_content},
+    moment::Moment,
+    shown,
+};
+use crate::{
+    endpoints::{Site, feeds::seen},
+    http::{
+        endpoint::{Exchange, Outcome},
+        pipeline::off_thread,
+        problem::Problem,
+    },
+    log::LogError,
+};
+
+/// Bytes of its source that a page shows.
+const SOURCE_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Template)]
+#[template(path = "entry.html")]
+struct EntryPage {
+    top: Top,
+    name: String,
+    machine: String,
+    position: u64,
+    title: String,
+    id: String,
+    stored: Moment,
+    summary: Option<String>,
+    content: String,
+    facts: Vec<(&'static str, String)>,
+    links: Vec<LinkRow>,
+    document: String,
+    hash: String,
+    older: Option<u64>,
+    newer: Option<u64>,
+    around: u64,
+    source: String,
+    is_cut: bool,
+}
+
+struct LinkRow {
+    rel: String,
+    href: String,
+    /// Whether a browser may open it: other schemes may run scripts.
+    is_web: bool,
+}
+
+/// Shows an entry.
+pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    seen(site, &exchange).await?;
+    let name = exchange.params.feed().clone();
+    let number = exchange.params.number();
+    let reading = Reading::of(site);
+    let (wanted, top) = (name.clone(), Top::of(&exchange, 2));
+    let made = off_thread(move || {
+        let Some(state) = reading.documents.snapshot(&wanted)? else {
+            return Ok(None);
+        };
+        // The number of a later epoch may be another entry.
+        let epoch = state.head.open.opening.name.epoch;
+        let position = number.filter(|number| number.epoch <= epoch);
+        let position = position.map(|number| Position(number.number));
+        Ok(position.map_or(Ok(None), |position| {
+            make(&reading, &wanted, &state.head, position, top)
+        })?)
+    });
+    let absent = || Problem::not_found(format!("feed {name} has no such entry"));
+    shown(&made.await?.ok_or_else(absent)?)
+}
+
+fn make(
+    reading: &Reading,
+    name: &FeedName,
+    head: &FeedHead,
+    position: Position,
+    top: Top,
+) -> Result<Option<EntryPage>, LogError> {
+    let log = &**reading.documents.log();
+    if position >= head.next {
+        return Ok(None);
+    }
+    let mut found = log.entries(head.feed, position..position.next())?;
+    let Some(entry) = found.pop() else {
+        return Ok(None);
+    };
+    let source = String::from_utf8_lossy(&entry.fragment);
+    let event = Event::from_entry(&source).unwrap_or_default();
+    let opening = log.opening(head.feed, entry.document.number)?;
+    let document = opening.map_or(entry.document, |opening| opening.name);
+    let shown_source = beginning(&source, SOURCE_BYTES_MAX);
+    let title = event.title.as_deref().map(str::trim).unwrap_or_default();
+    Ok(Some(EntryPage {
+        name: name.to_string(),
+        machine: format!("{}../feeds/{name}", top.ui),
+        position: position.0,
+        title: if title.is_empty() {
+            entry.id.to_string()
+        } else {
+            super::feed::short(title)
+        },
+        id: entry.id.to_string(),
+        stored: Moment::of(entry.instant, reading.now),
+        summary: event.summary.clone(),
+        content: shown_content(&event),
+        facts: facts(&event),
+        links: links(&event),
+        document: document.to_string(),
+        hash: Digest::of(&entry.fragment).to_string(),
+        older: position.0.checked_sub(1),
+        newer: (position.next() < head.next).then(|| position.next().0),
+        around: position.0.saturating_add(13).min(head.next.0),
+        is_cut: shown_source.len() < source.len(),
+        source: shown_source.into(),
+        top,
+    }))
+}
+
+fn facts(event: &Event) -> Vec<(&'static str, String)> {
+    let mut facts = vec![];
+    let mut add = |name, text: Option<String>| facts.extend(text.map(|text| (name, text)));
+    add("Updated", event.updated.clone());
+    add("Published", event.published.clone());
+    let authors = match &event.author {
+        None => &[],
+        Some(Authors::One(author)) => std::slice::from_ref(author),
+        Some(Authors::Many(authors)) => authors.as_slice(),
+    };
+    for author in authors {
+        add(
+            "Author",
+            Some(match author {
+                Author::Name(name) => name.clone(),
+                Author::Person(person) => {
+                    let more = [&person.email, &person.uri];
+                    let more = more.into_iter().flatten().cloned();
+                    let all: Vec<String> = [person.name.clone()].into_iter().chain(more).collect();
+                    all.join(", ")
+                }
+            }),
+        );
+    }
+    let terms: Vec<&str> = event
+        .categories
+        .iter()
+        .flatten()
+        .map(|category| match category {
+            Category::Term(term) => term.as_str(),
+            Category::Full(full) => full.term.as_str(),
+        })
+        .collect();
+    add("Categories", (!terms.is_empty()).then(|| terms.join(", ")));
+    add("Type", event.kind.clone());
+    facts
+}
+
+fn links(event: &Event) -> Vec<LinkRow> {
+    let links = event.links.iter().flatten();
+    let rows = links.map(|link| LinkRow {
+        rel: link.rel.clone().unwrap_or_default(),
+        is_web: ["https://", "http://"].iter().any(|scheme| {
+            let beginning = link.href.get(..scheme.len());
+            beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(scheme))
+        }),
+        href: link.href.clone(),
+    });
+    rows.collect()
+}

@@ -1,0 +1,368 @@
+//! The page of a feed.
+
+use std::sync::Arc;
+
+use askama::Template;
+use hyper::StatusCode;
+use simplefeed_core::{
+    event::Event,
+    feed::{EntryId, FeedName, Position},
+    plan::FeedHead,
+    push::{Mark, PlaceId},
+    settings::Settings,
+    timeline::Place,
+    timestamp::Timestamp,
+};
+
+use super::{
+    Reading, Top,
+    moment::{self, Moment},
+    shown, value,
+};
+use crate::{
+    access::Sight,
+    endpoints::{Site, feeds::seen, may_see},
+    http::{
+        answers::{header_value, plain},
+        endpoint::{Exchange, Outcome},
+        pipeline::off_thread,
+        problem::Problem,
+    },
+    log::{EntryLog, LogError, Series},
+};
+
+/// Entries of a page.
+const ROWS_MAX: u64 = 25;
+/// Entries that are read at a time: few, since each may be large.
+const STEP: u64 = 5;
+/// Bytes of entries behind which a page takes no more of them.
+const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Feeds and patterns that a page lists.
+const NAMES_MAX: usize = 100;
+/// Characters of a title in a row.
+const TITLE_CHARS: usize = 200;
+
+#[derive(Template)]
+#[template(path = "feed.html")]
+struct FeedPage {
+    top: Top,
+    name: String,
+    title: String,
+    id: String,
+    author: String,
+    url: String,
+    machine: String,
+    is_timeline: bool,
+    is_closed: bool,
+    entries: u64,
+    newest: Option<Moment>,
+    notice: Option<String>,
+    go: String,
+    rows: Vec<Row>,
+    is_newest: bool,
+    /// Id of the event behind which live rows begin.
+    after: Option<String>,
+    newer: Option<u64>,
+    older: Option<u64>,
+    oldest: u64,
+    follows: Option<Names>,
+    followers: Option<Names>,
+    rust: String,
+    python: String,
+}
+
+struct Row {
+    position: u64,
+    title: String,
+    time: Moment,
+}
+
+/// Some of many names.
+#[derive(Default)]
+struct Names {
+    feeds: Vec<String>,
+    patterns: Vec<String>,
+    more: usize,
+}
+
+/// Where a request wants to go.
+enum Goal {
+    Position(u64),
+    Time(Timestamp),
+    Id(String),
+}
+
+impl Goal {
+    fn of(text: &str) -> Self {
+        if let Ok(position) = text.parse() {
+            return Self::Position(position);
+        }
+        match moment::parse(text) {
+            Some(time) => Self::Time(time),
+            None => Self::Id(text.into()),
+        }
+    }
+}
+
+/// Returns the first characters of a title.
+pub(super) fn short(title: &str) -> String {
+    let mut chars = title.chars();
+    let mut short: String = chars.by_ref().take(TITLE_CHARS).collect();
+    if chars.next().is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// Shows a feed: its newest entries, or those before a position.
+pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let seen = seen(site, &exchange).await?;
+    let name = exchange.params.feed().clone();
+    let go = value(exchange.query(), "go").unwrap_or_default();
+    let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
+    let (reading, sight) = (Reading::of(site), exchange.access.sight(exchange.headers));
+    let (log, url) = (
+        Arc::clone(&site.log),
+        format!("{}/feeds/{name}", site.public_url),
+    );
+    let top = Top::of(&exchange, 1);
+    let goal = (!go.is_empty()).then(|| Goal::of(&go));
+    let wanted = name.clone();
+    let made = off_thread(move || {
+        let Some(state) = reading.documents.snapshot(&wanted)? else {
+            return Ok(None);
+        };
+        let series = &**reading.documents.log();
+        let mut notice = None;
+        if let Some(goal) = goal {
+            match found(&*log, series, &state.head, &goal)? {
+                Ok(location) => return Ok(Some(Err(location))),
+                Err(not_found) => notice = Some(not_found),
+            }
+        }
+        let page = FeedPage {
+            notice,
+            go,
+            ..make(
+                &reading,
+                (&state.head, &state.settings),
+                before,
+                &sight,
+                (top, url),
+            )?
+        };
+        Ok(Some(Ok(page)))
+    });
+    let absent = || Problem::not_found(format!("there is no feed {name}"));
+    match made.await?.ok_or_else(absent)? {
+        Ok(page) => shown(&FeedPage {
+            is_closed: seen.visibility == crate::resource::Visibility::Private,
+            ..page
+        }),
+        Err(location) => {
+            let mut answer = plain(StatusCode::SEE_OTHER, "");
+            let location = header_value(&location);
+            answer
+                .headers_mut()
+                .insert(hyper::header::LOCATION, location);
+            Ok(Outcome::Answer(answer))
+        }
+    }
+}
+
+/// Returns the relative URL of a goal, or why there is none.
+fn found(
+    log: &dyn EntryLog,
+    series: &dyn Series,
+    head: &FeedHead,
+    goal: &Goal,
+) -> Result<Result<String, String>, LogError> {
+    let end = head.next.0;
+    // Relative to the page of the feed.
+    let page = |position: u64| {
+        let around = position.saturating_add(ROWS_MAX / 2).min(end);
+        Ok(format!("?before={around}"))
+    };
+    Ok(match goal {
+        Goal::Position(position) if *position < end => page(*position),
+        Goal::Position(position) => Err(format!("The feed has no position {position} yet.")),
+        Goal::Time(time) => {
+            // The place before a time, so that an entry of that time is behind it.
+            let place = Place::of_entry(Timestamp::from_micros(time.micros().saturating_sub(1)));
+            match series.page(head.feed, Some(place), -1)?.first() {
+                Some(first) => page(first.entry.at.0),
+                None => Err(format!("The feed has no entry at {time} or later.")),
+            }
+        }
+        Goal::Id(id) => {
+            let known = match EntryId::parse(id) {
+                Some(id) => log.find(head.feed, &id)?,
+                None => None,
+            };
+            // The log may know an entry before readers see it.
+            match known.filter(|known| known.at.0 < end) {
+                Some(known) => page(known.at.0),
+                None => Err(format!(
+                    "{} is no position, no time, and no id of an entry of this feed.",
+                    short(id)
+                )),
+            }
+        }
+    })
+}
+
+fn make(
+    reading: &Reading,
+    (head, settings): (&FeedHead, &Settings),
+    before: Option<u64>,
+    sight: &Sight,
+    (top, url): (Top, String),
+) -> Result<FeedPage, LogError> {
+    let log = &**reading.documents.log();
+    let end = head.next.0;
+    let before = before.filter(|before| *before < end);
+    let (rows, first) = rows(log, head, before.unwrap_or(end), reading.now)?;
+    let newest = end.checked_sub(1).map(Position);
+    let mark = if settings.is_timeline() {
+        Mark::of_epoch(head.open.opening.name.epoch)
+    } else {
+        Mark::of_history(&head.history)
+    };
+    let after = newest.map(|position| PlaceId { position, mark }.to_string());
+    let follows = if settings.is_timeline() {
+        follows(reading, head, sight)?
+    } else {
+        None
+    };
+    Ok(FeedPage {
+        name: settings.name.to_string(),
+        title: settings.title().into(),
+        id: settings.id.to_string(),
+        author: settings.author().into(),
+        machine: format!("{}../feeds/{}", top.ui, settings.name),
+        rust: rust(&url),
+        python: python(&url),
+        url,
+        is_timeline: settings.is_timeline(),
+        is_closed: settings.is_closed(),
+        entries: end,
+        newest: newest.map(|_| Moment::of(head.updated, reading.now)),
+        notice: None,
+        go: String::new(),
+        rows,
+        is_newest: before.is_none(),
+        after,
+        newer: before.map(|before| before.saturating_add(ROWS_MAX).min(end)),
+        older: (first > 0).then_some(first),
+        oldest: ROWS_MAX.min(end),
+        follows,
+        followers: followers(reading, head, sight)?,
+        top,
+    })
+}
+
+/// Returns entries before a position, newest first, and the position of the last of them.
+fn rows(
+    log: &dyn Series,
+    head: &FeedHead,
+    before: u64,
+    now: Timestamp,
+) -> Result<(Vec<Row>, u64), LogError> {
+    let (mut rows, mut bytes, mut first) = (vec![], 0, before);
+    let least = before.saturating_sub(ROWS_MAX);
+    while first > least && bytes < ROWS_BYTES_MAX {
+        let from = first.saturating_sub(STEP).max(least);
+        let entries = log.entries(head.feed, Position(from)..Position(first))?;
+        first = from;
+        for entry in entries.iter().rev() {
+            bytes += entry.fragment.len();
+            rows.push(Row {
+                position: entry.at.0,
+                title: title(&entry.fragment).unwrap_or_else(|| entry.id.to_string()),
+                time: Moment::of(entry.instant, now),
+            });
+        }
+    }
+    Ok((rows, first))
+}
+
+fn title(fragment: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(fragment).ok()?;
+    let title = Event::from_entry(text).ok()?.title?;
+    let title = title.trim();
+    (!title.is_empty()).then(|| short(title))
+}
+
+/// Returns those of some feeds that the reader may see.
+fn visible(
+    reading: &Reading,
+    feeds: Vec<FeedName>,
+    sight: &Sight,
+) -> Result<(Vec<String>, usize), LogError> {
+    let mut names = vec![];
+    let mut more = 0;
+    for feed in feeds {
+        if names.len() == NAMES_MAX {
+            more += 1;
+            continue;
+        }
+        let settings = reading.timelines.settings_now(&feed)?;
+        if let Some((key, settings)) = settings
+            && may_see(&reading.timelines, key, &settings, sight)?
+        {
+            names.push(feed.to_string());
+        }
+    }
+    Ok((names, more))
+}
+
+/// Returns what a timeline follows.
+fn follows(reading: &Reading, head: &FeedHead, sight: &Sight) -> Result<Option<Names>, LogError> {
+    let Some(items) = reading.timelines.following(head.feed)? else {
+        return Ok(None);
+    };
+    let (feeds, more) = visible(reading, items.feeds, sight)?;
+    let patterns = items.patterns.iter().take(NAMES_MAX);
+    Ok(Some(Names {
+        feeds,
+        patterns: patterns.map(ToString::to_string).collect(),
+        more,
+    }))
+}
+
+/// Returns the timelines that follow a feed, if any does.
+fn followers(reading: &Reading, head: &FeedHead, sight: &Sight) -> Result<Option<Names>, LogError> {
+    let followers = reading.timelines.followers(head.feed)?;
+    let (feeds, more) = visible(reading, followers, sight)?;
+    let names = Names {
+        feeds,
+        more,
+        ..Names::default()
+    };
+    Ok((!names.feeds.is_empty()).then_some(names))
+}
+
+fn rust(url: &str) -> String {
+    format!(
+        "use simplefeed_client::{{Consumer, FileBookmark, Since}};\n\n\
+         let mut consumer = Consumer::builder(\"{url}\")\n    \
+         .since(Since::Oldest)\n    \
+         .follow(true)\n    \
+         .build()?;\n\
+         while let Some(delivery) = consumer.next().await? {{\n    \
+         println!(\"{{}}\", delivery.id());\n    \
+         consumer.accept(&delivery).await?;\n\
+         }}"
+    )
+}
+
+fn python(url: &str) -> String {
+    format!(
+        "import json, urllib.request\n\n\
+         # Each line that begins with data: is an entry. Keep the last id: with ?after=ID it goes on there.\n\
+         with urllib.request.urlopen(\"{url}/events?since=oldest\") as stream:\n    \
+         for line in stream:\n        \
+         if line.startswith(b\"data: \"):\n            \
+         print(json.loads(line[6:])[\"title\"])"
+    )
+}

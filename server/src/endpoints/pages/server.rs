@@ -1,0 +1,64 @@
+//! The page about the server.
+
+use std::sync::Arc;
+
+use askama::Template;
+
+use super::{Top, moment::Moment, shown};
+use crate::{
+    endpoints::Site,
+    http::{
+        endpoint::{Exchange, Outcome},
+        pipeline::off_thread,
+        problem::Problem,
+    },
+    log::{Closed, Follows},
+};
+
+#[derive(Template)]
+#[template(path = "server.html")]
+struct ServerPage {
+    top: Top,
+    is_ready: bool,
+    reason: &'static str,
+    url: String,
+    feeds: u64,
+    timelines: Option<u64>,
+    commits: u64,
+    newest: Option<Moment>,
+    epoch: u32,
+    connections: i64,
+    views: Vec<(&'static str, u64)>,
+}
+
+/// Shows the state of the server, to its administrators.
+pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    exchange
+        .access
+        .administers_all(exchange.headers)
+        .map_err(Problem::from)?;
+    let log = Arc::clone(&site.log);
+    let takes = off_thread(move || Ok(log.takes_entries())).await?;
+    let head = site.log.head();
+    let views = site.views.iter().map(|(view, progress)| {
+        let behind = head.number.0.saturating_sub(progress.reached().0);
+        (view.name(), behind)
+    });
+    shown(&ServerPage {
+        top: Top::of(&exchange, 0),
+        is_ready: takes.is_ok(),
+        reason: match takes {
+            Ok(()) => "",
+            Err(Closed::Full) => "the disk is full",
+            Err(Closed::Failed) => "a write failed, restart it",
+        },
+        url: site.public_url.clone(),
+        feeds: head.feeds,
+        timelines: Follows::timelines(&*site.timelines),
+        commits: head.number.0,
+        newest: (head.number.0 > 0).then(|| Moment::of(head.last, (site.clock)())),
+        epoch: head.epoch.0,
+        connections: site.metrics.connections.get(),
+        views: views.collect(),
+    })
+}

@@ -1,0 +1,109 @@
+//! Signing in: a token goes into a cookie.
+
+use askama::Template;
+use hyper::{
+    HeaderMap, StatusCode,
+    header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, ORIGIN, SET_COOKIE},
+};
+
+use super::{Top, answered, shown, value};
+use crate::{
+    endpoints::Site,
+    http::{
+        answers::plain,
+        cookie,
+        endpoint::{Exchange, Outcome},
+        problem::Problem,
+    },
+};
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignInPage {
+    top: Top,
+    notice: Option<&'static str>,
+}
+
+/// Shows the form.
+pub(super) fn form(exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
+    shown(&SignInPage {
+        top: Top::of(exchange, 0),
+        notice: None,
+    })
+}
+
+/// Keeps a token of ours in the cookie of the browser.
+pub(super) async fn sign_in(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    check_origin(site, exchange.headers)?;
+    let (access, top) = (exchange.access, Top::of(&exchange, 0));
+    let (body, _room) = exchange.body.read().await?;
+    let form = String::from_utf8_lossy(&body);
+    let token = value(&form, "token").unwrap_or_default();
+    let mut headers = HeaderMap::new();
+    if let Ok(bearer) = HeaderValue::from_str(&format!("Bearer {token}")) {
+        headers.insert(AUTHORIZATION, bearer);
+    }
+    let is_ours = !headers.is_empty() && access.knows_caller(&headers).is_ok();
+    if is_ours
+        && !token.is_empty()
+        && let Some(field) = field(site, Some(&token))
+    {
+        return Ok(to_feeds(Some(field)));
+    }
+    let page = SignInPage {
+        top,
+        notice: Some("This is no token of this server, or not any more."),
+    };
+    Ok(Outcome::Answer(answered(StatusCode::FORBIDDEN, &page)?))
+}
+
+/// Removes the cookie.
+pub(super) fn sign_out(site: &Site, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
+    check_origin(site, exchange.headers)?;
+    Ok(to_feeds(field(site, None)))
+}
+
+/// Leads to the page of all feeds.
+fn to_feeds(cookie: Option<HeaderValue>) -> Outcome {
+    let mut answer = plain(StatusCode::SEE_OTHER, "");
+    let headers = answer.headers_mut();
+    headers.insert(LOCATION, HeaderValue::from_static("./"));
+    headers.extend(cookie.map(|field| (SET_COOKIE, field)));
+    Outcome::Answer(answer)
+}
+
+/// Returns the field that sets the cookie, or removes it.
+fn field(site: &Site, token: Option<&str>) -> Option<HeaderValue> {
+    let url = url::Url::parse(&site.public_url).ok()?;
+    // Streams of events are not below the pages.
+    let path = format!("{}/", url.path().trim_end_matches('/'));
+    cookie::set(token, &path, url.scheme() == "https")
+}
+
+/// Refuses a form that a page of another site has sent.
+fn check_origin(site: &Site, headers: &HeaderMap) -> Result<(), Problem> {
+    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let fetch_site = text(&HeaderName::from_static("sec-fetch-site"));
+    let is_own = match (text(&ORIGIN), fetch_site) {
+        (_, Some(site)) if site != "same-origin" => false,
+        // `Origin` has no path.
+        (Some(origin), _) => {
+            let public = url::Url::parse(&site.public_url).ok();
+            let public = public.map(|url| url.origin().ascii_serialization());
+            let host =
+                text(&HOST).map(|host| [format!("http://{host}"), format!("https://{host}")]);
+            public.as_deref() == Some(origin)
+                || host.is_some_and(|own| own.iter().any(|own| own == origin))
+        }
+        (None, Some(_)) => true,
+        // No browser of these years sends a form without either.
+        (None, None) => false,
+    };
+    if is_own {
+        Ok(())
+    } else {
+        Err(Problem::forbidden(
+            "the form was sent by a page of another site",
+        ))
+    }
+}
