@@ -21,6 +21,10 @@ sub vcl_recv {
     if (req.method == "OPTIONS") {
         return (pass);
     }
+    # Pages for people: nothing of them is kept. Forms sign readers in and out; the server checks where they come from.
+    if (req.url ~ "^/(ui(/[^?]*)?)?(\?|$)") {
+        return (pass);
+    }
     # Publishers with a token are let through; the server asks for it.
     if (req.method != "GET" && req.method != "HEAD") {
         if (!req.http.Authorization) {

@@ -1,11 +1,15 @@
 //! Pages for people: what they show and to whom, and what no page of another site gets.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, fs, os::unix::fs::PermissionsExt as _};
 
 use crate::{
     access::Guarded,
+    caddy::Caddy,
+    event_stream::EventStream,
     harness::{Server, events, free_address},
     http::{Request, Response},
+    nginx::Nginx,
+    packaging::Varnish,
 };
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -345,6 +349,71 @@ fn no_name_of_others_reaches_an_open_server() {
         .without_host()
         .header("Host", "other.example");
     assert_eq!(guarded.server.send(&request).status, 200);
+}
+
+/// Checks that pages and signing in pass a proxy, and that it keeps nothing of them.
+fn check_proxy(guarded: &Guarded, address: &str, proxy: &str) {
+    let send = |request: Request| request.send(address).unwrap();
+    // Twice: a copy would be shown to the next reader.
+    for _ in 0..2 {
+        let found = send(Request::get("/ui/?q=sh"));
+        assert_eq!(found.status, 200, "{proxy}: {}", found.text());
+        assert!(!found.text().contains("feeds/shut"), "{proxy}");
+        assert!(
+            found.text().contains("value=\"sh\""),
+            "{proxy} drops the query"
+        );
+    }
+    let form = Request::post("/ui/sign-in", FORM, format!("token={}", guarded.reader));
+    let own = "https://feeds.example.org";
+    let signed_in = send(form.header("Origin", own));
+    assert_eq!(signed_in.status, 303, "{proxy}: {}", signed_in.text());
+    let cookie = signed_in.header("set-cookie").split(';').next().unwrap();
+    for path in ["/ui/feeds/shut", "/ui/?q=sh"] {
+        let page = send(Request::get(path).header("Cookie", cookie));
+        assert!(page.text().contains("feeds/shut"), "{proxy}: {path}");
+    }
+    assert_eq!(send(Request::get("/ui/feeds/shut")).status, 404, "{proxy}");
+    let foreign = Request::post("/ui/sign-out", FORM, "").header("Origin", "https://evil.example");
+    assert_eq!(send(foreign).status, 403, "{proxy}");
+    // A reader who has signed in sees the closed feed's stream, and no other reader does.
+    let events = "/feeds/shut/events?since=oldest";
+    let with = [("Cookie", cookie)];
+    let mut stream = EventStream::open(address, events, &with).unwrap();
+    assert_eq!(stream.take(1).len(), 1, "{proxy}");
+    assert_eq!(send(Request::get(events)).status, 404, "{proxy}");
+    assert_eq!(send(Request::get("/")).header("location"), "ui/", "{proxy}");
+}
+
+#[test]
+#[ignore = "needs nginx"]
+fn pages_pass_nginx() {
+    for config in ["cache.conf", "archives.conf"] {
+        let guarded = Guarded::start(&[]);
+        let www = guarded.data().join("www");
+        let nginx = Nginx::start(config, guarded.folder.path(), &guarded.server.address, &www);
+        check_proxy(&guarded, &nginx.address, config);
+    }
+}
+
+#[test]
+#[ignore = "needs varnishd"]
+fn pages_pass_varnish() {
+    let guarded = Guarded::start(&[]);
+    let folder = guarded.folder.path();
+    // Its worker is another user.
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let varnish = Varnish::start(folder, &guarded.server.address);
+    check_proxy(&guarded, &varnish.address, "varnish");
+}
+
+#[test]
+#[ignore = "needs caddy"]
+fn pages_pass_caddy() {
+    let guarded = Guarded::start(&[]);
+    let www = guarded.data().join("www");
+    let caddy = Caddy::start(guarded.folder.path(), &guarded.server.address, &www);
+    check_proxy(&guarded, &caddy.address, "caddy");
 }
 
 /// Texts that would run a script, were they not made safe.

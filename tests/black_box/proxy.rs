@@ -112,6 +112,7 @@ fn frozen_documents_from_the_folder_ask_the_server_nothing() {
             "cache-control",
             "last-modified",
             "x-content-type-options",
+            "content-security-policy",
         ] {
             assert_eq!(ours.header(field), its.header(field), "{coding}");
         }

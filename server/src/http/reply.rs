@@ -5,7 +5,8 @@
 use etag::EntityTag;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_ENCODING,
-    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED, VARY,
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
+    VARY,
 };
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
@@ -25,6 +26,8 @@ pub const FOR_EVERY_SITE: [(HeaderName, HeaderValue); 2] = [
         HeaderValue::from_static("etag, link"),
     ),
 ];
+/// Policy for the content of documents for machines: a browser that shows one runs nothing of it.
+const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
 /// Policy for an answer that no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
@@ -122,6 +125,10 @@ impl Reply {
             HeaderName::from_static("x-content-type-options"),
             HeaderValue::from_static("nosniff"),
         );
+        // Chromium runs scripts in XML. Pages have a policy of their own.
+        if !headers.contains_key(CONTENT_SECURITY_POLICY) {
+            headers.insert(CONTENT_SECURITY_POLICY, SANDBOX);
+        }
         if coding == Coding::Gzip {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
