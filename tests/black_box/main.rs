@@ -52,6 +52,7 @@ mod mirror;
 mod misbehaving;
 mod packaging;
 mod pages;
+mod pages_browser;
 mod pipes;
 mod plain;
 mod power_cut;
