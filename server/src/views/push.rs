@@ -8,7 +8,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -104,6 +104,8 @@ struct Hub {
     /// Whether watchers want the recent document in each coding.
     documents: [AtomicBool; 2],
     newest: Mutex<Newest>,
+    /// Number of the last commit that had been announced when the feed was looked at.
+    looked: AtomicU64,
     /// Held while the hub's feed is looked at: by the follower, or for a watcher that comes.
     looking: Mutex<Option<Course>>,
 }
@@ -119,9 +121,15 @@ struct Hubs {
 impl Hubs {
     /// Returns whether somebody watches what a commit changes.
     fn may_concern(&self, commit: &Commit) -> bool {
-        let mut feeds = commit.changes.iter().filter_map(Change::feed);
-        // To find the timelines that a commit concerns takes longer than this may.
-        !self.timelines.is_empty() || feeds.any(|feed| self.by_feed.contains_key(&feed))
+        // Finding the timelines takes the lock of the graph, and this runs on the writer's thread.
+        if !self.timelines.is_empty() {
+            return true;
+        }
+        let feeds = commit.changes.iter().filter_map(Change::feed);
+        // A batch has thousands of entries of one feed.
+        let mut last = None;
+        let mut feeds = feeds.filter(|feed| last.replace(*feed) != Some(*feed));
+        feeds.any(|feed| self.by_feed.contains_key(&feed))
     }
 }
 
@@ -142,7 +150,9 @@ struct Shared {
     hubs: Mutex<Hubs>,
     /// Feeds that could not be looked at.
     unseen: Mutex<HashSet<FeedKey>>,
-    /// Whether a commit has come that concerns watchers, since the last pause of the follower.
+    /// Number of the last commit after whose announcement readers find nothing older in memory.
+    announced: AtomicU64,
+    /// Whether a watched feed has changed since the follower's last pause.
     is_urgent: Mutex<bool>,
     urged: Condvar,
     stretches: Stretches,
@@ -178,6 +188,7 @@ impl Default for Push {
             prepare: OnceLock::new(),
             hubs: Mutex::default(),
             unseen: Mutex::default(),
+            announced: AtomicU64::new(0),
             is_urgent: Mutex::default(),
             urged: Condvar::new(),
             stretches: Stretches(Cache::with_weighter(1_000, STRETCHES_BYTES_MAX, Weight)),
@@ -194,6 +205,7 @@ impl Push {
 
     /// Ends the follower's pause, if somebody watches what a commit changes. The log calls this with each commit.
     pub fn committed(&self, commit: &Commit) {
+        self.0.announced.store(commit.number.0, Ordering::SeqCst);
         if self.0.hubs.lock().may_concern(commit) {
             *self.0.is_urgent.lock() = true;
             self.0.urged.notify_one();
@@ -239,7 +251,7 @@ impl Push {
             shared,
         };
         // After the hub is there: the follower announces each commit that this look misses.
-        watching.hub.look(feed, log, &watching.shared)?;
+        watching.hub.look(feed, log, &watching.shared, false)?;
         watching.news.mark_unchanged();
         Ok(watching)
     }
@@ -344,12 +356,16 @@ impl Push {
         concerned
     }
 
-    /// Looks at a feed that somebody watches. One that cannot be read holds up no other: it is looked at again.
-    fn look(&self, feed: FeedKey, log: &dyn Series) {
+    /// Looks at a feed that somebody watches, for a commit that has been announced; for none, in any case. One that cannot
+    /// be read holds up no other: it is looked at again.
+    fn look(&self, feed: FeedKey, commit: Option<CommitNumber>, log: &dyn Series) {
         let Some(hub) = self.hub(feed) else {
             return;
         };
-        if let Err(error) = hub.look(feed, log, &self.0) {
+        if commit.is_some_and(|commit| commit.0 <= hub.looked.load(Ordering::SeqCst)) {
+            return;
+        }
+        if let Err(error) = hub.look(feed, log, &self.0, true) {
             warn!(%error, feed = %feed.0, "a feed that somebody watches cannot be read; it is tried again");
             self.0.unseen.lock().insert(feed);
         }
@@ -365,6 +381,7 @@ impl Hub {
             news: watch::Sender::new(News::UNKNOWN),
             readers: AtomicUsize::new(0),
             newest: Mutex::default(),
+            looked: AtomicU64::new(0),
             looking: Mutex::default(),
         })
     }
@@ -384,9 +401,17 @@ impl Hub {
         }
     }
 
-    /// Looks at the end of the feed, and wakes the watchers if it has moved.
-    fn look(&self, feed: FeedKey, log: &dyn Series, shared: &Shared) -> Result<(), LogError> {
+    /// Looks at the end of the feed, and wakes the watchers if it has moved; with `is_due`, in any case. The log shows a
+    /// commit before it announces it: whoever was woken by such a look may have found an older document in memory.
+    fn look(
+        &self,
+        feed: FeedKey,
+        log: &dyn Series,
+        shared: &Shared,
+        is_due: bool,
+    ) -> Result<(), LogError> {
         let mut looking = self.looking.lock();
+        let announced = shared.announced.load(Ordering::SeqCst);
         let Some(course) = Course::of(feed, log)? else {
             return Ok(());
         };
@@ -403,7 +428,7 @@ impl Hub {
             }
         }
         *looking = Some(course);
-        if self.news.borrow().precedes(&news)
+        if (is_due || self.news.borrow().precedes(&news))
             && let Some(prepare) = shared.prepare.get()
         {
             for (wanted, coding) in self.documents.iter().zip(CODINGS) {
@@ -418,8 +443,9 @@ impl Hub {
             if is_newer {
                 *known = news;
             }
-            is_newer
+            is_newer || is_due
         });
+        self.looked.store(announced, Ordering::SeqCst);
         Ok(())
     }
 
@@ -504,7 +530,7 @@ impl View for Push {
         // After a panic, watchers may have missed commits.
         let watched: Vec<FeedKey> = self.0.hubs.lock().by_feed.keys().copied().collect();
         for feed in watched {
-            self.look(feed, log);
+            self.look(feed, None, log);
         }
         Ok(head)
     }
@@ -513,7 +539,7 @@ impl View for Push {
         if self.is_watched() {
             let timelines = self.timelines(commit, log);
             for feed in commit.feeds().into_iter().chain(timelines) {
-                self.look(feed, log);
+                self.look(feed, Some(commit.number), log);
             }
         }
         Ok(Applied::More)
@@ -522,7 +548,7 @@ impl View for Push {
     fn carry_out(&self, log: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
         let unseen = std::mem::take(&mut *self.0.unseen.lock());
         for feed in unseen {
-            self.look(feed, log);
+            self.look(feed, None, log);
         }
         Ok(self.0.unseen.lock().is_empty())
     }

@@ -296,3 +296,34 @@ fn commits_elsewhere_leave_the_follower_asleep() {
     assert!(begun.elapsed() >= PACE);
     drop(watching);
 }
+
+/// Goal: whoever was woken before a commit was announced, and found an older document in memory, is woken again.
+#[tokio::test]
+async fn a_commit_wakes_once_it_is_announced() {
+    let (view, mut growing) = (Push::default(), Growing::new());
+    let watch = |growing: &Growing| {
+        let log = &growing.log;
+        view.watch(growing.feed(), Interest::Place, log).unwrap()
+    };
+    let mut first = watch(&growing);
+    let outline = growing.grow(1, 1);
+    // Another one comes between the commit and its announcement, and sees it.
+    let mut second = watch(&growing);
+    first.changed().await;
+    assert_eq!(second.news().next(), Position(1));
+    view.0.announced.store(outline.number.0, Ordering::SeqCst);
+    view.apply(&outline, &growing.log).unwrap();
+    for watching in [&mut first, &mut second] {
+        watching.changed().await;
+    }
+    // One look for all that have been announced is enough.
+    let outlines = [growing.grow(1, 1), growing.grow(1, 1)];
+    view.0
+        .announced
+        .store(outlines[1].number.0, Ordering::SeqCst);
+    view.apply(&outlines[0], &growing.log).unwrap();
+    first.changed().await;
+    view.apply(&outlines[1], &growing.log).unwrap();
+    let again = tokio::time::timeout(Duration::from_millis(20), first.changed());
+    assert!(again.await.is_err());
+}
