@@ -17,7 +17,9 @@
     const title = document.createElement("span");
     title.className = "title";
     const link = document.createElement("a");
-    link.href = list.dataset.entry + event.position;
+    // Behind a restoration, positions have an epoch, as documents have.
+    const epoch = /[0-9](-[0-9]+)?\.atom$/.exec(event.document || "");
+    link.href = list.dataset.entry + event.position + ((epoch && epoch[1]) || "");
     link.textContent = event.title || event.id;
     title.append(link);
     const time = document.createElement("time");
@@ -28,6 +30,7 @@
   };
   const show = () => {
     is_planned = false;
+    if (!source) return;
     // Of a thousand a second, only those that stay are drawn.
     const events = waiting.slice(-ROWS_MAX).reverse();
     waiting = [];
@@ -61,7 +64,10 @@
     };
     // The server says that the place is of another history: what is shown is of no use.
     source.addEventListener("state", (message) => stop(`${JSON.parse(message.data).detail}; load this page again`));
-    source.onerror = () => { status.textContent = "the server is away; the browser asks again"; };
+    source.onerror = () => {
+      if (source.readyState === EventSource.CLOSED) return stop("the stream has ended; load this page again");
+      status.textContent = "the server is away; the browser asks again";
+    };
     source.onopen = () => { status.textContent = `live: ${count} new`; };
   });
 })();

@@ -7,10 +7,14 @@ use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
 use simplefeed_core::{feed::FeedKey, settings::Settings, sup::SUP_HEADER, timestamp::Timestamp};
+use tokio::sync::Semaphore;
 
 use crate::{
     access::Sight,
-    http::{answers::header_value, endpoint::Endpoint, pipeline::Table, reply::Lifetimes},
+    http::{
+        answers::header_value, cookie::Cookie, endpoint::Endpoint, pipeline::Table,
+        reply::Lifetimes,
+    },
     log::{EntryLog, LogError},
     metrics::Metrics,
     publish::Publisher,
@@ -91,6 +95,12 @@ pub struct Site {
     pub lifetimes: Lifetimes,
     /// Whether there are pages for people.
     pub has_pages: bool,
+    /// Cookie of readers who have signed in.
+    pub cookie: Cookie,
+    /// Path of the public URL, without a slash at its end.
+    pub prefix: String,
+    /// Origin of the public URL, as browsers write it.
+    pub origin: String,
     /// URL at which clients see the server, without a slash at its end.
     pub public_url: String,
     /// SUP documents; `None` if the server offers none.
@@ -103,6 +113,8 @@ pub struct Site {
     pub past: Arc<events::PastRoom>,
     /// Memory of pages, which nobody shares.
     pub pages: feeds::PageRoom,
+    /// One permit for each search through all names at the same time.
+    pub searches: Semaphore,
     /// Clock of the machine.
     pub clock: fn() -> Timestamp,
 }

@@ -1,15 +1,23 @@
 //! Pages for people: what they show and to whom, and what no page of another site gets.
 
-use std::{fmt::Write as _, fs, os::unix::fs::PermissionsExt as _};
+use std::{
+    fmt::Write as _,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, SystemTime},
+};
+
+use simplefeed_core::timestamp::Timestamp;
 
 use crate::{
     access::Guarded,
     caddy::Caddy,
     event_stream::EventStream,
-    harness::{Server, events, free_address},
+    harness::{Server, events, free_address, pause},
     http::{Request, Response},
     nginx::Nginx,
     packaging::Varnish,
+    restoration::restored,
 };
 
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -155,8 +163,40 @@ fn a_person_goes_to_a_place() {
             "{go}"
         );
     }
+    // In the middle, in a feed and in a timeline of it.
+    pause(Duration::from_millis(1_500));
+    let middle = server.get("/feeds/orders/entries/30.atom").text();
+    assert!(middle.contains("<entry"));
+    let before = Timestamp::parse(&now()).unwrap();
+    pause(Duration::from_millis(10));
+    server.publish("orders", &events_from(60, 20));
+    let made = Request::put("/feeds/all", r#"{"kind":"timeline"}"#);
+    assert_eq!(server.send(&made).status, 201);
+    let follow = Request::put("/feeds/all/following/orders", "{}");
+    assert!(server.send(&follow).status < 300);
+    server.publish("orders", &events_from(80, 10));
+    pause(Duration::from_millis(10));
+    let between = now();
+    pause(Duration::from_millis(10));
+    server.publish("orders", &events_from(90, 10));
+    for (feed, time, around) in [
+        ("orders", before.to_string(), "?before=72"),
+        ("orders", between.clone(), "?before=100"),
+        ("all", between, "?before=20"),
+        ("all", "2020-01-01".into(), "?before=12"),
+    ] {
+        let go: String = url::form_urlencoded::byte_serialize(time.as_bytes()).collect();
+        let answer = server.get(&format!("/ui/feeds/{feed}?go={go}"));
+        assert_eq!(
+            (answer.status, answer.header("location")),
+            (303, around),
+            "{feed} {time}"
+        );
+    }
+    let refused = page(&server, "/ui/feeds/all?go=urn:x");
+    assert!(refused.contains("In a timeline"), "{refused}");
     for (go, said) in [
-        ("60", "no position 60 yet"),
+        ("100", "no position 100 yet"),
         ("2100-01-01", "no entry at 2100"),
         ("urn:none", "urn:none is no position"),
         ("%3Cb%3E", "&#60;b&#62; is no position"),
@@ -172,12 +212,74 @@ fn a_person_goes_to_a_place() {
         text.contains("Did you mean <a href=\"../feeds/orders\""),
         "{text}"
     );
-    assert_eq!(server.get("/ui/feeds/orders/60").status, 404);
+    assert_eq!(server.get("/ui/feeds/orders/100").status, 404);
+    for before in ["0", "1", "99999999999999999999", "-1", "x"] {
+        page(
+            &server,
+            &format!("/ui/feeds/orders/documents?before={before}"),
+        );
+        page(&server, &format!("/ui/feeds/orders?before={before}"));
+    }
     // For ever: the link of an entry, which leads to its page.
     let entry = server.get("/feeds/orders/entries/7");
     assert_eq!(
         (entry.status, entry.header("location")),
         (307, "../../../ui/feeds/orders/7")
+    );
+}
+
+fn now() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let micros = i64::try_from(since.unwrap().as_micros()).unwrap();
+    Timestamp::from_micros(micros).to_string()
+}
+
+fn events_from(first: usize, count: usize) -> String {
+    let lines = (first..first + count).map(|number| format!("{{\"id\":\"urn:n:{number}\"}}\n"));
+    lines.collect()
+}
+
+/// Goal: behind a restoration, a page shows the entry that its URL names, and no other one.
+#[test]
+fn pages_tell_epochs_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = restored(folder.path());
+    let mut linked = 0;
+    let mut left = vec!["/ui/feeds/a".to_owned()];
+    let mut seen = vec![];
+    while let Some(path) = left.pop() {
+        if seen.contains(&path) {
+            continue;
+        }
+        seen.push(path.clone());
+        let text = page(&server, &path);
+        let base = url::Url::parse(&format!("http://h{path}")).unwrap();
+        for link in links(&text) {
+            let path = base.join(&link).unwrap();
+            if path.path().starts_with("/ui/feeds/a") {
+                let query = path.query().map(|query| format!("?{query}"));
+                left.push(format!("{}{}", path.path(), query.unwrap_or_default()));
+            }
+            if path.path().starts_with("/feeds/a/entries/") {
+                assert_eq!(server.get(path.path()).status, 200, "{path}");
+                linked += 1;
+            }
+        }
+    }
+    assert!(linked > 3, "{linked}");
+    // An entry of the second epoch is not the first epoch's at the same position.
+    let of_second = seen.iter().find_map(|path| {
+        let number = path.strip_prefix("/ui/feeds/a/")?;
+        number
+            .split_once('-')
+            .map(|(position, _)| position.to_owned())
+    });
+    let position = of_second.expect("there is an entry of the second epoch");
+    assert_eq!(server.get(&format!("/ui/feeds/a/{position}")).status, 404);
+    let about = page(&server, "/ui/server");
+    assert!(
+        about.contains("Restored") && about.contains("ago)") || about.contains("(now)"),
+        "{about}"
     );
 }
 
@@ -269,6 +371,22 @@ fn a_reader_signs_in() {
             Request::post(path, "application/json", r#"{"title":"x"}"#).header("Cookie", &admin);
         assert_eq!(server.send(&post).status, 401, "{path}");
     }
+    for site in ["cross-site", "same-site", "none"] {
+        let form = format!("token={}", guarded.reader);
+        let forged = Request::post("/ui/sign-in", FORM, form)
+            .header("Origin", &own)
+            .header("Sec-Fetch-Site", site);
+        assert_eq!(server.send(&forged).status, 403, "{site}");
+    }
+    let large = Request::post(
+        "/ui/sign-in",
+        FORM,
+        "token=".to_owned() + &"x".repeat(5_000),
+    );
+    assert_eq!(server.send(&large.header("Origin", &own)).status, 413);
+    let denied = server.get("/ui/server");
+    assert_eq!(denied.status, 401);
+    assert!(denied.header("www-authenticate").starts_with("Bearer"));
     for origin in [None, Some("https://evil.example"), Some("null")] {
         assert_eq!(
             sign_in(server, &guarded.reader, origin).status,
@@ -483,7 +601,9 @@ pub(crate) fn publish_vectors(server: &Server, vectors: &[String]) -> usize {
                 "id": format!("urn:x:{number}:{}", kind.replace('/', "-")),
                 "title": vector,
                 "summary": vector,
-                "author": vector,
+                "author": {"name": vector, "email": vector, "uri": "javascript:top.hit=1"},
+                "links": [{"href": "javascript:top.hit=1"}, {"href": "JavaScript:alert(1)", "rel": "related"},
+                    {"href": "data:text/html,<script>alert(1)</script>", "rel": "via"}],
                 "categories": [vector],
                 "type": if kind == "text/json" { "application/json" } else { kind },
                 "content": if kind == "text/json" { serde_json::json!({vector: vector}) } else { content.into() },
@@ -555,7 +675,7 @@ fn safe(path: &str, text: &str) {
             .collect();
         let is_ours = match name.as_str() {
             "script" => tag.starts_with("script src=\"") && tag.contains("script-"),
-            "iframe" => tag.starts_with("iframe sandbox title=\"content\" srcdoc=\""),
+            "iframe" => tag.starts_with("iframe sandbox=\"allow-popups allow-popups-to-escape-sandbox\" title=\"content\" srcdoc=\""),
             "link" => !tag.contains("evil"),
             "svg" | "img" | "object" | "embed" | "style" | "base" | "video" | "math" => false,
             _ => true,

@@ -254,6 +254,9 @@ fn a_wait_ends_with_a_change_or_its_time() {
         assert_eq!(change.0.status, 200, "{feed}");
         let now = server.get(&format!("/feeds/{feed}/recent.atom"));
         assert_eq!(change.0.body, now.body, "{feed}");
+        // The waiter had it first, and its answer was for nobody else.
+        assert_eq!(change.0.header("cache-control"), "no-store", "{feed}");
+        assert_eq!(now.header("cache-control"), policy, "{feed}");
         // Far less than the rest of the wait.
         assert!(change.1 < Duration::from_secs(20), "{feed} {:?}", change.1);
     }

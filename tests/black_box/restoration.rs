@@ -349,7 +349,7 @@ fn follow_by_hand(get: impl Fn(&str) -> String) -> Vec<String> {
 }
 
 /// Returns a server of a log that was restored, with 12 entries, and their ids.
-fn restored(folder: &Path) -> (Server, Vec<String>) {
+pub(crate) fn restored(folder: &Path) -> (Server, Vec<String>) {
     let server = Server::start(&folder.join("data"), &SIZE);
     server.publish_ids("a", (0..9).map(|n| n.to_string()));
     backup(&folder.join("data"), &folder.join("copy"));

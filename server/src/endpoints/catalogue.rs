@@ -38,6 +38,10 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
 /// the name of a hidden feed must not leak.
 const SHOWN_AND_ONE: usize = CATALOGUE_FEEDS_MAX + 1;
 
+/// Names that a search for a text looks at, and at a time.
+const SEARCHED_MAX: usize = 100_000;
+const SEARCHED_TOGETHER: usize = 1_000;
+
 #[derive(Serialize)]
 struct Catalogue {
     feeds: Vec<CatalogueFeed>,
@@ -119,8 +123,8 @@ fn list(
 ) -> Result<(Bytes, bool), LogError> {
     let wanted = Search { after, text: "" };
     let found = search(log, (timelines, open), &wanted, sight, SHOWN_AND_ONE)?;
-    let lists_closed = found.iter().any(|(_, settings)| settings.is_closed());
-    let feeds = found.iter();
+    let lists_closed = found.feeds.iter().any(|(_, settings)| settings.is_closed());
+    let feeds = found.feeds.iter();
     let feeds = feeds.map(|(head, settings)| listed(head, settings, public_url));
     Ok((page(feeds.collect(), public_url), lists_closed))
 }
@@ -134,7 +138,17 @@ pub(super) struct Search<'s> {
     pub(super) text: &'s str,
 }
 
-/// Returns at most `max` feeds that a reader looks for and may see, by name.
+/// Feeds that were found.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Their ends and settings, by name.
+    pub(super) feeds: Vec<(FeedHead, Settings)>,
+    /// Last name that was looked at, if the search ended before the last feed of all.
+    pub(super) more_behind: Option<FeedName>,
+}
+
+/// Returns at most `max` feeds that a reader looks for and may see, by name. A search for a text looks at so many names
+/// and no more.
 ///
 /// # Errors
 ///
@@ -145,25 +159,27 @@ pub(super) fn search(
     wanted: &Search<'_>,
     sight: &Sight,
     max: usize,
-) -> Result<Vec<(FeedHead, Settings)>, LogError> {
+) -> Result<Found, LogError> {
     let mut feeds = vec![];
     let mut after = wanted.after.cloned();
+    let mut looked = 0;
     while feeds.len() < max {
-        // A search may look at all of them. A part at a time, since the writer waits while one is looked at.
+        // A part at a time, since the writer waits while one is looked at.
         let part = if wanted.text.is_empty() {
             max - feeds.len()
+        } else if looked >= SEARCHED_MAX {
+            let more_behind = after;
+            return Ok(Found { feeds, more_behind });
         } else {
-            SHOWN_AND_ONE
+            SEARCHED_TOGETHER
         };
-        let names = open.names(log, after.as_ref(), sight.patterns(), part)?;
-        let Some((last, _)) = names.last().cloned() else {
+        looked += part;
+        let names = open.names(log, after.as_ref(), sight.patterns(), part, wanted.text)?;
+        if names.end.is_none() {
             break;
-        };
-        after = Some(last);
-        for (name, title) in names {
-            if !name.as_str().contains(wanted.text) && !title.has(wanted.text) {
-                continue;
-            }
+        }
+        after = names.end;
+        for name in names.matching {
             // Read anew, because the names in memory have no counts.
             let Some(head) = log.named(&name)? else {
                 continue;
@@ -177,7 +193,10 @@ pub(super) fn search(
             }
         }
     }
-    Ok(feeds)
+    Ok(Found {
+        feeds,
+        more_behind: None,
+    })
 }
 
 fn listed(head: &FeedHead, settings: &Settings, public_url: &str) -> CatalogueFeed {

@@ -251,7 +251,11 @@ pub(super) async fn state_for(
 
 /// Looks once more whether the reader may see a closed feed: between two looks, a timeline may have followed another
 /// closed feed.
-async fn look_again(site: &Site, exchange: &Exchange<'_>, before: Seen) -> Result<Seen, Problem> {
+pub(super) async fn look_again(
+    site: &Site,
+    exchange: &Exchange<'_>,
+    before: Seen,
+) -> Result<Seen, Problem> {
     match before.visibility {
         Visibility::Public => Ok(before),
         Visibility::Private => seen(site, exchange).await,
@@ -389,7 +393,7 @@ impl Default for PageRoom {
 
 impl PageRoom {
     /// Returns room for a page that is to be made.
-    async fn one(&self) -> Result<OnePage, Problem> {
+    pub(super) async fn one(&self) -> Result<OnePage, Problem> {
         let room = Arc::clone(&self.0).acquire_many_owned(PAGE_KIB_MAX);
         match tokio::time::timeout(PAGE_WAIT, room).await {
             Ok(Ok(room)) => Ok(OnePage(room)),
@@ -402,7 +406,7 @@ impl PageRoom {
 
 /// Room of one page.
 #[derive(Debug)]
-struct OnePage(OwnedSemaphorePermit);
+pub(super) struct OnePage(OwnedSemaphorePermit);
 
 impl OnePage {
     /// Releases the memory beyond the page's `bytes`.

@@ -11,8 +11,9 @@ use hyper::{
     Method, Request, StatusCode,
     body::Incoming,
     header::{
-        CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
-        REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+        AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
+        HeaderValue, LOCATION, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+        X_FRAME_OPTIONS,
     },
 };
 use simplefeed_core::timestamp::Timestamp;
@@ -42,6 +43,9 @@ const STYLE: &str = include_str!("../../assets/style.css");
 const SCRIPT: &str = include_str!("../../assets/script.js");
 static STYLE_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(STYLE));
 static SCRIPT_NUMBER: LazyLock<u64> = LazyLock::new(|| number_of(SCRIPT));
+
+/// Searches through all names at the same time.
+pub const SEARCHES_MAX: usize = 2;
 
 /// Policy for an asset, whose URL names its bytes.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
@@ -116,7 +120,8 @@ impl Top {
     fn of(exchange: &Exchange<'_>, depth: usize) -> Self {
         Self {
             has_tokens: exchange.access.has_tokens(),
-            is_signed_in: crate::http::cookie::token(exchange.headers).is_some(),
+            is_signed_in: exchange.headers.contains_key(AUTHORIZATION)
+                && exchange.access.knows_caller(exchange.headers).is_ok(),
             ..Self::below(depth)
         }
     }
@@ -127,7 +132,9 @@ impl Top {
                 0 => "./",
                 1 => "../",
                 2 => "../../",
-                _ => "../../../",
+                3 => "../../../",
+                // No page is there, and the links of its problem lead to others that are not.
+                _ => "../../../../",
             },
             style: format!("style-{}.css", *STYLE_NUMBER),
             script: format!("script-{}.js", *SCRIPT_NUMBER),
@@ -188,9 +195,9 @@ fn fields() -> Vec<(HeaderName, HeaderValue)> {
 }
 
 /// Returns a page for its reader alone.
-fn shown(template: &impl Template) -> Result<Outcome, Problem> {
-    let resource = Resource::of_bytes(HTML, None, Validity::Once, rendered(template)?.into());
-    Ok(Outcome::Shown(Box::new(Shown {
+fn shown(html: String) -> Outcome {
+    let resource = Resource::of_bytes(HTML, None, Validity::Once, html.into());
+    Outcome::Shown(Box::new(Shown {
         policy: NO_STORE,
         resource,
         // Without the fields that let scripts of other sites read it.
@@ -198,9 +205,10 @@ fn shown(template: &impl Template) -> Result<Outcome, Problem> {
         headers: fields(),
         over: 0,
         depends_on_reader: true,
-    })))
+    }))
 }
 
+/// Returns the text of a page.
 fn rendered(template: &impl Template) -> Result<String, Problem> {
     template.render().map_err(|error| {
         tracing::error!(%error, "a page cannot be made");
@@ -233,9 +241,8 @@ struct ProblemPage {
 /// Returns a problem as a page, if the request was for one.
 pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> Option<Answer> {
     let path = request.uri().path();
-    let prefix = url::Url::parse(&site.public_url).ok()?;
-    let below = path.strip_prefix(prefix.path().trim_end_matches('/'));
-    let path = below.filter(|path| is_below(path)).or(Some(path))?;
+    let below = path.strip_prefix(&site.prefix);
+    let path = below.filter(|path| is_below(path)).unwrap_or(path);
     let rest = path.strip_prefix("/ui/").filter(|_| site.has_pages)?;
     let status = problem.status();
     let feed = rest
@@ -245,26 +252,20 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
         Some(feed) if status == StatusCode::NOT_FOUND => site.open.near(feed),
         _ => vec![],
     };
+    let is_refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status);
     let page = ProblemPage {
-        // The path is not one of the table, so its depth is counted.
-        top: Top {
-            ui: match rest.matches('/').count() {
-                0 => "./",
-                1 => "../",
-                2 => "../../",
-                _ => "../../../",
-            },
-            ..Top::below(0)
-        },
+        top: Top::below(rest.matches('/').count()),
         status,
         detail: problem.detail().into(),
         near: near.iter().map(ToString::to_string).collect(),
-        wants_token: matches!(
-            status,
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND
-        ),
+        wants_token: is_refused || status == StatusCode::NOT_FOUND,
     };
-    answered(status, &page).ok()
+    let mut answer = answered(status, &page).ok()?;
+    if status == StatusCode::UNAUTHORIZED {
+        let challenge = HeaderValue::from_static("Bearer realm=\"simplefeed\"");
+        answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
+    Some(answer)
 }
 
 /// Returns the value of a field in a query or a form, decoded.

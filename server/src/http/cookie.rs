@@ -4,91 +4,136 @@
 //! send it, but cannot read the answer.
 
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
+use url::Url;
 
-/// Name of the cookie.
-const NAME: &str = "simplefeed";
 /// Seconds for which a browser keeps it.
 const SECONDS: u32 = 30 * 86_400;
 
-/// Gives a request the right of the token in its cookie, unless it has another one.
-pub(super) fn sign_in(headers: &mut HeaderMap) {
-    if headers.contains_key(AUTHORIZATION) {
-        return;
-    }
-    if let Some(token) = token(headers)
-        && let Ok(bearer) = HeaderValue::from_str(&format!("Bearer {token}"))
-    {
-        headers.insert(AUTHORIZATION, bearer);
-    }
+/// Cookie of one server.
+#[derive(Clone, Debug)]
+pub struct Cookie {
+    name: String,
+    path: String,
+    is_secure: bool,
 }
 
-/// Returns the token in the cookie of a request; `None` if there are several.
-pub fn token(headers: &HeaderMap) -> Option<&str> {
-    let lines = headers.get_all(COOKIE).iter();
-    let pairs = lines.filter_map(|line| line.to_str().ok());
-    let pairs = pairs.flat_map(|line| line.split(';')).map(str::trim);
-    let mut tokens = pairs.filter_map(|pair| pair.strip_prefix(NAME)?.strip_prefix('='));
-    let token = tokens.next()?;
-    (tokens.next().is_none() && !token.is_empty()).then_some(token)
-}
-
-/// Returns the field that keeps a token in the browser for paths below `path`; without a token, the field that removes
-/// it. Other sites get nothing of it: `SameSite=Lax`.
-pub fn set(token: Option<&str>, path: &str, is_secure: bool) -> Option<HeaderValue> {
-    let (token, seconds) = token.map_or(("", 0), |token| (token, SECONDS));
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-    if !token.bytes().all(is_plain) {
-        return None;
+impl Cookie {
+    /// Returns the cookie of a server with a public URL. Browsers send the cookies of all servers on a host, whatever their
+    /// ports, so each has a name of its own.
+    pub fn of(public_url: &Url) -> Self {
+        let number = crc32fast::hash(public_url.as_str().as_bytes());
+        Self {
+            name: format!("simplefeed-{number:08x}"),
+            // Streams of events are not below the pages.
+            path: format!("{}/", public_url.path().trim_end_matches('/')),
+            is_secure: public_url.scheme() == "https",
+        }
     }
-    let secure = if is_secure { "; Secure" } else { "" };
-    let field =
-        format!("{NAME}={token}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
-    HeaderValue::from_str(&field).ok()
+
+    /// Gives a request the right of the token in its cookie, unless it has another one.
+    pub(super) fn sign_in(&self, headers: &mut HeaderMap) {
+        if headers.contains_key(AUTHORIZATION) {
+            return;
+        }
+        if let Some(token) = self.token(headers)
+            && let Ok(bearer) = HeaderValue::from_str(&format!("Bearer {token}"))
+        {
+            headers.insert(AUTHORIZATION, bearer);
+        }
+    }
+
+    /// Returns the token in the cookie of a request; `None` if there are several.
+    fn token<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+        let lines = headers.get_all(COOKIE).iter();
+        let pairs = lines.filter_map(|line| line.to_str().ok());
+        let pairs = pairs.flat_map(|line| line.split(';')).map(str::trim);
+        let mut tokens = pairs.filter_map(|pair| pair.strip_prefix(&self.name)?.strip_prefix('='));
+        let token = tokens.next()?;
+        (tokens.next().is_none() && !token.is_empty()).then_some(token)
+    }
+
+    /// Returns the field that keeps a token in a browser; without a token, the field that removes it. Forms of other sites
+    /// send nothing of it: `SameSite=Lax`. `None` if the token has bytes that no token has.
+    pub fn field(&self, token: Option<&str>) -> Option<HeaderValue> {
+        let (token, seconds) = token.map_or(("", 0), |token| (token, SECONDS));
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        if !token.bytes().all(is_plain) {
+            return None;
+        }
+        let Self {
+            name,
+            path,
+            is_secure,
+        } = self;
+        let secure = if *is_secure { "; Secure" } else { "" };
+        let field = format!(
+            "{name}={token}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+        );
+        HeaderValue::from_str(&field).ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn request(lines: &[&'static str]) -> HeaderMap {
-        let lines = lines
-            .iter()
-            .map(|line| (COOKIE, HeaderValue::from_static(line)));
-        lines.collect()
+    fn request(lines: &[String]) -> HeaderMap {
+        let lines = lines.iter();
+        let fields = lines.map(|line| (COOKIE, HeaderValue::from_str(line).unwrap()));
+        fields.collect()
+    }
+
+    fn cookie(url: &str) -> Cookie {
+        Cookie::of(&url.parse().unwrap())
     }
 
     #[test]
     fn a_cookie_is_a_token_unless_there_are_two() {
+        let cookie = cookie("http://h/");
+        let name = &cookie.name;
         for (lines, found) in [
-            (&["simplefeed=sft_a"][..], Some("sft_a")),
-            (&["other=1; simplefeed=sft_a;x=y"], Some("sft_a")),
-            (&["a=b", "simplefeed=sft_a"], Some("sft_a")),
-            (&["simplefeed=a; simplefeed=b"], None),
-            (&["simplefeed=a", "simplefeed=b"], None),
-            (&["simplefeed="], None),
-            (&["xsimplefeed=a", "simplefeeds=b"], None),
-            (&[], None),
+            (vec![format!("{name}=sft_a")], Some("sft_a")),
+            (vec![format!("other=1; {name}=sft_a;x=y")], Some("sft_a")),
+            (vec!["a=b".into(), format!("{name}=sft_a")], Some("sft_a")),
+            (vec![format!("{name}=a; {name}=b")], None),
+            (vec![format!("{name}=a"), format!("{name}=b")], None),
+            (vec![format!("{name}=")], None),
+            (vec![format!("x{name}=a"), format!("{name}s=b")], None),
+            (vec!["simplefeed=a".into()], None),
+            (vec![], None),
         ] {
-            assert_eq!(token(&request(lines)), found, "{lines:?}");
+            assert_eq!(cookie.token(&request(&lines)), found, "{lines:?}");
         }
-        let mut headers = request(&["simplefeed=mine"]);
-        sign_in(&mut headers);
+        let mut headers = request(&[format!("{name}=mine")]);
+        cookie.sign_in(&mut headers);
         assert_eq!(headers.get(AUTHORIZATION).unwrap(), "Bearer mine");
-        let mut headers = request(&["simplefeed=mine"]);
+        let mut headers = request(&[format!("{name}=mine")]);
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer other"));
-        sign_in(&mut headers);
+        cookie.sign_in(&mut headers);
         assert_eq!(headers.get(AUTHORIZATION).unwrap(), "Bearer other");
     }
 
     #[test]
+    fn each_server_has_a_cookie_of_its_own() {
+        let urls = ["http://h/", "http://h/sub/", "https://h/", "http://h:8081/"];
+        let names: std::collections::HashSet<String> =
+            urls.iter().map(|url| cookie(url).name).collect();
+        assert_eq!(names.len(), urls.len());
+    }
+
+    #[test]
     fn no_token_adds_a_field_to_the_cookie() {
-        assert_eq!(set(Some("a;Domain=x"), "/", false), None);
-        assert_eq!(set(Some("a\r\nb"), "/", false), None);
-        let kept = set(Some("sft_a"), "/sub/", true).unwrap();
+        let cookie = cookie("https://h/sub");
+        assert_eq!(cookie.field(Some("a;Domain=x")), None);
+        assert_eq!(cookie.field(Some("a\r\nb")), None);
+        let kept = cookie.field(Some("sft_a")).unwrap();
         let kept = kept.to_str().unwrap().to_owned();
-        assert!(kept.starts_with("simplefeed=sft_a; Path=/sub/; Max-Age=2592000;"));
-        assert!(kept.ends_with("; HttpOnly; SameSite=Lax; Secure"));
-        let removed = set(None, "/", false).unwrap();
+        assert!(
+            kept.contains("=sft_a; Path=/sub/; Max-Age=2592000;"),
+            "{kept}"
+        );
+        assert!(kept.ends_with("; HttpOnly; SameSite=Lax; Secure"), "{kept}");
+        let removed = cookie.field(None).unwrap();
         assert!(removed.to_str().unwrap().contains("Max-Age=0"));
     }
 }

@@ -13,7 +13,10 @@ use hyper::{
     header::{HeaderName, HeaderValue},
     http::uri::PathAndQuery,
 };
-use simplefeed_core::feed::{FeedName, FeedPattern, Numbered};
+use simplefeed_core::{
+    feed::{FeedName, FeedPattern, Numbered},
+    limits::BODY_BYTES_MAX,
+};
 use tokio::sync::Semaphore;
 
 use super::{answers::Answer, problem::Problem, ready::ReadyAnswers, request::read_body};
@@ -158,7 +161,16 @@ impl RequestBody<'_> {
     ///
     /// A problem for a body that is too large, too slow or broken, or if too many others are being read.
     pub async fn read(self) -> Result<(Bytes, Room), Problem> {
-        read_body(self.incoming, self.limits, self.rooms).await
+        self.read_at_most(BODY_BYTES_MAX).await
+    }
+
+    /// Reads a body of so many bytes at most. A small one takes no room from those of publishers.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub async fn read_at_most(self, bytes: usize) -> Result<(Bytes, Room), Problem> {
+        read_body(self.incoming, bytes, self.limits, self.rooms).await
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     answers::{Answer, answer_to, denied_answer, empty, failed, for_once, options, problem_answer},
     coding::negotiate,
     conditional::Verdict,
-    cookie::sign_in,
+    cookie::Cookie,
     endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
     problem::Problem,
     ready::{Ready, ReadyAnswers},
@@ -67,6 +67,7 @@ pub struct Pipeline<S: 'static> {
     table: Table<S>,
     ready: ReadyAnswers,
     hosts: OwnHosts,
+    cookie: Cookie,
     /// Path of the public URL, which a proxy may have left on or taken off.
     prefix: String,
     limits: Limits,
@@ -99,6 +100,7 @@ impl<S: Send + Sync> Pipeline<S> {
             site,
             table,
             ready: ReadyAnswers::new(clock),
+            cookie: Cookie::of(public_url),
             hosts: OwnHosts::of(public_url.host_str().unwrap_or_default()),
             prefix: public_url.path().trim_end_matches('/').into(),
             limits,
@@ -126,9 +128,7 @@ impl<S: Send + Sync> Pipeline<S> {
         let asked = enabled!(Level::DEBUG)
             .then(|| format!("{} {}", request.method(), request.uri().path()));
         // A ready answer is public, so it needs neither a token nor an endpoint.
-        let (label, answer) = if self.is_misled(&request, rules) {
-            (NO_ENDPOINT, problem_answer(&Problem::misdirected()))
-        } else if let Some(ready) = self.at_hand(&request) {
+        let (label, answer) = if let Some(ready) = self.at_hand(&request, rules) {
             ready
         } else {
             let found = self.find(request.uri().path());
@@ -225,6 +225,9 @@ impl<S: Send + Sync> Pipeline<S> {
             answer.headers_mut().insert(CONNECTION, close);
             return Ok(answer);
         }
+        if self.is_misled(request, rules) {
+            return Err(Problem::misdirected());
+        }
         let (endpoint, params) = found.ok_or_else(|| nothing_at(request.uri().path()))?;
         let Some(verb) = endpoint.verb(request.method()) else {
             let allow = endpoint.allow();
@@ -237,7 +240,7 @@ impl<S: Send + Sync> Pipeline<S> {
             return Ok(answer);
         };
         if is_reading(request) && (self.table.takes_cookie)(endpoint.path) {
-            sign_in(request.headers_mut());
+            self.cookie.sign_in(request.headers_mut());
         }
         // Rights come before the body: a request without them takes no memory for it.
         let entitled = match verb.needs {
@@ -336,9 +339,14 @@ impl<S: Send + Sync> Pipeline<S> {
     }
 
     /// Returns the answer to a read and its label, if a ready one is still right.
-    fn at_hand(&self, request: &Request<Incoming>) -> Option<(&'static str, Answer)> {
-        // The same check as in `decide`, which a ready answer passes by.
-        if !is_reading(request) || check_request(request).is_err() {
+    fn at_hand(
+        &self,
+        request: &Request<Incoming>,
+        rules: &Rules,
+    ) -> Option<(&'static str, Answer)> {
+        // The same checks as in `decide_ready`, which a ready answer passes by.
+        if !is_reading(request) || check_request(request).is_err() || self.is_misled(request, rules)
+        {
             return None;
         }
         let uri = request.uri();

@@ -55,7 +55,7 @@ fn check_host(request: &Request<Incoming>) -> Result<(), Problem> {
     }
 }
 
-/// Host names that no site of others can have, and so none can be led to this server by its own name (DNS rebinding).
+/// Hosts that DNS rebinding cannot forge.
 #[derive(Clone, Debug)]
 pub(super) struct OwnHosts {
     /// Host of the public URL, in lower case.
@@ -173,17 +173,18 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// Reads a body, and reserves memory as its bytes arrive; an announced length reserves none.
 pub(super) async fn read_body(
     body: &mut Incoming,
+    bytes_max: usize,
     limits: &Limits,
     rooms: &Arc<Semaphore>,
 ) -> Result<(Bytes, Room), Problem> {
-    let too_large = || Problem::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes"));
+    let too_large = || Problem::too_large(format!("a body has at most {bytes_max} bytes"));
     let announced = body.size_hint().lower();
     // An announced length that is too large costs no byte of reading.
-    if usize::try_from(announced).map_or(true, |announced| announced > BODY_BYTES_MAX) {
+    if usize::try_from(announced).map_or(true, |announced| announced > bytes_max) {
         debug!(announced, "a body is too large");
         return Err(too_large());
     }
-    let mut body = Limited::new(body, BODY_BYTES_MAX);
+    let mut body = Limited::new(body, bytes_max);
     let mut read = BytesMut::new();
     let mut room: Room = None;
     let mut paid = FREE_BYTES;

@@ -49,14 +49,16 @@ struct Feeds {
 }
 
 /// Title of a feed in lower case, as searches compare it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Title(Box<str>);
+#[derive(Debug)]
+struct Title(Box<str>);
 
-impl Title {
-    /// Returns whether a text in lower case is a part of the title.
-    pub fn has(&self, text: &str) -> bool {
-        self.0.contains(text)
-    }
+/// Names that were found among some that were looked at.
+#[derive(Debug)]
+pub struct Names {
+    /// Those that match.
+    pub matching: Vec<FeedName>,
+    /// The last one that was looked at; `None` if there was none.
+    pub end: Option<FeedName>,
 }
 
 impl Feeds {
@@ -92,8 +94,9 @@ impl OpenFeeds {
         }
     }
 
-    /// Returns the names and titles of at most `max` feeds, from behind `after` on, in order: of open feeds, and of those
-    /// closed feeds whose names begin with one of `closed`, or match it.
+    /// Returns the names of feeds from behind `after` on, in order: of open feeds, and of those closed feeds whose names
+    /// begin with one of `closed`, or match it. Of the first `max` of them, those that `text` is a part of, by name or
+    /// title.
     ///
     /// Feeds that are not returned cost nothing.
     ///
@@ -106,7 +109,8 @@ impl OpenFeeds {
         after: Option<&FeedName>,
         closed: &[FeedPattern],
         max: usize,
-    ) -> Result<Vec<(FeedName, Title)>, LogError> {
+        text: &str,
+    ) -> Result<Names, LogError> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
         self.with_feeds(log, |feeds| {
             let open = feeds.open.range::<str, _>((from, Bound::Unbounded));
@@ -122,9 +126,18 @@ impl OpenFeeds {
                 let found = found.take_while(|(name, _)| name.as_str().starts_with(beginning));
                 names.extend(found.filter(|(name, _)| pattern.matches(name)).take(max));
             }
-            let names = names.into_iter().take(max);
-            let owned = names.map(|(name, title)| (name.clone(), title.clone()));
-            owned.collect()
+            let mut end = None;
+            let mut matching = vec![];
+            for (name, title) in names.into_iter().take(max) {
+                end = Some(name);
+                if text.is_empty() || name.as_str().contains(text) || title.0.contains(text) {
+                    matching.push(name.clone());
+                }
+            }
+            Names {
+                matching,
+                end: end.cloned(),
+            }
         })
     }
 
@@ -264,7 +277,7 @@ mod tests {
     }
 
     fn names(open: &OpenFeeds, log: &MemoryLog) -> usize {
-        open.names(log, None, &[], 10).unwrap().len()
+        open.names(log, None, &[], 10, "").unwrap().matching.len()
     }
 
     /// A closed feed is never listed, whether the log is read before, between or after the commits.
@@ -283,7 +296,13 @@ mod tests {
             }
             assert_eq!(names(&open, &log), 1);
             let all = FeedPattern::parse("*").unwrap();
-            assert_eq!(open.names(&log, None, &[all], 10).unwrap().len(), 1);
+            assert_eq!(
+                open.names(&log, None, &[all], 10, "")
+                    .unwrap()
+                    .matching
+                    .len(),
+                1
+            );
             assert!(open.has(&log, feed()).unwrap());
         }
     }

@@ -3,19 +3,21 @@
 //! Pure. Everything is escaped or cleaned here: whatever an entry holds, no script of it runs and nothing of it is asked
 //! from elsewhere. Markup stands in a frame that runs no script, under the policy of the page.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
-use serde_json::Value;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 use simplefeed_core::event::Event;
 
 /// Longest content that is shown whole, in bytes.
 const SHOWN_BYTES_MAX: usize = 64 * 1024;
-/// Longest markup that is cleaned, in bytes.
-const MARKUP_BYTES_MAX: usize = 256 * 1024;
+/// Tags of markup that is cleaned. A parser of HTML may open each of some anew within each of the others.
+const TAGS_MAX: usize = 1_000;
 /// Values of JSON that are shown one by one.
 const VALUES_MAX: usize = 2_000;
-/// Depth of JSON that is open at first.
+/// Depth of JSON that is open at first, and that is shown value by value.
 const OPEN_DEPTH: usize = 2;
+const DEPTH_MAX: usize = 50;
 
 /// Returns the content of an event as HTML.
 pub(super) fn shown(event: &Event) -> String {
@@ -28,7 +30,7 @@ pub(super) fn shown(event: &Event) -> String {
         (Some("html" | "xhtml"), Some(markup)) => markup_of(&markup),
         (None | Some("text"), Some(text)) => plain(&text),
         (_, None) => json(raw.get()),
-        (Some(kind), Some(text)) if is_json(kind) => json(&text),
+        (Some(kind), Some(_)) if is_json(kind) => json(raw.get()),
         (Some(kind), Some(text)) => typed(kind, &text),
     }
 }
@@ -67,85 +69,114 @@ pub(super) fn beginning(text: &str, bytes: usize) -> &str {
 }
 
 fn markup_of(markup: &str) -> String {
-    if markup.len() > MARKUP_BYTES_MAX {
+    let is_small = markup.len() <= SHOWN_BYTES_MAX;
+    if !is_small || markup.bytes().filter(|byte| *byte == b'<').count() > TAGS_MAX {
         return plain(markup);
     }
     // Images would be asked from elsewhere, which the policy of the page forbids.
     let mut cleaner = ammonia::Builder::default();
-    cleaner
-        .rm_tags(["img"])
-        .link_rel(Some("noopener noreferrer"));
+    cleaner.rm_tags(["img"]);
+    cleaner.link_rel(Some("noopener noreferrer"));
+    cleaner.set_tag_attribute_value("a", "target", "_blank");
     let clean = cleaner.clean(markup).to_string();
-    let mut out = String::from("<iframe sandbox title=\"Content\" srcdoc=\"");
+    if clean.len() > 4 * SHOWN_BYTES_MAX {
+        return plain(markup);
+    }
+    // A link opens a page of its own, once a person clicks on it.
+    let mut out = String::from(
+        "<iframe sandbox=\"allow-popups allow-popups-to-escape-sandbox\" title=\"Content\" srcdoc=\"",
+    );
     escape(&clean, &mut out);
     out.push_str("\"></iframe>");
     out
 }
 
 fn json(text: &str) -> String {
-    let Ok(value) = serde_json::from_str::<Value>(text) else {
-        return plain(text);
-    };
     let mut left = VALUES_MAX;
     let mut out = String::from("<div class=\"json\">");
-    if text.len() > SHOWN_BYTES_MAX || !push(&value, None, 0, &mut left, &mut out) {
-        return plain(text);
+    let raw = serde_json::from_str::<&RawValue>(text).ok();
+    let raw = raw.filter(|_| text.len() <= SHOWN_BYTES_MAX);
+    match raw.and_then(|raw| push(raw, None, 0, &mut left, &mut out)) {
+        Some(()) => {
+            out.push_str("</div>");
+            out
+        }
+        None => plain(text),
     }
-    out.push_str("</div>");
-    out
 }
 
-/// Adds a value; `false` if there are too many.
+/// Members of a JSON object, as they stand there.
+struct Members<'j>(Vec<(String, &'j RawValue)>);
+
+impl<'j> Deserialize<'j> for Members<'j> {
+    fn deserialize<D: Deserializer<'j>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'j> Visitor<'j> for MembersVisitor {
+    type Value = Members<'j>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'j>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = vec![];
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Members(members))
+    }
+}
+
+/// Adds a value as it was published: with its order, its repeats and its digits. `None` if there are too many values.
 fn push(
-    value: &Value,
+    raw: &RawValue,
     key: Option<&str>,
     depth: usize,
     left: &mut usize,
     out: &mut String,
-) -> bool {
-    let Some(less) = left.checked_sub(1) else {
-        return false;
-    };
-    *left = less;
-    let (open, close, count) = match value {
-        Value::Object(members) => ('{', '}', members.len()),
-        Value::Array(items) => ('[', ']', items.len()),
-        scalar => {
-            out.push_str("<div class=\"pair\">");
-            push_key(key, out);
-            let kind = if scalar.is_string() {
-                "string"
-            } else {
-                "other"
-            };
-            let _written = write!(out, "<span class=\"{kind}\">");
-            escape(&scalar.to_string(), out);
-            out.push_str("</span></div>");
-            return true;
-        }
-    };
-    out.push_str(if depth < OPEN_DEPTH {
-        "<details open>"
+) -> Option<()> {
+    *left = left.checked_sub(1)?;
+    let text = raw.get().trim();
+    let (brackets, members): (_, Vec<(Option<String>, &RawValue)>) = if text.starts_with('{') {
+        let Members(members) = serde_json::from_str(text).ok()?;
+        let members = members.into_iter().map(|(key, value)| (Some(key), value));
+        ("{}", members.collect())
+    } else if text.starts_with('[') {
+        let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+        ("[]", items.into_iter().map(|item| (None, item)).collect())
     } else {
-        "<details>"
-    });
-    out.push_str("<summary>");
+        out.push_str("<div class=\"pair\">");
+        push_key(key, out);
+        let kind = if text.starts_with('"') {
+            "string"
+        } else {
+            "other"
+        };
+        let _written = write!(out, "<span class=\"{kind}\">");
+        escape(text, out);
+        out.push_str("</span></div>");
+        return Some(());
+    };
+    let is_open = if depth < OPEN_DEPTH { " open" } else { "" };
+    let _written = write!(out, "<details{is_open}><summary>");
     push_key(key, out);
+    let count = members.len();
     let _written = write!(
         out,
-        "{open}{close} <span class=\"faint\">{count}</span></summary>"
+        "{brackets} <span class=\"faint\">{count}</span></summary>"
     );
-    let is_whole = match value {
-        Value::Object(members) => members
-            .iter()
-            .all(|(key, value)| push(value, Some(key), depth + 1, left, out)),
-        Value::Array(items) => items
-            .iter()
-            .all(|item| push(item, None, depth + 1, left, out)),
-        _ => true,
-    };
+    // Each level is read again: the depth bounds the work.
+    let is_deep = depth >= DEPTH_MAX && !members.is_empty();
+    for (key, value) in members.into_iter().filter(|_| !is_deep) {
+        push(value, key.as_deref(), depth + 1, left, out)?;
+    }
     out.push_str("</details>");
-    is_whole
+    (!is_deep).then_some(())
 }
 
 fn push_key(key: Option<&str>, out: &mut String) {
@@ -172,6 +203,8 @@ fn escape(text: &str, out: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn of(kind: Option<&str>, content: &Value) -> String {
@@ -208,6 +241,26 @@ mod tests {
         assert!(shown(&Event::default()).contains("no content"));
     }
 
+    /// Tags that a parser opens again in each paragraph.
+    fn nested(count: usize) -> String {
+        let tags = (0..count).map(|number| format!("<i a{number}>"));
+        format!("<p>{}", tags.collect::<String>())
+    }
+
+    /// Goal: JSON is shown as it was published.
+    #[test]
+    fn json_keeps_its_order_and_digits() {
+        let text = r#"{"z":12.50,"a":1e400,"z":123456789012345678901234567890}"#;
+        let shown = shown(&Event {
+            content: Some(RawValue::from_string(text.into()).unwrap()),
+            ..Event::default()
+        });
+        let z = shown.find("12.50").unwrap();
+        assert!(z < shown.find("1e400").unwrap(), "{shown}");
+        assert!(shown.contains("123456789012345678901234567890"), "{shown}");
+        assert_eq!(shown.matches(">z<").count(), 2, "{shown}");
+    }
+
     /// Goal: the size of a page is bounded, whatever the content is.
     #[test]
     fn pages_of_large_content_are_bounded() {
@@ -215,6 +268,14 @@ mod tests {
             of(None, &Value::Array(vec![0.into(); 500_000])),
             of(None, &"<".repeat(1_000_000).into()),
             of(Some("html"), &"<b>".repeat(300_000).into()),
+            of(
+                Some("html"),
+                &format!("{}{}", nested(400), "<p>x".repeat(500)).into(),
+            ),
+            of(
+                Some("html"),
+                &format!("{}{}", nested(9_000), "<p>x".repeat(9_000)).into(),
+            ),
             of(Some("text/json"), &"[".repeat(100_000).into()),
             of(
                 None,
@@ -222,7 +283,7 @@ mod tests {
             ),
         ];
         for page in large {
-            assert!(page.len() < 1_000_000, "{}", page.len());
+            assert!(page.len() < 2_000_000, "{}", page.len());
         }
     }
 }

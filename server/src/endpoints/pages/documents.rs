@@ -6,9 +6,12 @@ use simplefeed_core::{
     plan::FeedHead,
 };
 
-use super::{Reading, Top, moment::Moment, shown, value};
+use super::{Reading, Top, moment::Moment, rendered, shown, value};
 use crate::{
-    endpoints::{Site, feeds::seen},
+    endpoints::{
+        Site,
+        feeds::{look_again, seen},
+    },
     http::{
         endpoint::{Exchange, Outcome},
         pipeline::off_thread,
@@ -43,17 +46,19 @@ struct Row {
 
 /// Shows the documents of a feed, newest first.
 pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    seen(site, &exchange).await?;
+    let seen = seen(site, &exchange).await?;
     let name = exchange.params.feed().clone();
     let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
     let (reading, wanted, top) = (Reading::of(site), name.clone(), Top::of(&exchange, 2));
     let made = off_thread(move || {
         let state = reading.documents.snapshot(&wanted)?;
         let page = state.map(|state| make(&reading, &wanted, &state.head, before, top));
-        Ok(page.transpose()?)
+        Ok(page.transpose()?.map(|page| rendered(&page)))
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
-    shown(&made.await?.ok_or_else(absent)?)
+    let html = made.await?.ok_or_else(absent)??;
+    look_again(site, &exchange, seen).await?;
+    Ok(shown(html))
 }
 
 fn make(
@@ -66,7 +71,7 @@ fn make(
     let log = &**reading.documents.log();
     let open = head.open.opening;
     let newest = open.name.number.get();
-    let before = before.filter(|before| *before <= newest);
+    let before = before.filter(|before| (1..=newest).contains(before));
     let mut number = before.unwrap_or(newest + 1) - 1;
     // The first position behind a document is that of the next one.
     let mut end = match DocumentNumber::new(number + 1).filter(|_| number < newest) {

@@ -4,18 +4,22 @@ use askama::Template;
 use simplefeed_core::{
     digest::Digest,
     event::{Author, Authors, Category, Event},
-    feed::{FeedName, Position},
+    feed::{FeedName, Numbered, Position},
     plan::FeedHead,
 };
 
 use super::{
     Reading, Top,
     content::{beginning, shown as shown_content},
+    feed::numbered,
     moment::Moment,
-    shown,
+    rendered, shown,
 };
 use crate::{
-    endpoints::{Site, feeds::seen},
+    endpoints::{
+        Site,
+        feeds::{look_again, seen},
+    },
     http::{
         endpoint::{Exchange, Outcome},
         pipeline::off_thread,
@@ -24,6 +28,10 @@ use crate::{
     log::LogError,
 };
 
+/// Bytes of its summary, and facts and links, that a page shows.
+const SUMMARY_BYTES_MAX: usize = 4 * 1024;
+const FACTS_MAX: usize = 50;
+const FACT_BYTES_MAX: usize = 2 * 1024;
 /// Bytes of its source that a page shows.
 const SOURCE_BYTES_MAX: usize = 64 * 1024;
 
@@ -34,6 +42,8 @@ struct EntryPage {
     name: String,
     machine: String,
     position: u64,
+    /// Its position and epoch, as URLs have them.
+    number: String,
     title: String,
     id: String,
     stored: Moment,
@@ -43,8 +53,8 @@ struct EntryPage {
     links: Vec<LinkRow>,
     document: String,
     hash: String,
-    older: Option<u64>,
-    newer: Option<u64>,
+    older: Option<String>,
+    newer: Option<String>,
     around: u64,
     source: String,
     is_cut: bool,
@@ -59,7 +69,8 @@ struct LinkRow {
 
 /// Shows an entry.
 pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    seen(site, &exchange).await?;
+    let seen = seen(site, &exchange).await?;
+    let room = site.pages.one().await?;
     let name = exchange.params.feed().clone();
     let number = exchange.params.number();
     let reading = Reading::of(site);
@@ -68,31 +79,37 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         let Some(state) = reading.documents.snapshot(&wanted)? else {
             return Ok(None);
         };
-        // The number of a later epoch may be another entry.
-        let epoch = state.head.open.opening.name.epoch;
-        let position = number.filter(|number| number.epoch <= epoch);
-        let position = position.map(|number| Position(number.number));
-        Ok(position.map_or(Ok(None), |position| {
-            make(&reading, &wanted, &state.head, position, top)
-        })?)
+        let page = number.map_or(Ok(None), |number| {
+            make(&reading, &wanted, &state.head, number, top)
+        })?;
+        Ok(page.map(|page| rendered(&page)))
     });
     let absent = || Problem::not_found(format!("feed {name} has no such entry"));
-    shown(&made.await?.ok_or_else(absent)?)
+    let html = made.await?.ok_or_else(absent)??;
+    drop(room);
+    look_again(site, &exchange, seen).await?;
+    Ok(shown(html))
 }
 
 fn make(
     reading: &Reading,
     name: &FeedName,
     head: &FeedHead,
-    position: Position,
+    number: Numbered,
     top: Top,
 ) -> Result<Option<EntryPage>, LogError> {
     let log = &**reading.documents.log();
+    let position = Position(number.number);
     if position >= head.next {
         return Ok(None);
     }
-    let mut found = log.entries(head.feed, position..position.next())?;
-    let Some(entry) = found.pop() else {
+    // With its neighbours, as far as they are there.
+    let from = Position(position.0.saturating_sub(1));
+    let found = log.entries(head.feed, from..Position(position.0 + 2).min(head.next))?;
+    let at = |position: u64| found.iter().find(|entry| entry.at.0 == position);
+    // An entry of another epoch is another one, whatever its position.
+    let entry = at(position.0).filter(|entry| entry.document.epoch == number.epoch);
+    let Some(entry) = entry else {
         return Ok(None);
     };
     let source = String::from_utf8_lossy(&entry.fragment);
@@ -105,6 +122,7 @@ fn make(
         name: name.to_string(),
         machine: format!("{}../feeds/{name}", top.ui),
         position: position.0,
+        number: number.to_string(),
         title: if title.is_empty() {
             entry.id.to_string()
         } else {
@@ -112,14 +130,17 @@ fn make(
         },
         id: entry.id.to_string(),
         stored: Moment::of(entry.instant, reading.now),
-        summary: event.summary.clone(),
+        summary: event
+            .summary
+            .as_deref()
+            .map(|summary| beginning(summary, SUMMARY_BYTES_MAX).into()),
         content: shown_content(&event),
         facts: facts(&event),
         links: links(&event),
         document: document.to_string(),
         hash: Digest::of(&entry.fragment).to_string(),
-        older: position.0.checked_sub(1),
-        newer: (position.next() < head.next).then(|| position.next().0),
+        older: position.0.checked_sub(1).and_then(at).map(numbered),
+        newer: at(position.0 + 1).map(numbered),
         around: position.0.saturating_add(13).min(head.next.0),
         is_cut: shown_source.len() < source.len(),
         source: shown_source.into(),
@@ -129,7 +150,9 @@ fn make(
 
 fn facts(event: &Event) -> Vec<(&'static str, String)> {
     let mut facts = vec![];
-    let mut add = |name, text: Option<String>| facts.extend(text.map(|text| (name, text)));
+    let mut add = |name, text: Option<String>| {
+        facts.extend(text.map(|text| (name, beginning(&text, FACT_BYTES_MAX).to_owned())));
+    };
     add("Updated", event.updated.clone());
     add("Published", event.published.clone());
     let authors = match &event.author {
@@ -162,11 +185,13 @@ fn facts(event: &Event) -> Vec<(&'static str, String)> {
         .collect();
     add("Categories", (!terms.is_empty()).then(|| terms.join(", ")));
     add("Type", event.kind.clone());
+    facts.truncate(FACTS_MAX);
     facts
 }
 
 fn links(event: &Event) -> Vec<LinkRow> {
-    let links = event.links.iter().flatten();
+    let links = event.links.iter().flatten().take(FACTS_MAX);
+    let links = links.filter(|link| link.href.len() <= FACT_BYTES_MAX);
     let rows = links.map(|link| LinkRow {
         rel: link.rel.clone().unwrap_or_default(),
         is_web: ["https://", "http://"].iter().any(|scheme| {

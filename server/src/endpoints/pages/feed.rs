@@ -3,25 +3,29 @@
 use std::sync::Arc;
 
 use askama::Template;
-use hyper::StatusCode;
+use hyper::{StatusCode, header::LOCATION};
 use simplefeed_core::{
+    entry::Entry,
     event::Event,
-    feed::{EntryId, FeedName, Position},
+    feed::{EntryId, FeedName, Numbered, Position},
     plan::FeedHead,
     push::{Mark, PlaceId},
     settings::Settings,
-    timeline::Place,
     timestamp::Timestamp,
 };
 
 use super::{
     Reading, Top,
     moment::{self, Moment},
-    shown, value,
+    rendered, shown, value,
 };
 use crate::{
     access::Sight,
-    endpoints::{Site, feeds::seen, may_see},
+    endpoints::{
+        Site,
+        feeds::{look_again, seen},
+        may_see,
+    },
     http::{
         answers::{header_value, plain},
         endpoint::{Exchange, Outcome},
@@ -33,6 +37,8 @@ use crate::{
 
 /// Entries of a page.
 const ROWS_MAX: u64 = 25;
+/// Positions that are looked at together for one that is not lost.
+const LOST_STEP: u64 = 2;
 /// Entries that are read at a time: few, since each may be large.
 const STEP: u64 = 5;
 /// Bytes of entries behind which a page takes no more of them.
@@ -66,23 +72,23 @@ struct FeedPage {
     older: Option<u64>,
     oldest: u64,
     follows: Option<Names>,
-    followers: Option<Names>,
+    followers: Vec<String>,
     rust: String,
     python: String,
 }
 
 struct Row {
     position: u64,
+    /// Its position and epoch, as URLs have them.
+    number: String,
     title: String,
     time: Moment,
 }
 
 /// Some of many names.
-#[derive(Default)]
 struct Names {
     feeds: Vec<String>,
     patterns: Vec<String>,
-    more: usize,
 }
 
 /// Where a request wants to go.
@@ -104,6 +110,15 @@ impl Goal {
     }
 }
 
+/// Returns the position of an entry, with its epoch, as URLs have them.
+pub(super) fn numbered(entry: &Entry) -> String {
+    let number = Numbered {
+        number: entry.at.0,
+        epoch: entry.document.epoch,
+    };
+    number.to_string()
+}
+
 /// Returns the first characters of a title.
 pub(super) fn short(title: &str) -> String {
     let mut chars = title.chars();
@@ -117,6 +132,7 @@ pub(super) fn short(title: &str) -> String {
 /// Shows a feed: its newest entries, or those before a position.
 pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     let seen = seen(site, &exchange).await?;
+    let room = site.pages.one().await?;
     let name = exchange.params.feed().clone();
     let go = value(exchange.query(), "go").unwrap_or_default();
     let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
@@ -135,36 +151,30 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         let series = &**reading.documents.log();
         let mut notice = None;
         if let Some(goal) = goal {
-            match found(&*log, series, &state.head, &goal)? {
+            let feed = (&state.head, state.settings.is_timeline());
+            match found(&*log, series, feed, &goal)? {
                 Ok(location) => return Ok(Some(Err(location))),
                 Err(not_found) => notice = Some(not_found),
             }
         }
+        let shown = (&state.head, &state.settings);
         let page = FeedPage {
             notice,
             go,
-            ..make(
-                &reading,
-                (&state.head, &state.settings),
-                before,
-                &sight,
-                (top, url),
-            )?
+            ..make(&reading, shown, before, &sight, (top, url))?
         };
-        Ok(Some(Ok(page)))
+        Ok(Some(Ok(rendered(&page))))
     });
     let absent = || Problem::not_found(format!("there is no feed {name}"));
-    match made.await?.ok_or_else(absent)? {
-        Ok(page) => shown(&FeedPage {
-            is_closed: seen.visibility == crate::resource::Visibility::Private,
-            ..page
-        }),
+    let made = made.await?.ok_or_else(absent)?;
+    drop(room);
+    look_again(site, &exchange, seen).await?;
+    match made {
+        Ok(html) => Ok(shown(html?)),
         Err(location) => {
             let mut answer = plain(StatusCode::SEE_OTHER, "");
             let location = header_value(&location);
-            answer
-                .headers_mut()
-                .insert(hyper::header::LOCATION, location);
+            answer.headers_mut().insert(LOCATION, location);
             Ok(Outcome::Answer(answer))
         }
     }
@@ -174,7 +184,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
 fn found(
     log: &dyn EntryLog,
     series: &dyn Series,
-    head: &FeedHead,
+    (head, is_timeline): (&FeedHead, bool),
     goal: &Goal,
 ) -> Result<Result<String, String>, LogError> {
     let end = head.next.0;
@@ -186,13 +196,12 @@ fn found(
     Ok(match goal {
         Goal::Position(position) if *position < end => page(*position),
         Goal::Position(position) => Err(format!("The feed has no position {position} yet.")),
-        Goal::Time(time) => {
-            // The place before a time, so that an entry of that time is behind it.
-            let place = Place::of_entry(Timestamp::from_micros(time.micros().saturating_sub(1)));
-            match series.page(head.feed, Some(place), -1)?.first() {
-                Some(first) => page(first.entry.at.0),
-                None => Err(format!("The feed has no entry at {time} or later.")),
-            }
+        Goal::Time(time) => match position_at(series, head, *time)? {
+            Some(position) => page(position),
+            None => Err(format!("The feed has no entry at {time} or later.")),
+        },
+        Goal::Id(_) if is_timeline => {
+            Err("In a timeline, go to a position or a time; ids are found in the feeds that it follows.".into())
         }
         Goal::Id(id) => {
             let known = match EntryId::parse(id) {
@@ -209,6 +218,42 @@ fn found(
             }
         }
     })
+}
+
+/// Returns the first position whose entry was stored at a time or later. In a timeline, what was filled in afterwards may be
+/// older than its place.
+fn position_at(
+    log: &dyn Series,
+    head: &FeedHead,
+    time: Timestamp,
+) -> Result<Option<u64>, LogError> {
+    let (mut low, mut high) = (0, head.next.0);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        // Entries may be lost: the next one that is there decides.
+        let mut at = middle;
+        let mut found = None;
+        while found.is_none() && at < high {
+            let end = (at + LOST_STEP).min(high);
+            found = log
+                .entries(head.feed, Position(at)..Position(end))?
+                .into_iter()
+                .next();
+            at = end;
+        }
+        match found {
+            Some(entry) if entry.instant < time => low = entry.at.0 + 1,
+            _ => high = middle,
+        }
+    }
+    let first = log.entries(
+        head.feed,
+        Position(low)..Position(low + LOST_STEP).min(head.next),
+    )?;
+    Ok(first
+        .first()
+        .filter(|first| first.instant >= time)
+        .map(|first| first.at.0))
 }
 
 fn make(
@@ -256,7 +301,10 @@ fn make(
         older: (first > 0).then_some(first),
         oldest: ROWS_MAX.min(end),
         follows,
-        followers: followers(reading, head, sight)?,
+        followers: {
+            let some = reading.timelines.some_followers(head.feed, NAMES_MAX)?;
+            visible(reading, some, sight)?
+        },
         top,
     })
 }
@@ -278,6 +326,7 @@ fn rows(
             bytes += entry.fragment.len();
             rows.push(Row {
                 position: entry.at.0,
+                number: numbered(entry),
                 title: title(&entry.fragment).unwrap_or_else(|| entry.id.to_string()),
                 time: Moment::of(entry.instant, now),
             });
@@ -293,19 +342,15 @@ fn title(fragment: &[u8]) -> Option<String> {
     (!title.is_empty()).then(|| short(title))
 }
 
-/// Returns those of some feeds that the reader may see.
+/// Returns those of the first of some feeds that the reader may see. Never how many there are: some may be closed to the
+/// reader.
 fn visible(
     reading: &Reading,
     feeds: Vec<FeedName>,
     sight: &Sight,
-) -> Result<(Vec<String>, usize), LogError> {
+) -> Result<Vec<String>, LogError> {
     let mut names = vec![];
-    let mut more = 0;
-    for feed in feeds {
-        if names.len() == NAMES_MAX {
-            more += 1;
-            continue;
-        }
+    for feed in feeds.into_iter().take(NAMES_MAX) {
         let settings = reading.timelines.settings_now(&feed)?;
         if let Some((key, settings)) = settings
             && may_see(&reading.timelines, key, &settings, sight)?
@@ -313,7 +358,7 @@ fn visible(
             names.push(feed.to_string());
         }
     }
-    Ok((names, more))
+    Ok(names)
 }
 
 /// Returns what a timeline follows.
@@ -321,25 +366,11 @@ fn follows(reading: &Reading, head: &FeedHead, sight: &Sight) -> Result<Option<N
     let Some(items) = reading.timelines.following(head.feed)? else {
         return Ok(None);
     };
-    let (feeds, more) = visible(reading, items.feeds, sight)?;
     let patterns = items.patterns.iter().take(NAMES_MAX);
     Ok(Some(Names {
-        feeds,
+        feeds: visible(reading, items.feeds, sight)?,
         patterns: patterns.map(ToString::to_string).collect(),
-        more,
     }))
-}
-
-/// Returns the timelines that follow a feed, if any does.
-fn followers(reading: &Reading, head: &FeedHead, sight: &Sight) -> Result<Option<Names>, LogError> {
-    let followers = reading.timelines.followers(head.feed)?;
-    let (feeds, more) = visible(reading, followers, sight)?;
-    let names = Names {
-        feeds,
-        more,
-        ..Names::default()
-    };
-    Ok((!names.feeds.is_empty()).then_some(names))
 }
 
 fn rust(url: &str) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use askama::Template;
 use simplefeed_core::feed::{FeedName, FeedPattern};
 
-use super::{Reading, Top, moment::Moment, shown, value};
+use super::{Reading, Top, moment::Moment, rendered, shown, value};
 use crate::{
     endpoints::{
         Site,
@@ -63,6 +63,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let is_limited = !sight.covers(&FeedPattern::all());
     let (reading, open) = (Reading::of(site), Arc::clone(&site.open));
     let (lower, behind) = (text.to_lowercase(), after.clone());
+    let _turn = site.searches.acquire().await;
     let found = off_thread(move || {
         let wanted = Search {
             after: behind.as_ref(),
@@ -76,7 +77,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
             &sight,
             ROWS_MAX + 1,
         )?;
-        let rows = found.into_iter().map(|(head, settings)| Row {
+        let rows = found.feeds.into_iter().map(|(head, settings)| Row {
             name: settings.name.to_string(),
             title: settings.title().into(),
             entries: head.next.0,
@@ -84,28 +85,31 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
             is_timeline: settings.is_timeline(),
             is_closed: settings.is_closed(),
         });
-        Ok(rows.collect::<Vec<Row>>())
+        Ok((rows.collect::<Vec<Row>>(), found.more_behind))
     });
-    let mut rows = found.await?;
-    let more = rows.len() > ROWS_MAX;
+    let (mut rows, more_behind) = found.await?;
+    // The last feed shown, and only if a further one was found: the name of a hidden feed must not leak.
+    let is_full = rows.len() > ROWS_MAX;
     rows.truncate(ROWS_MAX);
+    let last = rows
+        .last()
+        .map(|last| last.name.clone())
+        .filter(|_| is_full);
+    let next = last.or(more_behind.map(|name| name.to_string()));
     let head = site.log.head();
     let page = FeedsPage {
         top: Top::of(&exchange, 0),
         count: Some(head.feeds).filter(|_| !is_limited),
         newest: (head.number.0 > 0 && !is_limited).then(|| Moment::of(head.last, (site.clock)())),
         first: query(&text, None),
-        next: rows
-            .last()
-            .filter(|_| more)
-            .map(|last| query(&text, Some(&last.name))),
+        next: next.map(|after| query(&text, Some(&after))),
         rows,
         text,
         after,
         is_limited,
         url: site.public_url.clone(),
     };
-    shown(&page)
+    Ok(shown(rendered(&page)?))
 }
 
 /// Returns the query of a page behind a feed.

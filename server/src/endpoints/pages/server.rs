@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use askama::Template;
+use simplefeed_core::{feed::Epoch, timestamp::Timestamp};
 
-use super::{Top, moment::Moment, shown};
+use super::{Top, moment::Moment, rendered, shown};
 use crate::{
     endpoints::Site,
     http::{
@@ -26,7 +27,8 @@ struct ServerPage {
     timelines: Option<u64>,
     commits: u64,
     newest: Option<Moment>,
-    epoch: u32,
+    /// When the log was restored last.
+    restored: Option<Moment>,
     connections: i64,
     views: Vec<(&'static str, u64)>,
 }
@@ -44,7 +46,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         let behind = head.number.0.saturating_sub(progress.reached().0);
         (view.name(), behind)
     });
-    shown(&ServerPage {
+    let page = ServerPage {
         top: Top::of(&exchange, 0),
         is_ready: takes.is_ok(),
         reason: match takes {
@@ -57,8 +59,12 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         timelines: Follows::timelines(&*site.timelines),
         commits: head.number.0,
         newest: (head.number.0 > 0).then(|| Moment::of(head.last, (site.clock)())),
-        epoch: head.epoch.0,
+        restored: (head.epoch > Epoch::FIRST).then(|| {
+            let began = Timestamp::from_micros(i64::from(head.epoch.0) * 1_000_000);
+            Moment::of(began, (site.clock)())
+        }),
         connections: site.metrics.connections.get(),
         views: views.collect(),
-    })
+    };
+    Ok(shown(rendered(&page)?))
 }

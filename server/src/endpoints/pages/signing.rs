@@ -6,16 +6,18 @@ use hyper::{
     header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, ORIGIN, SET_COOKIE},
 };
 
-use super::{Top, answered, shown, value};
+use super::{Top, answered, rendered, shown, value};
 use crate::{
     endpoints::Site,
     http::{
         answers::plain,
-        cookie,
         endpoint::{Exchange, Outcome},
         problem::Problem,
     },
 };
+
+/// Bytes of a form.
+const FORM_BYTES_MAX: usize = 4 * 1024;
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -26,17 +28,18 @@ struct SignInPage {
 
 /// Shows the form.
 pub(super) fn form(exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
-    shown(&SignInPage {
+    let page = SignInPage {
         top: Top::of(exchange, 0),
         notice: None,
-    })
+    };
+    Ok(shown(rendered(&page)?))
 }
 
 /// Keeps a token of ours in the cookie of the browser.
 pub(super) async fn sign_in(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_origin(site, exchange.headers)?;
     let (access, top) = (exchange.access, Top::of(&exchange, 0));
-    let (body, _room) = exchange.body.read().await?;
+    let (body, _room) = exchange.body.read_at_most(FORM_BYTES_MAX).await?;
     let form = String::from_utf8_lossy(&body);
     let token = value(&form, "token").unwrap_or_default();
     let mut headers = HeaderMap::new();
@@ -46,7 +49,7 @@ pub(super) async fn sign_in(site: &Site, exchange: Exchange<'_>) -> Result<Outco
     let is_ours = !headers.is_empty() && access.knows_caller(&headers).is_ok();
     if is_ours
         && !token.is_empty()
-        && let Some(field) = field(site, Some(&token))
+        && let Some(field) = site.cookie.field(Some(&token))
     {
         return Ok(to_feeds(Some(field)));
     }
@@ -60,7 +63,7 @@ pub(super) async fn sign_in(site: &Site, exchange: Exchange<'_>) -> Result<Outco
 /// Removes the cookie.
 pub(super) fn sign_out(site: &Site, exchange: &Exchange<'_>) -> Result<Outcome, Problem> {
     check_origin(site, exchange.headers)?;
-    Ok(to_feeds(field(site, None)))
+    Ok(to_feeds(site.cookie.field(None)))
 }
 
 /// Leads to the page of all feeds.
@@ -72,31 +75,18 @@ fn to_feeds(cookie: Option<HeaderValue>) -> Outcome {
     Outcome::Answer(answer)
 }
 
-/// Returns the field that sets the cookie, or removes it.
-fn field(site: &Site, token: Option<&str>) -> Option<HeaderValue> {
-    let url = url::Url::parse(&site.public_url).ok()?;
-    // Streams of events are not below the pages.
-    let path = format!("{}/", url.path().trim_end_matches('/'));
-    cookie::set(token, &path, url.scheme() == "https")
-}
-
 /// Refuses a form that a page of another site has sent.
 fn check_origin(site: &Site, headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let fetch_site = text(&HeaderName::from_static("sec-fetch-site"));
-    let is_own = match (text(&ORIGIN), fetch_site) {
-        (_, Some(site)) if site != "same-origin" => false,
-        // `Origin` has no path.
-        (Some(origin), _) => {
-            let public = url::Url::parse(&site.public_url).ok();
-            let public = public.map(|url| url.origin().ascii_serialization());
-            let host =
-                text(&HOST).map(|host| [format!("http://{host}"), format!("https://{host}")]);
-            public.as_deref() == Some(origin)
-                || host.is_some_and(|own| own.iter().any(|own| own == origin))
+    let fetched = text(&HeaderName::from_static("sec-fetch-site"));
+    let is_own = match (fetched, text(&ORIGIN)) {
+        // No page can forge this field.
+        (Some(fetched), _) => fetched == "same-origin",
+        (None, Some(origin)) => {
+            let host = text(&HOST).map(|host| format!("http://{host}"));
+            origin == site.origin || host.is_some_and(|host| host == origin)
         }
-        (None, Some(_)) => true,
-        // No browser of these years sends a form without either.
+        // Every browser sends one of them with a form.
         (None, None) => false,
     };
     if is_own {

@@ -71,13 +71,22 @@ impl Timelines {
     ///
     /// Returns why the log cannot be read.
     pub fn followers(&self, feed: FeedKey) -> Result<Vec<FeedName>, LogError> {
+        self.some_followers(feed, usize::MAX)
+    }
+
+    /// Returns the names of some timelines that take the entries of a feed now, sorted: of the first `max` that ever did.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read.
+    pub fn some_followers(&self, feed: FeedKey, max: usize) -> Result<Vec<FeedName>, LogError> {
         let keys: Vec<FeedKey> = {
             let graph = self.graph()?;
             let Some(source) = graph.source(feed) else {
                 return Ok(vec![]);
             };
             let had = graph.feeds.followers(source);
-            let had = had.map_or_else(Vec::new, |had| had.all.from(0, usize::MAX));
+            let had = had.map_or_else(Vec::new, |had| had.all.from(0, max));
             let states = had.into_iter().filter_map(|timeline| graph.at(timeline));
             let takes = |state: &&TimelineState| state.following.takes(source);
             states.filter(takes).map(|state| state.key).collect()
