@@ -45,6 +45,7 @@ pub mod header;
 pub mod document;
 pub mod index;
 pub mod reader;
+pub mod json_feed;
 pub mod replay;
 pub mod refresh;
 pub mod timeline;

@@ -75,6 +75,8 @@ pub struct Document {
     body: Bytes,
     /// The feed's `atom:id`.
     pub feed: String,
+    /// The feed's title, if it is plain text.
+    pub title: Option<String>,
     /// The feed-level `updated`, if it is a date.
     pub updated: Option<Timestamp>,
     /// The feed-level links, at most [`DOCUMENT_LINKS_MAX`].
@@ -191,6 +193,7 @@ impl Document {
         } = reading;
         let Head {
             feed,
+            title,
             updated,
             links,
             history,
@@ -214,6 +217,7 @@ impl Document {
         let mut document = Self {
             body,
             feed,
+            title,
             updated,
             links,
             history,
@@ -319,6 +323,7 @@ impl Document {
 #[derive(Debug, Default)]
 struct Head {
     feed: Option<String>,
+    title: Option<String>,
     updated: Option<Timestamp>,
     links: Vec<Link>,
     history: Option<(Position, Option<HistoryHash>)>,
@@ -456,6 +461,12 @@ impl<'a> Reading<'a> {
     ) -> Result<(), ReadError> {
         if Self::is(tag, own, feed, ATOM, b"id") && !empty {
             self.head.feed = Some(self.content()?);
+            return Ok(());
+        }
+        if Self::is(tag, own, feed, ATOM, b"title") && !empty {
+            let kind = Self::attribute_of(tag, "type");
+            let title = self.simple_content()?;
+            self.head.title = title.filter(|_| kind.is_none_or(|kind| kind == "text"));
             return Ok(());
         }
         if Self::is(tag, own, feed, ATOM, b"updated") && !empty {
@@ -621,6 +632,17 @@ impl<'a> Reading<'a> {
                 Event::Text(text) => {
                     let text = String::from_utf8_lossy(&text);
                     content = content.map(|content| content + &text);
+                }
+                Event::CData(text) => {
+                    let text = String::from_utf8_lossy(&text);
+                    content = content.map(|content| content + &text);
+                }
+                Event::GeneralRef(name) => {
+                    let name = String::from_utf8_lossy(&name);
+                    let c = resolve_reference(&name).ok_or_else(|| self.unknown_entity(&name))?;
+                    if let Some(content) = &mut content {
+                        content.push(c);
+                    }
                 }
                 Event::Start(_) => {
                     // Depth 4: an element inside a child of an entry.

@@ -10,7 +10,12 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
-use simplefeed_core::{event, feed::FeedName, settings::Choices};
+use clap::Args;
+use simplefeed_core::{
+    event,
+    feed::{FeedName, FeedPattern},
+    settings::Choices,
+};
 use simplefeed_server::{
     config::{Config, ServeArgs},
     listening::Listening,
@@ -22,13 +27,24 @@ use simplefeed_server::{
 /// The events the sample feed begins with.
 const EVENTS: &str = include_str!("../../fixtures/demo.ndjson");
 const FEED: &str = "demo";
+/// A second feed, and a timeline with the entries of both.
+const TICKS: &str = "ticks";
+const ALL: &str = "all";
 /// Entries of a document: few, so that archived documents appear while one watches.
 const DOCUMENT_ENTRIES: u32 = 5;
 
-pub(crate) fn demo() -> anyhow::Result<u8> {
+/// Options of `demo`.
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// Address to listen at [default: 127.0.0.1:8080, or a free port if that one is taken]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+}
+
+pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     // Removed when this function returns.
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
-    let preferred: SocketAddr = ([127, 0, 0, 1], 8080).into();
+    let preferred = args.listen.unwrap_or(([127, 0, 0, 1], 8080).into());
     let free: SocketAddr = ([127, 0, 0, 1], 0).into();
     let config = |listen| {
         let args = ServeArgs {
@@ -40,7 +56,11 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
     };
     // Another program may have port 8080; then any free one will do.
     let (preferred, config) = (config(preferred)?, config(free)?);
-    let listening = Listening::bind(&preferred).or_else(|_| Listening::bind(&config))?;
+    let listening = match args.listen {
+        // Asked for, so another one will not do. Checked as that of any server.
+        Some(_) => Listening::bind(&preferred)?,
+        None => Listening::bind(&preferred).or_else(|_| Listening::bind(&config))?,
+    };
     let signals = listening.stop_signals()?;
     let store = SledStore::from(opening::open(folder.path())?);
     let server = Server::start(&config, listening, store)?;
@@ -56,8 +76,9 @@ pub(crate) fn demo() -> anyhow::Result<u8> {
 fn introduce(url: &str) {
     let feed = format!("{url}feeds/{FEED}");
     println!(
-        "A feed that grows by one event a second: {feed}\n\n\
-         Look at it:\n  \
+        "Open {url}ui/ in a browser.\n\n\
+         Feeds that grow by one event a second: {feed} and others\n\n\
+         Look at one:\n  \
          curl -L {feed}\n  \
          curl -i {feed}/1.atom\n  \
          curl -i -d '{{\"title\":\"Hello\"}}' -H 'Content-Type: application/json' {feed}\n\n\
@@ -67,28 +88,56 @@ fn introduce(url: &str) {
     );
 }
 
+/// Makes the feeds, and appends the sample.
 async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
-    let feed = FeedName::parse(FEED).context("the demo's name is a name")?;
-    let choices = Choices {
-        title: Some("Simplefeed demo".into()),
-        document_entries: Some(DOCUMENT_ENTRIES),
-        ..Choices::default()
+    let timeline = Asked::Timeline {
+        owner: None,
+        own: None,
     };
-    publisher
-        .configure(Configure {
-            feed: feed.clone(),
-            choices,
-            id: None,
-            conditions: Conditions::default(),
-            kind: Asked::Any,
-            wanted: Wanted::default(),
-        })
-        .await?;
-    let drafts = event::from_ndjson(EVENTS.as_bytes())?;
+    for (name, title, kind) in [
+        (FEED, "Simplefeed demo", Asked::Any),
+        (TICKS, "Ticks of a clock", Asked::Any),
+        (ALL, "All that the demo publishes", timeline),
+    ] {
+        let wanted = match kind {
+            Asked::Timeline { .. } => Wanted {
+                follow: vec![
+                    FeedPattern::of(&name_of(FEED)?),
+                    FeedPattern::of(&name_of(TICKS)?),
+                ],
+                ..Wanted::default()
+            },
+            _ => Wanted::default(),
+        };
+        let choices = Choices {
+            title: Some(title.into()),
+            document_entries: Some(DOCUMENT_ENTRIES),
+            ..Choices::default()
+        };
+        publisher
+            .configure(Configure {
+                feed: name_of(name)?,
+                choices,
+                id: None,
+                conditions: Conditions::default(),
+                kind,
+                wanted,
+            })
+            .await?;
+    }
+    append(publisher, FEED, EVENTS).await
+}
+
+fn name_of(name: &str) -> anyhow::Result<FeedName> {
+    FeedName::parse(name).context("the demo's names are names")
+}
+
+/// Appends events, one a line.
+async fn append(publisher: &Publisher, feed: &str, lines: &str) -> anyhow::Result<()> {
     publisher
         .append(Append {
-            feed,
-            drafts,
+            feed: name_of(feed)?,
+            drafts: event::from_ndjson(lines.as_bytes())?,
             key: None,
             conditions: Conditions::default(),
             room: None,
@@ -97,30 +146,21 @@ async fn publish_sample(publisher: &Publisher) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Appends to each feed once a second, until the server stops.
 async fn publish_more(publisher: Publisher) {
     let mut timer = tokio::time::interval(Duration::from_secs(1));
     for number in 1_u64.. {
         timer.tick().await;
-        let event = format!(r#"{{"title":"Tick {number}","content":{{"tick":{number}}}}}"#);
-        let Ok(drafts) = event::from_json(event.as_bytes()) else {
-            return;
-        };
-        let Some(feed) = FeedName::parse(FEED) else {
-            return;
-        };
-        // The first failure ends the events: when the demo stops, the writer is gone.
-        if publisher
-            .append(Append {
-                feed,
-                drafts,
-                key: None,
-                conditions: Conditions::default(),
-                room: None,
-            })
-            .await
-            .is_err()
-        {
-            return;
+        let tick = format!(r#"{{"title":"Tick {number}","content":{{"tick":{number}}}}}"#);
+        let order = format!(
+            r#"{{"title":"Order {number} placed","categories":["order.placed"],"content":{{"order":{number},"lines":[{{"sku":"A-1","n":{}}}]}}}}"#,
+            number % 7 + 1
+        );
+        for (feed, event) in [(TICKS, tick), (FEED, order)] {
+            // The first failure ends the events: when the demo stops, the writer is gone.
+            if append(&publisher, feed, &event).await.is_err() {
+                return;
+            }
         }
     }
 }

@@ -71,8 +71,8 @@ struct CommandLine {
 enum Command {
     /// Serve the log in a data folder
     Serve(Box<ServeArgs>),
-    /// Serve a sample feed from a temporary folder, with one more event a second
-    Demo,
+    /// Serve sample feeds from a temporary folder, with one more event a second
+    Demo(demo::DemoArgs),
     /// Ask the server that runs here whether it is ready; exit code 0 if it is, else 1
     Health(HealthArgs),
     /// Look at the configuration that `serve` would have
@@ -233,7 +233,7 @@ fn main() -> ExitCode {
             checked_config(*args, &matches).map(|_config| exit::OK)
         }
         Command::Config(ConfigCommand::Show(args)) => show(args, &matches),
-        Command::Demo => demo::demo(),
+        Command::Demo(args) => demo::demo(&args),
         Command::Token(TokenCommand::New(args)) => new_token(&args),
         Command::Token(TokenCommand::List(args)) => list_tokens(&args),
         Command::Token(TokenCommand::Revoke(args)) => revoke_token(&args),

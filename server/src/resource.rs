@@ -277,6 +277,29 @@ impl Resource {
         Self::in_memory(media_type, None, validity, bytes, None, SMALLEST)
     }
 
+    /// Returns the same content in another form, which `convert` makes of its bytes once somebody wants them. Its tags are
+    /// those of the content with a letter more.
+    #[must_use]
+    pub fn in_form(&self, media_type: &'static str, letter: char, convert: Convert) -> Self {
+        let part = match &self.tag {
+            Tag::Shared(part) => part.clone(),
+            Tag::Digests { identity, .. } => BASE64URL_NOPAD.encode(&identity.half()),
+        };
+        let source = Converted {
+            of: Arc::clone(&self.source),
+            convert,
+            is_final: self.is_final(),
+            made: OnceLock::new(),
+        };
+        Self {
+            media_type,
+            modified: self.modified,
+            validity: self.validity.clone(),
+            tag: Tag::Shared(format!("{part}{letter}")),
+            source: Arc::new(source),
+        }
+    }
+
     fn in_memory(
         media_type: &'static str,
         modified: Option<Timestamp>,
@@ -326,6 +349,42 @@ impl Resource {
     /// Returns the source of its bytes.
     pub fn source(&self) -> &Arc<dyn Source> {
         &self.source
+    }
+}
+
+/// Function that makes another form of some bytes.
+pub type Convert = fn(Bytes) -> Result<Bytes, ViewError>;
+
+/// Another form of a source's bytes.
+#[derive(Debug)]
+struct Converted {
+    of: Arc<dyn Source>,
+    convert: Convert,
+    is_final: bool,
+    made: OnceLock<InMemory>,
+}
+
+impl Source for Converted {
+    fn at_once(&self, coding: Coding) -> Option<Content> {
+        self.made.get()?.at_once(coding)
+    }
+
+    fn read(&self, coding: Coding) -> Result<Content, ViewError> {
+        if let Some(made) = self.made.get() {
+            return made.read(coding);
+        }
+        let bytes = (self.convert)(self.of.read(Coding::Identity)?.bytes)?;
+        let made = InMemory {
+            is_final: self.is_final,
+            level: Compression::fast(),
+            identity: with_digest(bytes),
+            gzip: OnceLock::new(),
+        };
+        self.made.get_or_init(|| made).read(coding)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.of.held_bytes() + self.made.get().map_or(0, Source::held_bytes)
     }
 }
 

@@ -235,6 +235,92 @@ fn a_broken_pipe_ends_a_replay_quietly() {
     );
 }
 
+/// Goal: a replay prints what is wanted of all that it reads, and its bookmark passes over the rest.
+#[test]
+fn a_replay_prints_what_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "5"]);
+    let feed = server.url("/feeds/a");
+    let lines = (0..40).map(|number| {
+        let term = if number % 4 == 0 { "even" } else { "odd" };
+        // One date is a lie.
+        let year = if number == 3 { 2090 } else { 2000 + number };
+        format!(
+            "{{\"id\":\"urn:{number}\",\"updated\":\"{year}-01-01T00:00:00Z\",\"categories\":[\"{term}\",\"all\"]}}\n"
+        )
+    });
+    simplefeed(&["append", &feed], lines.collect::<String>().as_bytes());
+    let replay = |more: &[&str]| {
+        let args = [&["replay", &feed], more].concat();
+        simplefeed(&args, b"")
+    };
+    let expected = |numbers: &mut dyn Iterator<Item = usize>| -> String {
+        numbers.map(|number| format!("urn:{number}\n")).collect()
+    };
+    let bookmark = folder.path().join("bookmark");
+    let even = [
+        "--format",
+        "id",
+        "--category",
+        "even",
+        "--bookmark",
+        bookmark.to_str().unwrap(),
+    ];
+    assert_eq!(replay(&even), expected(&mut (0..40).step_by(4)));
+    assert_eq!(replay(&even), "", "the bookmark is at the end");
+    assert_eq!(replay(&["--format", "id", "--category", "none"]), "");
+    let until = ["--format", "id", "--until", "2010-01-01"];
+    assert_eq!(
+        replay(&until),
+        expected(&mut (0..10).filter(|number| *number != 3))
+    );
+    assert_eq!(replay(&["--count"]), "40\n");
+    assert_eq!(
+        replay(&["--count", "--category", "odd", "--until", "2020-01-01"]),
+        "14\n"
+    );
+    let before = simplefeed(&["replay", &feed, "--count", "--until", "1d"], b"");
+    assert_eq!(before, "26\n");
+}
+
+/// Goal: JSON of other programs is published as it is, once, however often it is piped.
+#[test]
+fn raw_json_is_wrapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let feed = server.url("/feeds/a");
+    let lines = "{\"order\":{\"id\":7},\"total\":1.50}\n{\"order\":{\"id\":\"8\"}}\n";
+    let args = ["append", &feed, "--wrap", "--id-from", "/order/id"];
+    let first = simplefeed(&args, lines.as_bytes());
+    assert_eq!(first.matches("appended").count(), 2, "{first}");
+    let again = simplefeed(&args, lines.as_bytes());
+    assert_eq!(again.matches("duplicate").count(), 2, "{again}");
+    let printed = simplefeed(&["replay", &feed, "--format", "ndjson"], b"");
+    assert!(
+        printed.contains("\"content\":{\"order\":{\"id\":7},\"total\":1.50}"),
+        "{printed}"
+    );
+    let without = simplefeed(&["append", &feed, "--wrap"], lines.as_bytes());
+    assert_eq!(without.matches("appended").count(), 2, "{without}");
+    let wrong = run(
+        "simplefeed",
+        &args,
+        b"{\"order\":{\"id\":9}}\n{\"other\":1}\n",
+    );
+    assert!(!wrong.status.success());
+    let said = text(&wrong.stderr);
+    assert!(
+        said.contains("line 2") && said.contains("/order/id"),
+        "{said}"
+    );
+    check(
+        "simplefeed",
+        &["append", &feed, "--id-from", "/a"],
+        2,
+        "--wrap",
+    );
+}
+
 /// Goal: the URL of a stream, given for a feed, is refused at once.
 #[test]
 fn a_stream_is_no_document() {

@@ -24,6 +24,7 @@ use crate::{
     progress::counter,
     say,
     token::TokenArgs,
+    wrap::Wrap,
 };
 
 /// Longest wait of a batch for another event.
@@ -36,6 +37,13 @@ pub(crate) struct AppendArgs {
     url: String,
     /// File to read; stdin if it is - or absent
     file: Option<PathBuf>,
+    /// Take each JSON value of the input as the content of an entry, as other programs print them
+    #[arg(long)]
+    wrap: bool,
+    /// With --wrap: JSON pointer, such as /order/id, to the part of each value that tells it from others. The entry's id
+    /// is made of the feed's URL and of it, so that what was published is found when the input comes again
+    #[arg(long, value_name = "POINTER", requires = "wrap")]
+    id_from: Option<String>,
     #[command(flatten)]
     token: TokenArgs,
 }
@@ -43,7 +51,11 @@ pub(crate) struct AppendArgs {
 pub(crate) async fn append(args: AppendArgs) -> anyhow::Result<u8> {
     let publisher = args.token.publisher(&args.url)?;
     let mut report = Report::new("entries published");
-    let outcome = append_all(&publisher, args.file.as_deref(), &mut report).await;
+    let wrap = match (args.wrap, &args.id_from) {
+        (false, _) => None,
+        (true, pointer) => Some(Wrap::new(&args.url, pointer.as_deref())?),
+    };
+    let outcome = append_all(&publisher, args.file.as_deref(), wrap, &mut report).await;
     report.finish(outcome.is_ok());
     outcome.map(|()| exit::OK)
 }
@@ -51,11 +63,12 @@ pub(crate) async fn append(args: AppendArgs) -> anyhow::Result<u8> {
 async fn append_all(
     publisher: &Publisher,
     file: Option<&Path>,
+    wrap: Option<Wrap>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let mut input = open(file)?;
     let (first, line) = first_byte(&mut input)?;
-    if first == Some(b'<') {
+    if first == Some(b'<') && wrap.is_none() {
         // As a whole: a feed document lists its newest entry first.
         let mut text = vec![];
         input
@@ -65,7 +78,7 @@ async fn append_all(
         let entries = elements(&text)?.into_iter().map(Publication::Atom);
         return publish(publisher, entries, report).await;
     }
-    append_events(publisher, input, line, report).await
+    append_events(publisher, input, line, wrap, report).await
 }
 
 /// Publishes entries, and prints the result of each.
@@ -92,12 +105,13 @@ async fn append_events(
     publisher: &Publisher,
     input: Input,
     first: u64,
+    wrap: Option<Wrap>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     // About one batch ahead: a large file must not be read into memory.
     let (sender, mut events) = mpsc::channel(BATCH_ENTRIES);
     // A thread of its own, because reading a pipe blocks and the batch must close meanwhile.
-    let reader = std::thread::spawn(move || read_events(input, first, &sender));
+    let reader = std::thread::spawn(move || read_events(input, first, wrap.as_ref(), &sender));
     let (mut batch, mut lines) = (vec![], vec![]);
     let mut bytes = 0;
     loop {
@@ -154,7 +168,22 @@ pub(crate) fn at_line(error: anyhow::Error, lines: &[u64]) -> anyhow::Error {
 }
 
 /// Reads events from an input whose first line has the number `first`.
-fn read_events(input: Input, first: u64, sender: &mpsc::Sender<Numbered>) -> anyhow::Result<()> {
+fn read_events(
+    input: Input,
+    first: u64,
+    wrap: Option<&Wrap>,
+    sender: &mpsc::Sender<Numbered>,
+) -> anyhow::Result<()> {
+    let wrapped = |(line, event): Numbered| -> anyhow::Result<Numbered> {
+        let Some(wrap) = wrap else {
+            return Ok((line, event));
+        };
+        let wrapped = wrap.event(&event);
+        Ok((
+            line,
+            wrapped.with_context(|| format!("line {line} of the input"))?,
+        ))
+    };
     let mut events = Events::default();
     let mut found = vec![];
     for (number, line) in (first..).zip(input.split(b'\n')) {
@@ -163,14 +192,14 @@ fn read_events(input: Input, first: u64, sender: &mpsc::Sender<Numbered>) -> any
         events.line(number, &line, &mut found);
         for event in found.drain(..) {
             // A missing receiver means that publishing failed and printed its error.
-            if sender.blocking_send(event).is_err() {
+            if sender.blocking_send(wrapped(event)?).is_err() {
                 return Ok(());
             }
         }
     }
     events.end(&mut found);
     for event in found {
-        if sender.blocking_send(event).is_err() {
+        if sender.blocking_send(wrapped(event)?).is_err() {
             break;
         }
     }

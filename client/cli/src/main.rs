@@ -14,6 +14,7 @@ mod batch;
 mod bookmark;
 mod catalogue;
 mod child;
+mod chosen;
 mod duration;
 mod events;
 mod exit;
@@ -37,6 +38,7 @@ mod sup;
 mod timeline;
 mod token;
 mod watch;
+mod wrap;
 
 use format::Format;
 use say::Loudness;

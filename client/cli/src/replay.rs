@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::{
     batch::{Batches, is_of_entry},
+    chosen::ChosenArgs,
     duration, exit,
     format::Format,
     handler::HandlerArgs,
@@ -78,6 +79,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     revisions: bool,
     #[command(flatten)]
+    chosen: ChosenArgs,
+    #[command(flatten)]
     handler: HandlerArgs,
     #[command(flatten)]
     source: SourceArgs,
@@ -132,6 +135,9 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
         skipped: 0,
         bar: counter("entries"),
         pace: Pace::new(args.rate),
+        chosen: args.chosen.clone(),
+        is_count: args.chosen.count,
+        printed: 0,
     };
     let format = args.format.unwrap_or_else(|| {
         let to_a_person = io::stdout().is_terminal();
@@ -145,6 +151,9 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     // Before an error is printed: the bar is on the same terminal.
     output.bar.finish_and_clear();
     outcome?;
+    if args.chosen.count {
+        writeln!(io::stdout(), "{}", output.printed)?;
+    }
     // `tail` ends by a signal or a limit, as it was asked to, and its exit code is about nothing else.
     Ok(if output.skipped > 0 && !follow {
         exit::PARTIAL
@@ -329,6 +338,10 @@ struct Output {
     skipped: u64,
     bar: indicatif::ProgressBar,
     pace: Pace,
+    chosen: ChosenArgs,
+    /// Whether entries are counted, and not written.
+    is_count: bool,
+    printed: u64,
 }
 
 impl Output {
@@ -355,12 +368,22 @@ impl Output {
                 }
                 Err(error) => return Err(error.into()),
             };
+            if !self.chosen.takes(&delivery) {
+                self.written = Some(delivery);
+                continue;
+            }
             self.pace.wait().await;
             self.line.clear();
-            match format.write(&delivery, &mut self.line) {
+            let written = if self.is_count {
+                Ok(())
+            } else {
+                format.write(&delivery, &mut self.line)
+            };
+            match written {
                 Ok(()) => {
                     self.out.write_all(&self.line)?;
                     self.unsettled += 1;
+                    self.printed += 1;
                     left -= 1;
                 }
                 // The fault is this entry's alone. The entries behind it are printed.

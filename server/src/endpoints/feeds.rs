@@ -10,11 +10,14 @@ use hyper::{
 use simplefeed_core::{
     feed::{DocumentName, DocumentNumber, FeedKey, FeedName, Numbered},
     header::{FEED_TYPE, RECENT},
+    json_feed::{JSON_FEED_TYPE, json_feed},
     limits::{PAGE_ENTRIES_DEFAULT, PAGE_ENTRIES_MAX},
+    reader::Document,
     timeline::Place,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use url::Url;
 
 use super::{Site, may_see, publishing, waits};
 use crate::{
@@ -26,6 +29,7 @@ use crate::{
         problem::Problem,
         reply::for_sites,
     },
+    log::LogError,
     metrics::DOCUMENT,
     resource::{Resource, Validity, Visibility},
     views::{
@@ -33,6 +37,7 @@ use crate::{
             pages::{self, Form, Wanted},
             reading::{Address, Documents, Snapshot},
         },
+        error::ViewError,
         timelines::Timelines,
     },
 };
@@ -85,6 +90,29 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
             handle: |site, exchange| {
                 let address = |number| document(number).map(Address::Document);
                 Box::pin(read(site, exchange, address))
+            },
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/recent.json",
+        label: "json-feed",
+        query: Query::Ignored,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| Box::pin(json(site, exchange, |_| Some(Address::Recent))),
+        }],
+    },
+    Endpoint {
+        path: "/feeds/{feed}/{document}.json",
+        label: "json-feed",
+        query: Query::Ignored,
+        methods: &[Verb {
+            method: Method::GET,
+            needs: Needs::Sight,
+            handle: |site, exchange| {
+                let address = |number| document(number).map(Address::Document);
+                Box::pin(json(site, exchange, address))
             },
         }],
     },
@@ -318,6 +346,49 @@ async fn read(
         (None, Address::Document(name)) => renamed(site, feed, name, seen).await,
         (None, _) => Err(absent(&feed)),
     }
+}
+
+/// Shows a document as JSON Feed.
+async fn json(
+    site: &Site,
+    exchange: Exchange<'_>,
+    address: fn(Option<Numbered>) -> Option<Address>,
+) -> Result<Outcome, Problem> {
+    match read(site, exchange, address).await? {
+        Outcome::Shown(shown) => {
+            let resource = shown.resource.in_form(JSON_FEED_TYPE, 'j', to_json_feed);
+            // Its links for push lead to Atom.
+            let headers = shown.headers.into_iter().filter(|(name, _)| *name != LINK);
+            Ok(Outcome::Shown(Box::new(Shown {
+                headers: headers.collect(),
+                resource,
+                ..*shown
+            })))
+        }
+        // A document of ours was renamed: its redirect names the new one.
+        Outcome::Answer(mut answer) => {
+            let location = answer
+                .headers()
+                .get(LOCATION)
+                .and_then(|to| to.to_str().ok());
+            let location = location.and_then(|to| to.strip_suffix(".atom"));
+            if let Some(location) = location.map(|to| header_value(&format!("{to}.json"))) {
+                answer.headers_mut().insert(LOCATION, location);
+            }
+            Ok(Outcome::Answer(answer))
+        }
+        waited @ Outcome::Waited(_) => Ok(waited),
+    }
+}
+
+/// Returns a document of ours as JSON Feed.
+fn to_json_feed(atom: Bytes) -> Result<Bytes, ViewError> {
+    // Links of documents are relative to their `self`.
+    let anywhere = Url::parse("http://localhost/feeds/feed/1.atom").ok();
+    let document = anywhere.and_then(|url| Document::read(atom, &url).ok());
+    let json = document.and_then(|document| json_feed(&document));
+    let damaged = || LogError::damaged("a document that is none of ours").into();
+    json.map(Bytes::from).ok_or_else(damaged)
 }
 
 /// Looks a feed up for a reader that waits, with the rights that it has now.

@@ -1,0 +1,271 @@
+//! A document as JSON Feed 1.1, for programs that would rather read JSON than XML.
+//!
+//! Pure. A frozen document's form is frozen as its bytes are, so this mapping never changes. What JSON Feed has no member
+//! for is in `_simplefeed`: the position of each entry, and the type of its content.
+
+use serde::Serialize;
+use url::Url;
+
+use crate::{
+    event::{Author, Authors, Category, Event, Link},
+    feed::Numbered,
+    reader::Document,
+};
+
+/// Media type of JSON Feed (rule J-1).
+pub const JSON_FEED_TYPE: &str = "application/feed+json";
+/// Version that a feed names (rule J-1).
+const VERSION: &str = "https://jsonfeed.org/version/1.1";
+
+#[derive(Serialize)]
+struct Feed<'d> {
+    version: &'static str,
+    title: &'d str,
+    home_page_url: String,
+    #[serde(rename = "feed_url")]
+    own_url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_url: Option<String>,
+    items: Vec<Item>,
+    _simplefeed: FeedExtension<'d>,
+}
+
+#[derive(Serialize)]
+struct FeedExtension<'d> {
+    id: &'d str,
+    archived: bool,
+}
+
+#[derive(Serialize)]
+struct Item {
+    id: String,
+    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_html: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    date_published: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    date_modified: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    authors: Vec<Person>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    attachments: Vec<Attachment>,
+    _simplefeed: ItemExtension,
+}
+
+#[derive(Serialize)]
+struct ItemExtension {
+    position: u64,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Person {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Attachment {
+    url: String,
+    mime_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_in_bytes: Option<u64>,
+}
+
+/// Returns a document of ours as JSON Feed; `None` if it has no positions, no `self` or no title, which ours have.
+///
+/// `next_url` leads to the older document in the same form (rule J-1). Items are in the order of the document, newest first.
+/// The `url` of an item is its entry's `alternate` link, else the address that leads to its page for ever. Content that is
+/// HTML or XHTML is `content_html`; any other is `content_text`, JSON and Base64 as they stand in the document.
+///
+/// # Examples
+///
+/// ```
+/// use simplefeed_core::{json_feed::json_feed, reader::Document};
+/// use url::Url;
+///
+/// let atom = r#"<feed xmlns="http://www.w3.org/2005/Atom"><id>urn:f</id><title>Orders</title>
+/// <updated>2026-11-20T08:00:00Z</updated><link rel="self" href="https://h/feeds/orders/7.atom"/>
+/// <link rel="prev-archive" href="6.atom"/><history xmlns="urn:simplefeed:1" first="600"/>
+/// <entry><id>urn:1</id><title>Order 7</title><updated>2026-11-20T08:00:00Z</updated></entry></feed>"#;
+/// let url = Url::parse("https://h/feeds/orders/7.atom").unwrap();
+/// let json = json_feed(&Document::read(atom.into(), &url).unwrap()).unwrap();
+/// assert!(json.contains(r#""next_url":"https://h/feeds/orders/6.json""#));
+/// assert!(json.contains(r#""url":"https://h/feeds/orders/entries/600""#));
+/// ```
+pub fn json_feed(document: &Document) -> Option<String> {
+    let (first, _) = document.history?;
+    let own = document.link("self")?;
+    let base = own.join(".").ok()?;
+    // The name of a document is its own; where it is shown is `base`.
+    let sibling = |url: &Url| {
+        let name = url.path().rsplit('/').next()?.strip_suffix(".atom")?;
+        Some(format!("{base}{name}.json"))
+    };
+    let count = u64::try_from(document.len()).ok()?;
+    let items = (0..document.len()).map(|index| {
+        let from_top = u64::try_from(index).ok()?;
+        let position = first.0 + count - 1 - from_top;
+        let fragment = document.entry(index)?.fragment;
+        let event = Event::from_entry(std::str::from_utf8(fragment).ok()?).ok()?;
+        let number = Numbered {
+            number: position,
+            epoch: document.epoch,
+        };
+        Some(item(event, position, format!("{base}entries/{number}")))
+    });
+    let feed = Feed {
+        version: VERSION,
+        title: document.title.as_deref()?,
+        home_page_url: base.as_str().trim_end_matches('/').into(),
+        own_url: format!("{base}recent.json"),
+        next_url: document.link("prev-archive").and_then(sibling),
+        items: items.collect::<Option<_>>()?,
+        _simplefeed: FeedExtension {
+            id: &document.feed,
+            archived: document.archived,
+        },
+    };
+    serde_json::to_string(&feed).ok()
+}
+
+fn item(event: Event, position: u64, place: String) -> Item {
+    let links: Vec<Link> = event.links.unwrap_or_default();
+    let is_alternate = |link: &&Link| link.rel.as_deref().is_none_or(|rel| rel == "alternate");
+    let alternate = links.iter().find(is_alternate);
+    let (mut html, mut text) = (None, None);
+    if let Some(raw) = &event.content {
+        let content = serde_json::from_str::<String>(raw.get());
+        let content = content.unwrap_or_else(|_json| raw.get().into());
+        match event.kind.as_deref() {
+            Some("html" | "xhtml") => html = Some(content),
+            _ => text = Some(content),
+        }
+    } else {
+        // One of both must be there (rule J-2).
+        text = Some(
+            event
+                .summary
+                .clone()
+                .or(event.title.clone())
+                .unwrap_or_default(),
+        );
+    }
+    let authors = match event.author {
+        None => vec![],
+        Some(Authors::One(author)) => vec![author],
+        Some(Authors::Many(authors)) => authors,
+    };
+    let authors = authors.into_iter().map(|author| match author {
+        Author::Name(name) => Person { name, url: None },
+        Author::Person(person) => Person {
+            name: person.name,
+            url: person.uri,
+        },
+    });
+    let categories = event.categories.unwrap_or_default().into_iter();
+    let tags = categories.map(|category| match category {
+        Category::Term(term) => term,
+        Category::Full(full) => full.label.unwrap_or(full.term),
+    });
+    let url = alternate.map_or(place, |link| link.href.clone());
+    let enclosed = links.into_iter().filter_map(|link| {
+        Some(Attachment {
+            mime_type: link
+                .kind
+                .filter(|_| link.rel.as_deref() == Some("enclosure"))?,
+            url: link.href,
+            title: link.title,
+            size_in_bytes: link.length.and_then(|length| length.parse().ok()),
+        })
+    });
+    Item {
+        id: event.id.unwrap_or_default(),
+        url,
+        title: event.title,
+        content_html: html,
+        content_text: text,
+        summary: event.summary,
+        date_published: event.published,
+        date_modified: event.updated,
+        authors: authors.collect(),
+        tags: tags.collect(),
+        attachments: enclosed.collect(),
+        _simplefeed: ItemExtension {
+            position,
+            kind: event.kind,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(atom: &str) -> Option<Value> {
+        // As the server reads it, which does not know where a cache shows it.
+        let url = Url::parse("http://localhost/feeds/x/1.atom").unwrap();
+        let document = Document::read(atom.to_owned().into(), &url).unwrap();
+        json_feed(&document).map(|json| serde_json::from_str(&json).unwrap())
+    }
+
+    /// The bytes of frozen documents stand in caches for a year, so this form never changes.
+    #[test]
+    fn the_form_of_a_frozen_document_never_changes() {
+        let atom = r#"<?xml version="1.0" encoding="utf-8"?>
+<feed xmlns="http://www.w3.org/2005/Atom" xmlns:fh="http://purl.org/syndication/history/1.0"><id>urn:f</id>
+<title>A &amp; B</title><updated>2026-11-20T08:00:00Z</updated>
+<link rel="self" href="https://h/sub/feeds/a/2-1795270294.atom"/><link rel="prev-archive" href="1.atom"/><fh:archive/>
+<history xmlns="urn:simplefeed:1" first="10" before="0000000000000000000000000000000000000000000000000000000000000000" epoch="1795270294" since="10"/>
+<entry xmlns="http://www.w3.org/2005/Atom"><id>urn:2</id><title>Two</title><updated>2026-11-20T08:00:01Z</updated><published>2026-11-20T07:00:00Z</published><author><name>Ann</name><uri>https://h/ann</uri></author><category term="t" label="T"/><category term="u"/><link href="https://h/two"/><link rel="enclosure" href="https://h/x.mp3" type="audio/mpeg" length="7"/><summary>short</summary><content type="html">&lt;b&gt;two&lt;/b&gt;</content></entry>
+<entry xmlns="http://www.w3.org/2005/Atom"><id>urn:1</id><title>One</title><updated>2026-11-20T08:00:00Z</updated><author><name>B</name></author><content type="text/json">{"b":1.50,"a":2}</content></entry>
+</feed>"#;
+        let expected = json!({
+            "version": "https://jsonfeed.org/version/1.1",
+            "title": "A & B",
+            "home_page_url": "https://h/sub/feeds/a",
+            "feed_url": "https://h/sub/feeds/a/recent.json",
+            "next_url": "https://h/sub/feeds/a/1.json",
+            "items": [
+                {
+                    "id": "urn:2", "url": "https://h/two", "title": "Two", "content_html": "<b>two</b>",
+                    "summary": "short", "date_published": "2026-11-20T07:00:00Z",
+                    "date_modified": "2026-11-20T08:00:01Z", "authors": [{"name": "Ann", "url": "https://h/ann"}],
+                    "tags": ["T", "u"],
+                    "attachments": [{"url": "https://h/x.mp3", "mime_type": "audio/mpeg", "size_in_bytes": 7}],
+                    "_simplefeed": {"position": 11, "type": "html"},
+                },
+                {
+                    "id": "urn:1", "url": "https://h/sub/feeds/a/entries/10-1795270294", "title": "One",
+                    "content_text": "{\"b\":1.50,\"a\":2}", "date_modified": "2026-11-20T08:00:00Z",
+                    "authors": [{"name": "B"}],
+                    "_simplefeed": {"position": 10, "type": "application/json"},
+                },
+            ],
+            "_simplefeed": {"id": "urn:f", "archived": true},
+        });
+        assert_eq!(read(atom).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_feed_of_others_has_no_such_form() {
+        let atom = r#"<feed xmlns="http://www.w3.org/2005/Atom"><id>urn:f</id><title>T</title>
+<updated>2026-11-20T08:00:00Z</updated><link rel="self" href="https://h/a"/></feed>"#;
+        assert_eq!(read(atom), None);
+    }
+}
