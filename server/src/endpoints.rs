@@ -66,8 +66,12 @@ const FOR_MACHINES: &[&[Endpoint<Site>]] = &[
 pub fn table(has_pages: bool) -> Table<Site> {
     Table {
         endpoints: if has_pages { ALL } else { FOR_MACHINES },
-        // Live rows of a page read a stream of events.
-        takes_cookie: |path| pages::is_below(path) || path == events::PATH,
+        takes_cookie: if has_pages {
+            // Live rows of a page read a stream of events.
+            |path| pages::is_below(path) || path == events::PATH
+        } else {
+            |_| false
+        },
         explain: pages::explain,
     }
 }

@@ -261,7 +261,8 @@ fn main() -> ExitCode {
 }
 
 fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter = EnvFilter::try_new(filter)?;
+    // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on a page.
+    let filter = EnvFilter::try_new(format!("{filter},html5ever=off"))?;
     let color = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_ansi(color)

@@ -34,6 +34,7 @@ mod documents;
 mod entry;
 mod feed;
 mod feeds;
+mod markup;
 mod moment;
 mod server;
 mod signing;

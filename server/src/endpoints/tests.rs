@@ -37,7 +37,7 @@ fn known_paths_are_found_with_and_without_the_prefix() {
 fn other_spellings_name_nothing() {
     for path in [
         "",
-        "/",
+        "//",
         "feeds",
         "//feeds",
         "/feeds/",
@@ -56,7 +56,11 @@ fn other_spellings_name_nothing() {
         "/feeds/%61",
         "/feeds/a%2f1.atom",
         "/feeds/a/entries/",
-        "/feeds/a/entries/1",
+        "/feeds/a/entries/01",
+        "/feeds/a/01.json",
+        "/ui/feeds/a/01",
+        "/ui/feeds/",
+        "/ui/style-0.css",
         "/feeds/a/entries/1.atom/x",
         "/feeds/a/index-0.json",
         "/sup",

@@ -9,10 +9,10 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use simplefeed_core::event::Event;
 
+use super::markup::is_bounded;
+
 /// Longest content that is shown whole, in bytes.
 const SHOWN_BYTES_MAX: usize = 64 * 1024;
-/// Tags of markup that is cleaned. A parser of HTML may open each of some anew within each of the others.
-const TAGS_MAX: usize = 1_000;
 /// Values of JSON that are shown one by one.
 const VALUES_MAX: usize = 2_000;
 /// Depth of JSON that is open at first, and that is shown value by value.
@@ -69,8 +69,7 @@ pub(super) fn beginning(text: &str, bytes: usize) -> &str {
 }
 
 fn markup_of(markup: &str) -> String {
-    let is_small = markup.len() <= SHOWN_BYTES_MAX;
-    if !is_small || markup.bytes().filter(|byte| *byte == b'<').count() > TAGS_MAX {
+    if !is_bounded(markup) {
         return plain(markup);
     }
     // Images would be asked from elsewhere, which the policy of the page forbids.
