@@ -47,25 +47,17 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     sup::ENDPOINTS,
     timelines::ENDPOINTS,
     health::ENDPOINTS,
-    pages::ENDPOINTS,
     #[cfg(test)]
     counts::ENDPOINTS,
-];
-
-/// The same without the pages for people.
-const FOR_MACHINES: &[&[Endpoint<Site>]] = &[
-    feeds::ENDPOINTS,
-    events::ENDPOINTS,
-    catalogue::ENDPOINTS,
-    sup::ENDPOINTS,
-    timelines::ENDPOINTS,
-    health::ENDPOINTS,
+    // The last one, which a server may do without.
+    pages::ENDPOINTS,
 ];
 
 /// Returns the endpoints of a server, with or without the pages for people.
 pub fn table(has_pages: bool) -> Table<Site> {
+    let for_machines = ALL.split_last().map_or(ALL, |(_pages, others)| others);
     Table {
-        endpoints: if has_pages { ALL } else { FOR_MACHINES },
+        endpoints: if has_pages { ALL } else { for_machines },
         takes_cookie: if has_pages {
             // Live rows of a page read a stream of events.
             |path| pages::is_below(path) || path == events::PATH
