@@ -373,6 +373,6 @@ fn report(table: &mut Table, all: &[Round]) {
         beside_streams,
         "no other connection",
         alone,
-        None,
+        most(1.05),
     ));
 }
