@@ -3,8 +3,8 @@
 //! Shell: a thread, a queue and a lock. [`simplefeed_core::plan`] decides the changes of each request; this file
 //! decides which requests share a commit. While one commit waits for the disk, the next requests queue up;
 //! all that wait then become one commit and pass the barrier once (group commit). The thread serves the queue. A lone
-//! request of a thread with one connection is served there, if the disk is quick: two changes of threads would take longer
-//! than the sync.
+//! request of a thread whose other connections are idle is served there, if the disk is quick: two changes of threads
+//! would take longer than the sync.
 //!
 //! An answer that depends on state before the barrier (a duplicate of an entry of the same group, a
 //! conflict with one, a failed precondition) leaves after the barrier too, and becomes "unavailable" if the
@@ -125,8 +125,8 @@ impl Publisher {
         }
     }
 
-    /// Serves a request on this thread if no other request and no other connection waits for it, and it takes little
-    /// time. Returns it if not.
+    /// Serves a request on this thread if no other request waits, all other connections of the thread are idle, and it
+    /// takes little time. Returns it if not.
     fn serve_alone(&self, request: Request) -> Option<Request> {
         // Requests in the queue share a commit with it.
         if self.waiting.load(Ordering::Acquire) > 0 || !is_small(&request) {

@@ -53,14 +53,41 @@ pub async fn long<T: Send + 'static>(
     .await
 }
 
-/// Lets the running task block its thread until this is dropped, if no other task is there. `None` if there is one,
-/// or if this is no worker's thread.
+/// Lets the running task block its thread until this is dropped, if all other tasks there are idle and none of them
+/// has been woken. `None` if one may have work, or if this is no worker's thread.
 pub fn block_alone() -> Option<Blocking> {
     let load = LOAD.with_borrow(Clone::clone)?;
     // First, so that a connection that comes between the two goes elsewhere.
     load.is_blocked.store(true, Ordering::SeqCst);
     let blocking = Blocking(load);
-    (blocking.0.tasks.load(Ordering::SeqCst) == 1).then_some(blocking)
+    let Load { tasks, idle, .. } = &*blocking.0;
+    let is_alone = tasks.load(Ordering::SeqCst) - idle.load(Ordering::Relaxed) == 1;
+    // An idle task is woken by another thread, and stands in this queue then.
+    let is_calm = is_alone && Handle::current().metrics().global_queue_depth() == 0;
+    is_calm.then_some(blocking)
+}
+
+/// Waits as an idle task: one whose wait may last for a commit longer, since nobody asks it for anything.
+/// Outside a worker, it only waits.
+pub async fn idle<T>(waiting: impl Future<Output = T>) -> T {
+    let _idle = LOAD.with_borrow(Clone::clone).map(Idle::new);
+    waiting.await
+}
+
+/// A task counts as idle until this is dropped.
+struct Idle(Arc<Load>);
+
+impl Idle {
+    fn new(load: Arc<Load>) -> Self {
+        load.idle.fetch_add(1, Ordering::Relaxed);
+        Self(load)
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.0.idle.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A task blocks its thread. New connections go to other workers meanwhile.
@@ -78,6 +105,8 @@ impl Drop for Blocking {
 struct Load {
     /// Tasks that have not ended.
     tasks: AtomicUsize,
+    /// Of these, those that are idle. Only the worker's own thread changes it, and reads it.
+    idle: AtomicUsize,
     is_blocked: AtomicBool,
 }
 
@@ -121,7 +150,9 @@ impl Workers {
     /// Runs a task on the thread that has the fewest, of those that are not blocked if there is one.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let order = |worker: &&Worker| {
-            let Load { tasks, is_blocked } = &*worker.load;
+            let Load {
+                tasks, is_blocked, ..
+            } = &*worker.load;
             let is_blocked = is_blocked.load(Ordering::SeqCst);
             (is_blocked, tasks.load(Ordering::Acquire))
         };
@@ -217,5 +248,57 @@ mod tests {
         drop(held);
         workers.end(release);
         assert!(all.is_ok(), "a read waited for long work");
+    }
+
+    /// Runs a task on one worker, and returns its result.
+    fn on<T: Send + 'static>(
+        worker: &Worker,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> mpsc::Receiver<T> {
+        worker.load.tasks.fetch_add(1, Ordering::SeqCst);
+        let counted = Counted(Arc::clone(&worker.load));
+        let (tell, told) = mpsc::channel();
+        worker.runtime.spawn(async move {
+            let result = task.await;
+            drop(counted);
+            // A test that has what it needs listens no longer.
+            let _gone = tell.send(result);
+        });
+        told
+    }
+
+    /// Goal: an append beside streams that wait costs what one alone does, and holds up no task that has work.
+    #[test]
+    fn a_thread_is_blocked_beside_idle_tasks_alone() {
+        let workers = Workers::start().unwrap();
+        let (worker, patience) = (&workers.0[0], Duration::from_secs(30));
+        let may_block = || {
+            let told = on(worker, async { block_alone().is_some() });
+            told.recv_timeout(patience).unwrap()
+        };
+        assert!(may_block());
+        let wake = Arc::new(tokio::sync::Notify::new());
+        let (woken, waiting) = (Arc::clone(&wake), Arc::clone(&wake));
+        let ended = on(worker, async move {
+            idle(waiting.notified()).await;
+            waiting.notified().await;
+        });
+        assert!(may_block(), "a task was only idle");
+        // Woken by another thread, it waits for this one.
+        let held_up = on(worker, async move {
+            std::thread::spawn(move || woken.notify_one())
+                .join()
+                .unwrap();
+            block_alone().is_some()
+        });
+        assert!(
+            !held_up.recv_timeout(patience).unwrap(),
+            "a woken task was held up"
+        );
+        assert!(!may_block(), "a task was no longer idle");
+        wake.notify_one();
+        ended.recv_timeout(patience).unwrap();
+        assert!(may_block());
+        workers.end(patience);
     }
 }

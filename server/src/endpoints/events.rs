@@ -54,6 +54,7 @@ use crate::{
         push::{Begin, Interest, News, Past, Push, Watching},
         timelines::Timelines,
     },
+    workers::idle,
 };
 
 /// Path of the stream.
@@ -537,14 +538,17 @@ impl Stream {
     /// Waits until the feed has changed, or it is time for a comment; ends when it is time for that.
     async fn wait(&mut self) {
         let timer = self.next_comment.min(self.ends);
-        let is_due = tokio::select! {
-            () = self.watching.changed() => false,
-            () = sleep_until(timer) => true,
-            _ = self.stopping.wait_for(|stopping| *stopping) => {
-                self.has_ended = true;
-                false
+        let is_due = idle(async {
+            tokio::select! {
+                () = self.watching.changed() => false,
+                () = sleep_until(timer) => true,
+                _ = self.stopping.wait_for(|stopping| *stopping) => {
+                    self.has_ended = true;
+                    false
+                }
             }
-        };
+        })
+        .await;
         let now = Instant::now();
         if now >= self.ends {
             self.has_ended = true;

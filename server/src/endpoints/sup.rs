@@ -44,6 +44,7 @@ use crate::{
         timelines::Timelines,
     },
     watermark::Watermark,
+    workers::idle,
 };
 
 /// Subject of a document, and its readers.
@@ -446,11 +447,14 @@ async fn updates(site: &Site, exchange: Exchange<'_>, told: Told) -> Result<Outc
             }
             sleep(SECOND_AND_LAG).await;
         };
-        tokio::select! {
-            () = next => {}
-            () = sleep_until(deadline) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => {}
-        }
+        idle(async {
+            tokio::select! {
+                () = next => {}
+                () = sleep_until(deadline) => {}
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+            }
+        })
+        .await;
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
         error::ViewError,
         push::{Interest, Watching},
     },
+    workers::idle,
 };
 
 /// Places for requests that wait and for streams: three of four connections, so that others find a connection.
@@ -104,11 +105,14 @@ pub(super) async fn recent(
         }
         drop(outcome);
         watching.wish_again();
-        tokio::select! {
-            () = watching.changed() => {}
-            () = sleep_until(deadline) => is_over = true,
-            _ = stopping.wait_for(|stopping| *stopping) => is_over = true,
-        }
+        idle(async {
+            tokio::select! {
+                () = watching.changed() => {}
+                () = sleep_until(deadline) => is_over = true,
+                _ = stopping.wait_for(|stopping| *stopping) => is_over = true,
+            }
+        })
+        .await;
     }
 }
 
