@@ -24,6 +24,7 @@
 //! - [`refresh`]: which things are looked up again, when, and what of them is published.
 //! - [`replay`]: the walk back and forward, as a state machine that asks for documents.
 //! - [`push`]: streams of events, which wake readers that wait for entries.
+//! - [`rates`]: how many entries came when.
 
 pub mod limits;
 pub mod feed;
@@ -53,3 +54,4 @@ pub mod sup;
 pub mod opml;
 pub mod watch;
 pub mod push;
+pub mod rates;

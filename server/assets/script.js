@@ -1,4 +1,5 @@
-// What HTML cannot do: rows that come as they are published. Every page works without it.
+// What HTML cannot do: rows that come as they are published, and a part of a plot that is chosen with the pointer. Every
+// page works without it.
 "use strict";
 (() => {
   const list = document.querySelector("ol.entries[data-events]");
@@ -69,5 +70,38 @@
       status.textContent = "the server is away; the browser asks again";
     };
     source.onopen = () => { status.textContent = `live: ${count} new`; };
+  });
+})();
+(() => {
+  const plot = document.querySelector("svg[data-plot]");
+  if (!plot) return;
+  const CLICK_PIXELS = 6;
+  const bars = [...plot.querySelectorAll(".bar")];
+  let begin = null, chosen = [];
+  // Bars are a unit wide.
+  const at = (event) => {
+    const box = plot.getBoundingClientRect();
+    return ((event.clientX - box.left) / box.width) * plot.viewBox.baseVal.width;
+  };
+  const choose = (event) => {
+    const is_drag = begin && Math.abs(event.clientX - begin.clientX) > CLICK_PIXELS;
+    const [low, high] = is_drag ? [at(begin), at(event)].sort((a, b) => a - b) : [0, -1];
+    chosen = bars.filter((bar) => +bar.getAttribute("x") + 1 > low && +bar.getAttribute("x") < high);
+    for (const bar of bars) bar.previousElementSibling.classList.toggle("chosen", chosen.includes(bar));
+  };
+  plot.addEventListener("dragstart", (event) => event.preventDefault());
+  plot.addEventListener("pointerdown", (event) => {
+    if (event.button === 0) begin = event;
+  });
+  addEventListener("pointermove", (event) => { if (begin) choose(event); });
+  addEventListener("pointerup", (event) => {
+    if (!begin) return;
+    choose(event);
+    begin = null;
+    if (!chosen.length) return;
+    // Behind a drag comes a click, which would follow the link of a bar.
+    addEventListener("click", (click) => click.preventDefault(), { capture: true, once: true });
+    const [first, last] = [chosen[0], chosen[chosen.length - 1]].map((bar) => bar.dataset.span);
+    location.assign(`${plot.dataset.plot}?in=${first}..${last}`);
   });
 })();

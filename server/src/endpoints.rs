@@ -19,7 +19,7 @@ use crate::{
     metrics::Metrics,
     publish::Publisher,
     views::{
-        Views, catalogue::OpenFeeds, documents::reading::Documents, push::Push,
+        Views, catalogue::OpenFeeds, documents::reading::Documents, push::Push, rates::Rates,
         timelines::Timelines,
     },
     watermark::Watermark,
@@ -33,6 +33,7 @@ pub mod health;
 pub mod metrics;
 pub mod pages;
 pub mod publishing;
+pub mod rates;
 pub mod sup;
 pub mod timelines;
 pub mod waits;
@@ -46,6 +47,7 @@ pub const ALL: &[&[Endpoint<Site>]] = &[
     catalogue::ENDPOINTS,
     sup::ENDPOINTS,
     timelines::ENDPOINTS,
+    rates::ENDPOINTS,
     health::ENDPOINTS,
     #[cfg(test)]
     counts::ENDPOINTS,
@@ -101,6 +103,8 @@ pub struct Site {
     pub public_url: String,
     /// SUP documents; `None` if the server offers none.
     pub updates: Option<Arc<sup::Updates>>,
+    /// Counts of entries.
+    pub rates: Arc<Rates>,
     /// Hubs of readers that wait.
     pub push: Arc<Push>,
     /// Places for readers that wait.
@@ -109,6 +113,8 @@ pub struct Site {
     pub past: Arc<events::PastRoom>,
     /// Memory of pages, which nobody shares.
     pub pages: feeds::PageRoom,
+    /// Feeds in the order of their entries.
+    pub ranking: Arc<pages::Ranking>,
     /// One permit for each search through all names at the same time.
     pub searches: Semaphore,
     /// Clock of the machine.

@@ -35,6 +35,7 @@ use crate::{
         folders::Folders,
         follower::follow,
         push::Push,
+        rates::Rates,
         scrub::scrub,
         sup::{Sup, updates::TimelineUpdates},
         timelines::{
@@ -264,12 +265,9 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
     let documents = Arc::new(Documents::new(shown.clone(), archive));
     let push = views.get::<Push>();
     let push = push.expect("every server has this view");
-    let preparing = Arc::downgrade(&documents);
-    push.prepare_with(move |feed, coding| {
-        if let Some(documents) = preparing.upgrade() {
-            documents.prepare(feed, coding);
-        }
-    });
+    prepare_with(&push, &documents);
+    let rates = views.get::<Rates>();
+    let rates = rates.expect("every list of views has the rates");
     let open = Arc::new(OpenFeeds::default());
     invalidate_with(&log, &timelines, &documents, &open);
     // Behind what invalidates, since the follower reads.
@@ -303,15 +301,27 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         origin: public_url.origin().ascii_serialization(),
         public_url: url.into(),
         updates,
+        rates,
         push,
         parking: endpoints::waits::Parking::beside(config.limits().connections),
         past: Arc::default(),
         pages: endpoints::feeds::PageRoom::default(),
+        ranking: Arc::default(),
         searches: tokio::sync::Semaphore::new(endpoints::pages::SEARCHES_MAX),
         clock: now,
     };
     let table = endpoints::table(config.ui == Ui::On);
     Pipeline::new(site, table, public_url, config.limits(), metrics, now)
+}
+
+/// Lets documents be made ready before those who wait for them are woken.
+fn prepare_with(push: &Push, documents: &Arc<Documents>) {
+    let preparing = Arc::downgrade(documents);
+    push.prepare_with(move |feed, coding| {
+        if let Some(documents) = preparing.upgrade() {
+            documents.prepare(feed, coding);
+        }
+    });
 }
 
 /// Lets each commit invalidate what is kept in memory of its feeds. The log calls this before the publisher is

@@ -25,6 +25,7 @@ pub mod documents;
 pub mod sup;
 pub mod timelines;
 pub mod push;
+pub mod rates;
 #[cfg(test)]
 pub mod counts;
 
@@ -157,6 +158,7 @@ impl Views {
         if let Some(longest) = sup_seconds {
             views.push(Arc::new(sup::Sup::new(folders, longest)));
         }
+        views.push(Arc::new(rates::Rates::new(folders)));
         #[cfg(test)]
         views.push(Arc::new(counts::Counts::new(folders)));
         let followed = |view| (view, Arc::default());

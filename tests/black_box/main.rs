@@ -59,6 +59,7 @@ mod pipes;
 mod plain;
 mod power_cut;
 mod proxy;
+mod rates;
 mod recover;
 mod refresher;
 mod refusals;

@@ -197,13 +197,14 @@ async fn elsewhere(server: &Program, besides: f64) -> anyhow::Result<f64> {
 async fn streams(round: &mut Round) -> anyhow::Result<()> {
     let data = folder()?;
     let server = crowded(data.path())?;
+    // Warms up.
+    elsewhere(&server, 0.0).await?;
+    let alone = elsewhere(&server, 0.0).await?;
     let before = server.memory_mib()?;
     let crowd = Crowd::open(&server).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = server.memory_mib()?;
     round.idle_kib = each((idle - before) * 1_024.0);
-    // Warms up.
-    elsewhere(&server, 0.0).await?;
     let beside_idle = elsewhere(&server, 0.0).await?;
     let before = before + server.memory_mib()? - idle;
 
@@ -249,8 +250,9 @@ async fn streams(round: &mut Round) -> anyhow::Result<()> {
     reading.abort_all();
     while reading.join_next().await.is_some() {}
     tokio::time::sleep(Duration::from_secs(2)).await;
-    round.alone = elsewhere(&server, 0.0).await?;
-    // A server is slower at first, so the idle ones come before and after the streams.
+    // A server becomes slower while its log grows, so the others come before and after the streams.
+    let alone_again = elsewhere(&server, 0.0).await?;
+    round.alone = f64::midpoint(alone, alone_again);
     let _crowd = Crowd::open(&server).await?;
     let idle_again = elsewhere(&server, 0.0).await?;
     round.beside_idle = f64::midpoint(beside_idle, idle_again);

@@ -187,6 +187,8 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
 /// Links of a recent document for push.
 pub(super) const RECENT_LINKS: &str = "<recent.atom?wait=15>; rel=\"urn:simplefeed:1#wait\", \
     <events?content=none>; rel=\"urn:simplefeed:1#events\"";
+/// Link of the recent document of a feed that is no timeline to its rates.
+pub(super) const RATES_LINK: &str = "<rates.json>; rel=\"urn:simplefeed:1#rates\"";
 
 /// Feed as its reader sees it: who else may, its SUP announcement, and the last second that was over before the lookup.
 #[derive(Clone, Debug)]
@@ -195,6 +197,7 @@ pub(super) struct Seen {
     pub(super) announcement: Option<(HeaderName, HeaderValue)>,
     pub(super) over: i64,
     pub(super) feed: FeedKey,
+    pub(super) is_timeline: bool,
 }
 
 fn document(number: Option<Numbered>) -> Option<DocumentName> {
@@ -230,6 +233,7 @@ pub(super) async fn seen_with(
         announcement,
         over,
         feed: state.head.feed,
+        is_timeline: state.settings.is_timeline(),
     })
 }
 
@@ -412,8 +416,9 @@ pub(super) async fn recent_now(site: &Site, exchange: &Exchange<'_>) -> Result<S
         // As in `look_again`.
         Visibility::Private => seen_now(site, exchange).await?,
     };
+    let is_timeline = seen.is_timeline;
     let mut shown = shown(site, resource, seen);
-    link_push(&mut shown);
+    link(&mut shown, is_timeline);
     Ok(shown)
 }
 
@@ -527,17 +532,25 @@ fn wanted_page(query: &str) -> Result<Wanted, Problem> {
 }
 
 fn show(site: &Site, resource: Resource, seen: Seen, address: &Address) -> Outcome {
+    let is_timeline = seen.is_timeline;
     let mut shown = shown(site, resource, seen);
     if *address == Address::Recent {
-        link_push(&mut shown);
+        link(&mut shown, is_timeline);
     }
     Outcome::Shown(Box::new(shown))
 }
 
-/// Adds the links for push as a header field: the header of the document may be older than push.
-fn link_push(shown: &mut Shown) {
-    let links = HeaderValue::from_static(RECENT_LINKS);
-    shown.headers.push((LINK, links));
+/// Adds the links of a recent document as a header field: the header of the document may be older than what they lead
+/// to.
+fn link(shown: &mut Shown, is_timeline: bool) {
+    let mut add = |links| {
+        let links = HeaderValue::from_static(links);
+        shown.headers.push((LINK, links));
+    };
+    add(RECENT_LINKS);
+    if !is_timeline {
+        add(RATES_LINK);
+    }
 }
 
 fn shown(site: &Site, resource: Resource, seen: Seen) -> Shown {

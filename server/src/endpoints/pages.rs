@@ -27,6 +27,7 @@ use crate::{
         reply::NO_STORE,
     },
     resource::{Resource, Validity, Visibility},
+    views::{documents::reading::Documents, rates::Rates, timelines::Timelines},
 };
 
 mod content;
@@ -36,8 +37,12 @@ mod feed;
 mod feeds;
 mod markup;
 mod moment;
+mod plot;
+mod ranking;
 mod server;
 mod signing;
+
+pub use ranking::Ranking;
 
 /// Style sheet of all pages, and the script of those with live rows. Their URLs change with their bytes.
 const STYLE: &str = include_str!("../../assets/style.css");
@@ -276,11 +281,12 @@ fn value(query: &str, name: &str) -> Option<String> {
     values.next().map(|(_, value)| value.trim().to_owned())
 }
 
-/// Log, timelines and clock that the pages of a feed read.
+/// Log, timelines, counts and clock that pages read.
 #[derive(Clone, Debug)]
 struct Reading {
-    documents: Arc<crate::views::documents::reading::Documents>,
-    timelines: Arc<crate::views::timelines::Timelines>,
+    documents: Arc<Documents>,
+    timelines: Arc<Timelines>,
+    rates: Arc<Rates>,
     now: Timestamp,
 }
 
@@ -289,6 +295,7 @@ impl Reading {
         Self {
             documents: Arc::clone(&site.documents),
             timelines: Arc::clone(&site.timelines),
+            rates: Arc::clone(&site.rates),
             now: (site.clock)(),
         }
     }

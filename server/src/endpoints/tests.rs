@@ -81,7 +81,10 @@ fn other_spellings_name_nothing() {
 
 #[test]
 fn recent_documents_link_to_what_wakes_their_readers() {
-    use simplefeed_core::push::{EVENTS_REL, WAIT_REL};
+    use simplefeed_core::{
+        push::{EVENTS_REL, WAIT_REL},
+        rates::RATES_REL,
+    };
     for (target, rel) in [
         ("recent.atom?wait=15", WAIT_REL),
         ("events?content=none", EVENTS_REL),
@@ -89,4 +92,8 @@ fn recent_documents_link_to_what_wakes_their_readers() {
         let link = format!("<{target}>; rel=\"{rel}\"");
         assert!(feeds::RECENT_LINKS.contains(&link), "{link}");
     }
+    assert_eq!(
+        feeds::RATES_LINK,
+        format!("<rates.json>; rel=\"{RATES_REL}\"")
+    );
 }

@@ -53,7 +53,7 @@ pub enum Remade {
 pub(super) const TEMPORARY: &str = ".new";
 
 /// Returns the name of a file until the file is whole.
-fn temporary_of(path: &Path) -> PathBuf {
+pub(super) fn temporary_of(path: &Path) -> PathBuf {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TEMPORARY);
     temporary.into()

@@ -53,7 +53,7 @@ pub struct Grace<'s> {
 }
 
 impl<'s> Grace<'s> {
-    fn new(stop: &'s Stop, time: Duration) -> Self {
+    pub(super) fn new(stop: &'s Stop, time: Duration) -> Self {
         let since = OnceCell::new();
         Self { stop, time, since }
     }

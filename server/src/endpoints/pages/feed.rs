@@ -1,15 +1,16 @@
 //! The page of a feed.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use askama::Template;
 use hyper::{StatusCode, header::LOCATION};
 use simplefeed_core::{
     entry::Entry,
     event::Event,
-    feed::{EntryId, FeedName, Numbered, Position},
+    feed::{EntryId, FeedKey, FeedName, Numbered, Position},
     plan::FeedHead,
     push::{Mark, PlaceId},
+    rates::Unit,
     settings::Settings,
     timestamp::Timestamp,
 };
@@ -17,6 +18,7 @@ use simplefeed_core::{
 use super::{
     Reading, Top,
     moment::{self, Moment},
+    plot::{Plot, Window},
     rendered, shown, value,
 };
 use crate::{
@@ -33,6 +35,7 @@ use crate::{
         problem::Problem,
     },
     log::{EntryLog, LogError, Series},
+    views::{error::ViewError, rates::Read},
 };
 
 /// Entries of a page.
@@ -43,6 +46,8 @@ const LOST_STEP: u64 = 2;
 const STEP: u64 = 5;
 /// Bytes of entries behind which a page takes no more of them.
 const ROWS_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Shortest time of a plot, in microseconds: an hour.
+const LEAST_MICROS: i64 = 3_600_000_000;
 /// Feeds and patterns that a page lists.
 const NAMES_MAX: usize = 100;
 /// Characters of a title in a row.
@@ -64,6 +69,9 @@ struct FeedPage {
     newest: Option<Moment>,
     notice: Option<String>,
     go: String,
+    plot: Option<Plot>,
+    /// Beginning of the queries that keep the window of the plot.
+    keep: String,
     rows: Vec<Row>,
     is_newest: bool,
     /// Id of the event behind which live rows begin.
@@ -136,6 +144,11 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let name = exchange.params.feed().clone();
     let go = value(exchange.query(), "go").unwrap_or_default();
     let before = value(exchange.query(), "before").and_then(|before| before.parse().ok());
+    let window = value(exchange.query(), "in").filter(|text| !text.is_empty());
+    let no_time =
+        || Problem::malformed("in= names no time, such as 2026-11, or 2026-11-25T14..2026-11-26");
+    let window = window.map(|text| Window::parse(&text).ok_or_else(no_time));
+    let window = window.transpose()?;
     let (reading, sight) = (Reading::of(site), exchange.access.sight(exchange.headers));
     let (log, url) = (
         Arc::clone(&site.log),
@@ -153,14 +166,26 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         if let Some(goal) = goal {
             let feed = (&state.head, state.settings.is_timeline());
             match found(&*log, series, feed, &goal)? {
-                Ok(location) => return Ok(Some(Err(location))),
+                Ok(before) => {
+                    return Ok(Some(Err(format!(
+                        "?{}before={before}",
+                        keep(window.as_ref())
+                    ))));
+                }
                 Err(not_found) => notice = Some(not_found),
             }
         }
         let shown = (&state.head, &state.settings);
+        let is_timeline = state.settings.is_timeline();
         let page = FeedPage {
             notice,
             go,
+            keep: keep(window.as_ref()),
+            plot: if is_timeline {
+                None
+            } else {
+                plot(&reading, state.head.feed, window)?
+            },
             ..make(&reading, shown, before, &sight, (top, url))?
         };
         Ok(Some(Ok(rendered(&page))))
@@ -180,19 +205,77 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     }
 }
 
-/// Returns the relative URL of a goal, or why there is none.
+/// Returns the beginning of a query that keeps the window of the plot.
+fn keep(window: Option<&Window>) -> String {
+    // Its text has nothing that a URL would have to escape.
+    window.map_or_else(String::new, |window| format!("in={}&", window.text))
+}
+
+/// Returns the plot of a feed in a window, or of its whole history; `None` if it has no entries, or while they are
+/// counted.
+fn plot(
+    reading: &Reading,
+    feed: FeedKey,
+    window: Option<Window>,
+) -> Result<Option<Plot>, ViewError> {
+    let read = |unit: Unit, from: Timestamp, to: Timestamp| {
+        let last = unit.number(Timestamp::from_micros(to.micros() - 1));
+        reading
+            .rates
+            .read(&[feed], unit, unit.number(from)..last + 1)
+    };
+    let window = match window {
+        Some(window) => Some(window),
+        None => whole_history(reading, read)?,
+    };
+    let Some(window) = window else {
+        return Ok(None);
+    };
+    let Some(days) = read(Unit::Day, window.from, window.to)? else {
+        return Ok(None);
+    };
+    let kept_from = |unit| days.kept_from(unit);
+    let unit = window.unit(kept_from);
+    let found = read(unit, window.from, window.to)?;
+    let rates = found.and_then(|found| found.feeds.into_iter().next());
+    Ok(rates.map(|rates| Plot::of(&window, unit, &rates, kept_from)))
+}
+
+/// Returns the time from the first entry of a feed to now; `None` if it has none, or while they are counted.
+fn whole_history(
+    reading: &Reading,
+    read: impl Fn(Unit, Timestamp, Timestamp) -> Result<Option<Read>, ViewError>,
+) -> Result<Option<Window>, ViewError> {
+    let (mut from, mut to) = (Timestamp::MIN, Timestamp::MAX);
+    // A feed that is young begins within a day, or within an hour.
+    for unit in [Unit::Day, Unit::Hour, Unit::Minute] {
+        let Some(found) = read(unit, from, to)? else {
+            return Ok(None);
+        };
+        let is_kept = found.kept_from(unit).is_none_or(|kept| kept <= from);
+        let first = found.feeds.first().and_then(BTreeMap::first_key_value);
+        match first {
+            Some((first, _)) if is_kept => from = unit.start(*first),
+            None if unit == Unit::Day => return Ok(None),
+            _ => break,
+        }
+        let newest = found.through.unwrap_or_default().max(reading.now);
+        to = newest.plus_micros(1);
+    }
+    // One bar would say nothing about the time around it.
+    let hour_ago = Timestamp::from_micros(to.micros() - LEAST_MICROS);
+    Ok(Some(Window::all(from.min(hour_ago), to)))
+}
+
+/// Returns the position before which the rows around a goal begin, or why there is none.
 fn found(
     log: &dyn EntryLog,
     series: &dyn Series,
     (head, is_timeline): (&FeedHead, bool),
     goal: &Goal,
-) -> Result<Result<String, String>, LogError> {
+) -> Result<Result<u64, String>, LogError> {
     let end = head.next.0;
-    // Relative to the page of the feed.
-    let page = |position: u64| {
-        let around = position.saturating_add(ROWS_MAX / 2).min(end);
-        Ok(format!("?before={around}"))
-    };
+    let page = |position: u64| Ok(position.saturating_add(ROWS_MAX / 2).min(end));
     Ok(match goal {
         Goal::Position(position) if *position < end => page(*position),
         Goal::Position(position) => Err(format!("The feed has no position {position} yet.")),
@@ -294,6 +377,8 @@ fn make(
         newest: newest.map(|_| Moment::of(head.updated, reading.now)),
         notice: None,
         go: String::new(),
+        plot: None,
+        keep: String::new(),
         rows,
         is_newest: before.is_none(),
         after,

@@ -1,0 +1,165 @@
+//! Orders of feeds other than by name: the busiest, and those with the newest entries.
+//!
+//! Shell: the clock, for the time that an order is kept.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use simplefeed_core::{
+    commit::ChangeOutline,
+    feed::{CommitNumber, FeedKey},
+    plan::FeedHead,
+    settings::Settings,
+};
+
+use super::{Reading, plot::Spark};
+use crate::{
+    access::Sight,
+    endpoints::may_see,
+    log::{EntryLog, LogError, settings_of},
+    views::error::ViewError,
+};
+
+/// Time that an order by counts is kept: to make it takes a look at each feed of the last day.
+const KEPT: Duration = Duration::from_secs(10);
+/// Feeds of an order that are looked at.
+const RANKED_MAX: usize = 10_000;
+/// Newest commits that are looked at for their feeds, and at a time.
+const COMMITS_MAX: u64 = 10_000;
+const COMMITS_TOGETHER: u64 = 500;
+
+/// Order of a list of feeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// By name.
+    Name,
+    /// Most entries in the last day first.
+    Busiest,
+    /// Newest entry first.
+    Newest,
+}
+
+impl Order {
+    /// All orders.
+    pub(super) const ALL: [Self; 3] = [Self::Name, Self::Busiest, Self::Newest];
+
+    /// Returns the text of an order in a query.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Busiest => "busiest",
+            Self::Newest => "newest",
+        }
+    }
+
+    /// Returns the order for people.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Name => "Name",
+            Self::Busiest => "Busiest today",
+            Self::Newest => "Newest",
+        }
+    }
+
+    /// Returns the order that a query names; by name without one.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let named = |order: &Self| order.text() == text;
+        match text {
+            "" => Some(Self::Name),
+            _ => Self::ALL.into_iter().find(named),
+        }
+    }
+}
+
+/// The busiest feeds, as they were a short time ago.
+#[derive(Debug, Default)]
+pub struct Ranking(Mutex<Option<(Instant, Arc<[FeedKey]>)>>);
+
+impl Ranking {
+    fn busiest(&self, reading: &Reading) -> Result<Arc<[FeedKey]>, ViewError> {
+        // Held while the order is made: whoever comes meanwhile has it, too.
+        let mut kept = self.0.lock();
+        if let Some((made, busiest)) = &*kept
+            && made.elapsed() < KEPT
+        {
+            return Ok(Arc::clone(busiest));
+        }
+        let hours = Spark::hours(reading.now);
+        let busiest = reading.rates.busiest(hours, RANKED_MAX)?;
+        let busiest: Arc<[FeedKey]> = busiest.into_iter().map(|(feed, _)| feed).collect();
+        *kept = Some((Instant::now(), Arc::clone(&busiest)));
+        Ok(busiest)
+    }
+
+    /// Returns at most `max` feeds in an order that a reader may see, and whose name or title has a text in lower case.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log, or the counts, cannot be read.
+    pub(super) fn list(
+        &self,
+        reading: &Reading,
+        log: &dyn EntryLog,
+        (order, text): (Order, &str),
+        sight: &Sight,
+        max: usize,
+    ) -> Result<Vec<(FeedHead, Settings)>, ViewError> {
+        let ranked = match order {
+            Order::Busiest => self.busiest(reading)?,
+            Order::Newest | Order::Name => newest(log)?.into(),
+        };
+        let series = &**reading.documents.log();
+        let mut found = vec![];
+        for &feed in &*ranked {
+            let Some(head) = series.feed(feed)? else {
+                continue;
+            };
+            let settings = settings_of(series, feed, head.revision)?;
+            let has_text = settings.name.as_str().contains(text)
+                || settings.title().to_lowercase().contains(text);
+            if has_text && may_see(&reading.timelines, feed, &settings, sight)? {
+                found.push((head, settings));
+            }
+            if found.len() == max {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Returns the feeds of the newest commits, each once, the newest first.
+fn newest(log: &dyn EntryLog) -> Result<Vec<FeedKey>, LogError> {
+    let (mut seen, mut newest) = (HashSet::new(), vec![]);
+    let mut end = log.head().number.0;
+    let least = end.saturating_sub(COMMITS_MAX);
+    while end > least {
+        let begin = end.saturating_sub(COMMITS_TOGETHER).max(least);
+        let mut next = begin + 1;
+        let mut outlines = vec![];
+        while next <= end {
+            let wanted = usize::try_from(end - next + 1).unwrap_or(usize::MAX);
+            let some = log.outlines(CommitNumber(next), wanted)?;
+            let Some(last) = some.last() else { break };
+            next = last.number.0 + 1;
+            outlines.extend(some);
+        }
+        let changes = outlines
+            .iter()
+            .rev()
+            .flat_map(|outline| outline.changes.iter().rev());
+        for change in changes {
+            if let ChangeOutline::Entries { feed, .. } = change
+                && seen.insert(*feed)
+            {
+                newest.push(*feed);
+            }
+        }
+        end = begin;
+    }
+    Ok(newest)
+}

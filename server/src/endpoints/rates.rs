@@ -1,0 +1,171 @@
+//! The endpoint of rates: how many entries a feed got when.
+
+use std::{ops::Range, sync::Arc};
+
+use hyper::Method;
+use simplefeed_core::{
+    feed::FeedKey,
+    rates::{RATES_TYPE, Rates, Unit, span_text},
+    timestamp::Timestamp,
+};
+
+use super::{
+    Site,
+    feeds::{look_again, seen},
+};
+use crate::{
+    http::{
+        endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
+        pipeline::off_thread,
+        problem::Problem,
+    },
+    resource::{Resource, Validity},
+    views::{error::ViewError, rates},
+};
+
+/// Path of rates.
+pub const ENDPOINTS: &[Endpoint<Site>] = &[Endpoint {
+    path: "/feeds/{feed}/rates.json",
+    label: "rates",
+    query: Query::Named,
+    methods: &[Verb {
+        method: Method::GET,
+        needs: Needs::Sight,
+        handle: |site, exchange| Box::pin(show(site, exchange)),
+    }],
+}];
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    by: Unit,
+    /// Numbers of the spans that begin in the wanted time.
+    spans: Range<i64>,
+}
+
+/// Returns the meaning of a query.
+///
+/// # Errors
+///
+/// A problem with status 400 for anything else.
+fn wanted(query: &str) -> Result<Wanted, Problem> {
+    let malformed = || {
+        Problem::malformed(
+            "rates are asked for with by=minute, hour, day or month, and with from= and to=, instants as 2026-11-26T00:00:00Z",
+        )
+    };
+    let (mut by, mut from, mut to) = (None, None, None);
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').ok_or_else(malformed)?;
+        let instant = || Timestamp::parse(&value.replace("%3A", ":")).ok_or_else(malformed);
+        let is_new = match name {
+            "by" => by
+                .replace(value.parse::<Unit>().map_err(|()| malformed())?)
+                .is_none(),
+            "from" => from.replace(instant()?).is_none(),
+            "to" => to.replace(instant()?).is_none(),
+            _ => false,
+        };
+        if !is_new {
+            return Err(malformed());
+        }
+    }
+    let by = by.unwrap_or(Unit::Hour);
+    // The first span that begins at an instant or later.
+    let first = |instant: Timestamp| {
+        let number = by.number(instant);
+        number + i64::from(by.start(number) < instant)
+    };
+    let start = from.map_or(i64::MIN, first);
+    let end = to.map_or(i64::MAX, first);
+    Ok(Wanted {
+        by,
+        spans: start..end.max(start),
+    })
+}
+
+/// Shows the rates of a feed.
+async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let wanted = wanted(exchange.query())?;
+    let seen = seen(site, &exchange).await?;
+    if seen.is_timeline {
+        return Err(Problem::not_found(format!(
+            "{} is a timeline: its entries are counted in the feeds that it follows",
+            exchange.params.feed()
+        )));
+    }
+    let (view, feed) = (Arc::clone(&site.rates), seen.feed);
+    let read = off_thread(move || json(&view, feed, &wanted));
+    let behind = || Problem::busy_with("entries are being counted");
+    let rates = read.await?.ok_or_else(behind)?;
+    let seen = look_again(site, &exchange, seen).await?;
+    let bytes = serde_json::to_vec(&rates).expect("rates have a JSON form");
+    let resource = Resource::of_bytes(RATES_TYPE, None, Validity::Once, bytes.into());
+    Ok(Outcome::Shown(Box::new(Shown {
+        policy: site.lifetimes.of(&resource, seen.visibility),
+        resource,
+        visibility: seen.visibility,
+        headers: seen.announcement.into_iter().collect(),
+        over: seen.over,
+        depends_on_reader: false,
+    })))
+}
+
+fn json(view: &rates::Rates, feed: FeedKey, wanted: &Wanted) -> Result<Option<Rates>, ViewError> {
+    let Wanted { by, spans } = wanted.clone();
+    let Some(read) = view.read(&[feed], by, spans)? else {
+        return Ok(None);
+    };
+    let kept_from = read.kept_from(by);
+    let counts = read.feeds.into_iter().flatten();
+    Ok(Some(Rates {
+        by,
+        through: read.through.map(|through| through.to_string()),
+        kept_from: kept_from.map(span_text),
+        counts: counts
+            .map(|(span, count)| (span_text(by.start(span)), count))
+            .collect(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_names_a_unit_and_a_time() {
+        let day = |text: &str| Unit::Day.number(Timestamp::parse(text).unwrap());
+        let (first, second) = (day("2026-11-25T00:00:00Z"), day("2026-11-26T00:00:00Z"));
+        for (query, by, spans) in [
+            ("", Unit::Hour, i64::MIN..i64::MAX),
+            ("by=day", Unit::Day, i64::MIN..i64::MAX),
+            (
+                "by=day&from=2026-11-25T00:00:00Z&to=2026-11-26T00:00:00Z",
+                Unit::Day,
+                first..second,
+            ),
+            // A day that began before is not asked for; one that begins within is.
+            (
+                "by=day&to=2026-11-25T00:00:01Z&from=2026-11-24T00%3A00%3A01Z",
+                Unit::Day,
+                first..first + 1,
+            ),
+            (
+                "by=day&from=2026-11-26T00:00:00Z&to=2026-11-25T00:00:00Z",
+                Unit::Day,
+                second..second,
+            ),
+        ] {
+            assert_eq!(wanted(query).unwrap(), Wanted { by, spans }, "{query}");
+        }
+        for wrong in [
+            "by=week",
+            "by=day&by=day",
+            "from=yesterday",
+            "since=2026-11-25T00:00:00Z",
+            "by",
+        ] {
+            assert!(wanted(wrong).is_err(), "{wrong}");
+        }
+    }
+}

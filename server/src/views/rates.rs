@@ -1,0 +1,380 @@
+//! Rates: how many entries each feed got in each minute, hour and day.
+//!
+//! Shell. `counting` follows commits; counts of the hour that has not ended are in memory, and of every other hour in the
+//! tables of `files`. Minutes are kept for a day, hours for a month, days for ever. The entries of a timeline are
+//! counted in the feeds that it follows.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use parking_lot::RwLock;
+use simplefeed_core::{
+    commit::Outline,
+    feed::{CommitNumber, FeedKey},
+    rates::Unit,
+    timestamp::Timestamp,
+};
+
+use super::{
+    Applied, View,
+    error::ViewError,
+    files::{Remade, failed},
+    folders::Folders,
+    follower::Grace,
+    reports::{Findings, Rebuilt, Replayed},
+    scrub::{self, Scrub},
+};
+use crate::{
+    log::{EntryLog, Series},
+    stop::Stop,
+};
+
+mod counting;
+mod files;
+mod reading;
+mod table;
+
+use counting::{COUNTED, Counting, State};
+use files::{Files, KEPT, oldest_kept, span_of, within};
+use reading::{Reading, sum_of_each};
+use table::{Row, Table};
+
+/// Name of the view: of its folder, and in metrics.
+pub const NAME: &str = "rates";
+/// Commits behind which the file of the counts may be, and a server that stops.
+const NOTED_COMMITS: u64 = 200_000;
+const STOPPED_COMMITS: u64 = if cfg!(test) { 1 } else { 5_000 };
+/// Most commits that one read of the log returns.
+const COMMITS_TOGETHER: usize = 1_000;
+/// Pause of an up-to-date follower. A thread that is woken for each commit would take its time from the publisher.
+const PACE: Duration = Duration::from_millis(500);
+
+/// View of the rates of feeds.
+#[derive(Debug)]
+pub struct Rates {
+    counting: Counting,
+    /// Folder in which the tables are made again.
+    again: PathBuf,
+    folders: Folders,
+}
+
+/// Entries of one feed, by the number of their span.
+pub type FeedRates = BTreeMap<i64, u64>;
+
+/// Rates of some feeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Rates of each feed, in the order in which they were asked for.
+    pub feeds: Vec<FeedRates>,
+    /// Instant of the last commit that is counted.
+    pub through: Option<Timestamp>,
+    /// Hour of the newest entry of all feeds.
+    hour: Option<i64>,
+}
+
+impl Read {
+    /// Returns the instant from which on spans of a unit are kept; `None` if all are.
+    pub fn kept_from(&self, unit: Unit) -> Option<Timestamp> {
+        let oldest = oldest_kept(unit, self.hour?)?;
+        Some(span_of(unit).start(oldest))
+    }
+}
+
+impl Rates {
+    /// Returns the view in some folders.
+    pub fn new(folders: &Folders) -> Self {
+        let folder = folders.of_view(NAME);
+        Self {
+            again: folder.join("again"),
+            counting: Counting {
+                files: Files::new(folder),
+                state: RwLock::default(),
+            },
+            folders: folders.clone(),
+        }
+    }
+
+    /// Returns the rates of some feeds in the spans of a range, by the numbers of the spans; `None` while the view counts
+    /// what came before the start.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if a table is not what was written, or why it cannot be read.
+    pub fn read(
+        &self,
+        feeds: &[FeedKey],
+        unit: Unit,
+        spans: Range<i64>,
+    ) -> Result<Option<Read>, ViewError> {
+        let state = self.counting.state.read();
+        let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
+            return Ok(None);
+        };
+        let mut reading = Reading {
+            files: &self.counting.files,
+            state,
+            unit,
+            spans,
+            found: feeds.iter().map(|feed| (*feed, FeedRates::new())).collect(),
+        };
+        reading.all()?;
+        Ok(Some(Read {
+            feeds: reading.found.into_iter().map(|(_, rates)| rates).collect(),
+            through: state.through,
+            hour: state.hour,
+        }))
+    }
+
+    /// Returns at most `max` feeds with the most entries in a range of hours, the busiest first, and their entries; none
+    /// while the view counts what came before the start.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError::Damaged`] if a table is not what was written, or why it cannot be read.
+    pub fn busiest(&self, hours: Range<i64>, max: usize) -> Result<Vec<(FeedKey, u64)>, ViewError> {
+        let state = self.counting.state.read();
+        let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
+            return Ok(vec![]);
+        };
+        let mut sums: HashMap<FeedKey, u64> = HashMap::new();
+        let mut add = |feed, count| *sums.entry(feed).or_default() += count;
+        sum_of_each(&self.counting.files, state, &hours, &mut add)?;
+        let mut busiest: Vec<_> = sums.into_iter().collect();
+        busiest.sort_unstable_by_key(|(feed, count)| (Reverse(*count), *feed));
+        busiest.truncate(max);
+        Ok(busiest)
+    }
+
+    /// Counts all commits again, with files in a folder of their own.
+    fn count_again(&self, log: &dyn EntryLog) -> Result<Counting, ViewError> {
+        let files = Files::new(self.again.clone());
+        files.delete()?;
+        files.create()?;
+        let counting = Counting {
+            files,
+            state: RwLock::new(Some(State::default())),
+        };
+        let end = log.head().number;
+        let mut next = CommitNumber(1);
+        while next <= end {
+            let outlines = log.outlines(next, COMMITS_TOGETHER)?;
+            let Some(last) = outlines.last() else { break };
+            next = last.number.next();
+            for outline in &outlines {
+                if counting.apply(outline) {
+                    counting.work()?;
+                }
+            }
+        }
+        counting.note()?;
+        Ok(counting)
+    }
+}
+
+impl View for Rates {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Begins where the file of the counts ends, or with the first commit.
+    fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        let files = &self.counting.files;
+        let _writing = self.folders.writing();
+        let found = State::of(files, log)?;
+        if found.is_none() {
+            // Tables of another log, or of more than this log still has.
+            files.delete()?;
+        }
+        let begun = State {
+            present: files.present()?,
+            start: log.head().number,
+            ..found.unwrap_or_default()
+        };
+        let applied = begun.applied;
+        *self.counting.state.write() = Some(begun);
+        Ok(applied)
+    }
+
+    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+        let has_work = self.counting.apply(commit);
+        Ok(if has_work {
+            Applied::Full
+        } else {
+            Applied::More
+        })
+    }
+
+    fn carry_out(&self, _: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
+        let (has_work, unnoted) = match &*self.counting.state.read() {
+            Some(state) => (
+                state.over.is_some() || state.is_full(),
+                state.applied.0 - state.noted.0,
+            ),
+            None => return Ok(true),
+        };
+        let is_due = unnoted >= NOTED_COMMITS || grace.has_begun() && unnoted >= STOPPED_COMMITS;
+        if has_work || is_due {
+            // Not beside a rebuild, which writes the same files.
+            let _writing = self.folders.writing();
+            self.counting.work()?;
+            if is_due {
+                self.counting.note()?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn pause(&self, stop: &Stop) {
+        stop.is_requested_within(PACE);
+    }
+
+    fn made(&self) -> u64 {
+        let state = self.counting.state.read();
+        state.as_ref().map_or(0, |state| state.made)
+    }
+
+    fn verify(
+        &self,
+        log: &dyn EntryLog,
+        replayed: &Replayed,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        // Rates follow from all commits, so after a partial replay they cannot be compared.
+        if !replayed.is_complete {
+            return Ok(());
+        }
+        let _writing = self.folders.writing();
+        // Tables are known to be right up to the hour of the file of the counts.
+        let found = State::of(&self.counting.files, log)?;
+        let Some(open) = found.and_then(|found| found.hour) else {
+            return Ok(());
+        };
+        let again = self.count_again(log)?;
+        self.compare(&again, open, findings)?;
+        again.files.delete()
+    }
+
+    fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        let _writing = self.folders.writing();
+        let again = self.count_again(log)?;
+        let files = &self.counting.files;
+        files.create()?;
+        let state = again.state.into_inner().unwrap_or_default();
+        for unit in KEPT {
+            for &span in state.present.of(unit) {
+                let path = files.path(unit, span);
+                let remade = take(&again.files.path(unit, span), &path)?;
+                rebuilt.add(remade, || table_name(&path));
+            }
+        }
+        if let Some(hour) = state.hour {
+            for run in 0..state.runs {
+                take(&again.files.run(hour, run), &files.run(hour, run))?;
+            }
+            // Last, since it promises the others.
+            let counted = again.files.folder().join(COUNTED);
+            take(&counted, &files.folder().join(COUNTED))?;
+        }
+        again.files.delete()
+    }
+
+    fn scrub(&self, _: &dyn Series, scrub: &Scrub<'_>) {
+        for unit in KEPT {
+            let spans: Vec<i64> = match &*self.counting.state.read() {
+                Some(state) => state.present.of(unit).iter().copied().collect(),
+                None => return,
+            };
+            for span in spans {
+                if !scrub.goes_on() {
+                    return;
+                }
+                let path = self.counting.files.path(unit, span);
+                let read = Table::open(&path);
+                let read = read.and_then(|table| table.rows().try_for_each(|row| row.map(drop)));
+                // One that is gone is no longer kept.
+                if let Err(error @ ViewError::Damaged { .. }) = read {
+                    scrub::report(&error);
+                }
+            }
+        }
+    }
+}
+
+impl Rates {
+    /// Compares the tables with those that were made again, up to an hour.
+    fn compare(
+        &self,
+        again: &Counting,
+        open: i64,
+        findings: &mut Findings,
+    ) -> Result<(), ViewError> {
+        let state = again.state.read();
+        let Some((state, hour)) = state.as_ref().and_then(|state| Some((state, state.hour?)))
+        else {
+            return Ok(());
+        };
+        for unit in KEPT {
+            let limit = within(Unit::Hour, open.min(hour), unit);
+            for &span in state.present.of(unit) {
+                if within(span_of(unit), span, unit) >= limit {
+                    continue;
+                }
+                let path = self.counting.files.path(unit, span);
+                let ours = rows_before(&path, (unit, span), limit);
+                let right = rows_before(&again.files.path(unit, span), (unit, span), limit)?;
+                let name = table_name(&path);
+                match ours {
+                    Ok(ours) if ours == right => {}
+                    Ok(_) => findings.fault(format!("{name} is not what the log says")),
+                    Err(error) => findings.fault(format!("{name}: {error}")),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the rows of a table, without the counts from a span on.
+fn rows_before(path: &Path, (unit, span): (Unit, i64), limit: i64) -> Result<Vec<Row>, ViewError> {
+    let first = within(span_of(unit), span, unit);
+    let mut rows = vec![];
+    for row in Table::open(path)?.rows() {
+        let (feed, mut counts) = row?;
+        counts.retain(|(slot, _)| first + i64::from(*slot) < limit);
+        if !counts.is_empty() {
+            rows.push((feed, counts));
+        }
+    }
+    Ok(rows)
+}
+
+/// Returns the name of a table for messages.
+fn table_name(path: &Path) -> String {
+    let name = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    let folder = path.parent().map(name).unwrap_or_default();
+    format!("{NAME}/{folder}/{}", name(path))
+}
+
+/// Puts a file in the place of another one, unless they are the same.
+fn take(from: &Path, to: &Path) -> Result<Remade, ViewError> {
+    let new = fs::read(from).map_err(failed("read", from))?;
+    let remade = match fs::read(to) {
+        Ok(old) if old == new => return Ok(Remade::Identical),
+        Ok(_) => Remade::Different,
+        Err(_) => Remade::New,
+    };
+    fs::rename(from, to).map_err(failed("write", to))?;
+    Ok(remade)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Counting: the state that follows commits, and the work that follows from it.
+//!
+//! Shell: files. Counts of the hour that has not ended are in memory, or in runs if they are many.
+
+use std::{collections::HashMap, fs, mem};
+
+use parking_lot::RwLock;
+use simplefeed_core::{
+    commit::{ChangeOutline, Outline},
+    feed::{CommitNumber, FeedKey},
+    rates::Unit,
+    timestamp::Timestamp,
+};
+
+use super::{
+    files::{Files, Over, Present, slot, within},
+    table::{Row, decode_row, encode_row},
+};
+use crate::{
+    codec::{Reader, Writer, seal, unseal},
+    log::{Commits, LogError},
+    views::{
+        error::ViewError,
+        files::{create_folder, failed, replace_unsynced},
+    },
+};
+
+/// Name of the file of the counts in memory.
+pub(super) const COUNTED: &str = "counted";
+/// First bytes of that file; they hold the version of its layout.
+const MAGIC: &[u8] = b"simplefeed counted 1\n";
+/// Counts in memory from which on they become a run: 3 to 6 MiB.
+const COUNTS_MAX: usize = if cfg!(test) { 5 } else { 128 * 1024 };
+
+/// Entries of an hour, by feed and minute of the hour.
+pub(super) type Minutes = HashMap<(FeedKey, u8), u32>;
+
+/// Counts that follow a log, and their files.
+#[derive(Debug)]
+pub(super) struct Counting {
+    /// Their files.
+    pub(super) files: Files,
+    /// `None` until the view has begun to follow. Readers hold it while they read, so that an hour is either in memory or
+    /// in its tables.
+    pub(super) state: RwLock<Option<State>>,
+}
+
+/// Counts up to a commit.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) applied: CommitNumber,
+    /// Instant of that commit.
+    pub(super) through: Option<Timestamp>,
+    /// Last commit at the start. Before the view has applied it, there is nothing to read.
+    pub(super) start: CommitNumber,
+    /// Hour that entries are counted in.
+    pub(super) hour: Option<i64>,
+    /// Its counts, by feed and minute of the hour, besides those in its runs.
+    pub(super) counted: Minutes,
+    pub(super) runs: u32,
+    /// Hour that is over, and its counts besides those in runs, until its tables are in place.
+    pub(super) over: Option<(Over, Minutes)>,
+    pub(super) present: Present,
+    /// Last commit that the file of the counts reaches.
+    pub(super) noted: CommitNumber,
+    pub(super) made: u64,
+}
+
+impl State {
+    /// Counts a commit. Returns whether there is [`work`](Counting::work) now.
+    fn apply(&mut self, commit: &Outline) -> bool {
+        let minute = Unit::Minute.number(commit.instant);
+        for change in &commit.changes {
+            let ChangeOutline::Entries { feed, count, .. } = *change else {
+                continue;
+            };
+            let hour = within(Unit::Minute, minute, Unit::Hour);
+            if let Some(before) = self.hour.filter(|before| *before < hour) {
+                let over = Over {
+                    hour: before,
+                    next: hour,
+                    runs: mem::take(&mut self.runs),
+                };
+                self.over = Some((over, mem::take(&mut self.counted)));
+            }
+            self.hour = Some(hour);
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            let counted = self.counted.entry((feed, slot(Unit::Minute, minute)));
+            let counted = counted.or_default();
+            *counted = counted.saturating_add(count);
+        }
+        self.applied = commit.number;
+        self.through = Some(commit.instant);
+        self.over.is_some() || self.is_full()
+    }
+
+    /// Returns the oldest hour that is not in its tables.
+    pub(super) fn open_hour(&self) -> Option<i64> {
+        let over = self.over.as_ref().map(|(over, _)| over.hour);
+        over.or(self.hour)
+    }
+}
+
+/// Returns counts in the order of their feeds.
+fn rows_of(counted: &Minutes) -> impl Iterator<Item = Row> + use<> {
+    let mut sorted: Vec<_> = counted.iter().map(|(at, count)| (*at, *count)).collect();
+    sorted.sort_unstable();
+    let mut sorted = sorted.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let ((feed, slot), count) = sorted.next()?;
+        let mut counts = vec![(slot, u64::from(count))];
+        while let Some(((_, slot), count)) = sorted.next_if(|((next, _), _)| *next == feed) {
+            counts.push((slot, count.into()));
+        }
+        Some((feed, counts))
+    })
+}
+
+impl Counting {
+    /// Counts a commit. Returns whether there is [`work`](Self::work) now.
+    pub(super) fn apply(&self, commit: &Outline) -> bool {
+        let mut state = self.state.write();
+        state.as_mut().is_some_and(|state| state.apply(commit))
+    }
+
+    /// Does the work that waits.
+    pub(super) fn work(&self) -> Result<(), ViewError> {
+        let (ended, is_full, hour) = match &*self.state.read() {
+            Some(state) => (state.over.is_some(), state.is_full(), state.hour),
+            None => return Ok(()),
+        };
+        self.files.create()?;
+        if ended {
+            self.end_hour()?;
+        }
+        if is_full {
+            self.spill()?;
+        }
+        if ended || is_full {
+            // Before the runs go: the file of before needs them.
+            self.note()?;
+        }
+        if let (true, Some(hour), Some(state)) = (ended, hour, &mut *self.state.write()) {
+            self.files.expire(hour, &mut state.present)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the tables of an hour that is over in place. A read lock is held while they are written: readers go on.
+    pub(super) fn end_hour(&self) -> Result<(), ViewError> {
+        let ready = match &*self.state.read() {
+            Some(State {
+                over: Some((over, counted)),
+                present,
+                ..
+            }) => self.files.end_hour(*over, rows_of(counted), present)?,
+            _ => return Ok(()),
+        };
+        if let Some(state) = &mut *self.state.write() {
+            self.files.put(&ready, &mut state.present)?;
+            state.over = None;
+            state.made += u64::try_from(ready.count()).expect("tables are few");
+        }
+        Ok(())
+    }
+
+    /// Makes room in memory: its counts become a run.
+    fn spill(&self) -> Result<(), ViewError> {
+        if let Some(state) = &*self.state.read()
+            && let Some(hour) = state.hour
+        {
+            let rows = rows_of(&state.counted);
+            self.files.write_run(hour, state.runs, rows)?;
+        }
+        if let Some(state) = &mut *self.state.write() {
+            state.runs += 1;
+            state.counted.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes the counts in memory to their file.
+    pub(super) fn note(&self) -> Result<(), ViewError> {
+        let (bytes, applied) = match &*self.state.read() {
+            Some(state) if state.over.is_none() => (state.encode(), state.applied),
+            _ => return Ok(()),
+        };
+        let path = self.files.folder().join(COUNTED);
+        create_folder(self.files.folder()).map_err(failed("create", self.files.folder()))?;
+        // The checksum detects a file that a power cut has damaged.
+        replace_unsynced(&path, &bytes).map_err(failed("write", &path))?;
+        if let Some(state) = &mut *self.state.write() {
+            state.noted = applied;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Returns whether the counts in memory are to become a run.
+    pub(super) fn is_full(&self) -> bool {
+        self.counted.len() >= COUNTS_MAX
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(MAGIC.to_vec());
+        out.long(self.applied.0);
+        out.instant(self.through.unwrap_or_default());
+        out.long(self.hour.unwrap_or_default().cast_unsigned());
+        out.number(self.runs.into());
+        for (feed, counts) in rows_of(&self.counted) {
+            encode_row(feed, &counts, &mut out);
+        }
+        seal(out.0)
+    }
+
+    /// Returns the counts of a file; `None` if it is not sound.
+    fn decode(file: &[u8]) -> Option<Self> {
+        let mut from = Reader(unseal(file)?.strip_prefix(MAGIC)?);
+        let applied = CommitNumber(from.long()?);
+        let mut state = Self {
+            applied,
+            noted: applied,
+            through: Some(from.instant()?),
+            ..Self::default()
+        };
+        let hour = from.long()?.cast_signed();
+        // Before the first entry there is no hour.
+        state.hour = (hour != 0).then_some(hour);
+        state.runs = from.small()?;
+        while !from.0.is_empty() {
+            let (feed, counts) = decode_row(&mut from)?;
+            for (slot, count) in counts {
+                let count = u32::try_from(count).ok()?;
+                state.counted.insert((feed, slot), count);
+            }
+        }
+        Some(state)
+    }
+
+    /// Returns the counts that a folder has, if they are of a commit of this log.
+    pub(super) fn of(files: &Files, log: &dyn Commits) -> Result<Option<Self>, LogError> {
+        let file = fs::read(files.folder().join(COUNTED)).ok();
+        let Some(state) = file.and_then(|file| Self::decode(&file)) else {
+            return Ok(None);
+        };
+        if state.applied > log.head().number {
+            return Ok(None);
+        }
+        // Another log may have such a commit, but of another microsecond.
+        let outlines = log.outlines(state.applied, 1)?;
+        let instant = outlines.first().map(|outline| outline.instant);
+        Ok((instant == state.through).then_some(state))
+    }
+}

@@ -1,0 +1,74 @@
+//! Rates: entries counted over time, as readers see them.
+
+use serde_json::Value;
+
+use crate::{
+    harness::{Server, check_folder, events, wait_for},
+    http::Request,
+};
+
+fn total(rates: &Value) -> u64 {
+    let counts = rates["counts"].as_array().unwrap();
+    counts.iter().map(|count| count[1].as_u64().unwrap()).sum()
+}
+
+/// Returns the rates once they count so many entries.
+fn counted(server: &Server, path: &str, entries: u64) -> Value {
+    wait_for(
+        &format!("{entries} entries are not counted at {path}"),
+        || {
+            let answer = server.get(path);
+            (answer.status == 200)
+                .then(|| answer.json())
+                .filter(|rates: &Value| total(rates) == entries)
+        },
+    )
+}
+
+/// Goal: each entry is counted once, whatever happens to the server.
+#[test]
+fn entries_are_counted_over_a_kill_and_a_rebuild() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), &[]);
+    server.publish("a", &events(30));
+    server.publish("b", &events(7));
+    for by in ["minute", "hour", "day", "month"] {
+        let rates = counted(&server, &format!("/feeds/a/rates.json?by={by}"), 30);
+        assert_eq!(rates["by"], by);
+    }
+    server.kill();
+    server = Server::start(folder.path(), &[]);
+    server.publish("b", &events(9));
+    counted(&server, "/feeds/a/rates.json", 30);
+    counted(&server, "/feeds/b/rates.json", 9);
+    // The server carries both out.
+    check_folder("rebuild", folder.path());
+    assert!(check_folder("verify", folder.path()).contains(": 0 faults"));
+    counted(&server, "/feeds/b/rates.json", 9);
+    let times = server
+        .get("/feeds/b/rates.json?from=2999-01-01T00:00:00Z")
+        .json();
+    assert_eq!(total(&times), 0);
+}
+
+#[test]
+fn recent_documents_lead_to_rates_but_for_timelines() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    server.publish("a", &events(1));
+    let made = Request::put("/feeds/all", r#"{"kind":"timeline"}"#);
+    assert_eq!(server.send(&made).status, 201);
+    let links = |feed: &str| {
+        let answer = server.get(&format!("/feeds/{feed}/recent.atom"));
+        let links = answer.headers.iter().filter(|(name, _)| name == "link");
+        let links: Vec<_> = links.map(|(_, value)| value.clone()).collect();
+        links.join(", ")
+    };
+    assert!(links("a").contains("<rates.json>; rel=\"urn:simplefeed:1#rates\""));
+    assert!(links("a").contains("<events?content=none>"));
+    assert!(!links("all").contains("rates") && links("all").contains("<events"));
+    let answer = server.get("/feeds/all/rates.json");
+    assert_eq!(answer.status, 404);
+    assert!(answer.text().contains("is a timeline"), "{}", answer.text());
+    assert_eq!(server.get("/feeds/a/rates.json?by=week").status, 400);
+}
