@@ -186,6 +186,41 @@ impl Connection {
         self.answer(request.as_bytes())
     }
 
+    /// Returns head and body of a document, compressed if the server can.
+    pub(crate) fn get_gzip(&mut self, path: &str) -> io::Result<(String, Vec<u8>)> {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept-Encoding: gzip\r\n\r\n",
+            self.host()?
+        );
+        self.answer(request.as_bytes())
+    }
+
+    /// Sends a body. Returns head and body of the answer.
+    pub(crate) fn post(
+        &mut self,
+        path: &str,
+        kind: &str,
+        body: &str,
+    ) -> io::Result<(String, Vec<u8>)> {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+            self.host()?,
+            body.len()
+        );
+        self.answer(request.as_bytes())
+    }
+
+    /// Asks for a resource to be deleted.
+    pub(crate) fn delete(&mut self, path: &str) -> io::Result<(String, Vec<u8>)> {
+        let request = format!("DELETE {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host()?);
+        self.answer(request.as_bytes())
+    }
+
+    /// Returns the name by which pages take a request: another one may be forged.
+    fn host(&self) -> io::Result<String> {
+        Ok(self.stream.peer_addr()?.to_string())
+    }
+
     /// Sends a request. Returns the answer's head, names in lower case, and body.
     fn answer(&mut self, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
         self.stream.write_all(request)?;

@@ -18,6 +18,7 @@ mod catch_up;
 mod delay;
 mod growth;
 mod load;
+mod pages;
 mod plots;
 mod process;
 mod push;
@@ -37,7 +38,8 @@ use table::Table;
 /// Measures Simplefeed against its peers
 ///
 /// What a subcommand needs beside ours is in Debian's packages: nginx-light wrk redis-server postgresql
-/// python3-feedparser curl beanstalkd nats-server.
+/// python3-feedparser curl beanstalkd nats-server
+/// chromium-driver.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-bench", version)]
 struct CommandLine {
@@ -70,6 +72,8 @@ enum Command {
     Settle,
     /// Time until a consumer has an entry, against Redis, PostgreSQL and NATS; 10,000 streams and waits
     Push,
+    /// Pages for people on a large server, in Chromium; a page that follows live; what counting entries costs
+    Pages(pages::Size),
     /// Which of many feeds changed: requests, time until an update is seen, sizes and costs, against polling
     Sup,
     /// The refresher: freshness and requests; its queue in a file and in PostgreSQL, against redb, beanstalkd and others
@@ -97,6 +101,7 @@ fn main() -> anyhow::Result<()> {
         Command::Replay => replay::measure(table, rounds),
         Command::CatchUp => catch_up::measure(table, rounds),
         Command::Growth => growth::measure(table, rounds, seconds),
+        Command::Pages(size) => pages::measure(table, rounds, seconds, &size),
         Command::Push => push::measure(table, rounds, seconds),
         Command::Refresh(plots) => refresh::measure(table, rounds, seconds, &plots),
         Command::Settle => settle::measure(table, rounds),

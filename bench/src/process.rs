@@ -137,6 +137,15 @@ impl Program {
         Self::started(command, port, |address| TcpStream::connect(address).is_ok())
     }
 
+    /// Starts chromedriver, which starts Chromium.
+    pub(crate) fn chromedriver(folder: &Path) -> anyhow::Result<Self> {
+        let port = free_port()?;
+        let mut command = Command::new(installed("chromedriver", "chromium-driver")?);
+        command.arg(format!("--port={port}")).current_dir(folder);
+        command.stdout(Stdio::null());
+        Self::started(command, port, |address| TcpStream::connect(address).is_ok())
+    }
+
     /// Starts PostgreSQL as Debian configures it, which syncs every commit before it answers.
     pub(crate) fn postgres(folder: &Path) -> anyhow::Result<Self> {
         let port = free_port()?;

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use crate::harness::{Server, events, pause, program, run, signal, simplefeed, text, workspace};
+use crate::harness::{
+    Server, events, pause, program, run, run_command, signal, simplefeed, text, workspace,
+};
 
 #[track_caller]
 fn check(name: &str, args: &[&str], code: i32, said: &str) {
@@ -281,6 +283,52 @@ fn a_replay_prints_what_is_wanted() {
     );
     let before = simplefeed(&["replay", &feed, "--count", "--until", "1d"], b"");
     assert_eq!(before, "26\n");
+    let newest = ["--format", "id", "--reverse", "--limit", "3"];
+    assert_eq!(replay(&newest), "urn:39\nurn:38\nurn:37\n");
+    let odd = ["--format", "id", "--reverse", "--category", "odd"];
+    let odd_numbers = (0..40).rev().filter(|number| number % 4 != 0);
+    assert_eq!(replay(&odd), expected(&mut odd_numbers.into_iter()));
+    check(
+        "simplefeed",
+        &["tail", &feed, "--reverse"],
+        2,
+        "replay --reverse",
+    );
+}
+
+/// Goal: a person at a terminal sees when, what and which; a file, or who wants none, gets no colours.
+#[test]
+fn text_has_colours_on_a_terminal_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let event = r#"{"id":"urn:1","title":"A \u009b31mtitle","updated":"2026-01-01T00:00:00Z","content":"more"}"#;
+    assert_eq!(server.publish("a", event).status, 201);
+    let feed = server.url("/feeds/a");
+    let plain = simplefeed(&["replay", &feed, "--format", "text"], b"");
+    // No entry moves the cursor.
+    assert_eq!(plain, "2026-01-01T00:00:00Z  A  31mtitle  urn:1\n    more\n");
+    // A terminal, by util-linux.
+    let on_a_terminal = |environment: &str| {
+        let command = format!(
+            "{environment} '{}' replay '{feed}'",
+            program("simplefeed").display()
+        );
+        let output = run_command(
+            Command::new("script").args(["-qec", &command, "/dev/null"]),
+            b"",
+        );
+        text(&output.stdout).replace('\r', "")
+    };
+    let coloured = on_a_terminal("env -u NO_COLOR");
+    assert!(
+        coloured.contains("\u{1b}[1mA ") && coloured.contains("\u{1b}[2murn:1"),
+        "{coloured:?}"
+    );
+    let without = on_a_terminal("NO_COLOR=1");
+    assert_eq!(
+        without.lines().collect::<Vec<_>>(),
+        plain.lines().collect::<Vec<_>>()
+    );
 }
 
 /// Goal: JSON of other programs is published as it is, once, however often it is piped.

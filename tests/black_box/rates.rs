@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    harness::{Server, check_folder, events, wait_for},
+    harness::{Server, check_folder, events, run, text, wait_for},
     http::Request,
 };
 
@@ -71,4 +71,66 @@ fn recent_documents_lead_to_rates_but_for_timelines() {
     assert_eq!(answer.status, 404);
     assert!(answer.text().contains("is a timeline"), "{}", answer.text());
     assert_eq!(server.get("/feeds/a/rates.json?by=week").status, 400);
+}
+
+/// Goal: a person sees when a feed was busy, and how far a consumer is behind, whatever the feed offers.
+#[test]
+fn entries_and_lag_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish("a", &events(30));
+    let made = Request::put("/feeds/all", r#"{"kind":"timeline"}"#);
+    assert_eq!(server.send(&made).status, 201);
+    let follow = Request::put("/feeds/all/following/a", r#"{"backfill":5}"#);
+    assert!(server.send(&follow).status < 300);
+    counted(&server, "/feeds/a/rates.json", 30);
+    let (url, timeline) = (server.url("/feeds/a"), server.url("/feeds/all"));
+    let state = folder.path().join("state");
+    let (state, svg) = (state.to_str().unwrap(), folder.path().join("plot.svg"));
+    let simplefeed = |args: &[&str]| {
+        let output = run("simplefeed", args, b"");
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{args:?}: {stderr}");
+        (stdout, stderr)
+    };
+
+    let (plot, said) = simplefeed(&["plot", &url]);
+    assert!(
+        plot.starts_with(&format!("{url}: 30 entries, by minute\n30 │")),
+        "{plot}"
+    );
+    assert!(
+        !plot.contains("not handled") && said.is_empty(),
+        "{plot}{said}"
+    );
+    let (plot, _) = simplefeed(&["plot", &url, "--by", "month", "--since", "1d"]);
+    assert!(plot.contains("30 entries, by month"), "{plot}");
+    simplefeed(&["replay", &url, "--state", state, "--limit", "12"]);
+    let (plot, _) = simplefeed(&["plot", &url, "--state", state]);
+    assert!(
+        plot.contains("\nnot handled yet: 18 entries, the oldest of 2"),
+        "{plot}"
+    );
+    simplefeed(&["replay", &url, "--state", state]);
+    let (plot, _) = simplefeed(&["plot", &url, "--state", state]);
+    assert!(plot.contains("has caught up"), "{plot}");
+
+    let (plot, said) = simplefeed(&["plot", &timeline]);
+    assert!(
+        plot.contains("5 entries, by") && said.contains("counted by their dates"),
+        "{plot}{said}"
+    );
+    let (out, _) = simplefeed(&[
+        "plot",
+        &url,
+        "--state",
+        state,
+        "--svg",
+        svg.to_str().unwrap(),
+    ]);
+    let picture = std::fs::read_to_string(svg).unwrap();
+    assert!(
+        out.is_empty() && picture.starts_with("<svg ") && picture.contains("<rect "),
+        "{picture}"
+    );
 }

@@ -1,11 +1,13 @@
 //! How an entry is printed; one file per format.
 //!
-//! Pure, but for the writer it is given.
+//! Pure, but for the writer it is given, and a look at the terminal.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use clap::ValueEnum;
 use simplefeed_client::Delivery;
+
+use crate::say;
 
 mod atom;
 mod id;
@@ -21,7 +23,7 @@ pub(crate) enum Format {
     Atom,
     /// The entry's id, one a line
     Id,
-    /// Time, title and plain content, for people
+    /// Time, title, id and plain content, for people; in colours on a terminal, unless `NO_COLOR` is set
     Text,
 }
 
@@ -42,11 +44,49 @@ impl Format {
 
     /// Writes one entry of a single feed.
     pub(crate) fn write(self, delivery: &Delivery, out: &mut impl Write) -> anyhow::Result<()> {
+        self.write_painted(delivery, Paint::None, out)
+    }
+
+    /// Writes one entry of a single feed, in colours if it is for people.
+    pub(crate) fn write_painted(
+        self,
+        delivery: &Delivery,
+        paint: Paint,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
         match self {
             Self::Ndjson => ndjson::write(delivery, None, out),
             Self::Atom => Ok(atom::write(delivery, out)?),
             Self::Id => Ok(id::write(delivery, out)?),
-            Self::Text => text::write(delivery, out),
+            Self::Text => text::write(delivery, paint, out),
+        }
+    }
+}
+
+/// Whether text has colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paint {
+    /// None at all.
+    None,
+    /// Those of a terminal.
+    Colours,
+}
+
+impl Paint {
+    /// Returns whether stdout is to have colours: on a terminal, unless `NO_COLOR` is set.
+    pub(crate) fn of_stdout() -> Self {
+        if io::stdout().is_terminal() && !say::is_plain() {
+            Self::Colours
+        } else {
+            Self::None
+        }
+    }
+
+    /// Returns text in a colour, by its number in a terminal.
+    fn text(self, colour: &str, text: &str) -> String {
+        match self {
+            Self::None => text.into(),
+            Self::Colours => format!("\x1b[{colour}m{text}\x1b[0m"),
         }
     }
 }

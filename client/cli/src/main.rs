@@ -25,9 +25,11 @@ mod import;
 mod lint;
 mod mirror;
 mod parked;
+mod plot;
 mod progress;
 mod refresh;
 mod replay;
+mod reversed;
 mod say;
 mod signals;
 mod since;
@@ -113,6 +115,13 @@ enum Command {
         3 it cannot be told"
     )]
     Status(Box<status::StatusArgs>),
+    /// Draw a feed's entries over time, and what a consumer has not handled
+    #[command(after_help = "Examples:\n  \
+        simplefeed plot http://127.0.0.1:8080/feeds/orders --since 7d\n  \
+        simplefeed plot http://127.0.0.1:8080/feeds/orders --state DIR --svg orders.svg\n\n\
+        A server of ours has counted them, by the instants at which they were stored. Of a timeline, or of anybody's\n\
+        feed, all entries are read, and counted by their dates.")]
+    Plot(Box<plot::PlotArgs>),
     /// Print the new entries of many feeds, with few requests
     #[command(
         after_help = "Example:\n  simplefeed watch subscriptions.opml --state DIR >> entries.ndjson\n\n\
@@ -269,6 +278,7 @@ async fn run(command: Command) -> anyhow::Result<u8> {
         Command::Tail(args) => replay::replay(*args, true).await,
         Command::Parked(args) => parked::parked(args).await,
         Command::Status(args) => status::status(*args).await,
+        Command::Plot(args) => Box::pin(plot::plot(*args)).await,
         Command::Watch(args) => watch::watch(*args).await,
         Command::Sup(args) => sup::sup(args).await,
         Command::Lint(args) => lint::lint(*args).await,

@@ -19,3 +19,14 @@ pub(crate) fn counter(what: &'static str) -> ProgressBar {
         Err(_) => bar,
     }
 }
+
+/// Tells that so many entries are to come. From then on, the counter shows the total and the time left.
+pub(crate) fn expect(bar: &ProgressBar, left: u64) {
+    if bar.length().is_none() {
+        let template = "{bar:24} {human_pos} of {human_len} {msg}, {per_sec}, {eta} left";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+    }
+    bar.set_length(bar.position() + left);
+}

@@ -20,10 +20,12 @@ use tokio::sync::{Mutex, oneshot};
 use crate::{
     batch::{Batches, is_of_entry},
     chosen::ChosenArgs,
-    duration, exit,
-    format::Format,
+    duration,
+    exit::{self, Usage},
+    format::{Format, Paint},
     handler::HandlerArgs,
-    progress::counter,
+    progress,
+    reversed::Reversed,
     say,
     signals::Ends,
     since,
@@ -80,6 +82,10 @@ pub(crate) struct ReplayArgs {
     revisions: bool,
     #[command(flatten)]
     chosen: ChosenArgs,
+    /// Print the newest entry first. All are read and kept in a temporary file before the first is printed, since an
+    /// archive is only proven from its beginning on; with --limit, the newest so many. Not for tail
+    #[arg(long, conflicts_with_all = ["exec", "bookmark", "state", "count"])]
+    reverse: bool,
     #[command(flatten)]
     handler: HandlerArgs,
     #[command(flatten)]
@@ -108,6 +114,11 @@ impl ReplayArgs {
 }
 
 pub(crate) async fn replay(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
+    if follow && args.reverse {
+        return Err(
+            Usage("tail has no last entry to begin with; replay --reverse has".into()).into(),
+        );
+    }
     match (&args.handler.exec, args.handler.batch) {
         (Some(command), Some(size)) => run_for_batches(&args, command, size, follow).await,
         (Some(command), None) => run_for_each(&args, command, follow).await,
@@ -133,7 +144,13 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
         unsettled: 0,
         line: vec![],
         skipped: 0,
-        bar: counter("entries"),
+        reversed: if args.reverse {
+            Some(Reversed::new()?)
+        } else {
+            None
+        },
+        bar: progress::counter("entries"),
+        paint: Paint::of_stdout(),
         pace: Pace::new(args.rate),
         chosen: args.chosen.clone(),
         is_count: args.chosen.count,
@@ -147,10 +164,14 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
             Format::Ndjson
         }
     });
-    let outcome = output.copy(format, args.limit, follow).await;
+    let limit = args.limit.filter(|_| !args.reverse);
+    let outcome = output.copy(format, limit, follow).await;
     // Before an error is printed: the bar is on the same terminal.
     output.bar.finish_and_clear();
     outcome?;
+    if let Some(reversed) = output.reversed {
+        reversed.print(args.limit.unwrap_or(u64::MAX), &mut output.out)?;
+    }
     if args.chosen.count {
         writeln!(io::stdout(), "{}", output.printed)?;
     }
@@ -336,7 +357,10 @@ struct Output {
     line: Vec<u8>,
     /// The entries that could not be printed.
     skipped: u64,
+    /// Entries that are kept until the last one is read.
+    reversed: Option<Reversed>,
     bar: indicatif::ProgressBar,
+    paint: Paint,
     pace: Pace,
     chosen: ChosenArgs,
     /// Whether entries are counted, and not written.
@@ -377,11 +401,14 @@ impl Output {
             let written = if self.is_count {
                 Ok(())
             } else {
-                format.write(&delivery, &mut self.line)
+                format.write_painted(&delivery, self.paint, &mut self.line)
             };
             match written {
                 Ok(()) => {
-                    self.out.write_all(&self.line)?;
+                    match &mut self.reversed {
+                        Some(reversed) => reversed.keep(&self.line)?,
+                        None => self.out.write_all(&self.line)?,
+                    }
                     self.unsettled += 1;
                     self.printed += 1;
                     left -= 1;
@@ -408,6 +435,10 @@ impl Output {
         }
         self.settled = Instant::now();
         self.bar.inc(std::mem::take(&mut self.unsettled));
+        if let Some(left) = self.consumer.remaining().filter(|left| *left > 0) {
+            let ready = u64::try_from(self.consumer.ready())?;
+            progress::expect(&self.bar, ready + left);
+        }
         Ok(())
     }
 }

@@ -54,6 +54,11 @@ fn voice() -> Voice {
     VOICE.get().copied().unwrap_or_default()
 }
 
+/// Returns whether text is to have no colours.
+pub(crate) fn is_plain() -> bool {
+    voice().plain
+}
+
 /// Prints a warning, for an operator.
 pub(crate) fn warning(text: &str) {
     print_message("warning", "33", text);

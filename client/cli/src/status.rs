@@ -38,7 +38,7 @@ use crate::{
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
     /// URL of the feed, as the consumer was given it
-    url: String,
+    pub(crate) url: String,
     #[command(flatten)]
     state: StateArgs,
     /// Print JSON
@@ -52,7 +52,41 @@ pub(crate) struct StatusArgs {
     #[arg(long, value_name = "WHAT=N")]
     crit: Vec<Threshold>,
     #[command(flatten)]
-    source: SourceArgs,
+    pub(crate) source: SourceArgs,
+}
+
+/// Entries that a consumer has not handled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lag {
+    pub(crate) entries: u64,
+    /// Lower bound of the instant at which the oldest of them was stored.
+    pub(crate) since: Option<Timestamp>,
+}
+
+impl StatusArgs {
+    /// Returns the arguments for a consumer, without thresholds.
+    pub(crate) fn of(url: String, state: StateArgs, source: SourceArgs) -> Self {
+        Self {
+            url,
+            state,
+            json: false,
+            warn: vec![],
+            crit: vec![],
+            source,
+        }
+    }
+
+    /// Returns how far behind the consumer is.
+    pub(crate) async fn lag(&self) -> anyhow::Result<Lag> {
+        let status = Box::pin(read_status(self)).await?;
+        let ago = i64::try_from(status.seconds).unwrap_or(i64::MAX);
+        let micros = since::now().micros();
+        let since = Timestamp::from_micros(micros.saturating_sub(ago.saturating_mul(1_000_000)));
+        Ok(Lag {
+            entries: status.entries,
+            since: (status.entries > 0).then_some(since),
+        })
+    }
 }
 
 /// Lag and health of a consumer.

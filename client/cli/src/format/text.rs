@@ -1,4 +1,4 @@
-//! For people: time and title on one line, then the content, indented.
+//! For people: time, title and id on one line, then the content, indented.
 //!
 //! Pure, but for the writer it is given.
 
@@ -6,11 +6,22 @@ use std::io::Write;
 
 use simplefeed_client::Delivery;
 
-pub(super) fn write(delivery: &Delivery, out: &mut impl Write) -> anyhow::Result<()> {
+use super::Paint;
+
+/// Numbers of the colours in a terminal: dim for what is there to be found again, bold for what is read first.
+const DIM: &str = "2";
+const BOLD: &str = "1";
+
+pub(super) fn write(delivery: &Delivery, paint: Paint, out: &mut impl Write) -> anyhow::Result<()> {
     let event = delivery.event()?;
     let updated = event.updated.unwrap_or_default();
     let title = event.title.unwrap_or_default();
-    super::line(&super::one_line(&format!("{updated}  {title}")), out)?;
+    let [updated, title, id] = [&updated, &title, delivery.id()].map(super::one_line);
+    let (updated, title) = (paint.text(DIM, &updated), paint.text(BOLD, &title));
+    super::line(
+        &format!("{updated}  {title}  {}", paint.text(DIM, &id)),
+        out,
+    )?;
     let Some(raw) = event.content else {
         return Ok(());
     };

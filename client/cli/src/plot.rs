@@ -1,0 +1,273 @@
+//! `plot`: entries over time, and what a consumer has not handled of them.
+//!
+//! Shell: the feed, the consumer's state folder, stdout or a file. [`chart`] draws.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use simplefeed_client::{Since, fetch::Fetched};
+use simplefeed_core::{
+    rates::{RATES_REL, Rates, Unit, span_text},
+    replay::Validators,
+    timestamp::Timestamp,
+};
+use url::Url;
+
+use crate::{
+    exit, say, since,
+    source::SourceArgs,
+    state::StateArgs,
+    status::{Lag, StatusArgs},
+};
+
+mod chart;
+
+use chart::Chart;
+
+/// Most spans that are drawn side by side: a terminal's width, less the numbers.
+const SPANS_MAX: i64 = 72;
+
+/// Draw a feed's entries over time, and what a consumer has not handled
+#[derive(Args, Debug)]
+pub(crate) struct PlotArgs {
+    /// URL of the feed
+    url: String,
+    /// Draw from here on: a date-time, a date, or an age such as 90m or 2d [default: the first entry]
+    #[arg(long, value_parser = time, value_name = "TIME")]
+    since: Option<Timestamp>,
+    /// Length of the spans: minute, hour, day or month [default: the shortest of which 72 are enough]
+    #[arg(long, value_parser = unit, value_name = "UNIT")]
+    by: Option<Unit>,
+    /// Write a picture instead, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    match since::parse(text) {
+        Ok(Since::Time(time)) => Ok(time),
+        _ => Err("neither a date-time, a date, nor an age such as 90m".into()),
+    }
+}
+
+fn unit(text: &str) -> Result<Unit, String> {
+    text.parse()
+        .map_err(|()| "one of minute, hour, day and month".into())
+}
+
+/// Entries by the number of their span.
+type Counts = BTreeMap<i64, u64>;
+
+pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
+    let PlotArgs {
+        url,
+        since,
+        by,
+        svg,
+        state,
+        source,
+    } = args;
+    let has_state = state.state.is_some() || state.folder(&url)?.join("bookmark").exists();
+    let consumer = StatusArgs::of(url, state, source);
+    let counted = match rates(&consumer, (since, by)).await? {
+        Some(counted) => counted,
+        None => by_dates(&consumer, (since, by)).await?,
+    };
+    let lag = if has_state {
+        Some(consumer.lag().await?)
+    } else {
+        None
+    };
+    let charts = charts(&consumer.url, &counted, lag.as_ref());
+    if let Some(path) = svg {
+        fs::write(&path, chart::svg(&charts))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    } else {
+        let text: Vec<String> = charts.iter().map(Chart::text).collect();
+        io::stdout().write_all(text.join("\n").as_bytes())?;
+    }
+    Ok(exit::OK)
+}
+
+/// Entries of a time, in spans of one length.
+struct Counted {
+    unit: Unit,
+    counts: Counts,
+    /// Number of the first span, and of the last.
+    first: i64,
+    last: i64,
+}
+
+impl Counted {
+    fn new(unit: Unit, counts: Counts, since: Option<Timestamp>) -> Self {
+        let now = unit.number(since::now());
+        let oldest = since.map(|since| unit.number(since));
+        let oldest = oldest.or(counts.keys().next().copied());
+        // A clock that is behind the server's hides nothing.
+        let last = counts.keys().last().map_or(now, |last| now.max(*last));
+        let first = oldest.unwrap_or(last).min(last);
+        Self {
+            unit,
+            counts,
+            first,
+            last,
+        }
+    }
+}
+
+/// Returns the counts that the server offers; `None` if it offers none.
+async fn rates(
+    consumer: &StatusArgs,
+    (since, by): (Option<Timestamp>, Option<Unit>),
+) -> anyhow::Result<Option<Counted>> {
+    let url: Url = consumer.url.parse()?;
+    let fetcher = consumer.source.fetcher(&url)?;
+    let recent = fetcher
+        .document(&url, &Validators::default(), false)
+        .await?;
+    let Fetched::Document { document, .. } = recent else {
+        return Ok(None);
+    };
+    let Some(link) = document.link(RATES_REL) else {
+        return Ok(None);
+    };
+    let units = by.map_or_else(|| Unit::ALL.into_iter().rev().collect(), |by| vec![by]);
+    let mut finest = None;
+    for unit in units {
+        let mut url = link.clone();
+        let mut query = url.query_pairs_mut();
+        query.append_pair("by", &unit.to_string());
+        if let Some(since) = since {
+            query.append_pair("from", &span_text(unit.start(unit.number(since))));
+        }
+        drop(query);
+        let bytes = fetcher.bytes(&url).await?;
+        let rates: Rates =
+            serde_json::from_slice(&bytes).with_context(|| format!("{url} has no rates"))?;
+        let counts = rates.counts.iter().filter_map(|(start, count)| {
+            let start = Timestamp::parse(start)?;
+            Some((unit.number(start), *count))
+        });
+        let counted = Counted::new(unit, counts.collect(), since);
+        let spans = counted.last - counted.first;
+        let oldest = finest
+            .as_ref()
+            .map(|before: &Counted| before.unit.start(before.first));
+        let kept = rates.kept_from.as_deref().and_then(Timestamp::parse);
+        let is_whole = kept
+            .zip(since.or(oldest))
+            .is_none_or(|(kept, oldest)| kept <= oldest);
+        // Shorter spans are too many, or not kept of all that time.
+        if by.is_none() && finest.is_some() && (spans >= SPANS_MAX || !is_whole) {
+            break;
+        }
+        finest = Some(counted);
+    }
+    Ok(finest)
+}
+
+/// Reads all entries, and counts them by their dates.
+async fn by_dates(
+    consumer: &StatusArgs,
+    (since, by): (Option<Timestamp>, Option<Unit>),
+) -> anyhow::Result<Counted> {
+    say::note(
+        "The feed offers no counts. All of its entries are read, and counted by their dates.",
+    );
+    let since_what = since.map_or(Since::Oldest, Since::Time);
+    let builder = consumer.source.consumer(&consumer.url)?.since(since_what);
+    let mut entries = builder.build()?;
+    let mut minutes = Counts::new();
+    while let Some(delivery) = entries.next().await? {
+        let event = delivery.event().ok();
+        let updated = event.and_then(|event| Timestamp::parse(&event.updated?));
+        let updated = updated.filter(|updated| since.is_none_or(|since| *updated >= since));
+        if let Some(updated) = updated {
+            *minutes.entry(Unit::Minute.number(updated)).or_default() += 1;
+        }
+    }
+    let counted = |unit: Unit| {
+        let mut counts = Counts::new();
+        for (minute, count) in &minutes {
+            *counts
+                .entry(unit.number(Unit::Minute.start(*minute)))
+                .or_default() += count;
+        }
+        Counted::new(unit, counts, since)
+    };
+    let fits = |unit: &Unit| {
+        let counted = counted(*unit);
+        counted.last - counted.first < SPANS_MAX
+    };
+    let unit = by.or_else(|| Unit::ALL.into_iter().find(fits));
+    Ok(counted(unit.unwrap_or(Unit::Month)))
+}
+
+/// Returns the charts of a feed and a consumer.
+fn charts(url: &str, counted: &Counted, lag: Option<&Lag>) -> Vec<Chart> {
+    let Counted {
+        unit, first, last, ..
+    } = *counted;
+    // Of a longer time, the newest spans.
+    let first = first.max(last - SPANS_MAX * 2);
+    let spans: Vec<i64> = (first..=last).collect();
+    let count = |span: &i64| counted.counts.get(span).copied().unwrap_or(0);
+    let values: Vec<u64> = spans.iter().map(count).collect();
+    let total: u64 = values.iter().sum();
+    let labels = [first, first.midpoint(last), last].map(|span| label(unit, span));
+    let entries = say::count(total, "entry", "entries");
+    let mut charts = vec![Chart {
+        title: format!("{url}: {entries}, by {unit}"),
+        values,
+        labels: labels.clone(),
+    }];
+    let Some(lag) = lag else { return charts };
+    // What came before the last span is pending since its beginning.
+    let begin = unit.number(lag.since.unwrap_or_else(since::now));
+    let mut pending = lag.entries;
+    let mut values: Vec<u64> = vec![];
+    for span in spans.iter().rev() {
+        let is_behind = *span >= begin && lag.entries > 0;
+        values.push(if is_behind { pending } else { 0 });
+        pending = pending.saturating_sub(count(span));
+    }
+    values.reverse();
+    let title = match (lag.entries, lag.since) {
+        (0, _) => "not handled yet: nothing; the consumer has caught up".to_owned(),
+        (entries, Some(since)) => format!(
+            "not handled yet: {}, the oldest of {since}",
+            say::count(entries, "entry", "entries")
+        ),
+        (entries, None) => format!(
+            "not handled yet: {}",
+            say::count(entries, "entry", "entries")
+        ),
+    };
+    charts.push(Chart {
+        title,
+        values,
+        labels,
+    });
+    charts
+}
+
+/// Returns the beginning of a span in as few characters as its unit needs.
+fn label(unit: Unit, span: i64) -> String {
+    let text = span_text(unit.start(span)).replace('T', " ");
+    let length = match unit {
+        Unit::Minute | Unit::Hour => 16,
+        Unit::Day => 10,
+        Unit::Month => 7,
+    };
+    text.get(..length).unwrap_or(&text).to_owned()
+}
