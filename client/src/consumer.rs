@@ -38,7 +38,7 @@ use url::Url;
 use crate::{
     bookmark::AnyStore,
     delivery::{Delivery, Typed},
-    fetch::{FetchError, Fetched, Fetcher, Freshness, PushLinks},
+    fetch::{FetchError, Fetched, Fetcher, Freshness, ServerLinks},
     observer::{Observer, behind},
     patience::{ATTEMPTS, asks_too_much, back_off, jittered},
     transport::TransportError,
@@ -595,9 +595,9 @@ impl Consumer {
         };
         if ask.kind == AskKind::Recent {
             match &fetched {
-                Fetched::NotModified { push, .. } if *push == PushLinks::default() => {}
-                Fetched::NotModified { push, .. } | Fetched::Document { push, .. } => {
-                    self.waker.learn(push.clone());
+                Fetched::NotModified { links, .. } if *links == ServerLinks::default() => {}
+                Fetched::NotModified { links, .. } | Fetched::Document { links, .. } => {
+                    self.waker.learn(links.clone());
                 }
             }
             self.announced = match &fetched {

@@ -12,6 +12,7 @@ use simplefeed_core::{
     index::IndexBlock,
     limits::{CLIENT_DOCUMENT_BYTES_MAX, REDIRECTS_MAX},
     push::{EVENTS_REL, WAIT_REL},
+    rates::RATES_REL,
     reader::{Document, ReadError, to_utf8},
     replay::Validators,
     sup::{InvalidSup, SUP_DRAFT_REL, SUP_HEADER, SUP_REL, SUP_TYPE, SupAddress, SupDocument},
@@ -30,6 +31,8 @@ pub(crate) use answer::{problem_detail, problem_entry, retry_after};
 
 const ATOM_TYPES: &str = "application/atom+xml, application/xml;q=0.5";
 const INDEX_TYPE: &str = "application/json";
+/// Beginning of the relations of links that belong to a server and not to a document: a copy works without them.
+const SERVER_RELS: &str = "urn:simplefeed:1#";
 
 /// Failure to fetch a document.
 ///
@@ -203,8 +206,8 @@ pub enum Fetched {
         freshness: Freshness,
         /// SUP announcement, if the 304 repeats it.
         sup: Option<SupAddress>,
-        /// Links for push, if the 304 repeats them.
-        push: PushLinks,
+        /// Links of the server, if the 304 repeats them.
+        links: ServerLinks,
     },
     /// A complete answer, with status 200 or 203.
     Document {
@@ -218,8 +221,8 @@ pub enum Fetched {
         freshness: Freshness,
         /// SUP announcement, if there is one and the fetcher may follow it.
         sup: Option<SupAddress>,
-        /// Links for push that the fetcher may follow.
-        push: PushLinks,
+        /// Links of the server that the fetcher may follow.
+        links: ServerLinks,
         /// Digest of the body, if a document without positions is marked immutable.
         frozen: Option<Digest>,
     },
@@ -237,22 +240,24 @@ pub(crate) struct FetchedSup {
     pub(crate) is_for_once: bool,
 }
 
-/// URLs that wake a reader of a recent document.
+/// URLs that a server offers beside a recent document.
 ///
 /// # Examples
 ///
 /// ```
-/// use simplefeed_client::fetch::PushLinks;
+/// use simplefeed_client::fetch::ServerLinks;
 ///
-/// let offered = |push: &PushLinks| push.events.is_some() || push.wait.is_some();
-/// assert!(!offered(&PushLinks::default()));
+/// let wakes = |links: &ServerLinks| links.events.is_some() || links.wait.is_some();
+/// assert!(!wakes(&ServerLinks::default()));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PushLinks {
+pub struct ServerLinks {
     /// Stream of events about the newest place.
     pub events: Option<Url>,
     /// Read that is answered once the document is another one.
     pub wait: Option<Url>,
+    /// How many entries came when.
+    pub rates: Option<Url>,
 }
 
 /// Fetches documents from its home and from the origins allowed, and from nowhere else, wherever links and redirects
@@ -408,11 +413,11 @@ impl Fetcher {
         // A 304 to an unconditional request is a fault, and ends as an unexpected status.
         if answer.status == 304 && *known != Validators::default() {
             let sup = self.sup_announcement(&url, &answer, None);
-            let push = self.push_links(&url, &answer);
+            let links = self.server_links(&url, &answer);
             return Ok(Fetched::NotModified {
                 freshness,
                 sup,
-                push,
+                links,
             });
         }
         let answer = successful(&url, answer)?;
@@ -426,7 +431,7 @@ impl Fetcher {
             Err(source) => return Err(FetchError::Malformed { url, source }),
         };
         let sup = self.sup_announcement(&url, &answer, document.sup.clone());
-        let push = self.push_links(&url, &answer);
+        let links = self.server_links(&url, &answer);
         // A document with positions has history hashes, which prove more than a digest.
         let is_frozen = document.history.is_none() && is_immutable(&answer);
         let frozen = is_frozen.then(|| Digest::of(&answer.body));
@@ -436,23 +441,24 @@ impl Fetcher {
             validators,
             freshness,
             sup,
-            push,
+            links,
             frozen,
         })
     }
 
-    /// Returns the links for push that the fetcher may follow.
-    fn push_links(&self, url: &Url, answer: &Answer) -> PushLinks {
-        let mut push = PushLinks::default();
+    /// Returns the links of the server that the fetcher may follow.
+    fn server_links(&self, url: &Url, answer: &Answer) -> ServerLinks {
+        let mut found = ServerLinks::default();
         for (target, rel) in answer.all("link").flat_map(links::links) {
             let target = url.join(&target).ok().filter(|target| self.may_ask(target));
             match rel.as_str() {
-                EVENTS_REL => push.events = target,
-                WAIT_REL => push.wait = target,
+                EVENTS_REL => found.events = target,
+                WAIT_REL => found.wait = target,
+                RATES_REL => found.rates = target,
                 _ => {}
             }
         }
-        push
+        found
     }
 
     /// Sends a request whose answer has no end.
@@ -528,7 +534,7 @@ impl Fetcher {
             Ok(document) => Ok(Some(FetchedSup {
                 document: document.resolved(&url),
                 tag: answer.header("etag").map(Into::into),
-                wait: self.push_links(&url, &answer).wait,
+                wait: self.server_links(&url, &answer).wait,
                 is_for_once: answer
                     .all("cache-control")
                     .any(|policy| policy.to_ascii_lowercase().contains("no-store")),
@@ -672,10 +678,8 @@ pub fn document_of(url: &Url, answer: &Answer) -> Result<Document, ReadError> {
     let body = to_utf8(answer.body.clone(), charset(answer));
     let mut document = Document::read(body, url)?;
     for (target, rel) in answer.all("link").flat_map(links::links) {
-        // Links for push belong to the server and not to the document: a copy of the document works without them.
-        let is_push = rel == WAIT_REL || rel == EVENTS_REL;
         if let Ok(target) = url.join(&target)
-            && !is_push
+            && !rel.starts_with(SERVER_RELS)
         {
             // Behind the links of the document itself, which go first.
             document.add_link(&rel, target);

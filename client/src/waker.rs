@@ -16,7 +16,7 @@ use tokio::time::{self, Instant};
 use url::Url;
 
 use crate::{
-    fetch::{Fetcher, PushLinks},
+    fetch::{Fetcher, ServerLinks},
     patience::{back_off, jittered},
     transport::Pieces,
 };
@@ -81,7 +81,7 @@ const ABSENT: Duration = Duration::from_secs(PUSH_ABSENT_SECONDS);
 /// The stream of a consumer, and the times of the next attempts.
 pub(crate) struct Waker {
     best: WakeBy,
-    links: PushLinks,
+    links: ServerLinks,
     state: State,
     /// Streams in a row that did not open, or ended soon.
     failures: u32,
@@ -112,7 +112,7 @@ impl Waker {
     pub(crate) fn new(best: WakeBy) -> Self {
         Self {
             best,
-            links: PushLinks::default(),
+            links: ServerLinks::default(),
             state: State::Closed,
             failures: 0,
             streams_from: None,
@@ -122,7 +122,7 @@ impl Waker {
     }
 
     /// Takes the links of an answer about the recent document.
-    pub(crate) fn learn(&mut self, links: PushLinks) {
+    pub(crate) fn learn(&mut self, links: ServerLinks) {
         if links.events != self.links.events {
             self.state = State::Closed;
         }

@@ -306,7 +306,10 @@ fn text_has_colours_on_a_terminal_alone() {
     let feed = server.url("/feeds/a");
     let plain = simplefeed(&["replay", &feed, "--format", "text"], b"");
     // No entry moves the cursor.
-    assert_eq!(plain, "2026-01-01T00:00:00Z  A  31mtitle  urn:1\n    more\n");
+    assert_eq!(
+        plain,
+        "2026-01-01T00:00:00Z  A  31mtitle  urn:1\n    more\n"
+    );
     // A terminal, by util-linux.
     let on_a_terminal = |environment: &str| {
         let command = format!(

@@ -66,7 +66,7 @@ struct Place {
 pub(crate) async fn bookmark(args: BookmarkArgs) -> anyhow::Result<u8> {
     match args.command {
         Command::Show { file } => show(&file),
-        Command::Set(args) => set(args).await,
+        Command::Set(args) => Box::pin(set(args)).await,
         Command::Clear { file } => clear(&file),
     }
 }

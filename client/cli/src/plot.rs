@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use clap::Args;
 use simplefeed_client::{Since, fetch::Fetched};
 use simplefeed_core::{
-    rates::{RATES_REL, Rates, Unit, span_text},
+    rates::{Rates, Unit, span_text},
     replay::Validators,
     timestamp::Timestamp,
 };
@@ -135,10 +135,10 @@ async fn rates(
     let recent = fetcher
         .document(&url, &Validators::default(), false)
         .await?;
-    let Fetched::Document { document, .. } = recent else {
+    let Fetched::Document { links, .. } = recent else {
         return Ok(None);
     };
-    let Some(link) = document.link(RATES_REL) else {
+    let Some(link) = links.rates else {
         return Ok(None);
     };
     let units = by.map_or_else(|| Unit::ALL.into_iter().rev().collect(), |by| vec![by]);
