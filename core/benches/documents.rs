@@ -6,6 +6,7 @@ use bytes::Bytes;
 use divan::{Bencher, counter::BytesCount};
 use simplefeed_core::{
     document::feed_document,
+    entry::{Additions, Draft},
     event,
     feed::{DocumentName, DocumentNumber, Epoch, FeedId, FeedName, Position, Revision},
     header::{Form, header},
@@ -37,9 +38,13 @@ fn events() -> String {
 
 fn fragments() -> Vec<Bytes> {
     let drafts = event::from_ndjson(events().as_bytes()).expect("the events are good");
-    let complete = |draft: &simplefeed_core::entry::Draft| {
+    let complete = |draft: &Draft| {
         let id = draft.id.clone().expect("the events have ids");
-        draft.complete(&id, Timestamp::default(), "Simplefeed")
+        let additions = Additions {
+            author: "Simplefeed",
+            alternate: Some("https://example.org/feeds/bench/entries/0".into()),
+        };
+        draft.complete(&id, Timestamp::default(), &additions)
     };
     let fragments = drafts.iter().map(complete);
     fragments

@@ -40,9 +40,12 @@ impl Person {
     }
 }
 
+/// Beginning of a link to an entry's page, behind the prefix of its name and before the URL.
+pub(crate) const ALTERNATE: &str = "link rel=\"alternate\" type=\"text/html\" href=\"";
+
 /// Parts that the gate adds because an entry lacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "six independent facts")]
+#[expect(clippy::struct_excessive_bools, reason = "seven independent facts")]
 pub struct Missing {
     /// It has no `id`.
     pub id: bool,
@@ -54,8 +57,19 @@ pub struct Missing {
     pub author: bool,
     /// It has neither `content` nor an alternate link.
     pub content: bool,
+    /// It has no alternate link.
+    pub alternate: bool,
     /// Its content is stored in Base64, which needs a `summary` (rule A-11), and it has none.
     pub summary: bool,
+}
+
+/// What a feed adds to entries that lack it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Additions<'s> {
+    /// Author of entries without one.
+    pub author: &'s str,
+    /// URL of the entry's page, for entries without an alternate link; `None` in feeds that add none.
+    pub alternate: Option<String>,
 }
 
 /// Checked entry whose fragment is complete except for facts that only the log knows.
@@ -77,8 +91,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Returns an upper bound on the size of the finished fragment, in bytes, in a feed with this author.
-    pub fn size(&self, author: &str) -> usize {
+    /// Returns an upper bound on the size of the finished fragment, in bytes, in a feed with this author, and with alternate
+    /// links of at most so many bytes.
+    pub fn size(&self, author: &str, alternate: usize) -> usize {
         // Names of elements, their ends, a date, and an id made here.
         const COMPLETIONS: usize = 384;
         let id = self.id.as_ref().map_or(0, |id| escaped_len(id.as_str()));
@@ -87,17 +102,19 @@ impl Draft {
             (true, []) => escaped_len(author),
             (true, authors) => authors.iter().map(Person::size).sum(),
         };
-        // At most six elements are completed; each author has a parent and three children.
-        let elements = 6 + 4 * self.authors.len().max(1);
+        let alternate = if self.missing.alternate { alternate } else { 0 };
+        // At most seven elements are completed; each author has a parent and three children.
+        let elements = 7 + 4 * self.authors.len().max(1);
         // Each element has a start and an end tag.
         let prefixes = 2 * elements * self.prefix.len();
         // The id can appear twice: as the id and as the title.
-        self.element.len() + COMPLETIONS + prefixes + 2 * id + authors
+        self.element.len() + COMPLETIONS + prefixes + 2 * id + authors + alternate
     }
 
     /// Returns the fragment: the element with all that Atom requires.
     ///
-    /// The title defaults to the id, `updated` to the commit instant, the author to the feed's.
+    /// The title defaults to the id, `updated` to the commit instant, the author to the feed's, the alternate link to the
+    /// entry's page.
     ///
     /// # Errors
     ///
@@ -107,7 +124,7 @@ impl Draft {
         &self,
         id: &EntryId,
         instant: Timestamp,
-        author: &str,
+        additions: &Additions<'_>,
     ) -> Result<Bytes, Refusal> {
         let (start, rest) = self.element.split_at(self.inside);
         // 256 bytes hold the usual completions.
@@ -123,7 +140,18 @@ impl Draft {
             self.element_with("updated", &instant.to_string(), &mut fragment);
         }
         if self.missing.author {
-            self.complete_authors(author, &mut fragment);
+            self.complete_authors(additions.author, &mut fragment);
+        }
+        if let Some(url) = additions
+            .alternate
+            .as_ref()
+            .filter(|_| self.missing.alternate)
+        {
+            fragment.push('<');
+            fragment.push_str(&self.prefix);
+            fragment.push_str(ALTERNATE);
+            escape_attribute(url, &mut fragment);
+            fragment.push_str("\"/>");
         }
         if self.missing.summary {
             self.element_with("summary", SUMMARY, &mut fragment);

@@ -13,6 +13,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use uuid::Uuid;
 
+use bytes::Bytes;
+
 use crate::{
     commit::Change,
     cut::Fill,
@@ -336,7 +338,7 @@ pub fn plan(
         entries: 0,
     };
     // The check comes first, because building the entries is where short drafts grow.
-    check_completed(drafts, state.settings.author())?;
+    check_completed(drafts, &state.settings)?;
     let mut batch: HashMap<&EntryId, Known> = HashMap::new();
     let mut conflicts = vec![];
     // A batch of duplicates appends nothing, so it records no settings either.
@@ -381,8 +383,12 @@ pub fn plan(
 }
 
 /// Bounds the completed bytes of a batch before any entry is built: completion can multiply short entries.
-fn check_completed(drafts: &[Draft], author: &str) -> Result<(), Refusal> {
-    let bytes: usize = drafts.iter().map(|draft| draft.size(author)).sum();
+fn check_completed(drafts: &[Draft], settings: &Settings) -> Result<(), Refusal> {
+    let (author, alternate) = (settings.author(), settings.alternate_bytes());
+    let bytes: usize = drafts
+        .iter()
+        .map(|draft| draft.size(author, alternate))
+        .sum();
     if bytes <= COMPLETED_BATCH_BYTES_MAX {
         return Ok(());
     }
@@ -519,7 +525,7 @@ impl Planning {
     fn append(&mut self, draft: &Draft, id: &EntryId) -> Result<Known, Refusal> {
         let instant = self.stamp.of_entry(self.entries);
         // The entry is completed before the cut: its final size decides whether it fits.
-        let fragment = draft.complete(id, instant, self.plan.state.settings.author())?;
+        let mut fragment = self.completed(draft, id, instant)?;
         let head = &self.plan.state.head;
         let policy = self.plan.state.settings.cut_policy();
         // A header is fixed when its document is opened, so new settings need a new document.
@@ -528,8 +534,15 @@ impl Planning {
             || head.open.lost
             || policy.cuts_before(head.fill(), bytes_of(&fragment), instant)
         {
-            let document = head.open.opening.name.number.next();
+            let (document, epoch) = (
+                head.open.opening.name.number.next(),
+                head.open.opening.name.epoch,
+            );
             self.open(document);
+            if self.plan.state.head.open.opening.name.epoch != epoch {
+                // Its page has the epoch in its URL.
+                fragment = self.completed(draft, id, instant)?;
+            }
         }
         // The opening may have changed the head.
         let head = &self.plan.state.head;
@@ -558,6 +571,13 @@ impl Planning {
         })
     }
 
+    /// Returns the fragment of the next entry, in the document that is open.
+    fn completed(&self, draft: &Draft, id: &EntryId, instant: Timestamp) -> Result<Bytes, Refusal> {
+        let FeedState { head, settings } = &self.plan.state;
+        let additions = settings.additions(head.next, head.open.opening.name.epoch);
+        draft.complete(id, instant, &additions)
+    }
+
     /// Whether a draft equals the stored entry: in its sent form, or in its stored form.
     fn same_content(&self, draft: &Draft, id: &EntryId, earlier: &Known) -> Result<bool, Refusal> {
         // A publisher may send back an entry as it read it, which is the stored fragment.
@@ -566,7 +586,9 @@ impl Planning {
         }
         // Without an `updated` of its own, a draft gets this stamp, and cannot match here.
         let instant = self.stamp.of_entry(self.entries);
-        let fragment = draft.complete(id, instant, self.plan.state.settings.author())?;
+        let settings = &self.plan.state.settings;
+        let additions = settings.additions(earlier.at, earlier.document.epoch);
+        let fragment = draft.complete(id, instant, &additions)?;
         let digest = Digest::of(&fragment);
         Ok(digest == earlier.fragment || digest == earlier.sent)
     }

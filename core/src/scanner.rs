@@ -340,6 +340,7 @@ impl<'a> Scan<'a> {
                 updated: !findings.has("updated"),
                 author: !findings.author,
                 content: !findings.has("content") && findings.alternates.is_empty(),
+                alternate: findings.alternates.is_empty(),
                 summary: !findings.has("summary")
                     && findings.rewrite.as_ref().is_some_and(wants_summary),
             },

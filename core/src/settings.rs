@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
     cut::{CutPolicy, Period},
-    feed::{DocumentName, FeedId, FeedName},
+    entry::{ALTERNATE, Additions},
+    feed::{DocumentName, Epoch, FeedId, FeedName, Numbered, Position},
     limits::{
         DOCUMENT_BYTES_DEFAULT, DOCUMENT_BYTES_MAX, DOCUMENT_ENTRIES_DEFAULT, DOCUMENT_ENTRIES_MAX,
         TITLE_BYTES_MAX,
@@ -100,6 +101,10 @@ pub struct Choices {
     /// Whether links are absolute URLs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absolute_links: Option<bool>,
+    /// Whether entries without an alternate link get one, to their page. Each new feed that is no timeline has a choice;
+    /// older ones add none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternate_links: Option<bool>,
     /// Whether the feed is closed: visible only to readers with a right to it. Chosen at creation; the owner can open
     /// the feed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,6 +151,7 @@ impl Choices {
             document_bytes: self.document_bytes.or(older.document_bytes),
             document_period: self.document_period.or(older.document_period),
             absolute_links: self.absolute_links.or(older.absolute_links),
+            alternate_links: self.alternate_links.or(older.alternate_links),
             closed: self.closed.or(older.closed),
             embed: self.embed.or(older.embed),
         }
@@ -262,6 +268,35 @@ impl Settings {
         self.choices
             .absolute_links
             .unwrap_or(self.defaults.absolute_links)
+    }
+
+    /// Returns whether entries without an alternate link get one.
+    pub fn alternate_links(&self) -> bool {
+        self.choices.alternate_links.unwrap_or(false)
+    }
+
+    /// Returns what entries get that lack it, at their position and in the epoch of their document.
+    pub fn additions(&self, at: Position, epoch: Epoch) -> Additions<'_> {
+        let number = Numbered {
+            number: at.0,
+            epoch,
+        };
+        let page = || format!("{}entries/{number}", self.base_url());
+        Additions {
+            author: self.author(),
+            alternate: self.alternate_links().then(page),
+        }
+    }
+
+    /// Returns an upper bound on the bytes of an alternate link that an entry gets.
+    pub fn alternate_bytes(&self) -> usize {
+        // A position and an epoch have 31 digits and a hyphen at most. A byte may be escaped, as `&amp;`.
+        let url = || 5 * (self.base_url().len() + "entries/".len()) + 32;
+        if self.alternate_links() {
+            ALTERNATE.len() + url()
+        } else {
+            0
+        }
     }
 
     /// Returns the feed's id in SUP documents.
@@ -399,6 +434,7 @@ impl Settings {
         self.title() == other.title()
             && self.author() == other.author()
             && self.absolute_links() == other.absolute_links()
+            && self.alternate_links() == other.alternate_links()
             && self.cut_policy() == other.cut_policy()
             && self.base_url() == other.base_url()
             && self.defaults.sup == other.defaults.sup

@@ -93,6 +93,11 @@
   plot.addEventListener("pointerdown", (event) => {
     if (event.button === 0) begin = event;
   });
+  // A touch that scrolls the page draws nothing.
+  addEventListener("pointercancel", () => {
+    begin = null;
+    for (const bar of bars) bar.previousElementSibling.classList.remove("chosen");
+  });
   addEventListener("pointermove", (event) => { if (begin) choose(event); });
   addEventListener("pointerup", (event) => {
     if (!begin) return;

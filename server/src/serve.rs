@@ -126,7 +126,8 @@ impl Server {
         keep_to_ourselves(config.data()).map_err(ServeError::Start)?;
         let stop = Stop::default();
         let followers = spawn_followers(&views, &shown, &stop)?;
-        let control = spawn_control(store.control_socket(), (&log, &shown), &stop, &folders)?;
+        let upkept = Views::of_upkeep_beside(&folders, &views);
+        let control = spawn_control(store.control_socket(), (&log, &shown), &stop, upkept)?;
         let metrics = Metrics::new(Arc::clone(&log), views.clone(), config.data().into());
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
@@ -415,12 +416,11 @@ fn spawn_control(
     path: Option<PathBuf>,
     (log, shown): (&Arc<dyn EntryLog>, &Arc<dyn EntryLog>),
     stop: &Stop,
-    folders: &Folders,
+    views: Views,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let views = Views::of_upkeep(folders);
     let shown = Arc::clone(shown);
     match socket::bind(&path, 0o600) {
         Ok(listener) => spawn_beside("control", log, stop, move |log, stop| {

@@ -178,6 +178,16 @@ impl Views {
         Self::all(folders, Some(0))
     }
 
+    /// Returns all views for upkeep beside a server: with its own rates, since its follower goes on from what is made again.
+    pub fn of_upkeep_beside(folders: &Folders, served: &Self) -> Self {
+        let mut views = Self::of_upkeep(folders);
+        if let Some(rates) = served.get::<rates::Rates>() {
+            views.0.retain(|(view, _)| view.name() != rates::NAME);
+            views.0.push((rates, Arc::default()));
+        }
+        views
+    }
+
     /// Returns the views, and how far the follower of each has come.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<dyn View>, &Arc<Progress>)> {
         self.0.iter().map(|(view, progress)| (view, progress))

@@ -53,8 +53,8 @@ pub async fn long<T: Send + 'static>(
     .await
 }
 
-/// Lets the running task block its thread until this is dropped, if all other tasks there are idle and none of them
-/// has been woken. `None` if one may have work, or if this is no worker's thread.
+/// Lets the running task block its thread until this is dropped, if all other tasks there are idle and no other thread
+/// has woken one. `None` if one may have work, or if this is no worker's thread.
 pub fn block_alone() -> Option<Blocking> {
     let load = LOAD.with_borrow(Clone::clone)?;
     // First, so that a connection that comes between the two goes elsewhere.
@@ -62,7 +62,7 @@ pub fn block_alone() -> Option<Blocking> {
     let blocking = Blocking(load);
     let Load { tasks, idle, .. } = &*blocking.0;
     let is_alone = tasks.load(Ordering::SeqCst) - idle.load(Ordering::Relaxed) == 1;
-    // An idle task is woken by another thread, and stands in this queue then.
+    // One that another thread has woken stands in this queue. One whose time is over waits for a commit longer.
     let is_calm = is_alone && Handle::current().metrics().global_queue_depth() == 0;
     is_calm.then_some(blocking)
 }

@@ -435,10 +435,18 @@ fn reader_stores_a_timeline() {
     let mut expected = BTreeSet::new();
     for n in 0..20 {
         let feed = format!("p-{}", n % 3);
-        let (id, link) = (format!("urn:n:{n}"), format!("http://example.org/{n}"));
-        let line = format!(
-            r#"{{"id":"{id}","content":"<b>{n}</b>","type":"html","links":[{{"href":"{link}"}}]}}"#
-        );
+        let id = format!("urn:n:{n}");
+        // Without a link of its own, an entry leads to its page.
+        let (link, links) = if n % 2 == 0 {
+            let link = format!("http://example.org/{n}");
+            (link.clone(), format!(r#","links":[{{"href":"{link}"}}]"#))
+        } else {
+            (
+                server.url(&format!("/feeds/{feed}/entries/{}", n / 3)),
+                String::new(),
+            )
+        };
+        let line = format!(r#"{{"id":"{id}","content":"<b>{n}</b>","type":"html"{links}}}"#);
         assert_eq!(server.publish(&feed, &line).status, 201);
         let source = server.url(&format!("/feeds/{feed}/recent.atom"));
         expected.insert(format!("{id} {source} {link}"));

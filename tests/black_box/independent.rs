@@ -168,6 +168,52 @@ fn values() -> Vec<String> {
     values
 }
 
+/// Follows the link of an entry, as a feed reader's user does.
+#[track_caller]
+fn opens_a_page(server: &Server, link: &str) {
+    let path = link.strip_prefix(&server.url("")).unwrap();
+    let answer = server.get(path);
+    assert_eq!(answer.status, 307, "{link}");
+    let base = url::Url::parse(link).unwrap();
+    let page = base.join(answer.header("location")).unwrap();
+    assert_eq!(server.get(page.path()).status, 200, "{page}");
+}
+
+/// Goal: newsboat, a feed reader, opens the page of each entry.
+#[test]
+#[ignore = "needs newsboat"]
+fn newsboat_opens_the_page_of_an_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish_ids("a", (0..20).map(|id| id.to_string()));
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("urls"), server.url("/feeds/a/recent.atom")).unwrap();
+    std::fs::write(file("config"), "").unwrap();
+    let output = Command::new("newsboat")
+        .args(["-x", "reload", "-u"])
+        .arg(file("urls"))
+        .arg("-c")
+        .arg(file("cache"))
+        .arg("-C")
+        .arg(file("config"))
+        .env("HOME", folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let stored = "import sqlite3, sys\n\
+        for row in sqlite3.connect(sys.argv[1]).execute('select url from rss_item'): print(row[0])";
+    let output = Command::new("python3")
+        .args(["-c", stored])
+        .arg(file("cache"))
+        .output()
+        .unwrap();
+    let links = text(&output.stdout);
+    assert_eq!(links.lines().count(), 20, "{}", text(&output.stderr));
+    for link in links.lines() {
+        opens_a_page(&server, link);
+    }
+}
+
 /// JSON events come back equal through feedparser, which most Python readers are made of.
 #[test]
 #[ignore = "needs python3-feedparser"]
@@ -190,6 +236,7 @@ fn json_comes_back_equal_through_feedparser() {
     for line in text(&output.stdout).lines() {
         let entry: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(entry["type"], "text/json");
+        opens_a_page(&server, entry["link"].as_str().unwrap());
         let id = entry["id"].as_str().unwrap().to_owned();
         assert_eq!(
             read.insert(id, entry["text"].as_str().unwrap().to_owned()),

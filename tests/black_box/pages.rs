@@ -7,13 +7,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use simplefeed_core::timestamp::Timestamp;
+use simplefeed_core::{reader::Document, timestamp::Timestamp};
 
 use crate::{
     access::Guarded,
     caddy::Caddy,
     event_stream::EventStream,
-    harness::{Server, events, free_address, pause},
+    harness::{Server, events, free_address, pause, workspace},
     http::{Request, Response},
     nginx::Nginx,
     packaging::Varnish,
@@ -272,7 +272,9 @@ fn pages_tell_epochs_apart() {
                 left.push(format!("{}{}", path.path(), query.unwrap_or_default()));
             }
             if path.path().starts_with("/feeds/a/entries/") {
-                assert_eq!(server.get(path.path()).status, 200, "{path}");
+                let is_document = path.path().contains(".atom");
+                let expected = if is_document { 200 } else { 307 };
+                assert_eq!(server.get(path.path()).status, expected, "{path}");
                 linked += 1;
             }
         }
@@ -708,4 +710,137 @@ fn safe(path: &str, text: &str) {
             assert!(is_kept && is_inert(&tag), "{path}: <{tag}> in {inner}");
         }
     }
+}
+
+/// Goal: whoever reads an entry anywhere finds its page, for ever; entries of others, and old feeds, stay as they are.
+#[test]
+fn entries_lead_to_their_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &[]);
+    let lines: String = ["0", "1", "2"]
+        .map(|id| format!("{{\"id\":\"urn:{id}\"}}\n"))
+        .concat();
+    server.publish("a", &lines);
+    let link = |feed: &str, position: &str, server: &Server| {
+        format!(
+            "<link rel=\"alternate\" type=\"text/html\" href=\"{}\"/>",
+            server.url(&format!("/feeds/{feed}/entries/{position}"))
+        )
+    };
+    let document = server.get("/feeds/a/recent.atom").text();
+    for position in ["0", "1", "2"] {
+        assert!(
+            document.contains(&link("a", position, &server)),
+            "{document}"
+        );
+        let answer = server.get(&format!("/feeds/a/entries/{position}"));
+        assert_eq!(
+            (answer.status, answer.header("location")),
+            (307, format!("../../../ui/feeds/a/{position}").as_str())
+        );
+    }
+    // A repeat is one, as it was sent and as it is stored.
+    let again = server.publish("a", &lines).text();
+    assert_eq!(again.matches("\"duplicate\"").count(), 3, "{again}");
+    let stored = server.get("/feeds/a/entries/1.atom").text();
+    let stored = stored
+        .split_once("?>")
+        .map_or(stored.as_str(), |(_, entry)| entry);
+    let sent = server.send(&Request::post(
+        "/feeds/a",
+        "application/atom+xml",
+        stored.trim(),
+    ));
+    assert!(sent.text().contains("\"duplicate\""), "{}", sent.text());
+
+    // A publisher's own link stays the only one, and each feed may do without.
+    let own = r#"{"id":"urn:own","links":[{"href":"https://example.org/7"}]}"#;
+    assert_eq!(server.publish("a", own).status, 201);
+    assert_eq!(
+        server
+            .get("/feeds/a/entries/3.atom")
+            .text()
+            .matches("alternate")
+            .count(),
+        0
+    );
+    let without = Request::put("/feeds/b", r#"{"alternate_links":false}"#);
+    let answer = server.send(&without);
+    assert!(
+        answer.text().contains("\"alternate_links\":false"),
+        "{}",
+        answer.text()
+    );
+    server.publish("b", r#"{"id":"urn:0"}"#);
+    assert!(
+        !server
+            .get("/feeds/b/recent.atom")
+            .text()
+            .contains("alternate")
+    );
+    assert_eq!(
+        server
+            .send(&Request::put("/feeds/b", r#"{"alternate_links":true}"#))
+            .status,
+        200
+    );
+    server.publish("b", r#"{"id":"urn:later"}"#);
+    assert!(
+        server
+            .get("/feeds/b/recent.atom")
+            .text()
+            .contains(&link("b", "1", &server))
+    );
+    let timeline = Request::put("/feeds/t", r#"{"kind":"timeline","alternate_links":true}"#);
+    assert_eq!(server.send(&timeline).status, 422);
+    // Prefixed Atom gets a prefixed link.
+    let prefixed = "<a:entry xmlns:a='http://www.w3.org/2005/Atom'><a:id>urn:p</a:id></a:entry>";
+    assert_eq!(
+        server
+            .send(&Request::post("/feeds/b", "application/atom+xml", prefixed))
+            .status,
+        201
+    );
+    assert!(
+        server
+            .get("/feeds/b/entries/2.atom")
+            .text()
+            .contains("<a:link rel=\"alternate\"")
+    );
+
+    // Behind a restoration, the page has the epoch in its URL.
+    let folder = tempfile::tempdir().unwrap();
+    let (server, _) = restored(folder.path());
+    let document = server.get("/feeds/a/recent.atom").text();
+    let mut urls = document.split("type=\"text/html\" href=\"").skip(1);
+    let newest = urls.next().unwrap().split('"').next().unwrap();
+    let path = newest.split_once("/feeds/").unwrap().1;
+    assert!(path.starts_with("a/entries/11-"), "{path}");
+    let answer = server.get(&format!("/feeds/{path}"));
+    let page = path.replace("entries/", "");
+    let location = format!("../../../ui/feeds/{page}");
+    assert_eq!(
+        (answer.status, answer.header("location")),
+        (307, location.as_str())
+    );
+    assert_eq!(server.get(&format!("/ui/feeds/{page}")).status, 200);
+}
+
+/// Goal: the document in the specification is what it says.
+#[test]
+fn the_sample_document_is_one() {
+    let protocol = fs::read_to_string(workspace().join("docs/protocol.md")).unwrap();
+    let (_, rest) = protocol.split_once("```xml\n<?xml").unwrap();
+    let (sample, _) = rest.split_once("\n```").unwrap();
+    let url = "https://feeds.example.org/feeds/orders/2.atom"
+        .parse()
+        .unwrap();
+    let document = Document::read(format!("<?xml{sample}").into(), &url).unwrap();
+    assert!(document.archived && document.len() == 1);
+    assert_eq!(
+        document.link("prev-archive").unwrap().path(),
+        "/feeds/orders/1.atom"
+    );
+    assert_eq!(document.history.map(|(first, _)| first.0), Some(1));
 }

@@ -20,7 +20,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Server, free_address, pause, signal, wait_for, workspace},
+    harness::{Server, events, free_address, pause, signal, wait_for, workspace},
     http::Request,
     pages::{publish_vectors, vectors},
 };
@@ -167,6 +167,7 @@ fn furnished(folder: &Path) -> (Server, Vec<&'static str>) {
         "/ui/feeds/orders/documents",
         "/ui/server",
         "/ui/sign-in",
+        "/ui/?order=busiest",
         "/ui/feeds/none",
     ];
     (server, paths)
@@ -193,7 +194,7 @@ fn every_page_is_for_everybody() {
             );
         }
         let unnamed = browser.run(
-            "return [...document.querySelectorAll('a, button, input, summary')].filter((one) => !one.hidden \
+            "return [...document.querySelectorAll('a, button, input:not([type=hidden]), summary')].filter((one) => !one.hidden \
              && (one.tabIndex < 0 || !(one.textContent.trim() || one.labels?.length))).map((one) => one.outerHTML)",
         );
         assert_eq!(unnamed, json!([]), "{path}");
@@ -211,6 +212,65 @@ fn every_page_is_for_everybody() {
             ));
             assert_eq!(found.unwrap(), json!([]), "{path}");
         }
+    }
+}
+
+/// Goal: a bar leads to its moment, by the pointer and by the keyboard; a part that is drawn over becomes the plot.
+#[test]
+#[ignore = "needs chromedriver"]
+fn a_plot_leads_to_its_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"), &[]);
+    server.publish("a", &events(40));
+    wait_for("the entries are not counted", || {
+        let rates = server.get("/feeds/a/rates.json?by=day").text();
+        rates.contains(",40]]").then_some(())
+    });
+    let browser = Browser::open(folder.path(), true);
+    let search = || {
+        browser
+            .run("return location.search")
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let rows = || browser.run("return document.querySelectorAll('ol.entries li').length");
+    browser.goto(&server, "/ui/feeds/a");
+    browser.click("figure.plot a");
+    wait_for("the bar leads nowhere", || {
+        search().starts_with("?before=").then_some(())
+    });
+    assert!(rows().as_u64().unwrap() > 0);
+
+    browser.goto(&server, "/ui/feeds/a");
+    let drag = "const plot = document.querySelector('svg[data-plot]'); const box = plot.getBoundingClientRect(); \
+        const send = (kind, x) => plot.dispatchEvent(new PointerEvent(kind, \
+            {bubbles: true, button: 0, clientX: x, clientY: box.top + 20})); \
+        send('pointerdown', box.left + 2); send('pointermove', box.right - 2); send('pointerup', box.right - 2);";
+    browser.run(drag);
+    wait_for("drawing over the plot does nothing", || {
+        (search().starts_with("?in=20") && search().contains("..")).then_some(())
+    });
+    let around = browser.run("return document.querySelector('.around').textContent");
+    assert!(around.as_str().unwrap().contains("40 entries"), "{around}");
+
+    // With the keyboard alone: the day, the hour, the minute.
+    let day = server.get("/feeds/a/rates.json?by=day").json()["counts"][0][0].clone();
+    let day = day.as_str().unwrap()[..10].to_owned();
+    browser.goto(&server, &format!("/ui/feeds/a?in={day}"));
+    for length in [13, 13] {
+        browser.run("document.querySelector('figure.plot a').focus()");
+        let enter = browser.runtime.block_on(async {
+            let bar = browser.client.find(Locator::Css("figure.plot a")).await?;
+            bar.send_keys("\u{e007}").await
+        });
+        enter.unwrap();
+        let window = format!("?in={day}T");
+        wait_for("the key leads nowhere", || {
+            let search = search();
+            let found = search.starts_with(&window) && search.contains("&before=");
+            found.then(|| assert_eq!(search.split('&').next().unwrap().len(), 4 + length))
+        });
     }
 }
 

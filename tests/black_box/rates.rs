@@ -45,6 +45,8 @@ fn entries_are_counted_over_a_kill_and_a_rebuild() {
     check_folder("rebuild", folder.path());
     assert!(check_folder("verify", folder.path()).contains(": 0 faults"));
     counted(&server, "/feeds/b/rates.json", 9);
+    let encoded = "/feeds/b/rates.json?by=month&from=2020-01-01T01:00:00%2B01:00";
+    assert_eq!(total(&server.get(encoded).json()), 9);
     let times = server
         .get("/feeds/b/rates.json?from=2999-01-01T00:00:00Z")
         .json();
@@ -105,6 +107,10 @@ fn entries_and_lag_are_drawn() {
     );
     let (plot, _) = simplefeed(&["plot", &url, "--by", "month", "--since", "1d"]);
     assert!(plot.contains("30 entries, by month"), "{plot}");
+    let refused = run("simplefeed", &["plot", &url, "--since", "2999-01-01"], b"");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    let refused = run("simplefeed", &["plot", "orders"], b"");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     simplefeed(&["replay", &url, "--state", state, "--limit", "12"]);
     let (plot, _) = simplefeed(&["plot", &url, "--state", state]);
     assert!(
@@ -115,6 +121,16 @@ fn entries_and_lag_are_drawn() {
     let (plot, _) = simplefeed(&["plot", &url, "--state", state]);
     assert!(plot.contains("has caught up"), "{plot}");
 
+    // One date is far ahead, and hides no other.
+    server.publish(
+        "a",
+        r#"{"id":"urn:ahead","updated":"9999-12-31T00:00:00Z"}"#,
+    );
+    let (plot, _) = simplefeed(&["plot", &timeline, "--by", "month"]);
+    assert!(
+        plot.contains("5 entries, by month; 1 of the future"),
+        "{plot}"
+    );
     let (plot, said) = simplefeed(&["plot", &timeline]);
     assert!(
         plot.contains("5 entries, by") && said.contains("counted by their dates"),

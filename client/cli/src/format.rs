@@ -92,10 +92,11 @@ impl Paint {
 }
 
 /// Returns text for one line of a terminal: no control characters, so that no entry can move the
-/// cursor or pose as another line.
+/// cursor or pose as another line, and none that turn the direction of what follows.
 pub(crate) fn one_line(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if c.is_control() || turns(c) { ' ' } else { c })
         .collect()
 }
 

@@ -20,7 +20,8 @@ use simplefeed_core::{
 use url::Url;
 
 use crate::{
-    exit, say, since,
+    exit::{self, Usage},
+    say, since,
     source::SourceArgs,
     state::StateArgs,
     status::{Lag, StatusArgs},
@@ -41,7 +42,7 @@ pub(crate) struct PlotArgs {
     /// Draw from here on: a date-time, a date, or an age such as 90m or 2d [default: the first entry]
     #[arg(long, value_parser = time, value_name = "TIME")]
     since: Option<Timestamp>,
-    /// Length of the spans: minute, hour, day or month [default: the shortest of which 72 are enough]
+    /// Length of the spans: minute, hour, day or month [default: the shortest of which 72 are enough; of more, the last 72 are drawn]
     #[arg(long, value_parser = unit, value_name = "UNIT")]
     by: Option<Unit>,
     /// Write a picture instead, as SVG
@@ -77,6 +78,9 @@ pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
         state,
         source,
     } = args;
+    if since.is_some_and(|since| since > since::now()) {
+        return Err(Usage("--since is in the future".into()).into());
+    }
     let has_state = state.state.is_some() || state.folder(&url)?.join("bookmark").exists();
     let consumer = StatusArgs::of(url, state, source);
     let counted = match rates(&consumer, (since, by)).await? {
@@ -106,21 +110,23 @@ struct Counted {
     /// Number of the first span, and of the last.
     first: i64,
     last: i64,
+    /// Entries without a date.
+    undated: u64,
 }
 
 impl Counted {
     fn new(unit: Unit, counts: Counts, since: Option<Timestamp>) -> Self {
-        let now = unit.number(since::now());
+        // An entry that is dated in the future shifts nothing.
+        let last = unit.number(since::now());
         let oldest = since.map(|since| unit.number(since));
         let oldest = oldest.or(counts.keys().next().copied());
-        // A clock that is behind the server's hides nothing.
-        let last = counts.keys().last().map_or(now, |last| now.max(*last));
         let first = oldest.unwrap_or(last).min(last);
         Self {
             unit,
             counts,
             first,
             last,
+            undated: 0,
         }
     }
 }
@@ -130,7 +136,10 @@ async fn rates(
     consumer: &StatusArgs,
     (since, by): (Option<Timestamp>, Option<Unit>),
 ) -> anyhow::Result<Option<Counted>> {
-    let url: Url = consumer.url.parse()?;
+    let url: Url = consumer
+        .url
+        .parse()
+        .map_err(|error| Usage(format!("{:?} is not a URL: {error}", consumer.url)))?;
     let fetcher = consumer.source.fetcher(&url)?;
     let recent = fetcher
         .document(&url, &Validators::default(), false)
@@ -187,13 +196,16 @@ async fn by_dates(
     let since_what = since.map_or(Since::Oldest, Since::Time);
     let builder = consumer.source.consumer(&consumer.url)?.since(since_what);
     let mut entries = builder.build()?;
-    let mut minutes = Counts::new();
+    let (mut minutes, mut undated) = (Counts::new(), 0);
     while let Some(delivery) = entries.next().await? {
         let event = delivery.event().ok();
         let updated = event.and_then(|event| Timestamp::parse(&event.updated?));
-        let updated = updated.filter(|updated| since.is_none_or(|since| *updated >= since));
-        if let Some(updated) = updated {
-            *minutes.entry(Unit::Minute.number(updated)).or_default() += 1;
+        match updated {
+            None => undated += 1,
+            Some(updated) if since.is_none_or(|since| updated >= since) => {
+                *minutes.entry(Unit::Minute.number(updated)).or_default() += 1;
+            }
+            Some(_) => {}
         }
     }
     let counted = |unit: Unit| {
@@ -210,7 +222,10 @@ async fn by_dates(
         counted.last - counted.first < SPANS_MAX
     };
     let unit = by.or_else(|| Unit::ALL.into_iter().find(fits));
-    Ok(counted(unit.unwrap_or(Unit::Month)))
+    Ok(Counted {
+        undated,
+        ..counted(unit.unwrap_or(Unit::Month))
+    })
 }
 
 /// Returns the charts of a feed and a consumer.
@@ -219,15 +234,30 @@ fn charts(url: &str, counted: &Counted, lag: Option<&Lag>) -> Vec<Chart> {
         unit, first, last, ..
     } = *counted;
     // Of a longer time, the newest spans.
-    let first = first.max(last - SPANS_MAX * 2);
+    let first = first.max(last - SPANS_MAX + 1);
     let spans: Vec<i64> = (first..=last).collect();
     let count = |span: &i64| counted.counts.get(span).copied().unwrap_or(0);
     let values: Vec<u64> = spans.iter().map(count).collect();
-    let total: u64 = values.iter().sum();
+    let sum = |range: &mut dyn Iterator<Item = u64>| range.fold(0, u64::saturating_add);
+    let total = sum(&mut values.iter().copied());
+    let left_out = [
+        (
+            sum(&mut counted.counts.range(..first).map(|(_, count)| *count)),
+            "earlier",
+        ),
+        (
+            sum(&mut counted.counts.range(last + 1..).map(|(_, count)| *count)),
+            "of the future",
+        ),
+        (counted.undated, "without a date"),
+    ];
+    let left_out = left_out.into_iter().filter(|(count, _)| *count > 0);
+    let left_out = left_out.map(|(count, what)| format!("; {count} {what}"));
+    let left_out = left_out.collect::<Vec<_>>().concat();
     let labels = [first, first.midpoint(last), last].map(|span| label(unit, span));
     let entries = say::count(total, "entry", "entries");
     let mut charts = vec![Chart {
-        title: format!("{url}: {entries}, by {unit}"),
+        title: format!("{url}: {entries}, by {unit}{left_out}"),
         values,
         labels: labels.clone(),
     }];

@@ -145,7 +145,7 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
         line: vec![],
         skipped: 0,
         reversed: if args.reverse {
-            Some(Reversed::new()?)
+            Some(Reversed::new().context("cannot make a temporary file")?)
         } else {
             None
         },

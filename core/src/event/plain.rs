@@ -5,10 +5,10 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use super::{Author, Authors, Category, Event, content::content_of_text};
+use super::{Author, Authors, Category, Event, Link, content::content_of_text};
 use crate::{
     digest::Digest,
-    entry::{Draft, Missing},
+    entry::{ALTERNATE, Draft, Missing},
     feed::EntryId,
     limits::ENTRY_BYTES_MAX,
     scanner::JsonForm,
@@ -57,6 +57,8 @@ pub(super) fn plain_draft(event: &Event, atom: String) -> Result<Draft, String> 
             updated: event.updated.is_none(),
             author: authors.is_empty(),
             content: event.given_content().is_none(),
+            // Those with links are not plain.
+            alternate: true,
             // JSON as text needs none.
             summary: false,
         },
@@ -102,6 +104,19 @@ fn read_element<'f>(event: &mut Event, tag: &str, inside: &'f str) -> Option<&'f
             let (kind, content) = content_of_text(kind.into(), &text);
             (event.kind, event.content) = (Some(kind), Some(content));
             return Some(rest);
+        }
+        _ if tag.starts_with(ALTERNATE) => {
+            let url = tag.strip_prefix(ALTERNATE)?.strip_suffix("\"/")?;
+            if url.contains(['"', '&', '<', '\n', '\t']) {
+                return None;
+            }
+            event.links.get_or_insert_default().push(Link {
+                rel: Some("alternate".into()),
+                kind: Some("text/html".into()),
+                href: url.into(),
+                ..Link::default()
+            });
+            return Some(inside);
         }
         _ => {
             let term = tag.strip_prefix("category term=\"")?.strip_suffix("\"/")?;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::entry::Additions;
 use crate::{feed::EntryId, timestamp::Timestamp};
 
 fn fragment(event: &str) -> String {
@@ -8,7 +9,7 @@ fn fragment(event: &str) -> String {
         .clone()
         .unwrap_or_else(|| EntryId::parse("urn:given").unwrap());
     let bytes = drafts[0]
-        .complete(&id, Timestamp::default(), "Simplefeed")
+        .complete(&id, Timestamp::default(), &additions())
         .unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
@@ -500,5 +501,12 @@ proptest::proptest! {
         for spelling in spellings {
             proptest::prop_assert_eq!(canonical_event(&spelling).unwrap(), format!("{{{}}}", members));
         }
+    }
+}
+
+fn additions() -> Additions<'static> {
+    Additions {
+        author: "Simplefeed",
+        alternate: None,
     }
 }

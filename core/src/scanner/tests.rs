@@ -1,4 +1,5 @@
 use super::*;
+use crate::entry::Additions;
 use crate::{refusal::RefusalKind, timestamp::Timestamp};
 
 const NS: &str = "xmlns='http://www.w3.org/2005/Atom'";
@@ -14,7 +15,7 @@ fn complete(draft: &Draft) -> String {
         .unwrap_or_else(|| EntryId::parse("urn:given").unwrap());
     String::from_utf8(
         draft
-            .complete(&id, instant(), "Simplefeed")
+            .complete(&id, instant(), &additions())
             .unwrap()
             .to_vec(),
     )
@@ -385,4 +386,11 @@ fn json_in_atom_is_stored_in_a_conformant_form() {
         "<content type='application/json'>{</content>",
         "neither JSON nor",
     );
+}
+
+fn additions() -> Additions<'static> {
+    Additions {
+        author: "Simplefeed",
+        alternate: None,
+    }
 }

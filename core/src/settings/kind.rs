@@ -125,6 +125,10 @@ pub(super) fn check(settings: &Settings) -> Result<(), Refusal> {
             None => Ok(()),
         };
     }
+    if choices.alternate_links.is_some() {
+        let detail = "a timeline adds nothing to entries, and has no alternate_links";
+        return refused(detail.into(), "alternate_links");
+    }
     match settings.embed() {
         Embed::All => Ok(()),
         Embed::Bytes(_) if choices.document_bytes.is_some() => refused(

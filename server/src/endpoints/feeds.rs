@@ -309,20 +309,23 @@ async fn redirect(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Proble
 
 /// Redirects to the page of an entry, or to its document where there are no pages.
 async fn entry(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let seen = seen(site, &exchange).await?;
     let feed = exchange.params.feed();
     let number = exchange.params.number().ok_or_else(|| absent(feed))?;
     // Relative to `/feeds/{feed}/entries/`, wherever a proxy shows us.
-    let location = if site.has_pages {
-        format!("../../../ui/feeds/{feed}/{number}")
-    } else {
-        format!("{number}.atom")
+    let redirect = |location: String, visibility| {
+        let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
+        let headers = answer.headers_mut();
+        headers.insert(LOCATION, header_value(&location));
+        headers.extend(for_sites(visibility));
+        Ok(Outcome::Answer(answer))
     };
-    let mut answer = plain(StatusCode::TEMPORARY_REDIRECT, "");
-    let headers = answer.headers_mut();
-    headers.insert(LOCATION, header_value(&location));
-    headers.extend(for_sites(seen.visibility));
-    Ok(Outcome::Answer(answer))
+    if site.has_pages {
+        // Of any feed: a browser sends its cookie to the page alone, which says what there is and to whom.
+        let page = format!("../../../ui/feeds/{feed}/{number}");
+        return redirect(page, Visibility::Public);
+    }
+    let seen = seen(site, &exchange).await?;
+    redirect(format!("{number}.atom"), seen.visibility)
 }
 
 /// Shows the resource at an address below a feed.

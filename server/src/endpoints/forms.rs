@@ -242,6 +242,7 @@ struct SettingsBody {
     document_bytes: Option<u64>,
     document_period: Option<Period>,
     absolute_links: Option<bool>,
+    alternate_links: Option<bool>,
     closed: Option<bool>,
     embed: Option<Embed>,
 }
@@ -309,6 +310,7 @@ pub fn settings_body(headers: &HeaderMap, body: &[u8]) -> Result<SettingsForm, P
         document_bytes: parsed.document_bytes,
         document_period: parsed.document_period,
         absolute_links: parsed.absolute_links,
+        alternate_links: parsed.alternate_links,
         closed: parsed.closed,
         embed: parsed.embed,
     };
@@ -360,6 +362,8 @@ struct SettingsAnswer<'a> {
     document_bytes: Option<u64>,
     document_period: Period,
     absolute_links: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alternate_links: Option<bool>,
     closed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     embed: Option<Embed>,
@@ -389,6 +393,7 @@ pub fn settings_answer(configured: &Configured, is_seen: impl Fn(&FeedName) -> b
         document_bytes: Some(policy.bytes).filter(|bytes| *bytes < u64::MAX),
         document_period: policy.period,
         absolute_links: settings.absolute_links(),
+        alternate_links: timeline.is_none().then(|| settings.alternate_links()),
         closed: settings.is_closed(),
         embed: timeline.map(|_| settings.embed()),
         owner: owner.map(FeedName::as_str),

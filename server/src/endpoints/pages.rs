@@ -27,7 +27,7 @@ use crate::{
         reply::NO_STORE,
     },
     resource::{Resource, Validity, Visibility},
-    views::{documents::reading::Documents, rates::Rates, timelines::Timelines},
+    views::{documents::reading::Documents, error::ViewError, rates::Rates, timelines::Timelines},
 };
 
 mod content;
@@ -272,6 +272,15 @@ pub fn explain(site: &Site, request: &Request<Incoming>, problem: &Problem) -> O
         answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     }
     Some(answer)
+}
+
+/// Returns counts, or none where they cannot be read, which is logged: a page does without its plot.
+fn told<T>(read: Result<Option<T>, ViewError>) -> Option<T> {
+    read.unwrap_or_else(|unreadable| {
+        let error: &(dyn std::error::Error + 'static) = &unreadable;
+        tracing::error!(error, "counts cannot be read");
+        None
+    })
 }
 
 /// Returns the value of a field in a query or a form, decoded.

@@ -4,7 +4,6 @@ use std::{ops::Range, sync::Arc};
 
 use hyper::Method;
 use simplefeed_core::{
-    feed::FeedKey,
     rates::{RATES_TYPE, Rates, Unit, span_text},
     timestamp::Timestamp,
 };
@@ -20,7 +19,7 @@ use crate::{
         problem::Problem,
     },
     resource::{Resource, Validity},
-    views::{error::ViewError, rates},
+    views::rates::Read,
 };
 
 /// Path of rates.
@@ -49,25 +48,25 @@ struct Wanted {
 ///
 /// A problem with status 400 for anything else.
 fn wanted(query: &str) -> Result<Wanted, Problem> {
-    let malformed = || {
-        Problem::malformed(
-            "rates are asked for with by=minute, hour, day or month, and with from= and to=, instants as 2026-11-26T00:00:00Z",
-        )
-    };
     let (mut by, mut from, mut to) = (None, None, None);
-    for part in query.split('&').filter(|part| !part.is_empty()) {
-        let (name, value) = part.split_once('=').ok_or_else(malformed)?;
-        let instant = || Timestamp::parse(&value.replace("%3A", ":")).ok_or_else(malformed);
-        let is_new = match name {
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let no = |what: &str| Problem::malformed(format!("{name}={value} {what}"));
+        // A plus sign that was not encoded arrives as a space.
+        let instant = || {
+            let instant = Timestamp::parse(&value.replace(' ', "+"));
+            instant.ok_or_else(|| no("is no instant, such as 2026-11-26T00:00:00Z"))
+        };
+        let unit = || value.parse::<Unit>();
+        let is_new = match &*name {
             "by" => by
-                .replace(value.parse::<Unit>().map_err(|()| malformed())?)
+                .replace(unit().map_err(|()| no("is none of minute, hour, day and month"))?)
                 .is_none(),
             "from" => from.replace(instant()?).is_none(),
             "to" => to.replace(instant()?).is_none(),
-            _ => false,
+            _ => return Err(no("is no query of rates: by=, from= and to= are")),
         };
         if !is_new {
-            return Err(malformed());
+            return Err(no("comes a second time"));
         }
     }
     let by = by.unwrap_or(Unit::Hour);
@@ -94,8 +93,27 @@ async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
             exchange.params.feed()
         )));
     }
-    let (view, feed) = (Arc::clone(&site.rates), seen.feed);
-    let read = off_thread(move || json(&view, feed, &wanted));
+    let (view, log, feed) = (Arc::clone(&site.rates), Arc::clone(&site.log), seen.feed);
+    // Before the look: a commit that it misses is of a later second.
+    let (over, now) = (seen.over, (site.clock)());
+    let read = off_thread(move || {
+        let head = log.head().number;
+        let Some(read) = view.read(&[feed], wanted.by, wanted.spans)? else {
+            return Ok(None);
+        };
+        // No instant of a commit, which may be of a feed that the reader may not see.
+        let counted = if read.applied >= head {
+            Some(over)
+        } else {
+            read.through.map(|through| through.second() - 1)
+        };
+        Ok(Some(json(
+            &read,
+            wanted.by,
+            counted.map(|second| second.min(over)),
+            now,
+        )))
+    });
     let behind = || Problem::busy_with("entries are being counted");
     let rates = read.await?.ok_or_else(behind)?;
     let seen = look_again(site, &exchange, seen).await?;
@@ -111,21 +129,16 @@ async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     })))
 }
 
-fn json(view: &rates::Rates, feed: FeedKey, wanted: &Wanted) -> Result<Option<Rates>, ViewError> {
-    let Wanted { by, spans } = wanted.clone();
-    let Some(read) = view.read(&[feed], by, spans)? else {
-        return Ok(None);
-    };
-    let kept_from = read.kept_from(by);
-    let counts = read.feeds.into_iter().flatten();
-    Ok(Some(Rates {
+fn json(read: &Read, by: Unit, through: Option<i64>, now: Timestamp) -> Rates {
+    let second = |second: i64| span_text(Timestamp::from_micros(second.saturating_mul(1_000_000)));
+    let counts = read.feeds.iter().flatten();
+    let counts = counts.map(|(span, count)| (span_text(by.start(*span)), *count));
+    Rates {
         by,
-        through: read.through.map(|through| through.to_string()),
-        kept_from: kept_from.map(span_text),
-        counts: counts
-            .map(|(span, count)| (span_text(by.start(span)), count))
-            .collect(),
-    }))
+        through: through.map(second),
+        kept_from: read.kept_from(by, now).map(span_text),
+        counts: counts.collect(),
+    }
 }
 
 #[cfg(test)]
@@ -146,7 +159,7 @@ mod tests {
             ),
             // A day that began before is not asked for; one that begins within is.
             (
-                "by=day&to=2026-11-25T00:00:01Z&from=2026-11-24T00%3A00%3A01Z",
+                "by=day&to=2026-11-25T01:00:01%2B01:00&from=2026-11-24T01%3A00%3A01+01:00",
                 Unit::Day,
                 first..first + 1,
             ),

@@ -328,6 +328,11 @@ impl<'w> Group<'w> {
                 .into());
         }
         let defaults = self.defaults.clone();
+        let mut choices = choices;
+        if timeline.is_none() {
+            // Recorded, so that feeds from before stay as they are.
+            choices.alternate_links.get_or_insert(true);
+        }
         let settings = Settings {
             name: feed.clone(),
             id,
@@ -460,12 +465,19 @@ impl Conditions {
     }
 }
 
+/// Bytes of an alternate link, as they mostly are: groups are bounded roughly.
+const ALTERNATE_BYTES: usize = 128;
+
 /// Returns the entries of a request, and their bytes once they are completed with this author.
 pub(super) fn size(request: &Request, author: &str) -> (usize, usize) {
     match request {
         Request::Append(append, _) => (
             append.drafts.len(),
-            append.drafts.iter().map(|draft| draft.size(author)).sum(),
+            append
+                .drafts
+                .iter()
+                .map(|draft| draft.size(author, ALTERNATE_BYTES))
+                .sum(),
         ),
         // Settings and follows add no entries, and a list of feeds may be long.
         Request::Configure(configure, _) => (0, configure.wanted.bytes()),

@@ -5,7 +5,6 @@
 //! counted in the feeds that it follows.
 
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, HashMap},
     fs,
     ops::Range,
@@ -13,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use simplefeed_core::{
     commit::Outline,
     feed::{CommitNumber, FeedKey},
@@ -42,16 +41,14 @@ mod table;
 
 use counting::{COUNTED, Counting, State};
 use files::{Files, KEPT, oldest_kept, span_of, within};
-use reading::{Reading, sum_of_each};
-use table::{Row, Table};
+use reading::{Reading, each_of};
+use table::Row;
 
 /// Name of the view: of its folder, and in metrics.
 pub const NAME: &str = "rates";
 /// Commits behind which the file of the counts may be, and a server that stops.
 const NOTED_COMMITS: u64 = 200_000;
 const STOPPED_COMMITS: u64 = if cfg!(test) { 1 } else { 5_000 };
-/// Most commits that one read of the log returns.
-const COMMITS_TOGETHER: usize = 1_000;
 /// Pause of an up-to-date follower. A thread that is woken for each commit would take its time from the publisher.
 const PACE: Duration = Duration::from_millis(500);
 
@@ -59,8 +56,9 @@ const PACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Rates {
     counting: Counting,
-    /// Folder in which the tables are made again.
+    /// Folder in which the tables are made again, by one at a time.
     again: PathBuf,
+    counting_again: Mutex<()>,
     folders: Folders,
 }
 
@@ -72,18 +70,33 @@ pub type FeedRates = BTreeMap<i64, u64>;
 pub struct Read {
     /// Rates of each feed, in the order in which they were asked for.
     pub feeds: Vec<FeedRates>,
-    /// Instant of the last commit that is counted.
+    /// Last commit that is counted, of any feed, and its instant.
+    pub applied: CommitNumber,
+    /// See [`applied`](Self::applied).
     pub through: Option<Timestamp>,
     /// Hour of the newest entry of all feeds.
     hour: Option<i64>,
 }
 
 impl Read {
-    /// Returns the instant from which on spans of a unit are kept; `None` if all are.
-    pub fn kept_from(&self, unit: Unit) -> Option<Timestamp> {
-        let oldest = oldest_kept(unit, self.hour?)?;
+    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. It tells nobody when the
+    /// newest entry came.
+    pub fn kept_from(&self, unit: Unit, now: Timestamp) -> Option<Timestamp> {
+        let hour = Unit::Hour.number(now);
+        let oldest = oldest_kept(unit, self.hour.unwrap_or(hour).max(hour))?;
         Some(span_of(unit).start(oldest))
     }
+}
+
+/// Feed with entries in some hours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Active {
+    /// The feed.
+    pub feed: FeedKey,
+    /// Number of its entries.
+    pub entries: u64,
+    /// Number of the minute of the newest one; of an hour that has ended, its first.
+    pub newest: i64,
 }
 
 impl Rates {
@@ -92,6 +105,7 @@ impl Rates {
         let folder = folders.of_view(NAME);
         Self {
             again: folder.join("again"),
+            counting_again: Mutex::default(),
             counting: Counting {
                 files: Files::new(folder),
                 state: RwLock::default(),
@@ -126,29 +140,36 @@ impl Rates {
         reading.all()?;
         Ok(Some(Read {
             feeds: reading.found.into_iter().map(|(_, rates)| rates).collect(),
+            applied: state.applied,
             through: state.through,
             hour: state.hour,
         }))
     }
 
-    /// Returns at most `max` feeds with the most entries in a range of hours, the busiest first, and their entries; none
-    /// while the view counts what came before the start.
+    /// Returns the feeds with entries in a range of hours, in no order; none while the view counts what came before the
+    /// start.
     ///
     /// # Errors
     ///
     /// [`ViewError::Damaged`] if a table is not what was written, or why it cannot be read.
-    pub fn busiest(&self, hours: Range<i64>, max: usize) -> Result<Vec<(FeedKey, u64)>, ViewError> {
+    pub fn active(&self, hours: Range<i64>) -> Result<Vec<Active>, ViewError> {
         let state = self.counting.state.read();
         let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
             return Ok(vec![]);
         };
-        let mut sums: HashMap<FeedKey, u64> = HashMap::new();
-        let mut add = |feed, count| *sums.entry(feed).or_default() += count;
-        sum_of_each(&self.counting.files, state, &hours, &mut add)?;
-        let mut busiest: Vec<_> = sums.into_iter().collect();
-        busiest.sort_unstable_by_key(|(feed, count)| (Reverse(*count), *feed));
-        busiest.truncate(max);
-        Ok(busiest)
+        let mut found: HashMap<FeedKey, (u64, i64)> = HashMap::new();
+        let mut add = |feed, minute: i64, count| {
+            let (entries, newest) = found.entry(feed).or_insert((0, i64::MIN));
+            *entries += count;
+            *newest = minute.max(*newest);
+        };
+        each_of(&self.counting.files, state, &hours, &mut add)?;
+        let active = found.into_iter().map(|(feed, (entries, newest))| Active {
+            feed,
+            entries,
+            newest,
+        });
+        Ok(active.collect())
     }
 
     /// Counts all commits again, with files in a folder of their own.
@@ -160,20 +181,41 @@ impl Rates {
             files,
             state: RwLock::new(Some(State::default())),
         };
-        let end = log.head().number;
-        let mut next = CommitNumber(1);
-        while next <= end {
-            let outlines = log.outlines(next, COMMITS_TOGETHER)?;
-            let Some(last) = outlines.last() else { break };
-            next = last.number.next();
-            for outline in &outlines {
-                if counting.apply(outline) {
-                    counting.work()?;
-                }
+        counting.catch_up(log)?;
+        Ok(counting)
+    }
+
+    /// Takes over what was counted again: the files that differ, and the state, from which the follower goes on.
+    fn adopt(&self, again: Counting, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
+        let files = &self.counting.files;
+        let mut live = self.counting.state.write();
+        again.note()?;
+        files.create()?;
+        let mut state = again.state.into_inner().unwrap_or_default();
+        for unit in KEPT {
+            for &span in state.present.of(unit) {
+                let path = files.path(unit, span);
+                let remade = take(&again.files.path(unit, span), &path)?;
+                rebuilt.add(remade, || table_name(&path));
             }
         }
-        counting.note()?;
-        Ok(counting)
+        files.keep_only(&state.present)?;
+        if let Some(hour) = state.hour {
+            for run in 0..state.runs {
+                take(&again.files.run(hour, run), &files.run(hour, run))?;
+            }
+        }
+        files.sync()?;
+        // Last, since it promises the others.
+        if state.applied > CommitNumber(0) {
+            let counted = again.files.folder().join(COUNTED);
+            take(&counted, &files.folder().join(COUNTED))?;
+        }
+        if let Some(live) = &mut *live {
+            (state.start, state.made) = (live.start, live.made);
+            *live = state;
+        }
+        again.files.delete()
     }
 }
 
@@ -187,12 +229,13 @@ impl View for Rates {
         let files = &self.counting.files;
         let _writing = self.folders.writing();
         let found = State::of(files, log)?;
-        if found.is_none() {
-            // Tables of another log, or of more than this log still has.
+        if let Some(found) = &found {
+            files.keep_only(&found.present)?;
+        } else {
+            // Tables of another log, of more than this log still has, or damaged ones.
             files.delete()?;
         }
         let begun = State {
-            present: files.present()?,
             start: log.head().number,
             ..found.unwrap_or_default()
         };
@@ -249,39 +292,35 @@ impl View for Rates {
         if !replayed.is_complete {
             return Ok(());
         }
-        let _writing = self.folders.writing();
+        let _alone = self.counting_again.lock();
+        let again = self.count_again(log)?;
+        let writing = self.folders.writing();
         // Tables are known to be right up to the hour of the file of the counts.
         let found = State::of(&self.counting.files, log)?;
-        let Some(open) = found.and_then(|found| found.hour) else {
-            return Ok(());
+        let compared = match found.map(|found| found.hour) {
+            Some(Some(open)) => self.compare(&again, open, findings),
+            Some(None) => Ok(()),
+            None => {
+                let present = self.counting.files.present()?;
+                if KEPT.iter().any(|unit| !present.of(*unit).is_empty()) {
+                    let fault = format!("{NAME}/{COUNTED} does not say what its tables reach");
+                    findings.fault(fault);
+                }
+                Ok(())
+            }
         };
-        let again = self.count_again(log)?;
-        self.compare(&again, open, findings)?;
-        again.files.delete()
+        drop(writing);
+        again.files.delete()?;
+        compared
     }
 
     fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
-        let _writing = self.folders.writing();
+        let _alone = self.counting_again.lock();
+        // Others write their files meanwhile: this takes as long as the log is.
         let again = self.count_again(log)?;
-        let files = &self.counting.files;
-        files.create()?;
-        let state = again.state.into_inner().unwrap_or_default();
-        for unit in KEPT {
-            for &span in state.present.of(unit) {
-                let path = files.path(unit, span);
-                let remade = take(&again.files.path(unit, span), &path)?;
-                rebuilt.add(remade, || table_name(&path));
-            }
-        }
-        if let Some(hour) = state.hour {
-            for run in 0..state.runs {
-                take(&again.files.run(hour, run), &files.run(hour, run))?;
-            }
-            // Last, since it promises the others.
-            let counted = again.files.folder().join(COUNTED);
-            take(&counted, &files.folder().join(COUNTED))?;
-        }
-        again.files.delete()
+        let _writing = self.folders.writing();
+        again.catch_up(log)?;
+        self.adopt(again, rebuilt)
     }
 
     fn scrub(&self, _: &dyn Series, scrub: &Scrub<'_>) {
@@ -294,8 +333,7 @@ impl View for Rates {
                 if !scrub.goes_on() {
                     return;
                 }
-                let path = self.counting.files.path(unit, span);
-                let read = Table::open(&path);
+                let read = self.counting.files.table(unit, span);
                 let read = read.and_then(|table| table.rows().try_for_each(|row| row.map(drop)));
                 // One that is gone is no longer kept.
                 if let Err(error @ ViewError::Damaged { .. }) = read {
@@ -319,19 +357,27 @@ impl Rates {
         else {
             return Ok(());
         };
+        let files = &self.counting.files;
+        let present = files.present()?;
         for unit in KEPT {
             let limit = within(Unit::Hour, open.min(hour), unit);
-            for &span in state.present.of(unit) {
-                if within(span_of(unit), span, unit) >= limit {
-                    continue;
-                }
-                let path = self.counting.files.path(unit, span);
-                let ours = rows_before(&path, (unit, span), limit);
-                let right = rows_before(&again.files.path(unit, span), (unit, span), limit)?;
+            // What either has deleted by now is not compared.
+            let oldest = oldest_kept(unit, open.max(hour)).unwrap_or(i64::MIN);
+            let spans = present.of(unit).union(state.present.of(unit));
+            for &span in spans.filter(|span| **span >= oldest) {
+                let path = files.path(unit, span);
+                let ours = rows_before(files, (unit, span), limit);
+                let right = if state.present.of(unit).contains(&span) {
+                    rows_before(&again.files, (unit, span), limit)?
+                } else {
+                    vec![]
+                };
                 let name = table_name(&path);
                 match ours {
                     Ok(ours) if ours == right => {}
                     Ok(_) => findings.fault(format!("{name} is not what the log says")),
+                    // One that is yet to be made is not missing.
+                    Err(_) if right.is_empty() && !present.of(unit).contains(&span) => {}
                     Err(error) => findings.fault(format!("{name}: {error}")),
                 }
             }
@@ -341,10 +387,14 @@ impl Rates {
 }
 
 /// Returns the rows of a table, without the counts from a span on.
-fn rows_before(path: &Path, (unit, span): (Unit, i64), limit: i64) -> Result<Vec<Row>, ViewError> {
+fn rows_before(
+    files: &Files,
+    (unit, span): (Unit, i64),
+    limit: i64,
+) -> Result<Vec<Row>, ViewError> {
     let first = within(span_of(unit), span, unit);
     let mut rows = vec![];
-    for row in Table::open(path)?.rows() {
+    for row in files.table(unit, span)?.rows() {
         let (feed, mut counts) = row?;
         counts.retain(|(slot, _)| first + i64::from(*slot) < limit);
         if !counts.is_empty() {

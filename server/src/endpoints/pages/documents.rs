@@ -17,7 +17,7 @@ use crate::{
         pipeline::off_thread,
         problem::Problem,
     },
-    log::LogError,
+    views::error::ViewError,
 };
 
 /// Documents of a page.
@@ -42,6 +42,11 @@ struct Row {
     first: u64,
     end: u64,
     opened: Moment,
+    /// When it was cut; `None` while it is open.
+    cut: Option<Moment>,
+    /// Its size, plain and with gzip, once it is a file; of an open one, the bytes of its entries.
+    size: Option<String>,
+    packed: Option<String>,
 }
 
 /// Shows the documents of a feed, newest first.
@@ -67,19 +72,22 @@ fn make(
     head: &FeedHead,
     before: Option<u64>,
     top: Top,
-) -> Result<DocumentsPage, LogError> {
+) -> Result<DocumentsPage, ViewError> {
     let log = &**reading.documents.log();
     let open = head.open.opening;
     let newest = open.name.number.get();
     let before = before.filter(|before| (1..=newest).contains(before));
     let mut number = before.unwrap_or(newest + 1) - 1;
-    // The first position behind a document is that of the next one.
-    let mut end = match DocumentNumber::new(number + 1).filter(|_| number < newest) {
-        Some(next) => log
-            .opening(head.feed, next)?
-            .map_or(head.next, |next| next.first),
-        None => head.next,
+    let last = DocumentNumber::new(number + 1).filter(|_| number < newest);
+    let next = match last {
+        Some(next) => log.opening(head.feed, next)?,
+        None => None,
     };
+    // The first position behind a document is that of the next one, which was opened when it was cut.
+    let (mut end, mut cut) = (
+        next.map_or(head.next, |next| next.first),
+        next.map(|next| next.opened),
+    );
     let mut rows = vec![];
     while let Some(wanted) = DocumentNumber::new(number)
         && u64::try_from(rows.len()).is_ok_and(|count| count < ROWS_MAX)
@@ -93,6 +101,8 @@ fn make(
         let Some(opening) = opening else {
             break;
         };
+        // One whose record is damaged has no size here; `verify` says why.
+        let size = reading.documents.size(name, wanted).ok().flatten();
         rows.push(Row {
             name: opening.name.to_string(),
             is_open,
@@ -101,8 +111,15 @@ fn make(
             first: opening.first.0,
             end: end.0,
             opened: Moment::of(opening.opened, reading.now),
+            cut: cut.map(|cut| Moment::of(cut, reading.now)),
+            size: if is_open {
+                Some(bytes(head.fill().bytes))
+            } else {
+                size.map(|(plain, _)| bytes(plain))
+            },
+            packed: size.map(|(_, packed)| bytes(packed)),
         });
-        end = opening.first;
+        (end, cut) = (opening.first, Some(opening.opened));
         number -= 1;
     }
     Ok(DocumentsPage {
@@ -113,4 +130,32 @@ fn make(
         rows,
         top,
     })
+}
+
+/// Returns a number of bytes for people.
+fn bytes(bytes: u64) -> String {
+    let tenths = |unit: u64| format!("{}.{}", bytes / unit, bytes % unit * 10 / unit);
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{} kB", tenths(1_000)),
+        1_000_000.. => format!("{} MB", tenths(1_000_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        for (size, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.0 kB"),
+            (12_345, "12.3 kB"),
+            (9_999_999, "9.9 MB"),
+        ] {
+            assert_eq!(bytes(size), text);
+        }
+    }
 }

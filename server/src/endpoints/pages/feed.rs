@@ -19,7 +19,7 @@ use super::{
     Reading, Top,
     moment::{self, Moment},
     plot::{Plot, Window},
-    rendered, shown, value,
+    rendered, shown, told, value,
 };
 use crate::{
     access::Sight,
@@ -184,7 +184,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
             plot: if is_timeline {
                 None
             } else {
-                plot(&reading, state.head.feed, window)?
+                told(plot(&reading, state.head.feed, window))
             },
             ..make(&reading, shown, before, &sight, (top, url))?
         };
@@ -234,8 +234,9 @@ fn plot(
     let Some(days) = read(Unit::Day, window.from, window.to)? else {
         return Ok(None);
     };
-    let kept_from = |unit| days.kept_from(unit);
+    let kept_from = |unit| days.kept_from(unit, reading.now);
     let unit = window.unit(kept_from);
+    let window = window.in_whole(unit);
     let found = read(unit, window.from, window.to)?;
     let rates = found.and_then(|found| found.feeds.into_iter().next());
     Ok(rates.map(|rates| Plot::of(&window, unit, &rates, kept_from)))
@@ -252,15 +253,19 @@ fn whole_history(
         let Some(found) = read(unit, from, to)? else {
             return Ok(None);
         };
-        let is_kept = found.kept_from(unit).is_none_or(|kept| kept <= from);
+        let is_kept = found
+            .kept_from(unit, reading.now)
+            .is_none_or(|kept| kept <= from);
         let first = found.feeds.first().and_then(BTreeMap::first_key_value);
         match first {
             Some((first, _)) if is_kept => from = unit.start(*first),
             None if unit == Unit::Day => return Ok(None),
             _ => break,
         }
-        let newest = found.through.unwrap_or_default().max(reading.now);
-        to = newest.plus_micros(1);
+        // A clock that was set back hides no entry.
+        let last = found.feeds.first().and_then(BTreeMap::last_key_value);
+        let last = last.map_or(reading.now, |(last, _)| unit.start(*last));
+        to = last.max(reading.now).plus_micros(1);
     }
     // One bar would say nothing about the time around it.
     let hour_ago = Timestamp::from_micros(to.micros() - LEAST_MICROS);

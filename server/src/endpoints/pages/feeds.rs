@@ -10,7 +10,9 @@ use simplefeed_core::{
     settings::Settings,
 };
 
-use super::{Reading, Top, moment::Moment, plot::Spark, ranking::Order, rendered, shown, value};
+use super::{
+    Reading, Top, moment::Moment, plot::Spark, ranking::Order, rendered, shown, told, value,
+};
 use crate::{
     endpoints::{
         Site,
@@ -21,13 +23,14 @@ use crate::{
         pipeline::off_thread,
         problem::Problem,
     },
-    views::error::ViewError,
 };
 
 /// Feeds of a page.
 const ROWS_MAX: usize = 100;
 /// Longest text that is searched for, in bytes.
 const TEXT_BYTES_MAX: usize = 512;
+/// Feeds before the last page of an order.
+const SKIPPED_MAX: usize = 10_000;
 
 #[derive(Template)]
 #[template(path = "feeds.html")]
@@ -41,7 +44,7 @@ struct FeedsPage {
     /// Query of each order.
     orders: [(Order, String); 3],
     rows: Vec<Row>,
-    after: Option<FeedName>,
+    is_first: bool,
     is_limited: bool,
     url: String,
     first: String,
@@ -58,20 +61,44 @@ struct Row {
     day: Option<Spark>,
 }
 
-/// Shows the feeds that the reader may see.
-pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
-    let text = value(exchange.query(), "q").unwrap_or_default();
+/// Part of the list that a request wants.
+struct Wanted {
+    text: String,
+    order: Order,
+    /// Feed behind which it begins, in the order by name.
+    after: Option<FeedName>,
+    /// Feeds before it, in other orders.
+    skip: usize,
+}
+
+fn wanted(query: &str) -> Result<Wanted, Problem> {
+    let text = value(query, "q").unwrap_or_default();
     if text.len() > TEXT_BYTES_MAX {
         return Err(Problem::malformed("the text to search for is too long"));
     }
-    let after = value(exchange.query(), "after").filter(|after| !after.is_empty());
+    let after = value(query, "after").filter(|after| !after.is_empty());
     let parse = |after: String| {
         FeedName::parse(&after).ok_or_else(|| Problem::malformed("after= names no feed"))
     };
-    let after = after.map(parse).transpose()?;
-    let order = value(exchange.query(), "order").unwrap_or_default();
+    let order = value(query, "order").unwrap_or_default();
     let no_order = || Problem::malformed("order= is name, busiest or newest");
-    let order = Order::parse(&order).ok_or_else(no_order)?;
+    let skip = value(query, "skip").and_then(|skip| skip.parse().ok());
+    Ok(Wanted {
+        text,
+        order: Order::parse(&order).ok_or_else(no_order)?,
+        after: after.map(parse).transpose()?,
+        skip: skip.unwrap_or(0).min(SKIPPED_MAX),
+    })
+}
+
+/// Shows the feeds that the reader may see.
+pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
+    let Wanted {
+        text,
+        order,
+        after,
+        skip,
+    } = wanted(exchange.query())?;
     let sight = exchange.access.sight(exchange.headers);
     let is_limited = !sight.covers(&FeedPattern::all());
     let (reading, open) = (Reading::of(site), Arc::clone(&site.open));
@@ -91,11 +118,11 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         } else {
             let wanted = (order, &*lower);
             (
-                ranking.list(&reading, &*log, wanted, &sight, ROWS_MAX)?,
+                ranking.list(&reading, &*log, wanted, &sight, (skip, ROWS_MAX + 1))?,
                 None,
             )
         };
-        Ok((rows(&reading, feeds)?, more_behind))
+        Ok((rows(&reading, feeds), more_behind))
     });
     let (mut rows, more_behind) = found.await?;
     // The last feed shown, and only if a further one was found: the name of a hidden feed must not leak.
@@ -105,19 +132,24 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         .last()
         .map(|last| last.name.clone())
         .filter(|_| is_full);
-    let next = last.or(more_behind.map(|name| name.to_string()));
+    let next = match order {
+        Order::Name => last
+            .or(more_behind.map(|name| name.to_string()))
+            .map(|after| ("after", after)),
+        _ => last.map(|_| ("skip", (skip + ROWS_MAX).to_string())),
+    };
     let head = site.log.head();
     let page = FeedsPage {
         top: Top::of(&exchange, 0),
         count: Some(head.feeds).filter(|_| !is_limited),
         newest: (head.number.0 > 0 && !is_limited).then(|| Moment::of(head.last, (site.clock)())),
-        first: query(&text, None, Order::Name),
-        next: next.map(|after| query(&text, Some(&after), Order::Name)),
+        first: query(&text, None, order),
+        is_first: after.is_none() && skip == 0,
+        next: next.map(|(name, value)| query(&text, Some((name, &value)), order)),
         orders: Order::ALL.map(|order| (order, query(&text, None, order))),
         order,
         rows,
         text,
-        after,
         is_limited,
         url: site.public_url.clone(),
     };
@@ -125,10 +157,11 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
 }
 
 /// Returns the rows of some feeds.
-fn rows(reading: &Reading, feeds: Vec<(FeedHead, Settings)>) -> Result<Vec<Row>, ViewError> {
+fn rows(reading: &Reading, feeds: Vec<(FeedHead, Settings)>) -> Vec<Row> {
     let hours = Spark::hours(reading.now);
     let keys: Vec<_> = feeds.iter().map(|(head, _)| head.feed).collect();
-    let days = reading.rates.read(&keys, Unit::Hour, hours.clone())?;
+    // A damaged table is logged, and takes the small plots away, not the page.
+    let days = told(reading.rates.read(&keys, Unit::Hour, hours.clone()));
     let mut days = days.into_iter().flat_map(|days| days.feeds);
     let rows = feeds.into_iter().map(|(head, settings)| Row {
         name: settings.name.to_string(),
@@ -141,17 +174,17 @@ fn rows(reading: &Reading, feeds: Vec<(FeedHead, Settings)>) -> Result<Vec<Row>,
             .next()
             .and_then(|rates| Spark::of(&rates, hours.clone())),
     });
-    Ok(rows.collect())
+    rows.collect()
 }
 
 /// Returns the query of a page behind a feed.
-fn query(text: &str, after: Option<&str>, order: Order) -> String {
+fn query(text: &str, behind: Option<(&str, &str)>, order: Order) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     if !text.is_empty() {
         query.append_pair("q", text);
     }
-    if let Some(after) = after {
-        query.append_pair("after", after);
+    if let Some((name, value)) = behind {
+        query.append_pair(name, value);
     }
     if order != Order::Name {
         query.append_pair("order", order.text());

@@ -36,8 +36,27 @@ impl Window {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once("..").unwrap_or((text, text));
         let ((from, _), (_, to)) = (span(first)?, span(last)?);
+        let months = Unit::Month.number(to) - Unit::Month.number(from);
+        let fits = from < to && months <= MONTHS_MAX;
         let text = text.into();
-        (from < to).then_some(Self { text, from, to })
+        fits.then_some(Self { text, from, to })
+    }
+
+    /// Returns the window in whole spans of a unit: if shorter ones are not kept, more than it was is shown.
+    pub(super) fn in_whole(self, unit: Unit) -> Self {
+        if self.text.is_empty() || unit.start(unit.number(self.from)) == self.from {
+            return self;
+        }
+        let last = unit.number(Timestamp::from_micros(self.to.micros() - 1));
+        let first = unit.number(self.from);
+        let (from, to) = (unit.start(first), unit.start(last + 1));
+        let [begin, end] = [first, last].map(|number| name(unit, unit.start(number)));
+        let text = if first == last {
+            begin
+        } else {
+            format!("{begin}..{end}")
+        };
+        Self { text, from, to }
     }
 
     /// Returns the whole of a history.
@@ -144,7 +163,7 @@ impl Plot {
         kept_from: impl Fn(Unit) -> Option<Timestamp>,
     ) -> Self {
         let last = unit.number(Timestamp::from_micros(window.to.micros() - 1));
-        let first = unit.number(window.from).max(last - MONTHS_MAX + 1);
+        let first = unit.number(window.from);
         let shown = || rates.range(first..=last);
         let most = shown().map(|(_, count)| *count).max().unwrap_or(0);
         let shorter = Unit::ALL.into_iter().rev().find(|other| *other < unit);
@@ -272,13 +291,23 @@ mod tests {
             ("2026-10-01", Unit::Day),
             ("2026-11", Unit::Day),
             ("2026", Unit::Month),
-            ("0001..9999", Unit::Month),
+            ("1930..2026", Unit::Month),
         ] {
             assert_eq!(Window::parse(text).unwrap().unit(kept), unit, "{text}");
         }
-        let window = Window::parse("0001..9999").unwrap();
-        let plot = Plot::of(&window, Unit::Month, &FeedRates::new(), kept);
-        assert_eq!(plot.width, 1_200);
+        assert_eq!(Window::parse("0001..9999"), None);
+        // Of what is kept in days alone, the day is shown.
+        for (text, shown) in [
+            ("2025-01-15T03", "2025-01-15"),
+            ("2025-01-15T03..2025-01-17T04", "2025-01-15..2025-01-17"),
+            ("2025-01-15..2025-01-16", "2025-01-15..2025-01-16"),
+        ] {
+            let window = Window::parse(text).unwrap();
+            let unit = window.unit(kept);
+            let window = window.in_whole(unit);
+            assert_eq!((unit, &*window.text), (Unit::Day, shown));
+            assert_eq!(Window::parse(shown), Some(window));
+        }
     }
 
     #[test]

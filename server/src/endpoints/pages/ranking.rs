@@ -3,6 +3,7 @@
 //! Shell: the clock, for the time that an order is kept.
 
 use std::{
+    cmp::Reverse,
     collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,15 +22,15 @@ use crate::{
     access::Sight,
     endpoints::may_see,
     log::{EntryLog, LogError, settings_of},
-    views::error::ViewError,
+    views::{error::ViewError, rates::Active},
 };
 
 /// Time that an order by counts is kept: to make it takes a look at each feed of the last day.
 const KEPT: Duration = Duration::from_secs(10);
 /// Feeds of an order that are looked at.
-const RANKED_MAX: usize = 10_000;
+const RANKED_MAX: usize = 100_000;
 /// Newest commits that are looked at for their feeds, and at a time.
-const COMMITS_MAX: u64 = 10_000;
+const COMMITS_MAX: u64 = 1_000;
 const COMMITS_TOGETHER: u64 = 500;
 
 /// Order of a list of feeds.
@@ -75,27 +76,50 @@ impl Order {
     }
 }
 
-/// The busiest feeds, as they were a short time ago.
+/// Active feeds in both orders, as they were a short time ago.
+#[derive(Debug)]
+struct Ranked {
+    made: Instant,
+    busiest: Arc<[FeedKey]>,
+    newest: Arc<[FeedKey]>,
+}
+
+/// Orders of the feeds that got entries in the last day.
 #[derive(Debug, Default)]
-pub struct Ranking(Mutex<Option<(Instant, Arc<[FeedKey]>)>>);
+pub struct Ranking(Mutex<Option<Ranked>>);
 
 impl Ranking {
-    fn busiest(&self, reading: &Reading) -> Result<Arc<[FeedKey]>, ViewError> {
-        // Held while the order is made: whoever comes meanwhile has it, too.
+    fn ranked(&self, reading: &Reading, order: Order) -> Result<Arc<[FeedKey]>, ViewError> {
+        // Held while the orders are made: whoever comes meanwhile has them, too.
         let mut kept = self.0.lock();
-        if let Some((made, busiest)) = &*kept
-            && made.elapsed() < KEPT
-        {
-            return Ok(Arc::clone(busiest));
+        let ranked = match kept.take_if(|ranked| ranked.made.elapsed() >= KEPT) {
+            None if kept.is_some() => kept.as_ref(),
+            _ => None,
+        };
+        let of = |ranked: &Ranked| match order {
+            Order::Busiest => Arc::clone(&ranked.busiest),
+            Order::Newest | Order::Name => Arc::clone(&ranked.newest),
+        };
+        if let Some(ranked) = ranked {
+            return Ok(of(ranked));
         }
-        let hours = Spark::hours(reading.now);
-        let busiest = reading.rates.busiest(hours, RANKED_MAX)?;
-        let busiest: Arc<[FeedKey]> = busiest.into_iter().map(|(feed, _)| feed).collect();
-        *kept = Some((Instant::now(), Arc::clone(&busiest)));
-        Ok(busiest)
+        let mut active = reading.rates.active(Spark::hours(reading.now))?;
+        let keys = |active: &[Active]| active.iter().take(RANKED_MAX).map(|one| one.feed).collect();
+        active.sort_unstable_by_key(|one| (Reverse(one.entries), one.feed));
+        let busiest = keys(&active);
+        active.sort_unstable_by_key(|one| (Reverse(one.newest), one.feed));
+        let newest = keys(&active);
+        let ranked = Ranked {
+            made: Instant::now(),
+            busiest,
+            newest,
+        };
+        let found = of(&ranked);
+        *kept = Some(ranked);
+        Ok(found)
     }
 
-    /// Returns at most `max` feeds in an order that a reader may see, and whose name or title has a text in lower case.
+    /// Returns at most `max` feeds in an order behind the first `skip`, of those that a reader may see, and whose name or title has a text in lower case.
     ///
     /// # Errors
     ///
@@ -106,15 +130,20 @@ impl Ranking {
         log: &dyn EntryLog,
         (order, text): (Order, &str),
         sight: &Sight,
-        max: usize,
+        (skip, max): (usize, usize),
     ) -> Result<Vec<(FeedHead, Settings)>, ViewError> {
-        let ranked = match order {
-            Order::Busiest => self.busiest(reading)?,
-            Order::Newest | Order::Name => newest(log)?.into(),
+        let ranked = self.ranked(reading, order)?;
+        // Those of the last seconds first, exactly; then by minutes and hours.
+        let first = match order {
+            Order::Newest => newest(log)?,
+            Order::Busiest | Order::Name => vec![],
         };
+        let (mut found, mut skipped, mut seen) = (vec![], 0, HashSet::new());
         let series = &**reading.documents.log();
-        let mut found = vec![];
-        for &feed in &*ranked {
+        for &feed in first.iter().chain(&*ranked) {
+            if !seen.insert(feed) {
+                continue;
+            }
             let Some(head) = series.feed(feed)? else {
                 continue;
             };
@@ -122,7 +151,11 @@ impl Ranking {
             let has_text = settings.name.as_str().contains(text)
                 || settings.title().to_lowercase().contains(text);
             if has_text && may_see(&reading.timelines, feed, &settings, sight)? {
-                found.push((head, settings));
+                if skipped < skip {
+                    skipped += 1;
+                } else {
+                    found.push((head, settings));
+                }
             }
             if found.len() == max {
                 break;

@@ -17,7 +17,7 @@ use quick_cache::{Weighter, sync::Cache};
 use simplefeed_core::{
     commit::{Change, Commit},
     document::{entry_document, feed_document},
-    feed::{DocumentName, FeedKey, FeedName, Numbered, Position},
+    feed::{DocumentName, DocumentNumber, FeedKey, FeedName, Numbered, Position},
     header::{ENTRY_TYPE, FEED_TYPE, Form, header},
     plan::FeedHead,
     settings::Settings,
@@ -306,6 +306,21 @@ impl Documents {
                 }))
             }
         }
+    }
+
+    /// Returns the bytes of an archived document, plain and with gzip; `None` if it is no file, or lost.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn size(
+        &self,
+        feed: &FeedName,
+        document: DocumentNumber,
+    ) -> Result<Option<(u64, u64)>, ViewError> {
+        let archived = self.archive.manifests.get(feed, document)?;
+        let archived = archived.filter(|archived| !archived.is_lost());
+        Ok(archived.map(|archived| (archived.identity.bytes, archived.gzip.bytes)))
     }
 
     /// Returns a body from memory, if it is that of a state.

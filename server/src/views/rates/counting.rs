@@ -2,7 +2,11 @@
 //!
 //! Shell: files. Counts of the hour that has not ended are in memory, or in runs if they are many.
 
-use std::{collections::HashMap, fs, mem};
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    mem,
+};
 
 use parking_lot::RwLock;
 use simplefeed_core::{
@@ -13,12 +17,12 @@ use simplefeed_core::{
 };
 
 use super::{
-    files::{Files, Over, Present, slot, within},
+    files::{Files, KEPT, Over, Present, slot, within},
     table::{Row, decode_row, encode_row},
 };
 use crate::{
     codec::{Reader, Writer, seal, unseal},
-    log::{Commits, LogError},
+    log::{Commits, LogError, barrier::sync_folder},
     views::{
         error::ViewError,
         files::{create_folder, failed, replace_unsynced},
@@ -29,6 +33,10 @@ use crate::{
 pub(super) const COUNTED: &str = "counted";
 /// First bytes of that file; they hold the version of its layout.
 const MAGIC: &[u8] = b"simplefeed counted 1\n";
+/// Number in that file for no hour.
+const NO_HOUR: i64 = i64::MIN;
+/// Most commits that one read of the log returns.
+const COMMITS_TOGETHER: usize = 1_000;
 /// Counts in memory from which on they become a run: 3 to 6 MiB.
 const COUNTS_MAX: usize = if cfg!(test) { 5 } else { 128 * 1024 };
 
@@ -69,6 +77,10 @@ pub(super) struct State {
 impl State {
     /// Counts a commit. Returns whether there is [`work`](Counting::work) now.
     fn apply(&mut self, commit: &Outline) -> bool {
+        if commit.number <= self.applied {
+            // A rebuild has counted it.
+            return self.over.is_some() || self.is_full();
+        }
         let minute = Unit::Minute.number(commit.instant);
         for change in &commit.changes {
             let ChangeOutline::Entries { feed, count, .. } = *change else {
@@ -102,7 +114,7 @@ impl State {
 }
 
 /// Returns counts in the order of their feeds.
-fn rows_of(counted: &Minutes) -> impl Iterator<Item = Row> + use<> {
+pub(super) fn rows_of(counted: &Minutes) -> impl Iterator<Item = Row> + use<> {
     let mut sorted: Vec<_> = counted.iter().map(|(at, count)| (*at, *count)).collect();
     sorted.sort_unstable();
     let mut sorted = sorted.into_iter().peekable();
@@ -123,6 +135,30 @@ impl Counting {
         state.as_mut().is_some_and(|state| state.apply(commit))
     }
 
+    /// Counts the commits of a log behind those that are counted, with all the work.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the log cannot be read, or a file not be written.
+    pub(super) fn catch_up(&self, log: &dyn Commits) -> Result<(), ViewError> {
+        let end = log.head().number;
+        loop {
+            let applied = match &*self.state.read() {
+                Some(state) if state.applied < end => state.applied,
+                _ => return Ok(()),
+            };
+            let outlines = log.outlines(applied.next(), COMMITS_TOGETHER)?;
+            if outlines.is_empty() {
+                return Ok(());
+            }
+            for outline in &outlines {
+                if self.apply(outline) {
+                    self.work()?;
+                }
+            }
+        }
+    }
+
     /// Does the work that waits.
     pub(super) fn work(&self) -> Result<(), ViewError> {
         let (ended, is_full, hour) = match &*self.state.read() {
@@ -136,12 +172,14 @@ impl Counting {
         if is_full {
             self.spill()?;
         }
-        if ended || is_full {
-            // Before the runs go: the file of before needs them.
-            self.note()?;
+        if !ended && !is_full {
+            return Ok(());
         }
-        if let (true, Some(hour), Some(state)) = (ended, hour, &mut *self.state.write()) {
-            self.files.expire(hour, &mut state.present)?;
+        // Durable before anything is deleted: the file of before needs it.
+        self.note_durably()?;
+        if let (true, Some(hour), Some(state)) = (ended, hour, &*self.state.read()) {
+            self.files.keep_only(&state.present)?;
+            self.files.delete_runs_but(hour)?;
         }
         Ok(())
     }
@@ -158,7 +196,9 @@ impl Counting {
         };
         if let Some(state) = &mut *self.state.write() {
             self.files.put(&ready, &mut state.present)?;
-            state.over = None;
+            if let Some((over, _)) = state.over.take() {
+                state.present.expire(over.next);
+            }
             state.made += u64::try_from(ready.count()).expect("tables are few");
         }
         Ok(())
@@ -177,6 +217,15 @@ impl Counting {
             state.counted.clear();
         }
         Ok(())
+    }
+
+    /// Writes the counts in memory to their file. They are durable on return.
+    pub(super) fn note_durably(&self) -> Result<(), ViewError> {
+        self.note()?;
+        let folder = self.files.folder();
+        let file = File::open(folder.join(COUNTED)).and_then(|file| file.sync_data());
+        file.and_then(|()| sync_folder(folder))
+            .map_err(failed("sync", folder))
     }
 
     /// Writes the counts in memory to their file.
@@ -206,8 +255,16 @@ impl State {
         let mut out = Writer(MAGIC.to_vec());
         out.long(self.applied.0);
         out.instant(self.through.unwrap_or_default());
-        out.long(self.hour.unwrap_or_default().cast_unsigned());
+        // Before the first entry there is no hour.
+        out.long(self.hour.unwrap_or(NO_HOUR).cast_unsigned());
         out.number(self.runs.into());
+        for unit in KEPT {
+            let spans = self.present.of(unit);
+            out.length(spans.len());
+            for span in spans {
+                out.long(span.cast_unsigned());
+            }
+        }
         for (feed, counts) in rows_of(&self.counted) {
             encode_row(feed, &counts, &mut out);
         }
@@ -225,9 +282,14 @@ impl State {
             ..Self::default()
         };
         let hour = from.long()?.cast_signed();
-        // Before the first entry there is no hour.
-        state.hour = (hour != 0).then_some(hour);
+        state.hour = Some(hour).filter(|hour| *hour != NO_HOUR);
         state.runs = from.small()?;
+        for unit in KEPT {
+            for _ in 0..from.length()? {
+                let span = from.long()?.cast_signed();
+                state.present.of_mut(unit).insert(span);
+            }
+        }
         while !from.0.is_empty() {
             let (feed, counts) = decode_row(&mut from)?;
             for (slot, count) in counts {
@@ -250,6 +312,20 @@ impl State {
         // Another log may have such a commit, but of another microsecond.
         let outlines = log.outlines(state.applied, 1)?;
         let instant = outlines.first().map(|outline| outline.instant);
-        Ok((instant == state.through).then_some(state))
+        Ok((instant == state.through && state.has_files(files)).then_some(state))
+    }
+
+    /// Returns whether all tables and runs are there, each with a sound index.
+    fn has_files(&self, files: &Files) -> bool {
+        let has_tables = |unit: Unit| {
+            let mut spans = self.present.of(unit).iter();
+            spans.all(|span| files.table(unit, *span).is_ok())
+        };
+        let mut runs = 0..self.runs;
+        let has_run = |run| {
+            self.hour
+                .is_some_and(|hour| files.open_run(hour, run).is_ok())
+        };
+        KEPT.into_iter().all(has_tables) && runs.all(has_run)
     }
 }

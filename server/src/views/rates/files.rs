@@ -61,7 +61,7 @@ pub(super) fn oldest_kept(unit: Unit, hour: i64) -> Option<i64> {
 }
 
 /// Numbers of the tables of each unit that are there.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present([BTreeSet<i64>; 3]);
 
 impl Present {
@@ -74,7 +74,17 @@ impl Present {
         }
     }
 
-    fn of_mut(&mut self, unit: Unit) -> &mut BTreeSet<i64> {
+    /// Leaves out the tables that are no longer kept once an hour has begun.
+    pub(super) fn expire(&mut self, hour: i64) {
+        for unit in KEPT {
+            if let Some(oldest) = oldest_kept(unit, hour) {
+                let spans = self.of_mut(unit);
+                *spans = spans.split_off(&oldest);
+            }
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, unit: Unit) -> &mut BTreeSet<i64> {
         match unit {
             Unit::Minute => &mut self.0[0],
             Unit::Hour => &mut self.0[1],
@@ -135,6 +145,24 @@ impl Files {
         self.runs().join(format!("{hour}.{number}"))
     }
 
+    /// Opens a table.
+    ///
+    /// # Errors
+    ///
+    /// See [`Table::open`].
+    pub(super) fn table(&self, unit: Unit, span: i64) -> Result<Table, ViewError> {
+        Table::open(&self.path(unit, span), (unit, span))
+    }
+
+    /// Opens a run.
+    ///
+    /// # Errors
+    ///
+    /// See [`Table::open`].
+    pub(super) fn open_run(&self, hour: i64, number: u32) -> Result<Table, ViewError> {
+        Table::open(&self.run(hour, number), (Unit::Minute, hour))
+    }
+
     /// Makes the folders.
     ///
     /// # Errors
@@ -190,7 +218,7 @@ impl Files {
         rows: impl Iterator<Item = Row>,
     ) -> Result<(), ViewError> {
         let path = self.run(hour, number);
-        let mut run = Making::new(temporary_of(&path))?;
+        let mut run = Making::new(temporary_of(&path), (Unit::Minute, hour))?;
         for (feed, counts) in rows {
             run.row(feed, &counts)?;
         }
@@ -215,7 +243,7 @@ impl Files {
     ) -> Result<Ready, ViewError> {
         let mut ready = Ready::default();
         let mut minutes = self.begin(Unit::Minute, over.hour)?;
-        let runs = (0..over.runs).map(|number| Table::open(&self.run(over.hour, number)));
+        let runs = (0..over.runs).map(|number| self.open_run(over.hour, number));
         let runs: Vec<Table> = runs.collect::<Result<_, _>>()?;
         let mut sources: Vec<Rows<'_>> = vec![source(rows.map(Ok))];
         sources.extend(runs.iter().map(|run| source(run.rows())));
@@ -239,7 +267,7 @@ impl Files {
     }
 
     fn begin(&self, unit: Unit, span: i64) -> Result<Making, ViewError> {
-        Making::new(temporary_of(&self.path(unit, span)))
+        Making::new(temporary_of(&self.path(unit, span)), (unit, span))
     }
 
     /// Writes the table above one that is ready: the older counts, and the sums of this one in its slot.
@@ -252,9 +280,9 @@ impl Files {
     ) -> Result<(), ViewError> {
         // A table spans one slot of the table above.
         let (slot, to) = (slot(above, span), within(above, span, span_of(above)));
-        let lower = Table::open(&temporary_of(&self.path(unit, span)))?;
+        let lower = Table::open(&temporary_of(&self.path(unit, span)), (unit, span))?;
         let older = if present.of(above).contains(&to) {
-            Some(Table::open(&self.path(above, to))?)
+            Some(self.table(above, to)?)
         } else {
             None
         };
@@ -295,22 +323,40 @@ impl Files {
         Ok(())
     }
 
-    /// Deletes the tables that are no longer kept once an hour has begun, and all runs of other hours.
+    /// Makes the names of all tables and runs durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns why a folder cannot be synced.
+    pub(super) fn sync(&self) -> Result<(), ViewError> {
+        let folders = KEPT.map(|unit| self.of(unit));
+        for folder in folders.iter().chain([&self.runs()]) {
+            sync_folder(folder).map_err(failed("sync", folder))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes all tables but these.
     ///
     /// # Errors
     ///
     /// Returns why one cannot be deleted.
-    pub(super) fn expire(&self, hour: i64, present: &mut Present) -> Result<(), ViewError> {
+    pub(super) fn keep_only(&self, kept: &Present) -> Result<(), ViewError> {
+        let present = self.present()?;
         for unit in KEPT {
-            let Some(oldest) = oldest_kept(unit, hour) else {
-                continue;
-            };
-            let spans = present.of_mut(unit);
-            let kept = spans.split_off(&oldest);
-            for span in std::mem::replace(spans, kept) {
-                delete(&self.path(unit, span))?;
+            for span in present.of(unit).difference(kept.of(unit)) {
+                delete(&self.path(unit, *span))?;
             }
         }
+        Ok(())
+    }
+
+    /// Deletes all runs of other hours than this one.
+    ///
+    /// # Errors
+    ///
+    /// Returns why one cannot be deleted.
+    pub(super) fn delete_runs_but(&self, hour: i64) -> Result<(), ViewError> {
         let folder = self.runs();
         let ours = format!("{}.", name(Unit::Minute, hour));
         let names = names_in(&folder).map_err(failed("list", &folder))?;

@@ -10,7 +10,6 @@ use super::{
     FeedRates,
     counting::{Minutes, State},
     files::{Files, span_of, within},
-    table::Table,
 };
 use crate::views::error::ViewError;
 
@@ -71,7 +70,7 @@ impl Reading<'_> {
     /// Adds a table, up to a span of its unit. What is in it from then on, a server that was killed has put there, and is
     /// in memory, too.
     fn table(&mut self, unit: Unit, span: i64, limit: i64) -> Result<(), ViewError> {
-        let table = Table::open(&self.files.path(unit, span))?;
+        let table = self.files.table(unit, span)?;
         let first = within(span_of(unit), span, unit);
         let (wanted, spans) = (self.unit, &self.spans);
         for (feed, found) in &mut self.found {
@@ -91,7 +90,7 @@ impl Reading<'_> {
         let (wanted, spans) = (self.unit, &self.spans);
         let number = |minute: u8| within(Unit::Minute, first + i64::from(minute), wanted);
         for run in 0..runs {
-            let table = Table::open(&self.files.run(hour, run))?;
+            let table = self.files.open_run(hour, run)?;
             for (feed, found) in &mut self.found {
                 for (minute, count) in table.find(*feed)? {
                     add(found, spans, number(minute), count);
@@ -124,28 +123,29 @@ fn hours_in_memory(state: &State) -> impl Iterator<Item = (i64, u32, &Minutes)> 
     ended.chain(current)
 }
 
-/// Passes each feed with entries in a range of hours to `add`, with their number; a feed may come several times.
+/// Passes each feed with entries in a range of hours to `add`, with the number of a minute and that of its entries; a feed
+/// may come several times. Of an hour that has ended, the minute is the first.
 ///
 /// # Errors
 ///
 /// Returns why a table cannot be read.
-pub(super) fn sum_of_each(
+pub(super) fn each_of(
     files: &Files,
     state: &State,
     hours: &Range<i64>,
-    add: &mut dyn FnMut(FeedKey, u64),
+    add: &mut dyn FnMut(FeedKey, i64, u64),
 ) -> Result<(), ViewError> {
     let open = state.open_hour().unwrap_or(i64::MIN);
     let day = |hour| within(Unit::Hour, hour, Unit::Day);
     let days = day(hours.start)..=day(hours.end);
     for &span in state.present.of(Unit::Hour).range(days) {
         let first = within(Unit::Day, span, Unit::Hour);
-        for row in Table::open(&files.path(Unit::Hour, span))?.rows() {
+        for row in files.table(Unit::Hour, span)?.rows() {
             let (feed, counts) = row?;
             for (slot, count) in counts {
                 let hour = first + i64::from(slot);
                 if hours.contains(&hour) && hour < open {
-                    add(feed, count);
+                    add(feed, within(Unit::Hour, hour, Unit::Minute), count);
                 }
             }
         }
@@ -154,14 +154,17 @@ pub(super) fn sum_of_each(
         if !hours.contains(&hour) {
             continue;
         }
+        let first = within(Unit::Hour, hour, Unit::Minute);
         for run in 0..runs {
-            for row in Table::open(&files.run(hour, run))?.rows() {
+            for row in files.open_run(hour, run)?.rows() {
                 let (feed, counts) = row?;
-                add(feed, counts.iter().map(|(_, count)| count).sum());
+                for (minute, count) in counts {
+                    add(feed, first + i64::from(minute), count);
+                }
             }
         }
-        for ((feed, _), count) in counted {
-            add(*feed, (*count).into());
+        for ((feed, minute), count) in counted {
+            add(*feed, first + i64::from(*minute), (*count).into());
         }
     }
     Ok(())

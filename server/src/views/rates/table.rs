@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use simplefeed_core::feed::FeedKey;
+use simplefeed_core::{feed::FeedKey, rates::Unit};
 
 use crate::{
     codec::{Reader, Writer, seal, unseal},
@@ -75,7 +75,12 @@ pub(super) struct Making {
     index: Vec<(FeedKey, u64)>,
     at: u64,
     path: PathBuf,
+    name: Name,
 }
+
+/// What a table is of: a unit, and the number of the time that it spans. It stands in the table, so that none is taken for
+/// another one.
+pub(super) type Name = (Unit, i64);
 
 impl Making {
     /// Begins a table in a file of its own.
@@ -83,7 +88,7 @@ impl Making {
     /// # Errors
     ///
     /// Returns why the file cannot be made.
-    pub(super) fn new(path: PathBuf) -> Result<Self, ViewError> {
+    pub(super) fn new(path: PathBuf, name: Name) -> Result<Self, ViewError> {
         let file = File::create(&path).map_err(failed("create", &path))?;
         Ok(Self {
             out: BufWriter::new(file),
@@ -92,6 +97,7 @@ impl Making {
             index: vec![],
             at: 0,
             path,
+            name,
         })
     }
 
@@ -136,6 +142,7 @@ impl Making {
             index.long(*at);
         }
         index.long(self.at);
+        write_name(self.name, &mut index);
         let mut index = Writer(seal(index.0));
         let length = index.0.len();
         index.long(u64::try_from(length).expect("an index is small"));
@@ -169,9 +176,9 @@ impl Table {
     /// # Errors
     ///
     /// [`ViewError::Damaged`] if it is not whole, or why it cannot be read.
-    pub(super) fn open(path: &Path) -> Result<Self, ViewError> {
+    pub(super) fn open(path: &Path, name: Name) -> Result<Self, ViewError> {
         let mut file = File::open(path).map_err(failed("open", path))?;
-        let found = index_of(&mut file).map_err(failed("read", path))?;
+        let found = index_of(&mut file, name).map_err(failed("read", path))?;
         let (index, end) = found.ok_or_else(|| ViewError::Damaged { path: path.into() })?;
         let path = path.into();
         Ok(Self {
@@ -226,11 +233,17 @@ impl Table {
     }
 }
 
+fn write_name((unit, span): Name, out: &mut Writer) {
+    let length = unit.to_string();
+    out.bytes(length.as_bytes());
+    out.long(span.cast_unsigned());
+}
+
 /// Blocks of a table, and the end of the last one.
 type Index = (Vec<(FeedKey, u64)>, u64);
 
 /// Returns the index of a file; `None` if it has none.
-fn index_of(file: &mut File) -> io::Result<Option<Index>> {
+fn index_of(file: &mut File, name: Name) -> io::Result<Option<Index>> {
     let length = file.metadata()?.len();
     if file.seek(SeekFrom::End(-FOOTER_BYTES)).is_err() {
         return Ok(None);
@@ -245,7 +258,9 @@ fn index_of(file: &mut File) -> io::Result<Option<Index>> {
     };
     let mut bytes = vec![0; usize::try_from(room - begin).unwrap_or(0)];
     file.read_exact_at(&mut bytes, begin)?;
-    let Some(index) = unseal(&bytes) else {
+    let mut ours = Writer::default();
+    write_name(name, &mut ours);
+    let Some(index) = unseal(&bytes).and_then(|index| index.strip_suffix(&*ours.0)) else {
         return Ok(None);
     };
     let mut from = Reader(index);
@@ -272,17 +287,19 @@ mod tests {
 
     use super::*;
 
+    const NAME: Name = (Unit::Hour, 20_000);
+
     fn feed(number: u128) -> FeedKey {
         FeedKey(Uuid::from_u128(number))
     }
 
     fn written(path: &Path, rows: &[Row]) -> Table {
-        let mut table = Making::new(path.into()).unwrap();
+        let mut table = Making::new(path.into(), NAME).unwrap();
         for (feed, counts) in rows {
             table.row(*feed, counts).unwrap();
         }
         drop(table.finish().unwrap());
-        Table::open(path).unwrap()
+        Table::open(path, NAME).unwrap()
     }
 
     #[test]
@@ -314,15 +331,18 @@ mod tests {
         let rows: Vec<Row> = (1..=3).map(|at| (feed(at), vec![(1, 2)])).collect();
         drop(written(&path, &rows));
         let right = fs::read(&path).unwrap();
+        for other in [(Unit::Hour, 20_001), (Unit::Day, 20_000)] {
+            assert!(Table::open(&path, other).is_err(), "{other:?}");
+        }
         for at in 0..right.len() {
             let mut wrong = right.clone();
             wrong[at] ^= 0x40;
             fs::write(&path, &wrong).unwrap();
-            let read =
-                Table::open(&path).and_then(|table| table.rows().collect::<Result<Vec<_>, _>>());
+            let read = Table::open(&path, NAME)
+                .and_then(|table| table.rows().collect::<Result<Vec<_>, _>>());
             assert!(read.is_err(), "byte {at}");
             fs::write(&path, &right[..at]).unwrap();
-            assert!(Table::open(&path).is_err(), "{at} bytes");
+            assert!(Table::open(&path, NAME).is_err(), "{at} bytes");
         }
     }
 
