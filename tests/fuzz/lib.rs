@@ -1,7 +1,11 @@
 //! What is asserted of whatever the gate lets through.
 
 use simplefeed_core::{
-    document::feed_document, entry::Draft, event::Event, feed::EntryId, reader::Document,
+    document::feed_document,
+    entry::{Additions, Draft},
+    event::Event,
+    feed::EntryId,
+    reader::Document,
     timestamp::Timestamp,
 };
 
@@ -11,7 +15,11 @@ pub fn assert_readable(drafts: &[Draft]) {
     for (number, draft) in drafts.iter().enumerate() {
         let given = EntryId::parse(&format!("urn:given:{number}")).expect("that is an id");
         let id = draft.id.clone().unwrap_or(given);
-        let Ok(fragment) = draft.complete(&id, Timestamp::default(), "Author") else {
+        let additions = Additions {
+            author: "Author",
+            alternate: Some("https://example.org/feeds/a/entries/0?a&b".into()),
+        };
+        let Ok(fragment) = draft.complete(&id, Timestamp::default(), &additions) else {
             continue;
         };
         let head = "<feed xmlns=\"http://www.w3.org/2005/Atom\"><id>urn:f</id>\n";
