@@ -286,6 +286,10 @@ fn every_route_asks_for_the_right_token() {
                             };
                             assert_eq!(status, expected, "{what}");
                         }
+                        // It leads to a page of any feed, which says no more than that of no feed.
+                        "GET" | "HEAD" if endpoint.path == "/feeds/{feed}/entries/{position}" => {
+                            assert_eq!(status, 307, "{what}");
+                        }
                         "GET" | "HEAD" if !shows && endpoint.verb(&Method::GET).is_none() => {
                             assert_eq!(status, 405, "{what}");
                         }
