@@ -6,7 +6,7 @@ Usage: independent_infoset.py SERVER FOLDER...
 Every *.xml and *.atom file of the folders is posted to a feed of its own. Of what is accepted, every
 entry read back must have the infoset it was given: the same exclusive canonical form, and for every
 element the same prefixes in scope, the same base and the same language, but for what the gate adds
-at its beginning (id, title, updated, author, content). What is refused must be refused with 4xx, and
+at its beginning (id, title, updated, author, link, content). What is refused must be refused with 4xx, and
 must leave nothing behind. A file whose leading comment expects no error (`Expect: !Something`,
 `Expect: ValidSomething`, or no expectation at all) must be accepted, unless EXCEPTIONS says why not.
 
@@ -23,7 +23,8 @@ from lxml import etree
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 XML = "{http://www.w3.org/XML/1998/namespace}"
-COMPLETIONS = [ATOM + name for name in ("id", "title", "updated", "author", "content")]
+COMPLETIONS = [ATOM + name for name in ("id", "title", "updated", "author", "link", "content")]
+ALTERNATE = ("alternate", "http://www.iana.org/assignments/relation/alternate")
 
 # What expects no error (each looks for one, and finds it absent) and is refused all the same, because
 # something else in it is wrong: file names, and what that is.
@@ -136,6 +137,10 @@ def wrong_completion(given, got, added):
         inherited = feed.findall(ATOM + "author") if feed is not None else []
         names = [author.findtext(ATOM + "name") for author in inherited] or ["Simplefeed"]
         right = added.findtext(ATOM + "name") in names
+    elif name == "link":
+        page = re.fullmatch(r"http://.*/feeds/[^/]+/entries/[0-9]+", added.get("href"))
+        rest = {name: value for name, value in added.attrib.items() if name != "href"}
+        right = page and not text and rest == {"rel": "alternate", "type": "text/html"}
     elif name == "content":
         right = not text and not len(added) and not added.attrib
     else:
@@ -147,10 +152,14 @@ def compare(given, got):
     """Returns what differs between an entry given and the entry read back."""
     faults = []
     had, has = list(given), list(got)
-    present = {child.tag for child in had}
+    present = {child.tag for child in had if child.tag != ATOM + "link"}
+    if any(child.tag == ATOM + "link" and child.get("rel", "alternate") in ALTERNATE for child in had):
+        present.add(ATOM + "link")
     first = got.text or ""
     while has and has[0].tag in COMPLETIONS and has[0].tag not in present:
         faults += wrong_completion(given, got, has[0])
+        # Links of other relations may follow the added one.
+        present |= {has[0].tag} & {ATOM + "link"}
         first += has.pop(0).tail or ""
     if (given.text or "") != first:
         faults.append("text at the beginning")

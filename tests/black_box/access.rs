@@ -680,6 +680,8 @@ fn nginx_shows_nothing_that_is_closed() {
                     let hidden = match endpoint.path {
                         // nginx says this of every name.
                         "/feeds/{feed}" | "/" | "/ui" => status == 307,
+                        // The server says this of every name.
+                        "/feeds/{feed}/entries/{position}" => status == 307,
                         "/ui/server" => status == 401 || status == 403,
                         // The server says this of every name.
                         _ if endpoint.verb(&"GET".parse().unwrap()).is_none() => status == 405,
