@@ -261,7 +261,7 @@ mod tests {
         worker.runtime.spawn(async move {
             let result = task.await;
             drop(counted);
-            // A test that has what it needs listens no longer.
+            // The test may have ended.
             let _gone = tell.send(result);
         });
         told

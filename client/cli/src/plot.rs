@@ -1,4 +1,4 @@
-//! `plot`: entries over time, and what a consumer has not handled of them.
+//! `plot`: entries over time, and a consumer's backlog.
 //!
 //! Shell: the feed, the consumer's state folder, stdout or a file. [`chart`] draws.
 

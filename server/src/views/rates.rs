@@ -79,8 +79,8 @@ pub struct Read {
 }
 
 impl Read {
-    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. It tells nobody when the
-    /// newest entry came.
+    /// Returns the instant from which on spans of a unit are kept at `now`; `None` if all are. It does not depend on
+    /// the newest entry, which may be of a closed feed.
     pub fn kept_from(&self, unit: Unit, now: Timestamp) -> Option<Timestamp> {
         let hour = Unit::Hour.number(now);
         let oldest = oldest_kept(unit, self.hour.unwrap_or(hour).max(hour))?;
@@ -119,7 +119,7 @@ impl Rates {
     ///
     /// # Errors
     ///
-    /// [`ViewError::Damaged`] if a table is not what was written, or why it cannot be read.
+    /// [`ViewError::Damaged`] if a table is damaged, or why it cannot be read.
     pub fn read(
         &self,
         feeds: &[FeedKey],
@@ -151,7 +151,7 @@ impl Rates {
     ///
     /// # Errors
     ///
-    /// [`ViewError::Damaged`] if a table is not what was written, or why it cannot be read.
+    /// [`ViewError::Damaged`] if a table is damaged, or why it cannot be read.
     pub fn active(&self, hours: Range<i64>) -> Result<Vec<Active>, ViewError> {
         let state = self.counting.state.read();
         let Some(state) = state.as_ref().filter(|state| state.applied >= state.start) else {
@@ -185,7 +185,7 @@ impl Rates {
         Ok(counting)
     }
 
-    /// Takes over what was counted again: the files that differ, and the state, from which the follower goes on.
+    /// Takes over a new count: the files that differ, and the state, from which the follower goes on.
     fn adopt(&self, again: Counting, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
         let files = &self.counting.files;
         let mut live = self.counting.state.write();

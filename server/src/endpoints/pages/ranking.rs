@@ -90,17 +90,14 @@ pub struct Ranking(Mutex<Option<Ranked>>);
 
 impl Ranking {
     fn ranked(&self, reading: &Reading, order: Order) -> Result<Arc<[FeedKey]>, ViewError> {
-        // Held while the orders are made: whoever comes meanwhile has them, too.
+        // Held while the orders are made, so that parallel requests share them.
         let mut kept = self.0.lock();
-        let ranked = match kept.take_if(|ranked| ranked.made.elapsed() >= KEPT) {
-            None if kept.is_some() => kept.as_ref(),
-            _ => None,
-        };
         let of = |ranked: &Ranked| match order {
             Order::Busiest => Arc::clone(&ranked.busiest),
             Order::Newest | Order::Name => Arc::clone(&ranked.newest),
         };
-        if let Some(ranked) = ranked {
+        let is_fresh = |ranked: &&Ranked| ranked.made.elapsed() < KEPT;
+        if let Some(ranked) = kept.as_ref().filter(is_fresh) {
             return Ok(of(ranked));
         }
         let mut active = reading.rates.active(Spark::hours(reading.now))?;

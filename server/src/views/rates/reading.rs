@@ -19,7 +19,7 @@ pub(super) struct Reading<'r> {
     pub(super) state: &'r State,
     pub(super) unit: Unit,
     pub(super) spans: Range<i64>,
-    /// Feeds, and what is found of them.
+    /// Feeds, and their counts so far.
     pub(super) found: Vec<(FeedKey, FeedRates)>,
 }
 

@@ -193,7 +193,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`ViewError::Damaged`] if its block is not what was written, or why it cannot be read.
+    /// [`ViewError::Damaged`] if its block is damaged, or why it cannot be read.
     pub(super) fn find(&self, feed: FeedKey) -> Result<Counts, ViewError> {
         let behind = self.index.partition_point(|(first, _)| *first <= feed);
         let Some(block) = behind.checked_sub(1) else {
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Goal: a damaged table is told, and is never taken for a feed without entries.
+    /// Goal: a damaged table is an error, never a feed without entries.
     #[test]
     fn each_wrong_byte_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
