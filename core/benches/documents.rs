@@ -60,8 +60,8 @@ fn head() -> String {
     let settings = Settings {
         name: FeedName::parse("orders").expect("a name"),
         id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").expect("an id"),
-        choices: Choices::default(),
-        defaults: Defaults::new("https://example.org"),
+        choices: Choices::default().into(),
+        defaults: Defaults::new("https://example.org").into(),
         sup_id: None,
         was_closed: false,
         timeline: None,

@@ -219,12 +219,12 @@ mod tests {
     fn settings(absolute: bool) -> Settings {
         Settings {
             name: FeedName::parse("orders").unwrap(),
-            choices: Choices {
+            choices: std::sync::Arc::new(Choices {
                 title: Some("Orders & more".into()),
                 absolute_links: Some(absolute),
                 ..Choices::default()
-            },
-            defaults: Defaults::new("https://example.org/sub"),
+            }),
+            defaults: Defaults::new("https://example.org/sub").into(),
             id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap(),
             sup_id: SupId::parse("4496672d"),
             was_closed: false,

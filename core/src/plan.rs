@@ -325,7 +325,7 @@ pub fn plan(
     state: &FeedState,
     drafts: &[Draft],
     known: &HashMap<EntryId, Known, impl std::hash::BuildHasher>,
-    defaults: &Defaults,
+    defaults: &Arc<Defaults>,
     stamp: Stamp,
 ) -> Result<Plan, Refusal> {
     let mut planning = Planning {
@@ -407,7 +407,7 @@ fn check_completed(drafts: &[Draft], settings: &Settings) -> Result<(), Refusal>
 pub fn plan_settings(
     state: &FeedState,
     choices: Choices,
-    defaults: &Defaults,
+    defaults: &Arc<Defaults>,
     stamp: Stamp,
 ) -> Result<Plan, Refusal> {
     let plan = Plan {
@@ -476,7 +476,7 @@ struct Planning {
 }
 
 impl Planning {
-    fn propose_defaults(&mut self, defaults: &Defaults) {
+    fn propose_defaults(&mut self, defaults: &Arc<Defaults>) {
         if let Some(settings) = self.plan.state.settings.under(defaults) {
             self.change_settings(settings);
         }

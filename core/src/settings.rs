@@ -4,6 +4,8 @@
 //! proposes [`Defaults`], the feed's owner makes [`Choices`]; a choice wins. The log records both, so that a changed
 //! default reaches the feeds without a choice, and no others.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
@@ -224,10 +226,10 @@ pub struct Settings {
     pub name: FeedName,
     /// The feed's permanent `atom:id`.
     pub id: FeedId,
-    /// Choices of the feed's owner.
-    pub choices: Choices,
-    /// Proposals of the server when these settings were recorded.
-    pub defaults: Defaults,
+    /// Choices of the feed's owner. Feeds with the same ones may share them.
+    pub choices: Arc<Choices>,
+    /// Proposals of the server when these settings were recorded. Feeds with the same ones may share them.
+    pub defaults: Arc<Defaults>,
     /// The feed's id in SUP documents, assigned at its creation; `None` in feeds created before SUP-IDs existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sup_id: Option<SupId>,
@@ -359,12 +361,12 @@ impl Settings {
             return Err(Refusal::unacceptable(detail, "settings").at_element("closed"));
         }
         let choices = choices.over(&self.choices);
-        if choices == self.choices {
+        if choices == *self.choices {
             return Ok(None);
         }
         let changed = Self {
             was_closed: self.was_closed || (self.is_closed() && choices.closed == Some(false)),
-            choices,
+            choices: choices.into(),
             ..self.clone()
         };
         changed.check()?;
@@ -417,12 +419,12 @@ impl Settings {
     }
 
     /// Returns these settings under `defaults` proposed later, or `None` if no document would change.
-    pub fn under(&self, defaults: &Defaults) -> Option<Self> {
+    pub fn under(&self, defaults: &Arc<Defaults>) -> Option<Self> {
         if self.defaults == *defaults {
             return None;
         }
         let changed = Self {
-            defaults: defaults.clone(),
+            defaults: Arc::clone(defaults),
             ..self.clone()
         };
         // A new revision opens a new document, which a change without effect must not do.
@@ -450,8 +452,8 @@ mod tests {
         Settings {
             name: FeedName::parse("orders").unwrap(),
             id: FeedId::parse("urn:uuid:ff31a040-75bc-11e2-bcfd-0800200c9a66").unwrap(),
-            choices: Choices::default(),
-            defaults: Defaults::new("http://h/sub/"),
+            choices: Choices::default().into(),
+            defaults: Defaults::new("http://h/sub/").into(),
             sup_id: SupId::parse("4496672d"),
             was_closed: false,
             timeline: None,
@@ -469,6 +471,7 @@ mod tests {
             document_entries: 7,
             ..Defaults::new("http://h/sub")
         };
+        let defaults = Arc::new(defaults);
         let followed = settings().under(&defaults).unwrap();
         assert_eq!(followed.cut_policy().entries, 7);
 
@@ -509,7 +512,7 @@ mod tests {
             ..Choices::default()
         };
         let closed = Settings {
-            choices: choose(true),
+            choices: choose(true).into(),
             ..settings()
         };
         assert_eq!(closed.with(choose(true)), Ok(None));

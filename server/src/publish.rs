@@ -42,10 +42,12 @@ use crate::{
     workers::block_alone,
 };
 
+mod alike;
 mod following;
 mod group;
 mod request;
 
+use alike::Alike;
 use group::{Group, size};
 pub use request::{
     Append, Appended, Asked, Conditions, Configure, Configured, Follow, Followed, Heads,
@@ -188,11 +190,12 @@ pub fn start(
         recorded: recorded_defaults(&*log)?,
         log,
         follows,
-        defaults,
+        defaults: Arc::new(defaults),
         clock: Box::new(clock),
         watermark,
         metrics,
         kept: Cache::new(KEPT_FEEDS_MAX),
+        alike: Alike::default(),
         has_room: true,
         stopped: NotCommitted::Stopped,
         took: Duration::ZERO,
@@ -238,7 +241,7 @@ fn serve_queue(writer: &Mutex<Writer>, requests: &Receiver<Request>, waiting: &A
 struct Writer {
     log: Arc<dyn EntryLog>,
     follows: Arc<dyn Follows>,
-    defaults: Defaults,
+    defaults: Arc<Defaults>,
     /// Newest defaults that the log has for timelines; `None` if it has no timeline.
     recorded: Option<(Revision, Defaults)>,
     clock: Box<dyn Fn() -> Timestamp + Send>,
@@ -246,6 +249,7 @@ struct Writer {
     metrics: Arc<Metrics>,
     /// Feeds as the last commit that changed them has left them.
     kept: Cache<FeedName, FeedState>,
+    alike: Alike,
     /// Result of the last look at the disk; only a change is logged.
     has_room: bool,
     /// Reason given to publishers once the log has failed.
@@ -328,12 +332,12 @@ impl Writer {
         let revision = match &self.recorded {
             None if !makes_timeline => return None,
             None => Revision::FIRST,
-            Some((revision, defaults)) if changes.is_empty() || *defaults == self.defaults => {
+            Some((revision, defaults)) if changes.is_empty() || *defaults == *self.defaults => {
                 return Some((*revision, defaults.clone()));
             }
             Some((revision, _)) => revision.next(),
         };
-        let defaults = self.defaults.clone();
+        let defaults = Defaults::clone(&self.defaults);
         let change = Change::Defaults {
             revision,
             defaults: defaults.clone(),
@@ -345,7 +349,7 @@ impl Writer {
 
     fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
         for (name, (state, _)) in states {
-            self.kept.insert(name, state);
+            self.kept.insert(name, self.alike.share(state));
         }
     }
 

@@ -92,8 +92,8 @@ impl Publisher {
                 name: FeedName::parse(&format!("feed{number}"))
                     .ok_or_else(|| anyhow::anyhow!("a name"))?,
                 id: FeedId::of_uuid(Uuid::from_u128(u128::from(number) + 1)),
-                choices: Choices::default(),
-                defaults: Defaults::new(BASE),
+                choices: Choices::default().into(),
+                defaults: Defaults::new(BASE).into(),
                 sup_id: Some(sup_id(number / shared)),
                 was_closed: false,
                 timeline: None,

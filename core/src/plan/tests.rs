@@ -11,17 +11,17 @@ use crate::{
 struct Feed {
     state: FeedState,
     known: HashMap<EntryId, Known>,
-    defaults: Defaults,
+    defaults: Arc<Defaults>,
     now: Timestamp,
 }
 
 impl Feed {
     fn new(choices: Choices) -> Self {
-        let defaults = Defaults::new("https://example.org");
+        let defaults = Arc::new(Defaults::new("https://example.org"));
         let settings = Settings {
             name: FeedName::parse("orders").unwrap(),
             id: FeedId::parse("urn:feed").unwrap(),
-            choices,
+            choices: choices.into(),
             defaults: defaults.clone(),
             sup_id: SupId::parse("4496672d"),
             was_closed: false,
@@ -191,7 +191,7 @@ fn duplicates_store_nothing() {
         [1, 1, 2, 2, 3]
     );
     // New proposals of the server wait for the next new entry.
-    feed.defaults.author = "Somebody".into();
+    Arc::make_mut(&mut feed.defaults).author = "Somebody".into();
     let again = feed.offer(&events(0..5)).unwrap();
     assert!(again.changes.is_empty());
     assert_eq!(again.state.head, feed.state.head);
@@ -248,7 +248,7 @@ fn documents_are_cut_where_a_bound_is_reached() {
 
     let mut feed = Feed::of_documents(100);
     feed.publish(&events(0..1));
-    feed.defaults.author = "Somebody".into();
+    Arc::make_mut(&mut feed.defaults).author = "Somebody".into();
     let plan = feed.offer(&events(1..2)).unwrap();
     assert!(matches!(
         plan.changes[..],

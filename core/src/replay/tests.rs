@@ -46,11 +46,11 @@ impl Feed {
         let settings = Settings {
             name: FeedName::parse("a").unwrap(),
             id: FeedId::of_uuid(Uuid::from_u128(7)),
-            choices: Choices {
+            choices: std::sync::Arc::new(Choices {
                 document_entries: Some(document_entries),
                 ..Choices::default()
-            },
-            defaults: Defaults::new("http://h"),
+            }),
+            defaults: Defaults::new("http://h").into(),
             sup_id: None,
             was_closed: false,
             timeline: None,

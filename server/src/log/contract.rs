@@ -38,8 +38,8 @@ pub(super) fn settings(feed: u128) -> Settings {
     Settings {
         name: FeedName::parse(&format!("feed{feed}")).unwrap(),
         id: FeedId::of_uuid(Uuid::from_u128(feed)),
-        choices: Choices::default(),
-        defaults: Defaults::new("http://h"),
+        choices: Choices::default().into(),
+        defaults: Defaults::new("http://h").into(),
         sup_id: None,
         was_closed: false,
         timeline: None,
@@ -114,10 +114,10 @@ fn open_document(feed: u128, document: u64, first: u64) -> Change {
 /// Commits of every kind: creation, small and huge entries, cuts, several feeds at once, settings.
 pub(super) fn script() -> Vec<Commit> {
     let later = Settings {
-        choices: Choices {
+        choices: Arc::new(Choices {
             title: Some("Later".into()),
             ..Choices::default()
-        },
+        }),
         ..settings(1)
     };
     let changes = vec![

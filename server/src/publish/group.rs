@@ -39,7 +39,7 @@ pub(super) type Answer = Box<dyn FnOnce(Committed) + Send>;
 /// Requests that become one commit.
 pub(super) struct Group<'w> {
     log: &'w dyn EntryLog,
-    defaults: &'w Defaults,
+    defaults: &'w Arc<Defaults>,
     kept: &'w Cache<FeedName, FeedState>,
     pub(super) follows: &'w dyn Follows,
     stamp: Stamp,
@@ -59,7 +59,7 @@ pub(super) struct Group<'w> {
 impl<'w> Group<'w> {
     pub(super) fn new(
         log: &'w dyn EntryLog,
-        defaults: &'w Defaults,
+        defaults: &'w Arc<Defaults>,
         kept: &'w Cache<FeedName, FeedState>,
         follows: &'w dyn Follows,
         head: LogHead,
@@ -327,7 +327,7 @@ impl<'w> Group<'w> {
                 .at_element("id")
                 .into());
         }
-        let defaults = self.defaults.clone();
+        let defaults = Arc::clone(self.defaults);
         let mut choices = choices;
         if timeline.is_none() {
             // Recorded, so that feeds from before stay as they are.
@@ -336,7 +336,7 @@ impl<'w> Group<'w> {
         let settings = Settings {
             name: feed.clone(),
             id,
-            choices,
+            choices: choices.into(),
             defaults,
             sup_id: Some(SupId::of_bits(Uuid::new_v4().as_u128())),
             was_closed: false,

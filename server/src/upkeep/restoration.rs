@@ -132,8 +132,8 @@ mod tests {
             let settings = Settings {
                 name: FeedName::parse(&format!("feed{feed}")).unwrap(),
                 id: FeedId::of_uuid(Uuid::from_u128(feed)),
-                choices: Choices::default(),
-                defaults: Defaults::new("http://h"),
+                choices: Choices::default().into(),
+                defaults: Defaults::new("http://h").into(),
                 sup_id: None,
                 was_closed: false,
                 timeline: None,

@@ -247,11 +247,11 @@ mod tests {
         let settings = Settings {
             name: FeedName::parse("f").unwrap(),
             id: FeedId::parse("urn:f").unwrap(),
-            choices: Choices {
+            choices: std::sync::Arc::new(Choices {
                 closed: Some(closed),
                 ..Choices::default()
-            },
-            defaults: Defaults::new("http://h/"),
+            }),
+            defaults: Defaults::new("http://h/").into(),
             sup_id: None,
             was_closed: false,
             timeline: None,

@@ -37,8 +37,8 @@ fn settings(choices: Choices) -> Arc<Settings> {
     Arc::new(Settings {
         name: FeedName::parse("home").unwrap(),
         id: FeedId::parse("urn:home").unwrap(),
-        choices,
-        defaults: Defaults::new("http://h"),
+        choices: choices.into(),
+        defaults: Defaults::new("http://h").into(),
         sup_id: None,
         was_closed: false,
         timeline: Some(TimelineKind::new(None, Own::Exclude)),

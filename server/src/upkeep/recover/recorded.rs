@@ -57,7 +57,7 @@ impl Recorded {
     /// Sees to it that there are proposals before the first timeline, as in every log.
     fn propose(&mut self, instant: Timestamp, settings: &Settings) {
         if self.defaults.is_none() {
-            let (revision, defaults) = (Revision::FIRST, settings.defaults.clone());
+            let (revision, defaults) = (Revision::FIRST, (*settings.defaults).clone());
             self.defaults = Some(revision);
             let change = Change::Defaults { revision, defaults };
             self.changes.push((instant, change));

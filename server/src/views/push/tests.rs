@@ -25,8 +25,8 @@ impl Growing {
         let settings = Settings {
             name: FeedName::parse("a").unwrap(),
             id: FeedId::of_uuid(Uuid::from_u128(1)),
-            choices: Choices::default(),
-            defaults: Defaults::new("http://h"),
+            choices: Choices::default().into(),
+            defaults: Defaults::new("http://h").into(),
             sup_id: None,
             was_closed: false,
             timeline: None,

@@ -53,8 +53,8 @@ impl Growing {
             let settings = Settings {
                 name: FeedName::parse(&format!("feed{feed}")).unwrap(),
                 id: FeedId::of_uuid(key(feed).0),
-                choices: Choices::default(),
-                defaults: Defaults::new("http://h"),
+                choices: Choices::default().into(),
+                defaults: Defaults::new("http://h").into(),
                 sup_id: None,
                 was_closed: false,
                 timeline: None,

@@ -133,7 +133,7 @@ impl Seen {
                 (Fact::Settings(revision), _) => settings_of(log, self.key, revision)?,
                 (Fact::Defaults(revision), newest) => {
                     let missing = || LogError::damaged(format!("defaults {}", revision.0));
-                    defaults = Some(log.defaults(revision)?.ok_or_else(missing)?);
+                    defaults = Some(Arc::new(log.defaults(revision)?.ok_or_else(missing)?));
                     match newest {
                         Some(newest) => Settings::clone(newest),
                         // Of the time before the timeline.
@@ -142,7 +142,7 @@ impl Seen {
                 }
             };
             if let Some(defaults) = &defaults {
-                settings.defaults = defaults.clone();
+                settings.defaults = Arc::clone(defaults);
             }
             let is_default = matches!(fact, Fact::Defaults(_));
             if is_default && newest.is_some_and(|newest| newest.shapes_like(&settings)) {

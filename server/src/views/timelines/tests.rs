@@ -50,8 +50,8 @@ fn settings_for(key: FeedKey, name: &str, choices: Choices) -> Settings {
     Settings {
         name: FeedName::parse(name).unwrap(),
         id: FeedId::of_uuid(key.0),
-        choices,
-        defaults: Defaults::new("http://h"),
+        choices: choices.into(),
+        defaults: Defaults::new("http://h").into(),
         sup_id: None,
         was_closed: false,
         timeline: None,
@@ -246,7 +246,7 @@ impl World {
             feed_url: &format!("{base}recent.atom"),
         };
         let naive = &mut self.timelines[timeline];
-        naive.settings.defaults = self.defaults.1.clone();
+        naive.settings.defaults = self.defaults.1.clone().into();
         let fragment_shown = shown(&fragment, &origin, naive.settings.embed()).unwrap();
         naive.had.push((feed, Position(at.try_into().unwrap())));
         naive.add(fragment_shown, fragment.len(), instant, self.epoch);
@@ -266,9 +266,10 @@ impl World {
             Step::Timeline(timeline, entries, by_hour, bytes) => {
                 let period = if *by_hour { Period::Hour } else { Period::None };
                 let naive = &mut self.timelines[*timeline];
-                naive.settings.choices.document_entries = Some(*entries);
-                naive.settings.choices.document_period = Some(period);
-                naive.settings.choices.embed = Some(bytes.map_or(Embed::All, Embed::Bytes));
+                let choices = Arc::make_mut(&mut naive.settings.choices);
+                choices.document_entries = Some(*entries);
+                choices.document_period = Some(period);
+                choices.embed = Some(bytes.map_or(Embed::All, Embed::Bytes));
                 naive.revision = naive.revision.next();
                 let (revision, settings) = (naive.revision, naive.settings.clone());
                 let feed = timeline_key(*timeline);
@@ -282,10 +283,10 @@ impl World {
             }
             Step::Title(feed) => self.change_feed(key(*feed), |settings| {
                 let title = format!("title {}", settings.title().len());
-                settings.choices.title = Some(title);
+                Arc::make_mut(&mut settings.choices).title = Some(title);
             }),
             Step::Open => self.change_feed(key(CLOSED), |settings| {
-                settings.choices.closed = Some(false);
+                Arc::make_mut(&mut settings.choices).closed = Some(false);
             }),
             Step::Defaults => {
                 let (revision, mut defaults) = self.defaults.clone();
@@ -469,7 +470,7 @@ impl Naive {
     }
 
     fn change_settings(&mut self, _: Timestamp, defaults: Defaults) {
-        self.settings.defaults = defaults;
+        self.settings.defaults = defaults.into();
         if self.fill.entries == 0 {
             self.documents.last_mut().unwrap().1 = self.settings.clone();
         } else {

@@ -26,11 +26,11 @@ fn log_of(feeds: u128) -> MemoryLog {
         let settings = Settings {
             name: FeedName::parse(&format!("feed{feed}")).unwrap(),
             id: FeedId::of_uuid(Uuid::from_u128(feed)),
-            choices: Choices {
+            choices: std::sync::Arc::new(Choices {
                 closed: (feed % 10 == 9).then_some(true),
                 ..Choices::default()
-            },
-            defaults: Defaults::new("http://h"),
+            }),
+            defaults: Defaults::new("http://h").into(),
             sup_id: Some(SupId::of_bits(feed)),
             was_closed: false,
             timeline: None,

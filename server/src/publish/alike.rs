@@ -1,0 +1,120 @@
+//! Parts of settings that many feeds have alike, in memory once.
+//!
+//! Pure. Settings from the log, and those of a request, have copies of their own, which are half of what a feed takes
+//! in the writer's memory.
+
+use std::sync::Arc;
+
+use simplefeed_core::{
+    plan::FeedState,
+    settings::{Choices, Defaults, Settings},
+};
+
+/// Different values that are remembered. Feeds beyond them have copies of their own.
+const VALUES_MAX: usize = 16;
+
+/// Choices and defaults that feeds share.
+#[derive(Debug, Default)]
+pub(super) struct Alike {
+    choices: Values<Choices>,
+    defaults: Values<Defaults>,
+}
+
+impl Alike {
+    /// Returns a feed whose settings share what they have in common with those before.
+    pub(super) fn share(&mut self, mut state: FeedState) -> FeedState {
+        let settings = &*state.settings;
+        let choices = self.choices.shared(&settings.choices);
+        let defaults = self.defaults.shared(&settings.defaults);
+        let is_shared =
+            Arc::ptr_eq(&choices, &settings.choices) && Arc::ptr_eq(&defaults, &settings.defaults);
+        if !is_shared {
+            state.settings = Arc::new(Settings {
+                choices,
+                defaults,
+                ..settings.clone()
+            });
+        }
+        state
+    }
+}
+
+/// Values of a kind, the newest last.
+#[derive(Debug)]
+struct Values<T>(Vec<Arc<T>>);
+
+impl<T> Default for Values<T> {
+    fn default() -> Self {
+        Self(vec![])
+    }
+}
+
+impl<T: Eq> Values<T> {
+    /// Returns the equal value that came first, or remembers this one.
+    fn shared(&mut self, value: &Arc<T>) -> Arc<T> {
+        // One that is shared already costs a comparison of pointers, by which `Arc` begins.
+        if let Some(known) = self.0.iter().find(|known| *known == value) {
+            return Arc::clone(known);
+        }
+        if self.0.len() == VALUES_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(Arc::clone(value));
+        Arc::clone(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simplefeed_core::{
+        feed::{Epoch, FeedId, FeedName},
+        plan::FeedHead,
+        timestamp::Timestamp,
+    };
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn feed(number: u32, title: Option<String>) -> FeedState {
+        let settings = Settings {
+            name: FeedName::parse(&format!("f{number}")).unwrap(),
+            id: FeedId::of_uuid(Uuid::from_u128(number.into())),
+            choices: Arc::new(Choices {
+                title,
+                ..Choices::default()
+            }),
+            defaults: Defaults::new("http://h").into(),
+            sup_id: None,
+            was_closed: false,
+            timeline: None,
+        };
+        FeedState {
+            head: FeedHead::create(&settings, Timestamp::MIN, Epoch::FIRST),
+            settings: Arc::new(settings),
+        }
+    }
+
+    /// Goal: many feeds take little memory, and none gets the settings of another.
+    #[test]
+    fn what_feeds_have_alike_is_in_memory_once() {
+        let mut alike = Alike::default();
+        let first = alike.share(feed(0, None)).settings;
+        for number in 1..200 {
+            let title = (number % 2 == 0).then(|| format!("title {number}"));
+            let own = feed(number, title);
+            let shared = alike.share(own.clone());
+            assert_eq!(shared.settings, own.settings);
+            assert!(Arc::ptr_eq(&shared.settings.defaults, &first.defaults));
+            assert!(alike.choices.0.len() <= VALUES_MAX);
+            // A second time, nothing is made.
+            let again = alike.share(shared.clone());
+            assert!(Arc::ptr_eq(&again.settings, &shared.settings));
+        }
+        let alike_again = alike.share(feed(200, None));
+        let newest = alike.share(feed(201, None));
+        assert!(Arc::ptr_eq(
+            &newest.settings.choices,
+            &alike_again.settings.choices
+        ));
+    }
+}
