@@ -46,6 +46,8 @@ pub(super) struct Changed {
 const FEED_BYTES: usize = 160;
 const KEYED_BYTES: usize = 110;
 
+/// Groups of entries for which a feed's list has room at first, and at least for so many more each time.
+const GROUPS_LEAST: usize = 2;
 /// Groups of entries that a feed should gain before they are settled.
 const GROUPS_MANY: usize = 8;
 
@@ -69,10 +71,14 @@ impl Chapter {
 
     /// Returns approximately how many bytes of memory it takes.
     pub(super) fn memory(&self) -> usize {
-        // A list that grows takes up to twice the memory of its items.
-        let lists =
-            self.groups * size_of::<(Position, Place)>() + self.commits.len() * size_of::<Place>();
-        2 * lists + self.feeds.len() * FEED_BYTES + self.keyed.len() * KEYED_BYTES
+        let groups = self.groups * size_of::<(Position, Place)>();
+        let commits = self.commits.len() * size_of::<Place>();
+        // Lists have room for more: those of groups for up to a quarter, that of commits for up to as many.
+        groups
+            + groups / 4
+            + 2 * commits
+            + self.feeds.len() * FEED_BYTES
+            + self.keyed.len() * KEYED_BYTES
     }
 
     /// Returns whether its feeds have few groups of entries each. Settling it costs two records for each feed, and sled
@@ -97,7 +103,12 @@ impl Chapter {
                 b'h' => self.changed(record::feed_of_key(key)?).head = Some(place),
                 b'e' => {
                     let (feed, first) = record::entry_of_key(key)?;
-                    self.changed(feed).groups.push((first, place));
+                    let groups = &mut self.changed(feed).groups;
+                    if groups.len() == groups.capacity() {
+                        // Less than `push` would take, since there is a list for each feed.
+                        groups.reserve_exact((groups.len() / 4).max(GROUPS_LEAST));
+                    }
+                    groups.push((first, place));
                     self.groups += 1;
                 }
                 _ => drop(self.keyed.insert(key.to_vec(), place)),
