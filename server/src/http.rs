@@ -6,9 +6,9 @@
 
 use std::{convert::Infallible, io, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
@@ -22,6 +22,7 @@ use tracing::{debug, error, warn};
 pub mod conditional;
 pub mod cookie;
 pub mod coding;
+mod deadline;
 pub mod problem;
 pub mod reply;
 pub mod ready;
@@ -32,6 +33,7 @@ pub mod endpoint;
 pub mod pipeline;
 
 use answers::Answer;
+use deadline::HeadTimer;
 use explained::Explained;
 
 use crate::{access::Access, config::Limits, workers::Workers};
@@ -258,9 +260,10 @@ async fn converse<S, A, F>(
             }))
         }
     });
+    let heads = HeadTimer::new();
     // Not hyper-util's `auto` builder, which never times out a silent peer (hyper #3756, #3962).
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(heads.clone())
         // The same timeout ends an idle connection.
         .header_read_timeout(limits.idle)
         .max_buf_size(HEAD_BYTES_MAX)
@@ -269,31 +272,58 @@ async fn converse<S, A, F>(
             answering,
         );
     let mut connection = pin!(connection);
+    let late = || async {
+        heads.head_is_late(limits.idle).await;
+        Event::HeadIsLate
+    };
     let ends = async {
         tokio::select! {
-            () = tokio::time::sleep(limits.age) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => {}
+            () = tokio::time::sleep(limits.age) => Event::Ends,
+            _ = stopping.wait_for(|stopping| *stopping) => Event::Ends,
+            () = cut.notified() => Event::IsCut,
         }
     };
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = cut.notified() => {
-            debug!("a connection whose peer is too slow is cut");
-            return;
-        }
-        () = ends => {
-            end.send_replace(true);
-            connection.as_mut().graceful_shutdown();
-            // A peer that is slow to take its last answer does without it.
-            match tokio::time::timeout(limits.body, connection).await {
-                Ok(ended) => ended,
-                Err(_) => return,
+    // Polled only when they are woken, and not with each request.
+    let mut events: FuturesUnordered<_> = [late().left_future(), ends.right_future()]
+        .into_iter()
+        .collect();
+    let ended = loop {
+        let event = tokio::select! {
+            biased;
+            ended = connection.as_mut() => break ended,
+            Some(event) = events.next() => event,
+        };
+        match event {
+            // hyper finds that out when it is polled, and ends the connection, unless the head has just come.
+            Event::HeadIsLate => events.push(late().left_future()),
+            Event::IsCut => {
+                debug!("a connection whose peer is too slow is cut");
+                return;
+            }
+            Event::Ends => {
+                end.send_replace(true);
+                connection.as_mut().graceful_shutdown();
+                // A peer that is slow to take its last answer does without it.
+                match tokio::time::timeout(limits.body, connection).await {
+                    Ok(ended) => break ended,
+                    Err(_) => return,
+                }
             }
         }
     };
     if let Err(error) = ended {
         debug!(%error, "a connection ended early");
     }
+}
+
+/// Event in the life of a connection, beside its requests.
+enum Event {
+    /// The head of the next request takes too long.
+    HeadIsLate,
+    /// Its peer is too slow.
+    IsCut,
+    /// It is old, or the server stops.
+    Ends,
 }
 
 /// Answers a connection over the limit, and closes it without losing the answer.
@@ -410,6 +440,57 @@ mod tests {
                     .is_some_and(|status| status >= 400)
             );
         }
+    }
+
+    /// Sends each text after so many seconds, over one connection whose answers take `answer` seconds. Returns how often
+    /// it was answered, and after how many seconds it was closed.
+    async fn talk(parts: &[(u64, &str)], answer: u64) -> (usize, u64) {
+        let (mut client, server) = tokio::io::duplex(100_000);
+        let (_running, stopping) = watch::channel(false);
+        let began = tokio::time::Instant::now();
+        let limits = Limits {
+            age: Duration::from_secs(1_000),
+            ..LIMITS
+        };
+        let asked = async move {
+            for (pause, part) in parts {
+                tokio::time::sleep(Duration::from_secs(*pause)).await;
+                // The connection may be closed already.
+                let _closed = client.write_all(part.as_bytes()).await;
+            }
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers.matches("HTTP/1.1 200").count()
+        };
+        let answer = |_, _| async move {
+            tokio::time::sleep(Duration::from_secs(answer)).await;
+            Response::new(answers::whole("a"))
+        };
+        let served = async {
+            converse(server, limits, stopping, answer, answers::failed).await;
+            began.elapsed().as_secs()
+        };
+        tokio::join!(asked, served)
+    }
+
+    /// Goal: whoever sends no head, or sends it slowly, holds a connection for the idle time and no longer, and nobody
+    /// else is cut.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_waits_for_each_head_as_long_as_it_may_be_idle() {
+        let whole = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+        let halves = ["GET / HTTP/1.1\r\nHos", "t: h\r\n\r\n"];
+        assert_eq!(talk(&[], 0).await, (0, 10), "none");
+        assert_eq!(
+            talk(&[(3, "G"), (3, "E"), (3, "T"), (3, " ")], 0).await,
+            (0, 10),
+            "slowly"
+        );
+        assert_eq!(talk(&[(9, whole)], 0).await, (1, 19), "one");
+        let often = [(9, whole), (9, whole), (5, halves[0]), (4, halves[1])];
+        assert_eq!(talk(&often, 0).await, (3, 37), "several");
+        assert_eq!(talk(&[(4, whole)], 25).await, (1, 39), "a slow answer");
+        let second_half_is_late = [(4, whole), (9, halves[0]), (2, halves[1])];
+        assert_eq!(talk(&second_half_is_late, 0).await, (1, 14), "too late");
     }
 
     /// Goal: a connection that is old enough ends with an answer, and not in the middle of one.

@@ -278,6 +278,43 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
+/// Goal: a request that would be refused gets no answer that is kept ready, whichever name the server is asked by.
+#[test]
+fn a_ready_answer_passes_no_check_by() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    assert_eq!(server.publish("a", "{}").status, 201);
+    // The first one is the usual name, for which fewer checks are needed.
+    for host in [server.address.as_str(), "h"] {
+        let ask = |fields: &str| {
+            let head = format!("GET /feeds/a/recent.atom HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+            send_raw_and_end(&server.address, head.as_bytes())
+        };
+        for _ in 0..3 {
+            assert_eq!(statuses(&ask("")), [200]);
+        }
+        let again = format!("Host: {host}\r\n");
+        for (fields, status) in [
+            ("Content-Length: 2\r\n", 400),
+            ("Transfer-Encoding: chunked\r\n", 400),
+            (
+                "Content-Type: text/plain\r\nContent-Type: text/xml\r\n",
+                400,
+            ),
+            (again.as_str(), 400),
+            ("Host: other\r\n", 400),
+            ("If-Match: \"other\"\r\n", 412),
+            ("If-None-Match: *\r\n", 304),
+            ("If-None-Match: \"other\"\r\nIf-None-Match: *\r\n", 200),
+            ("Accept-Encoding: identity;q=0\r\n", 406),
+            ("Content-Length: 0\r\nContent-Type: text/plain\r\n", 200),
+        ] {
+            let answers = ask(fields);
+            assert_eq!(statuses(&answers), [status], "{host}, {fields}: {answers}");
+        }
+    }
+}
+
 /// Goal: nonsense is refused, costs little, and changes nothing; what is stored is all that was acknowledged.
 /// Method: mutations of documents, good and bad, and of requests.
 #[test]

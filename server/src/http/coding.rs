@@ -17,12 +17,16 @@ pub fn negotiate(headers: &HeaderMap) -> Option<Coding> {
     for line in headers.get_all(ACCEPT_ENCODING) {
         for item in line.to_str().unwrap_or_default().split(',') {
             let (name, weight) = parse(item);
-            let slot = match name.to_ascii_lowercase().as_str() {
-                // The older name of the same coding (RFC 9110, 8.4.1.3).
-                "gzip" | "x-gzip" => &mut gzip,
-                "identity" => &mut identity,
-                "*" => &mut any,
-                _ => continue,
+            let is = |coding: &str| name.eq_ignore_ascii_case(coding);
+            // `x-gzip` is the older name of the same coding (RFC 9110, 8.4.1.3).
+            let slot = if is("gzip") || is("x-gzip") {
+                &mut gzip
+            } else if is("identity") {
+                &mut identity
+            } else if name == "*" {
+                &mut any
+            } else {
+                continue;
             };
             // The first weight counts if a coding is listed twice.
             slot.get_or_insert(weight);

@@ -105,6 +105,27 @@ fn parse_tags(line: &[u8], tags: &mut Vec<EntityTag>) -> Option<()> {
     }
 }
 
+/// Names of the fields with conditions.
+const CONDITIONS: [HeaderName; 4] = [
+    IF_NONE_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_MATCH,
+    IF_UNMODIFIED_SINCE,
+];
+
+/// Decides the conditions of most reads as [`verdict`] does, in one look at each field: none, or `If-None-Match` with just
+/// the tag that was sent. `None` for all others.
+pub fn plain_verdict(headers: &HeaderMap, tag: &HeaderValue) -> Option<Verdict> {
+    let mut conditions = headers.iter().filter(|(name, _)| CONDITIONS.contains(name));
+    match (conditions.next(), conditions.next()) {
+        (None, _) => Some(Verdict::Send),
+        (Some((name, value)), None) if name == IF_NONE_MATCH && value == tag => {
+            Some(Verdict::NotModified)
+        }
+        _ => None,
+    }
+}
+
 /// Decides a GET or HEAD (rule H-7: first `If-Match`, else `If-Unmodified-Since`; then
 /// `If-None-Match`, else `If-Modified-Since`).
 ///

@@ -25,7 +25,7 @@ use super::{
     problem::Problem,
     ready::{Ready, ReadyAnswers},
     reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
-    request::{OwnHosts, check_request, drain, is_reading, waits_to_send},
+    request::{OwnHosts, check_request, drain, is_plain_read, is_reading, waits_to_send},
 };
 use crate::{
     config::Limits,
@@ -67,6 +67,7 @@ pub struct Pipeline<S: 'static> {
     table: Table<S>,
     ready: ReadyAnswers,
     hosts: OwnHosts,
+    usual_host: Option<HeaderValue>,
     cookie: Cookie,
     /// Path of the public URL, which a proxy may have left on or taken off.
     prefix: String,
@@ -96,12 +97,14 @@ impl<S: Send + Sync> Pipeline<S> {
         metrics: Arc<Metrics>,
         clock: fn() -> Timestamp,
     ) -> Self {
+        let hosts = OwnHosts::of(public_url.host_str().unwrap_or_default());
         Self {
             site,
             table,
             ready: ReadyAnswers::new(clock),
             cookie: Cookie::of(public_url),
-            hosts: OwnHosts::of(public_url.host_str().unwrap_or_default()),
+            usual_host: hosts.usual(public_url),
+            hosts,
             prefix: public_url.path().trim_end_matches('/').into(),
             limits,
             bodies: Arc::new(Semaphore::new(BODIES_KIB_MAX)),
@@ -345,8 +348,10 @@ impl<S: Send + Sync> Pipeline<S> {
         rules: &Rules,
     ) -> Option<(&'static str, Answer)> {
         // The same checks as in `decide_ready`, which a ready answer passes by.
-        if !is_reading(request) || check_request(request).is_err() || self.is_misled(request, rules)
-        {
+        let is_sound = || {
+            is_reading(request) && check_request(request).is_ok() && !self.is_misled(request, rules)
+        };
+        if !is_plain_read(request, self.usual_host.as_ref()) && !is_sound() {
             return None;
         }
         let uri = request.uri();

@@ -10,7 +10,7 @@ use hyper::header::{
 };
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
-use super::conditional::{Validators, Verdict, http_date, verdict};
+use super::conditional::{Validators, Verdict, http_date, plain_verdict, verdict};
 use crate::resource::{Coding, Resource, Visibility};
 
 /// Policy for a frozen resource that everybody may see.
@@ -88,6 +88,8 @@ impl Lifetimes {
 #[derive(Clone, Debug)]
 pub struct Reply {
     validators: Validators,
+    /// Entity tag as it is sent.
+    tag: HeaderValue,
     /// Headers of a 304, which has no body.
     pub not_modified: HeaderMap,
     /// Headers of a 200, without those that need the bytes.
@@ -112,7 +114,8 @@ impl Reply {
         headers.insert(CACHE_CONTROL, policy);
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
         let told = HeaderValue::from_str(&tag.to_string());
-        headers.insert(ETAG, told.expect("a tag is plain text"));
+        let told = told.expect("a tag is plain text");
+        headers.insert(ETAG, told.clone());
         if let Some(date) = modified.and_then(http_date) {
             headers.insert(LAST_MODIFIED, date);
         }
@@ -134,6 +137,7 @@ impl Reply {
         }
         Self {
             validators: Validators { tag, modified },
+            tag: told,
             not_modified,
             sent: headers,
         }
@@ -141,7 +145,7 @@ impl Reply {
 
     /// Decides a request by its conditions.
     pub fn verdict(&self, request: &HeaderMap) -> Verdict {
-        verdict(request, &self.validators)
+        plain_verdict(request, &self.tag).unwrap_or_else(|| verdict(request, &self.validators))
     }
 
     /// Whether a later answer has the same headers, as long as the resource is unchanged.

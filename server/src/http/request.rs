@@ -13,17 +13,34 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::{
     HeaderMap, Method, Request, Version,
     body::{Body as _, Incoming},
-    header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING},
+    header::{
+        CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING,
+    },
 };
 use simplefeed_core::limits::BODY_BYTES_MAX;
 use tokio::{sync::Semaphore, time::Instant};
 use tracing::debug;
+use url::Url;
 
 use super::problem::Problem;
 use crate::{config::Limits, publish::Room};
 
 pub(super) fn is_reading(request: &Request<Incoming>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
+}
+
+/// Returns whether a request is a read as most are: by the usual Host, and without any field that
+/// [`check_request`] would have to look at. One look at each field costs less than a search for each name.
+pub(super) fn is_plain_read(request: &Request<Incoming>, usual: Option<&HeaderValue>) -> bool {
+    let mut hosts = 0;
+    let is_plain = |(name, value): (&HeaderName, &HeaderValue)| {
+        if name == HOST {
+            hosts += 1;
+            return Some(value) == usual;
+        }
+        name != CONTENT_LENGTH && name != TRANSFER_ENCODING && name != CONTENT_TYPE
+    };
+    is_reading(request) && request.headers().iter().all(is_plain) && hosts == 1
 }
 
 /// Checks a request where hyper is lenient.
@@ -68,6 +85,14 @@ impl OwnHosts {
         Self {
             public: public.to_ascii_lowercase(),
         }
+    }
+
+    /// Returns the Host of most requests, that of the public URL, if it is one that needs no further look.
+    pub(super) fn usual(&self, public_url: &Url) -> Option<HeaderValue> {
+        let host = public_url.authority();
+        let host = HeaderValue::from_str(host).ok().filter(is_host)?;
+        let headers = HeaderMap::from_iter([(HOST, host.clone())]);
+        self.have(&headers).then_some(host)
     }
 
     /// Returns whether the Host of a request is one of them: an address, a name without a dot, or the public one.

@@ -16,6 +16,9 @@ fn check(headers: &[(HeaderName, &str)], want: Verdict) {
         modified: Some(SECOND),
     };
     assert_eq!(verdict(&map, &validators), want, "{headers:?}");
+    let tag = HeaderValue::from_static("\"tag-i\"");
+    let plain = plain_verdict(&map, &tag);
+    assert!(plain.is_none_or(|plain| plain == want), "{headers:?}");
 }
 
 #[test]
