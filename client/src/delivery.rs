@@ -236,6 +236,36 @@ impl Delivery {
         Ok(event)
     }
 
+    /// Returns the entry as one line of JSON, without the line's end: its [event](Self::event) with the URL of its
+    /// document, the feed if one is given, and the position. Cheaper than making the event.
+    ///
+    /// # Errors
+    ///
+    /// [`EntryError::Xml`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut feed = simplefeed_client::Consumer::builder("https://example.org/feeds/orders").build()?;
+    /// while let Some(delivery) = feed.next().await? {
+    ///     println!("{}", delivery.line(None)?);
+    ///     feed.accept(&delivery).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn line(&self, feed: Option<&str>) -> Result<String, EntryError> {
+        let (document, position) = (self.document().map(Url::as_str), self.position());
+        let common = std::str::from_utf8(self.raw())
+            .ok()
+            .and_then(|text| Event::line_of_common(text, document, feed, position));
+        if let Some(line) = common {
+            return Ok(line);
+        }
+        let (document, feed) = (document.map(Into::into), feed.map(Into::into));
+        Ok(self.event()?.line(document, feed, position))
+    }
+
     /// Returns the entry's JSON content.
     ///
     /// # Errors

@@ -12,9 +12,10 @@ use url::Url;
 use super::{
     Author, AuthorPerson, Authors, Category, Event, FullCategory, Link,
     content::{content_of_text, to_json},
-    plain::read_plain,
+    plain::Plain,
 };
 use crate::{
+    feed::Position,
     limits::{UNFOLDED_BYTES_MIN, UNFOLDED_PER_BYTE_MAX},
     scanner::{is_xml_type, outline},
     xml::{ATOM, Tag, Token, Tokens, XmlError},
@@ -30,7 +31,29 @@ impl Event {
     ///
     /// Not well-formed XML, or an event that would be many times as long as its entry.
     pub fn from_entry(fragment: &str) -> Result<Self, XmlError> {
-        read_plain(fragment).map_or_else(|| Self::from_any_entry(fragment), Ok)
+        Plain::read(fragment)
+            .map_or_else(|| Self::from_any_entry(fragment), |entry| Ok(entry.event()))
+    }
+
+    /// Returns the event of a fragment as [one line](Self::line) of JSON, without making the event first. `None` for an entry
+    /// that is not of a common form, and for one without an id: their lines are made of their events.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use simplefeed_core::event::Event;
+    ///
+    /// let fragment = "<entry xmlns=\"http://www.w3.org/2005/Atom\"><id>urn:1</id><title>A &amp; B</title></entry>";
+    /// let line = Event::line_of_common(fragment, None, None, None);
+    /// assert_eq!(line.as_deref(), Some(r#"{"id":"urn:1","title":"A & B"}"#));
+    /// ```
+    pub fn line_of_common(
+        fragment: &str,
+        document: Option<&str>,
+        feed: Option<&str>,
+        position: Option<Position>,
+    ) -> Option<String> {
+        Plain::read(fragment)?.line(document, feed, position)
     }
 
     /// Returns the event of a fragment of any form.

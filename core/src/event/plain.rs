@@ -5,13 +5,15 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use serde_json::value::RawValue;
+
 use super::{Author, Authors, Category, Event, Link, content::content_of_text};
 use crate::{
     digest::Digest,
     entry::{ALTERNATE, Draft, Missing},
-    feed::EntryId,
+    feed::{EntryId, Position},
     limits::ENTRY_BYTES_MAX,
-    scanner::JsonForm,
+    scanner::{JsonForm, TEXT_JSON},
     timestamp::Timestamp,
     xml::has_any,
 };
@@ -19,6 +21,11 @@ use crate::{
 /// Start tag of an event's entry.
 pub(super) const BEGIN: &str = "<entry xmlns=\"http://www.w3.org/2005/Atom\">";
 const END: &str = "</entry>";
+/// Start of the tag of a category with nothing but a term.
+const CATEGORY: &str = "category term=\"";
+/// Relation and media type of links to the entry's page, as in [`ALTERNATE`].
+const PAGE_RELATION: &str = "alternate";
+const PAGE_TYPE: &str = "text/html";
 
 /// Returns the draft of an event whose Atom is `atom`, without its digest. Returns the Atom again if it needs the gate:
 /// if a member besides ids and dates has rules of its own, or breaks them.
@@ -65,80 +72,258 @@ pub(super) fn plain_draft(event: &Event, atom: String) -> Result<Draft, String> 
     })
 }
 
-/// Returns the event of a fragment, if it is of the plain form.
-pub(super) fn read_plain(fragment: &str) -> Option<Event> {
-    // Line ends other than `\n`, characters that XML does not have, and the end of a CDATA section.
-    let is_unusual = |byte: u8| matches!(byte, 0..=8 | 11..=31 | 0xef);
-    if has_any(fragment, is_unusual) || fragment.contains("]]>") {
-        return None;
-    }
-    let mut rest = fragment.strip_prefix(BEGIN)?.strip_suffix(END)?;
-    let mut event = Event::default();
-    while !rest.is_empty() {
-        let (tag, behind) = rest.strip_prefix('<')?.split_once('>')?;
-        rest = read_element(&mut event, tag, behind)?;
-    }
-    Some(event)
+/// An entry of the plain form. Texts stand as in the fragment, with their references.
+#[derive(Debug, Default)]
+pub(super) struct Plain<'f> {
+    id: Option<&'f str>,
+    title: Option<&'f str>,
+    updated: Option<&'f str>,
+    published: Option<&'f str>,
+    author: Option<&'f str>,
+    /// Terms.
+    categories: Vec<&'f str>,
+    /// URLs of links to the entry's page.
+    pages: Vec<&'f str>,
+    summary: Option<&'f str>,
+    content: Option<Content<'f>>,
 }
 
-/// Reads the inside of an element. Returns the rest behind its end.
-fn read_element<'f>(event: &mut Event, tag: &str, inside: &'f str) -> Option<&'f str> {
-    let (member, end) = match tag {
-        "id" => (&mut event.id, "</id>"),
-        "title" | "title type=\"text\"" => (&mut event.title, "</title>"),
-        "updated" => (&mut event.updated, "</updated>"),
-        "published" => (&mut event.published, "</published>"),
-        "summary" | "summary type=\"text\"" => (&mut event.summary, "</summary>"),
-        "author" if event.author.is_none() => {
-            let (name, rest) = read_text(inside.strip_prefix("<name>")?, "</name></author>")?;
-            event.author = Some(Authors::One(Author::Name(name.into_owned())));
-            return Some(rest);
+/// Text of a content element.
+#[derive(Clone, Copy, Debug)]
+enum Content<'f> {
+    Text(&'f str),
+    Json(&'f str),
+}
+
+impl<'f> Plain<'f> {
+    /// Returns the entry of a fragment, if it is of the plain form.
+    pub(super) fn read(fragment: &'f str) -> Option<Self> {
+        // Line ends other than `\n`, characters that XML does not have, and the end of a CDATA section.
+        let is_unusual = |byte: u8| matches!(byte, 0..=8 | 11..=31 | 0xef);
+        if has_any(fragment, is_unusual) || fragment.contains("]]>") {
+            return None;
         }
-        "content" | "content type=\"text\"" | "content type=\"text/json\"" => {
-            let kind = if tag.ends_with("json\"") {
-                "text/json"
+        let mut rest = fragment.strip_prefix(BEGIN)?.strip_suffix(END)?;
+        let mut entry = Self::default();
+        while !rest.is_empty() {
+            let (tag, behind) = rest.strip_prefix('<')?.split_once('>')?;
+            rest = entry.read_element(tag, behind)?;
+        }
+        Some(entry)
+    }
+
+    /// Reads the inside of an element. Returns the rest behind its end.
+    fn read_element(&mut self, tag: &'f str, inside: &'f str) -> Option<&'f str> {
+        let (member, end) = match tag {
+            "id" => (&mut self.id, "</id>"),
+            "title" | "title type=\"text\"" => (&mut self.title, "</title>"),
+            "updated" => (&mut self.updated, "</updated>"),
+            "published" => (&mut self.published, "</published>"),
+            "summary" | "summary type=\"text\"" => (&mut self.summary, "</summary>"),
+            "author" if self.author.is_none() => {
+                let (name, rest) = read_text(inside.strip_prefix("<name>")?, "</name></author>")?;
+                self.author = Some(name);
+                return Some(rest);
+            }
+            "content" | "content type=\"text\"" | "content type=\"text/json\"" => {
+                let (text, rest) = read_text(inside, "</content>")?;
+                let is_json = tag.ends_with("json\"");
+                self.content = Some(if is_json {
+                    Content::Json(text)
+                } else {
+                    Content::Text(text)
+                });
+                return Some(rest);
+            }
+            _ => {
+                let (list, value) = match tag.strip_prefix(ALTERNATE) {
+                    Some(url) => (&mut self.pages, url),
+                    None => (&mut self.categories, tag.strip_prefix(CATEGORY)?),
+                };
+                let value = value.strip_suffix("\"/")?;
+                if value.contains(['"', '&', '<', '\n', '\t']) {
+                    return None;
+                }
+                list.push(value);
+                return Some(inside);
+            }
+        };
+        let (text, rest) = read_text(inside, end)?;
+        *member = Some(text);
+        Some(rest)
+    }
+
+    /// Returns the entry as an event.
+    pub(super) fn event(self) -> Event {
+        let text = |text: &str| unescape(text).unwrap_or_default().into_owned();
+        let (kind, content) = match self.content {
+            None => (None, None),
+            Some(content) => {
+                let (kind, raw) = match content {
+                    Content::Text(raw) => ("text", raw),
+                    Content::Json(raw) => (TEXT_JSON, raw),
+                };
+                let (kind, content) = content_of_text(kind.into(), &text(raw));
+                (Some(kind), Some(content))
+            }
+        };
+        let category = |term: &str| Category::Term(term.into());
+        let link = |url: &str| Link {
+            rel: Some(PAGE_RELATION.into()),
+            kind: Some(PAGE_TYPE.into()),
+            href: url.into(),
+            ..Link::default()
+        };
+        let (categories, pages) = (self.categories, self.pages);
+        Event {
+            id: self.id.map(text),
+            title: self.title.map(text),
+            updated: self.updated.map(text),
+            published: self.published.map(text),
+            author: self
+                .author
+                .map(|name| Authors::One(Author::Name(text(name)))),
+            categories: (!categories.is_empty())
+                .then(|| categories.into_iter().map(category).collect()),
+            links: (!pages.is_empty()).then(|| pages.into_iter().map(link).collect()),
+            summary: self.summary.map(text),
+            kind,
+            content,
+            ..Event::default()
+        }
+    }
+
+    /// Returns the entry as one line of JSON, as [`Event::line`] gives it. `None` if it has no id, or JSON content that is
+    /// not on one line or none at all.
+    pub(super) fn line(
+        &self,
+        document: Option<&str>,
+        feed: Option<&str>,
+        position: Option<Position>,
+    ) -> Option<String> {
+        let mut out = Line::default();
+        out.text("id", self.id.filter(|id| !id.trim().is_empty())?);
+        let texts = [
+            ("title", self.title),
+            ("updated", self.updated),
+            ("published", self.published),
+            ("author", self.author),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                out.text(name, text);
+            }
+        }
+        out.list("categories", &self.categories, push_string);
+        out.list("links", &self.pages, |url, out| {
+            out.push_str("{\"rel\":\"alternate\",\"href\":");
+            push_string(url, out);
+            out.push_str(",\"type\":\"text/html\"}");
+        });
+        if let Some(text) = self.summary {
+            out.text("summary", text);
+        }
+        match self.content {
+            None => {}
+            Some(Content::Text(text)) => {
+                out.member("type").push_str("\"text\"");
+                out.text("content", text);
+            }
+            Some(Content::Json(text)) => {
+                let text = unescape(text)?;
+                if text.contains('\n') {
+                    return None;
+                }
+                let json: &RawValue = serde_json::from_str(text.trim()).ok()?;
+                out.member("type").push_str("\"application/json\"");
+                out.member("content").push_str(json.get());
+            }
+        }
+        if let Some(document) = document {
+            push_string(document, out.member("document"));
+        }
+        if let Some(position) = position {
+            out.member("position").push_str(&position.0.to_string());
+        }
+        if let Some(feed) = feed {
+            push_string(feed, out.member("feed"));
+        }
+        Some(out.finish())
+    }
+}
+
+/// A JSON object being written.
+#[derive(Debug, Default)]
+struct Line(String);
+
+impl Line {
+    /// Begins a member, and returns the place for its value.
+    fn member(&mut self, name: &str) -> &mut String {
+        let out = &mut self.0;
+        out.push(if out.is_empty() { '{' } else { ',' });
+        out.push('"');
+        out.push_str(name);
+        out.push_str("\":");
+        out
+    }
+
+    /// Writes a text that stands as in the fragment.
+    fn text(&mut self, name: &str, text: &str) {
+        let out = self.member(name);
+        match unescape(text) {
+            Some(text) => push_string(&text, out),
+            None => push_string(text, out),
+        }
+    }
+
+    /// Writes a list, if it has an item.
+    fn list(&mut self, name: &str, items: &[&str], push: impl Fn(&str, &mut String)) {
+        for (index, item) in items.iter().enumerate() {
+            let out = if index == 0 {
+                self.member(name)
             } else {
-                "text"
+                &mut self.0
             };
-            let (text, rest) = read_text(inside, "</content>")?;
-            let (kind, content) = content_of_text(kind.into(), &text);
-            (event.kind, event.content) = (Some(kind), Some(content));
-            return Some(rest);
+            out.push(if index == 0 { '[' } else { ',' });
+            push(item, out);
         }
-        _ if tag.starts_with(ALTERNATE) => {
-            let url = tag.strip_prefix(ALTERNATE)?.strip_suffix("\"/")?;
-            if url.contains(['"', '&', '<', '\n', '\t']) {
-                return None;
-            }
-            event.links.get_or_insert_default().push(Link {
-                rel: Some("alternate".into()),
-                kind: Some("text/html".into()),
-                href: url.into(),
-                ..Link::default()
-            });
-            return Some(inside);
+        if !items.is_empty() {
+            self.0.push(']');
         }
-        _ => {
-            let term = tag.strip_prefix("category term=\"")?.strip_suffix("\"/")?;
-            if term.contains(['"', '&', '<', '\n', '\t']) {
-                return None;
-            }
-            let category = Category::Term(term.into());
-            event.categories.get_or_insert_default().push(category);
-            return Some(inside);
-        }
-    };
-    let (text, rest) = read_text(inside, end)?;
-    *member = Some(text.into_owned());
-    Some(rest)
+    }
+
+    fn finish(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
 }
 
-/// Returns the text before an end tag, and the rest behind the tag.
-fn read_text<'f>(inside: &'f str, end: &str) -> Option<(Cow<'f, str>, &'f str)> {
+/// Adds a text as a JSON string.
+fn push_string(text: &str, out: &mut String) {
+    // Most texts stand for themselves (RFC 8259, 7).
+    if has_any(text, |byte| matches!(byte, 0..=31 | b'"' | b'\\')) {
+        let string = serde_json::to_string(text);
+        out.push_str(&string.expect("a text has a JSON form"));
+    } else {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    }
+}
+
+/// Returns the text before an end tag, whose references are right, and the rest behind the tag.
+fn read_text<'f>(inside: &'f str, end: &str) -> Option<(&'f str, &'f str)> {
     let (text, _) = inside.split_once('<')?;
     let rest = inside.get(text.len()..)?.strip_prefix(end)?;
+    unescape(text)?;
+    Some((text, rest))
+}
+
+/// Returns a text with characters in place of references, or `None` if there is another reference than those to XML's
+/// own entities.
+fn unescape(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('&') {
-        return Some((text.into(), rest));
+        return Some(text.into());
     }
     let mut unescaped = String::with_capacity(text.len());
     let mut pieces = text.split('&');
@@ -155,5 +340,5 @@ fn read_text<'f>(inside: &'f str, end: &str) -> Option<(Cow<'f, str>, &'f str)> 
         });
         unescaped.push_str(behind);
     }
-    Some((unescaped.into(), rest))
+    Some(unescaped.into())
 }

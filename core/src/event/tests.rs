@@ -292,7 +292,16 @@ fn an_entry_unfolds_to_so_much_only() {
 fn both_readings(fragment: &str) -> (Option<String>, Option<String>) {
     let json = |event: Option<Event>| event.map(|event| serde_json::to_string(&event).unwrap());
     let general = Event::from_any_entry(fragment).ok();
-    (json(plain::read_plain(fragment)), json(general))
+    let plain = plain::Plain::read(fragment);
+    if let Some(entry) = &plain {
+        let (document, feed, at) = ("http://h/1.atom", "a \"feed\"", Some(Position(7)));
+        let line = entry.line(Some(document), Some(feed), at);
+        let of_event = |event: Event| event.line(Some(document.into()), Some(feed.into()), at);
+        if let (Some(line), Some(general)) = (line, general.clone()) {
+            assert_eq!(line, of_event(general), "{fragment}");
+        }
+    }
+    (json(plain.map(plain::Plain::event)), json(general))
 }
 
 /// Goal: what the gate makes of common events needs no tokenizer.
@@ -306,6 +315,9 @@ fn common_events_are_read_plainly() {
         let (plain, general) = both_readings(&fragment(event));
         assert!(plain.is_some(), "{}", fragment(event));
         assert_eq!(plain, general);
+        let fragment = fragment(event);
+        let line = Event::line_of_common(&fragment, None, None, None);
+        assert_eq!(line.is_some(), fragment.contains("<id>"), "{fragment}");
     }
 }
 
@@ -320,7 +332,8 @@ proptest::proptest! {
             "<category term=\"a\"/>", "<category term=\"a\" scheme=\"s\"/>", "<author><name>n</name></author>",
             "<content>c</content>", "<content type=\"html\">c</content>", "<content type=\"text/json\">{\"a\":[1,\n2]}</content>",
             "<content type=\"text/json\">{</content>", "<content type=\"text/json\">eyJhIjoxfQ==</content>",
-            "xmlns:p=\"u\"", "<p:x/>", "<link href=\"h\"/>", "<summary type=\"text\">s</summary>",
+            "xmlns:p=\"u\"", "<p:x/>", "<link href=\"h\"/>", "\\", "<link rel=\"alternate\" type=\"text/html\" href=\"http://h/1\"/>",
+            "<summary type=\"text\">s</summary>",
         ])), 0..4),
         event in proptest::sample::select(vec![
             r#"{"title":"Order 7","content":{"total":12.50,"of":["<a>","&"]}}"#,

@@ -11,9 +11,5 @@ pub(super) fn write(
     feed: Option<&str>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let document = delivery.document().map(ToString::to_string);
-    let line = delivery
-        .event()?
-        .line(document, feed.map(Into::into), delivery.position());
-    Ok(super::line(&line, out)?)
+    Ok(super::line(&delivery.line(feed)?, out)?)
 }

@@ -265,13 +265,17 @@ impl<'a> Writer<'a> {
     /// Returns the event of an entry: as `replay --format ndjson` prints it.
     fn event(&mut self, entry: &Entry, mark: Mark) -> Result<Bytes, LogError> {
         let text = std::str::from_utf8(&entry.fragment).unwrap_or_default();
-        let id = Some(entry.id.as_str().to_owned());
-        // An event that would be many times as long as its entry has the id alone.
-        let told = Event::from_entry(text).unwrap_or_else(|_| Event {
-            id: id.clone(),
-            ..Event::default()
+        let document = self.document_url(entry)?;
+        let at = Some(entry.at);
+        let common = Event::line_of_common(text, Some(&document), None, at);
+        let line = common.unwrap_or_else(|| {
+            // An event that would be many times as long as its entry has the id alone.
+            let told = Event::from_entry(text).unwrap_or_else(|_| Event {
+                id: Some(entry.id.as_str().to_owned()),
+                ..Event::default()
+            });
+            told.line(Some(document), None, at)
         });
-        let line = told.line(Some(self.document_url(entry)?), None, Some(entry.at));
         let id = PlaceId {
             position: entry.at,
             mark,
