@@ -86,6 +86,8 @@ pub(super) struct Plain<'f> {
     pages: Vec<&'f str>,
     summary: Option<&'f str>,
     content: Option<Content<'f>>,
+    /// Length of the fragment.
+    bytes: usize,
 }
 
 /// Text of a content element.
@@ -104,7 +106,10 @@ impl<'f> Plain<'f> {
             return None;
         }
         let mut rest = fragment.strip_prefix(BEGIN)?.strip_suffix(END)?;
-        let mut entry = Self::default();
+        let mut entry = Self {
+            bytes: fragment.len(),
+            ..Self::default()
+        };
         while !rest.is_empty() {
             let (tag, behind) = rest.strip_prefix('<')?.split_once('>')?;
             rest = entry.read_element(tag, behind)?;
@@ -201,7 +206,7 @@ impl<'f> Plain<'f> {
         feed: Option<&str>,
         position: Option<Position>,
     ) -> Option<String> {
-        let mut out = Line::default();
+        let mut out = Line(String::with_capacity(self.bytes + LINE_BYTES));
         out.text("id", self.id.filter(|id| !id.trim().is_empty())?);
         let texts = [
             ("title", self.title),
@@ -252,8 +257,11 @@ impl<'f> Plain<'f> {
     }
 }
 
+/// Bytes of a line that does not stand in the fragment, in most.
+const LINE_BYTES: usize = 128;
+
 /// A JSON object being written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Line(String);
 
 impl Line {
