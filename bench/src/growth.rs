@@ -164,7 +164,8 @@ fn compare(mut grown: Vec<Grown>, rounds: usize, seconds: u64) -> anyhow::Result
 
 /// Waits until a server has nothing left to do.
 pub(crate) fn settle(server: &Program) -> anyhow::Result<()> {
-    for _ in 0..500 {
+    // Ten minutes: as many feeds may close a document at the same time.
+    for _ in 0..3_000 {
         let before = server.cpu_micros()?;
         std::thread::park_timeout(Duration::from_millis(200));
         if server.cpu_micros()? - before < 10_000.0 {

@@ -272,42 +272,37 @@ async fn converse<S, A, F>(
             answering,
         );
     let mut connection = pin!(connection);
-    let late = || async {
-        heads.head_is_late(limits.idle).await;
-        Event::HeadIsLate
-    };
+    let late = || heads.head_is_late(limits.idle).map(|()| Turn::HeadIsLate);
     let ends = async {
         tokio::select! {
-            () = tokio::time::sleep(limits.age) => Event::Ends,
-            _ = stopping.wait_for(|stopping| *stopping) => Event::Ends,
-            () = cut.notified() => Event::IsCut,
+            () = tokio::time::sleep(limits.age) => Turn::Ends,
+            _ = stopping.wait_for(|stopping| *stopping) => Turn::Ends,
         }
     };
+    let is_cut = cut.notified().map(|()| Turn::IsOver);
     // Polled only when they are woken, and not with each request.
-    let mut events: FuturesUnordered<_> = [late().left_future(), ends.right_future()]
+    let mut turns: FuturesUnordered<_> = [late().boxed(), ends.boxed(), is_cut.boxed()]
         .into_iter()
         .collect();
     let ended = loop {
-        let event = tokio::select! {
+        let turn = tokio::select! {
             biased;
             ended = connection.as_mut() => break ended,
-            Some(event) = events.next() => event,
+            Some(turn) = turns.next() => turn,
         };
-        match event {
+        match turn {
             // hyper finds that out when it is polled, and ends the connection, unless the head has just come.
-            Event::HeadIsLate => events.push(late().left_future()),
-            Event::IsCut => {
-                debug!("a connection whose peer is too slow is cut");
-                return;
-            }
-            Event::Ends => {
+            Turn::HeadIsLate => turns.push(late().boxed()),
+            Turn::Ends => {
                 end.send_replace(true);
                 connection.as_mut().graceful_shutdown();
                 // A peer that is slow to take its last answer does without it.
-                match tokio::time::timeout(limits.body, connection).await {
-                    Ok(ended) => break ended,
-                    Err(_) => return,
-                }
+                let last = tokio::time::sleep(limits.body).map(|()| Turn::IsOver);
+                turns.push(last.boxed());
+            }
+            Turn::IsOver => {
+                debug!("a connection whose peer is too slow is cut");
+                return;
             }
         }
     };
@@ -316,14 +311,14 @@ async fn converse<S, A, F>(
     }
 }
 
-/// Event in the life of a connection, beside its requests.
-enum Event {
+/// Turn in the life of a connection, beside its requests.
+enum Turn {
     /// The head of the next request takes too long.
     HeadIsLate,
-    /// Its peer is too slow.
-    IsCut,
-    /// It is old, or the server stops.
+    /// It is old, or the server stops: it ends after its answer.
     Ends,
+    /// Its peer is too slow: it ends at once.
+    IsOver,
 }
 
 /// Answers a connection over the limit, and closes it without losing the answer.
@@ -491,6 +486,41 @@ mod tests {
         assert_eq!(talk(&[(4, whole)], 25).await, (1, 39), "a slow answer");
         let second_half_is_late = [(4, whole), (9, halves[0]), (2, halves[1])];
         assert_eq!(talk(&second_half_is_late, 0).await, (1, 14), "too late");
+    }
+
+    /// Goal: a connection whose head was refused, and which its peer keeps open, ends by itself and takes no processor
+    /// meanwhile.
+    #[test]
+    fn a_refused_head_shortly_before_the_time_is_over_stops_nobody() {
+        let (tell, told) = std::sync::mpsc::channel();
+        // In a thread of its own: a task that spins would stop the test as well.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let (mut client, server) = tokio::io::duplex(100_000);
+                let (_running, stopping) = watch::channel(false);
+                let limits = Limits {
+                    age: Duration::from_secs(1_000),
+                    ..LIMITS
+                };
+                let began = tokio::time::Instant::now();
+                let answer = |_, _| async { Response::new(answers::whole("a")) };
+                let served = converse(server, limits, stopping, answer, answers::failed);
+                let asked = async {
+                    tokio::time::sleep(Duration::from_secs(9)).await;
+                    client.write_all(b"nonsense\r\n\r\n").await.unwrap();
+                };
+                tokio::join!(asked, served);
+                tell.send(began.elapsed().as_secs()).unwrap();
+                drop(client);
+            });
+        });
+        let lasted = told.recv_timeout(Duration::from_secs(50));
+        assert_eq!(lasted, Ok(11), "two seconds after the refusal");
     }
 
     /// Goal: a connection that is old enough ends with an answer, and not in the middle of one.

@@ -198,8 +198,8 @@ impl<'f> Plain<'f> {
         }
     }
 
-    /// Returns the entry as one line of JSON, as [`Event::line`] gives it. `None` if it has no id, or JSON content that is
-    /// not on one line or none at all.
+    /// Returns the entry as one line of JSON, as [`Event::line`] gives it. `None` without an id, and if JSON content has
+    /// several lines or is not JSON.
     pub(super) fn line(
         &self,
         document: Option<&str>,
@@ -257,7 +257,7 @@ impl<'f> Plain<'f> {
     }
 }
 
-/// Bytes of a line that does not stand in the fragment, in most.
+/// Bytes that most lines have beyond their fragment: names of members, document, position.
 const LINE_BYTES: usize = 128;
 
 /// A JSON object being written.

@@ -311,6 +311,8 @@ fn common_events_are_read_plainly() {
         r#"{"title":"Order 7","content":{"total":12.50,"of":["<a>","&"]}}"#,
         r#"{"id":"urn:x","title":"A & B","summary":"s","content":"text\nlines"}"#,
         r#"{"author":"Ann","categories":["one","two"],"updated":"2026-01-01T00:00:00Z"}"#,
+        r#"{"id":"urn:y","title":"A","author":"Ann","categories":["one","two"],"updated":"2026-01-01T00:00:00Z",
+            "published":"2025-01-01T00:00:00Z","summary":"s","content":{"a":"\"\\<&"}}"#,
     ] {
         let (plain, general) = both_readings(&fragment(event));
         assert!(plain.is_some(), "{}", fragment(event));

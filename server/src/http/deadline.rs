@@ -1,8 +1,8 @@
 //! Timer for the heads of requests.
 //!
-//! Pure, but for the clock. hyper sets a timer for each head and takes it back once the head has come. A timer of the
-//! runtime would be put into its wheel and taken out again each time; this one only notes the time, and a task
-//! of the connection looks at the note when it may be over.
+//! Shell: a clock. hyper sets a timer for each head and takes it back once the head has come. A timer of the runtime would
+//! be put into its wheel and taken out again each time; this one only notes the time, and a task of the connection
+//! looks at the note when it may be over.
 
 use std::{
     pin::Pin,
@@ -34,7 +34,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// What the note says while no head is waited for.
+/// Value of `due` while no head is waited for.
 const NONE: u64 = u64::MAX;
 
 impl HeadTimer {
@@ -63,6 +63,8 @@ impl HeadTimer {
             };
             if latest <= now {
                 is_over.store(true, Ordering::Relaxed);
+                // Once: hyper may keep its wait, as while it refuses a head.
+                due.store(NONE, Ordering::Relaxed);
                 return;
             }
             tokio::time::sleep_until(latest.into()).await;
@@ -80,15 +82,22 @@ impl Timer for HeadTimer {
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
-        let Note {
-            began,
-            due,
-            is_over,
-        } = &*self.0;
-        let micros = deadline.saturating_duration_since(*began).as_micros();
-        is_over.store(false, Ordering::Relaxed);
-        due.store(u64::try_from(micros).unwrap_or(NONE), Ordering::Relaxed);
+        self.0.wait_until(deadline);
         Box::pin(Waiting(Arc::clone(&self.0)))
+    }
+
+    fn reset(&self, _: &mut Pin<Box<dyn Sleep>>, deadline: Instant) {
+        // Another wait would take its note back when the one before is dropped.
+        self.0.wait_until(deadline);
+    }
+}
+
+impl Note {
+    fn wait_until(&self, deadline: Instant) {
+        let micros = deadline.saturating_duration_since(self.began).as_micros();
+        self.is_over.store(false, Ordering::Relaxed);
+        let due = u64::try_from(micros).unwrap_or(NONE);
+        self.due.store(due, Ordering::Relaxed);
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Changed {
 }
 
 /// Approximate bytes of memory for a feed, and for an item that has a key.
-const FEED_BYTES: usize = 160;
+const FEED_BYTES: usize = 192;
 const KEYED_BYTES: usize = 110;
 
 /// Groups of entries for which a feed's list has room at first, and at least for so many more each time.
@@ -73,7 +73,7 @@ impl Chapter {
     pub(super) fn memory(&self) -> usize {
         let groups = self.groups * size_of::<(Position, Place)>();
         let commits = self.commits.len() * size_of::<Place>();
-        // Lists have room for more: those of groups for up to a quarter, that of commits for up to as many.
+        // Lists have room for more: those of groups for a quarter or two, that of commits for as many.
         groups
             + groups / 4
             + 2 * commits

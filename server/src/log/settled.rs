@@ -29,18 +29,14 @@ use crate::codec;
 const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 /// Keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
-/// Keys of a page, at most.
-const PAGE_KEYS: usize = 16;
-/// Bytes of pages that are read and written between two sweeps of sled's cache, at most and about.
-const SWEPT_AFTER_BYTES: usize = 32 * 1024 * 1024;
+/// Reads and writes between two sweeps of sled's cache.
+const SWEPT_AFTER: usize = 5_000;
 /// Keys of the tree that sweeps: its pages are at least one in each of the 256 parts of the cache.
 const SWEEP_KEYS: u32 = 5_000;
 /// Reads of a page that make sled count them.
 const SWEEP_READS: usize = 64;
 /// Bytes of a snapshot of the first pages, at most.
 const SNAPSHOT_SLACK_BYTES: usize = 1024 * 1024;
-/// Memory of a key in a page, about.
-const KEY_BYTES: usize = 48;
 /// Keys that share a page of that tree, at least.
 const SWEEP_STRIDE: usize = 8;
 
@@ -50,7 +46,6 @@ pub(super) struct Settled {
     /// `None` only if sled could not be opened again.
     db: RwLock<Option<Db>>,
     closing: AtomicBool,
-    /// Bytes of pages that were read and written, about.
     touched: AtomicUsize,
 }
 
@@ -93,9 +88,6 @@ impl Settled {
     pub(super) fn value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
         let db = self.readable()?;
         let value = db_of(db.as_ref())?.get(key).map_err(storage_error)?;
-        let mut touched = Touched::default();
-        touched.add(value.as_deref().unwrap_or_default());
-        self.touch(db.as_ref(), touched);
         // A settling puts keys ahead of their values; without one, there is nothing yet.
         let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
@@ -152,11 +144,9 @@ impl Settled {
 
     fn join_range(&self, kind: &str, from: Vec<u8>, end: &[u8]) -> Result<Pairs, LogError> {
         let mut found: Pairs = vec![];
-        let mut touched = Touched::default();
         let db = self.readable()?;
         for item in db_of(db.as_ref())?.range(from..end.to_vec()) {
             let (key, value) = item.map_err(storage_error)?;
-            touched.add(&value);
             if value.is_empty() {
                 continue;
             }
@@ -169,7 +159,7 @@ impl Settled {
                 _ => found.push((base_of(&key).to_vec(), part.to_vec())),
             }
         }
-        self.touch(db.as_ref(), touched);
+        self.touch(db.as_ref(), found.len());
         Ok(found)
     }
 
@@ -182,16 +172,14 @@ impl Settled {
         let db = self.readable()?;
         let range = db_of(db.as_ref())?.range(from.to_vec()..).take(max);
         let mut found = vec![];
-        let mut touched = Touched::default();
         for item in range {
             let (key, value) = item.map_err(storage_error)?;
-            touched.add(&value);
             if !key.starts_with(prefix) {
                 break;
             }
             found.push((key.to_vec(), value.to_vec()));
         }
-        self.touch(db.as_ref(), touched);
+        self.touch(db.as_ref(), found.len());
         Ok(found)
     }
 
@@ -229,9 +217,7 @@ impl Settled {
         db_of(db.as_ref())?
             .insert(key, value)
             .map_err(storage_error)?;
-        let mut touched = Touched::default();
-        touched.add(value);
-        self.touch(db.as_ref(), touched);
+        self.touch(db.as_ref(), 1);
         Ok(())
     }
 
@@ -323,10 +309,9 @@ impl Settled {
 
     /// Notes reads and writes. sled counts the pages in its cache only when 64 reads of one of its 256 parts have come
     /// together, so many large pages stay uncounted. Now and then, reads of small pages fill up all parts.
-    fn touch(&self, db: Option<&Db>, touched: Touched) {
-        let bytes = touched.page_bytes();
-        let before = self.touched.fetch_add(bytes, Ordering::Relaxed);
-        if before / SWEPT_AFTER_BYTES == before.wrapping_add(bytes) / SWEPT_AFTER_BYTES {
+    fn touch(&self, db: Option<&Db>, pages: usize) {
+        let before = self.touched.fetch_add(pages, Ordering::Relaxed);
+        if before / SWEPT_AFTER == (before + pages) / SWEPT_AFTER {
             return;
         }
         let Some(tree) = db.and_then(|db| db.open_tree("sweep").ok()) else {
@@ -357,26 +342,6 @@ impl Settled {
             }
         }
         Ok(())
-    }
-}
-
-/// Values of neighbouring keys that were read or written.
-#[derive(Clone, Copy, Debug, Default)]
-struct Touched {
-    bytes: usize,
-    longest: usize,
-}
-
-impl Touched {
-    fn add(&mut self, value: &[u8]) {
-        self.bytes += value.len();
-        self.longest = self.longest.max(value.len());
-    }
-
-    /// Returns how large their pages are, about: sled tells nobody. A page that holds one of them holds others that are
-    /// as long, and its own fixed part.
-    fn page_bytes(self) -> usize {
-        self.bytes + PAGE_KEYS * (self.longest + KEY_BYTES)
     }
 }
 
