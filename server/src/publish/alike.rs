@@ -1,7 +1,7 @@
 //! Parts of settings that many feeds have alike, in memory once.
 //!
-//! Pure. Settings from the log, and those of a request, have copies of their own, which are half of what a feed takes
-//! in the writer's memory.
+//! Pure. Settings from the log, and those of a request, have copies of their own, which are a quarter of what a feed
+//! takes in the writer's memory.
 
 use std::sync::Arc;
 
