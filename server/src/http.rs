@@ -28,6 +28,7 @@ pub mod reply;
 pub mod ready;
 mod request;
 mod explained;
+pub mod kernel_copies;
 pub mod answers;
 pub mod endpoint;
 pub mod pipeline;
@@ -35,6 +36,7 @@ pub mod pipeline;
 use answers::Answer;
 use deadline::HeadTimer;
 use explained::Explained;
+use kernel_copies::{KernelCopies, Sending};
 
 use crate::{access::Access, config::Limits, workers::Workers};
 
@@ -80,9 +82,12 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 impl Connection {
     /// Gives the connection to the runtime of the running task.
-    fn register(self) -> io::Result<Box<dyn Duplex>> {
+    fn register(self, copies: &Arc<KernelCopies>) -> io::Result<Box<dyn Duplex>> {
         Ok(match self {
-            Self::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
+            Self::Tcp(stream) => {
+                let stream = TcpStream::from_std(stream)?;
+                Box::new(Sending::new(stream, Arc::clone(copies)))
+            }
             Self::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
         })
     }
@@ -165,6 +170,8 @@ pub struct Service<A> {
     pub answers: A,
     /// Bounds on each connection, and on their number.
     pub limits: Limits,
+    /// Bodies that the kernel sends.
+    pub copies: Arc<KernelCopies>,
     /// One permit for each connection that may be open.
     pub slots: Arc<Semaphore>,
     /// Becomes true when the server is to stop.
@@ -200,9 +207,10 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
             let panicked = service.answers.clone();
             let failed = move || panicked.failed();
             let open = service.answers.connections();
+            let copies = Arc::clone(&service.copies);
             open.inc();
             workers.spawn(async move {
-                match connection.register() {
+                match connection.register(&copies) {
                     Ok(stream) => converse(stream, limits, stopping, answer, failed).await,
                     Err(error) => warn!(%error, "a connection cannot be served"),
                 }
@@ -211,8 +219,9 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
             });
         } else if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
             debug!("a connection is turned away");
+            let copies = Arc::clone(&service.copies);
             workers.spawn(async move {
-                if let Ok(stream) = connection.register() {
+                if let Ok(stream) = connection.register(&copies) {
                     turn_away(stream, place).await;
                 }
             });

@@ -32,6 +32,7 @@ use crate::{
     exit,
     http::{
         self, Listener, Rules, Service,
+        kernel_copies::COPIES_MAX,
         pipeline::{Gated, Pipeline},
     },
     metrics::Metrics,
@@ -39,8 +40,8 @@ use crate::{
     workers::Workers,
 };
 
-/// File descriptors kept for files, beside those of connections.
-const FILES: u64 = 256;
+/// File descriptors kept for files, beside those of connections: those of the log and the views, and copies of bodies.
+const FILES: usize = 256 + COPIES_MAX;
 /// Most connections that the listener for metrics takes at the same time.
 const METRICS_CONNECTIONS: usize = 16;
 /// Mode of the socket for publishing: its owner and its group may connect.
@@ -159,6 +160,7 @@ impl Listening {
                 rules: Arc::clone(rules),
             },
             limits,
+            copies: Arc::clone(pipeline.copies()),
             // Each listener has slots of its own, so readers cannot take those of publishers.
             slots: Arc::new(Semaphore::new(limits.connections)),
             stopping: stopped.clone(),
@@ -169,6 +171,7 @@ impl Listening {
                 connections: METRICS_CONNECTIONS,
                 ..limits
             },
+            copies: Arc::default(),
             slots: Arc::new(Semaphore::new(METRICS_CONNECTIONS)),
             stopping: stopped.clone(),
         };
@@ -277,8 +280,8 @@ fn bind_door(door: &ListenAddress) -> Result<(Listener, ListenAddress), ServeErr
 /// connections that it allows.
 fn allow_connections(connections: usize, doors: usize) -> usize {
     let limits = getrlimit(Resource::Nofile);
-    let wanted = u64::try_from(connections.saturating_mul(doors)).unwrap_or(u64::MAX);
-    let needed = wanted.saturating_add(FILES);
+    let needed = connections.saturating_mul(doors).saturating_add(FILES);
+    let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     if limits.current.is_none_or(|current| current >= needed) {
         return connections;
     }
@@ -292,7 +295,8 @@ fn allow_connections(connections: usize, doors: usize) -> usize {
         Ok(()) => allowed,
         Err(_) => limits.current.unwrap_or(needed),
     };
-    let left = usize::try_from(allowed.saturating_sub(FILES)).unwrap_or(usize::MAX);
+    let left = usize::try_from(allowed).unwrap_or(usize::MAX);
+    let left = left.saturating_sub(FILES);
     // One at least, or nothing would be served.
     let fewer = connections.min((left / doors).max(1));
     if fewer < connections {

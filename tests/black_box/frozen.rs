@@ -1,6 +1,10 @@
 //! Invariants 3, 4 and 5: what was called immutable never changes, and nothing else is called so.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
 
 use crate::{
     harness::{Server, check_folder, events, files, simplefeed},
@@ -93,6 +97,63 @@ fn immutable_bytes_never_change() {
     server.wait_until_frozen("/feeds/a/12.atom");
     remember(&server, &mut seen, &urls(12, 27));
     assert!(seen.len() > 60);
+}
+
+/// Goal: what was checked once is what is sent, also by the kernel, in the order of the requests, whatever becomes of
+/// the file.
+/// Method: requests sent all at once over one connection, for documents that were read before, whose files are spoilt.
+#[test]
+fn a_document_is_sent_as_it_was_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    let feed = server.url("/feeds/a");
+    simplefeed(&["append", &feed], events(250).as_bytes());
+    let urls = ["/feeds/a/1.atom", "/feeds/a/2.atom"];
+    let documents = urls.map(|url| server.wait_until_frozen(url));
+    for (url, document) in urls.iter().zip(&documents) {
+        // From the second time on they are ready, and the kernel gets a copy.
+        for _ in 0..2 {
+            assert_eq!(server.get(url).body, document.body);
+        }
+        std::fs::write(folder.path().join(format!("www{url}")), "spoilt").unwrap();
+    }
+    assert_eq!(server.open_files_named("simplefeed-body"), 2);
+
+    let requests: String = (0..60)
+        .map(|n| {
+            let more = match n {
+                59 => "Connection: close\r\n".to_owned(),
+                _ if n % 3 == 2 => {
+                    format!("If-None-Match: {}\r\n", documents[n % 2].header("etag"))
+                }
+                _ => String::new(),
+            };
+            let host = &server.address;
+            format!("GET {} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n", urls[n % 2])
+        })
+        .collect();
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.write_all(requests.as_bytes()).unwrap();
+    let mut answers = vec![];
+    stream.read_to_end(&mut answers).unwrap();
+    let mut rest = &answers[..];
+    for n in 0..60 {
+        let end = rest
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap();
+        let (head, after) = rest.split_at(end + 4);
+        let body: &[u8] = if n % 3 == 2 && n < 59 {
+            assert!(head.starts_with(b"HTTP/1.1 304"), "{n}");
+            b""
+        } else {
+            assert!(head.starts_with(b"HTTP/1.1 200"), "{n}");
+            &documents[n % 2].body
+        };
+        assert!(after.starts_with(body), "answer {n} has another body");
+        rest = &after[body.len()..];
+    }
+    assert_eq!(rest, b"");
 }
 
 #[test]

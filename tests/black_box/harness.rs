@@ -294,6 +294,15 @@ impl Server {
         files.unwrap().count()
     }
 
+    /// Returns the number of open files that have this in their names.
+    pub(crate) fn open_files_named(&self, part: &str) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let names = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        names
+            .filter(|name| name.to_string_lossy().contains(part))
+            .count()
+    }
+
     /// Kills the server as a power cut would.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

@@ -484,6 +484,8 @@ fn slow_connections_are_cut_and_starve_nobody() {
     assert_eq!(server.publish("a", "{}").status, 201);
     let path = "/feeds/a/1.atom";
     server.wait_until_frozen(path);
+    // The kernel's copy of it is an open file.
+    server.get(path);
     pause(Duration::from_millis(500));
     let before = server.open_files();
     let normal = normal_load(&server.address, path, 500);

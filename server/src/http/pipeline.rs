@@ -3,7 +3,11 @@
 //! Shell: moves disk work off the threads that serve connections. Endpoints decide what is answered; the pipeline finds
 //! the endpoint, demands its right, and decides conditions and coding of what it shows.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use hyper::{
     Method, Request, StatusCode,
@@ -22,6 +26,7 @@ use super::{
     conditional::Verdict,
     cookie::Cookie,
     endpoint::{Endpoint, Exchange, Needs, Outcome, Params, RequestBody, Shown},
+    kernel_copies::KernelCopies,
     problem::Problem,
     ready::{Ready, ReadyAnswers},
     reply::{FOR_EVERY_SITE, Reply, for_sites, repr_digest},
@@ -116,6 +121,11 @@ impl<S: Send + Sync> Pipeline<S> {
     /// Returns the server's metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Returns the bodies that the kernel has copies of.
+    pub fn copies(&self) -> &Arc<KernelCopies> {
+        self.ready.copies()
     }
 
     /// Answers one request under the access rules of its listener.
@@ -328,6 +338,7 @@ impl<S: Send + Sync> Pipeline<S> {
                 label,
                 reply,
                 body,
+                copy: OnceLock::new(),
                 made: now,
             };
             self.ready.keep(url, coding, ready);

@@ -2,7 +2,10 @@
 //!
 //! Shell: a clock. A final answer stays right for ever, a growing one until its resource has grown.
 
-use std::{convert::identity, sync::Arc};
+use std::{
+    convert::identity,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use hyper::HeaderMap;
@@ -13,6 +16,7 @@ use super::{
     answers::{Answer, answer_to, problem_answer},
     coding::negotiate,
     conditional::Verdict,
+    kernel_copies::{KernelCopies, Registration},
     reply::Reply,
 };
 use crate::resource::{Coding, Resource};
@@ -33,6 +37,8 @@ pub struct Ready {
     pub reply: Reply,
     /// Its bytes, if they were sent before.
     pub body: Option<Bytes>,
+    /// The kernel's copy of them, if they were asked for a second time.
+    pub copy: OnceLock<Registration>,
     /// When it was made.
     pub made: Timestamp,
 }
@@ -80,6 +86,7 @@ impl Weighter<Key, Arc<Ready>> for Weight {
 /// The answers that are ready.
 pub struct ReadyAnswers {
     kept: Cache<Key, Arc<Ready>, Weight>,
+    copies: Arc<KernelCopies>,
     clock: fn() -> Timestamp,
 }
 
@@ -93,7 +100,16 @@ impl ReadyAnswers {
     /// Returns room for answers, by a clock.
     pub fn new(clock: fn() -> Timestamp) -> Self {
         let kept = Cache::with_weighter(10_000, READY_BYTES_MAX, Weight);
-        Self { kept, clock }
+        Self {
+            kept,
+            copies: Arc::default(),
+            clock,
+        }
+    }
+
+    /// Returns the bodies that the kernel has copies of.
+    pub fn copies(&self) -> &Arc<KernelCopies> {
+        &self.copies
     }
 
     /// Returns the answer to a read of a URL and its label, if a ready one is still right. It is public, so it needs no
@@ -102,9 +118,16 @@ impl ReadyAnswers {
         let coding = negotiate(headers)?;
         let ready = self.get(url, coding)?;
         let verdict = ready.reply.verdict(headers);
-        // So far only 304s were sent, and the body was never read.
-        if verdict == Verdict::Send && ready.body.is_none() {
-            return None;
+        if verdict == Verdict::Send {
+            // So far only 304s were sent, and the body was never read.
+            let body = ready.body.as_ref()?;
+            // A copy of bytes that change would seldom be used often enough.
+            if ready.resource.is_final()
+                && ready.copy.get().is_none()
+                && let Some(copy) = self.copies.copy(body)
+            {
+                ready.copy.get_or_init(|| copy);
+            }
         }
         let answer = answer_to(verdict, &ready.reply, ready.body.as_ref());
         let answer = answer.map_or_else(|problem| problem_answer(&problem), identity);
@@ -134,6 +157,43 @@ mod tests {
     use super::*;
     use crate::{http::reply::NO_STORE, resource::Validity};
 
+    /// Goal: what is read again has a copy in the kernel, and no longer than it is kept.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn only_final_answers_that_are_kept_have_copies() {
+        let answers = ReadyAnswers::new(now);
+        let keep = |url: &str, is_final| {
+            let bytes = Bytes::from(vec![b'x'; 20_000]);
+            let resource = if is_final {
+                Resource::frozen("text/plain", now(), bytes.clone(), Bytes::new())
+            } else {
+                let later = std::time::Duration::from_mins(10);
+                Resource::renewed("text/plain", bytes.clone(), later)
+            };
+            let ready = Ready {
+                reply: Reply::new(&resource, Coding::Identity, NO_STORE, vec![], now(), 0),
+                resource,
+                label: "document",
+                body: Some(bytes),
+                copy: OnceLock::new(),
+                made: now(),
+            };
+            answers.keep(url, Coding::Identity, ready);
+        };
+        let copies_after = |url| {
+            assert!(answers.answer(url, &HeaderMap::new()).is_some());
+            answers.copies().count()
+        };
+        keep("/growing", false);
+        assert_eq!(copies_after("/growing"), 0);
+        keep("/final", true);
+        assert_eq!(answers.copies().count(), 0, "it was sent once");
+        assert_eq!(copies_after("/final"), 1);
+        assert_eq!(copies_after("/final"), 1);
+        keep("/final", true);
+        assert_eq!(answers.copies().count(), 0, "another one took its place");
+    }
+
     static SECOND: AtomicI64 = AtomicI64::new(0);
 
     fn now() -> Timestamp {
@@ -155,6 +215,7 @@ mod tests {
             label: "document",
             reply: Reply::new(&resource, coding, NO_STORE, vec![], now(), over),
             body: Some(bytes.clone()),
+            copy: OnceLock::new(),
             made: now(),
         };
         let is_ready = || answers.answer("/a", &HeaderMap::new()).is_some();
