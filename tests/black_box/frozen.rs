@@ -4,10 +4,11 @@ use std::{
     collections::BTreeMap,
     io::{Read as _, Write as _},
     net::TcpStream,
+    process::Command,
 };
 
 use crate::{
-    harness::{Server, check_folder, events, files, simplefeed},
+    harness::{Server, check_folder, events, files, program, simplefeed},
     http::Request,
 };
 
@@ -154,6 +155,55 @@ fn a_document_is_sent_as_it_was_checked() {
         rest = &after[body.len()..];
     }
     assert_eq!(rest, b"");
+}
+
+/// Goal: the kernel's copies take no file from others where the system allows few, and none that is longer than allowed.
+#[test]
+fn documents_are_read_where_the_system_allows_little() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -n 80; exec \"$@\"", "sh"])
+        .arg(program("simplefeed-server"))
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--document-entries",
+            "1",
+        ])
+        .arg("--data")
+        .arg(&data);
+    let server = Server::try_spawn(command).unwrap();
+    let long = "x".repeat(20_000);
+    let events: String = (0..61)
+        .map(|n| format!("{{\"id\":\"urn:t:{n}\",\"content\":\"{long}\"}}\n"))
+        .collect();
+    assert_eq!(server.publish("a", &events).status, 201);
+    let urls: Vec<_> = (1..=60).map(|n| format!("/feeds/a/{n}.atom")).collect();
+    server.wait_until_frozen(&urls[59]);
+    let first: Vec<_> = urls
+        .iter()
+        .map(|url| server.wait_until_frozen(url).body)
+        .collect();
+    for _ in 0..2 {
+        for (url, body) in urls.iter().zip(&first) {
+            assert!(server.get(url).body == *body, "{url}");
+        }
+    }
+    let copies = server.open_files_named("simplefeed-body");
+    assert!((1..=10).contains(&copies), "{copies} copies");
+    server.stop();
+
+    let server = Server::start(&data, &["--document-entries", "1"]);
+    server.limit_files_to(10_000);
+    for _ in 0..3 {
+        for (url, body) in urls.iter().zip(&first) {
+            assert!(server.get(url).body == *body, "{url}");
+        }
+    }
+    assert_eq!(server.open_files_named("simplefeed-body"), 0);
 }
 
 #[test]

@@ -294,6 +294,16 @@ impl Server {
         files.unwrap().count()
     }
 
+    /// Limits the length of the files that the server writes, as `ulimit -f` does.
+    pub(crate) fn limit_files_to(&self, bytes: u64) {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+        let limit = Rlimit {
+            current: Some(bytes),
+            maximum: Some(bytes),
+        };
+        prlimit(Pid::from_child(&self.child).into(), Resource::Fsize, limit).unwrap();
+    }
+
     /// Returns the number of open files that have this in their names.
     pub(crate) fn open_files_named(&self, part: &str) -> usize {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();

@@ -13,12 +13,13 @@ use std::{
     io::{self, IoSlice},
     os::fd::{AsFd, OwnedFd},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use rustix::process::{Resource, getrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
@@ -34,7 +35,11 @@ const COPIES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Bodies with a copy.
 #[derive(Default)]
-pub struct KernelCopies(RwLock<Copies>);
+pub struct KernelCopies {
+    copies: RwLock<Copies>,
+    /// Most copies, where the system allows few open files.
+    most: OnceLock<usize>,
+}
 
 #[derive(Default)]
 struct Copies {
@@ -61,7 +66,7 @@ pub struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut copies = self.copies.0.write();
+        let mut copies = self.copies.copies.write();
         let gone = copies.by_address.remove(&self.address);
         copies.bytes -= gone.as_ref().map_or(0, |gone| gone.body.len());
         // The file is closed without the lock, for which all connections wait.
@@ -83,8 +88,8 @@ impl fmt::Debug for Registration {
 }
 
 impl Copies {
-    fn has_place_for(&self, body: &Bytes) -> bool {
-        self.by_address.len() < COPIES_MAX
+    fn has_place_for(&self, body: &Bytes, most: usize) -> bool {
+        self.by_address.len() < most
             && self.bytes + body.len() <= COPIES_BYTES_MAX
             && !self.by_address.contains_key(&body.as_ptr().addr())
     }
@@ -93,7 +98,7 @@ impl Copies {
 impl KernelCopies {
     /// Copies a body. Returns `None` if it is short, has a copy, or there is no place for one; it is sent all the same.
     pub fn copy(self: &Arc<Self>, body: &Bytes) -> Option<Registration> {
-        if body.len() < BODY_BYTES_MIN || !self.0.read().has_place_for(body) {
+        if body.len() < BODY_BYTES_MIN || !self.copies.read().has_place_for(body, self.most()) {
             return None;
         }
         let file = sealed_file(body)
@@ -106,11 +111,19 @@ impl KernelCopies {
         self.register(copy)
     }
 
+    /// Returns the most copies: an eighth of the open files that the system allows, so that others find room.
+    fn most(&self) -> usize {
+        *self.most.get_or_init(|| {
+            let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            COPIES_MAX.min(usize::try_from(files / 8).unwrap_or(usize::MAX))
+        })
+    }
+
     fn register(self: &Arc<Self>, copy: KernelCopy) -> Option<Registration> {
         let address = copy.body.as_ptr().addr();
-        let mut copies = self.0.write();
+        let mut copies = self.copies.write();
         // Another connection may have been quicker.
-        if !copies.has_place_for(&copy.body) {
+        if !copies.has_place_for(&copy.body, self.most()) {
             return None;
         }
         copies.bytes += copy.body.len();
@@ -125,7 +138,7 @@ impl KernelCopies {
             return None;
         }
         let address = bytes.as_ptr().addr();
-        let copies = self.0.read();
+        let copies = self.copies.read();
         let (begin, copy) = copies.by_address.range(..=address).next_back()?;
         let place = address - begin;
         let is_within = place + bytes.len() <= copy.body.len();
@@ -135,7 +148,7 @@ impl KernelCopies {
     /// Returns the number of copies.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.0.read().by_address.len()
+        self.copies.read().by_address.len()
     }
 }
 
@@ -236,6 +249,14 @@ impl AsyncWrite for Sending {
 fn sealed_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    if getrlimit(Resource::Fsize)
+        .current
+        .is_some_and(|most| most < length)
+    {
+        // A longer file would not be an error, but a signal that ends the process.
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let name = "simplefeed-body";
     // `MFD_NOEXEC_SEAL` needs Linux 6.3.
@@ -362,6 +383,13 @@ mod tests {
         assert_eq!((held.len(), copies.count()), (COPIES_MAX, COPIES_MAX));
         held.pop();
         assert!(copies.copy(bodies.last().unwrap()).is_some());
+        held.clear();
+        let few = Arc::new(KernelCopies {
+            most: OnceLock::from(3),
+            ..KernelCopies::default()
+        });
+        held.extend(bodies.iter().filter_map(|body| few.copy(body)));
+        assert_eq!(held.len(), 3);
         held.clear();
         let large: Vec<_> = (0..5).map(|_| body(1_000_000)).collect();
         held.extend(large.iter().filter_map(|body| copies.copy(body)));
