@@ -7,6 +7,7 @@
 use std::{convert::Infallible, io, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use http_body_util::Either;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
@@ -28,6 +29,7 @@ pub mod reply;
 pub mod ready;
 mod request;
 mod explained;
+mod half_closed;
 pub mod kernel_copies;
 pub mod answers;
 pub mod endpoint;
@@ -36,6 +38,7 @@ pub mod pipeline;
 use answers::Answer;
 use deadline::HeadTimer;
 use explained::Explained;
+use half_closed::{HalfClosed, Owed};
 use kernel_copies::{KernelCopies, Sending};
 
 use crate::{access::Access, config::Limits, workers::Workers};
@@ -138,12 +141,18 @@ pub struct Ending {
     pub is_near: watch::Receiver<bool>,
     /// Cuts the connection, also in the middle of an answer.
     cut: Arc<Notify>,
+    owed: Owed,
 }
 
 impl Ending {
     /// Cuts the connection of a peer that is too slow.
     pub fn cut(&self) {
         self.cut.notify_one();
+    }
+
+    /// The request is complete: its answer comes even if the peer has closed its half of the connection.
+    pub fn request_is_complete(&self) {
+        self.owed.is_complete();
     }
 }
 
@@ -255,19 +264,16 @@ async fn converse<S, A, F>(
     let ending = Ending {
         is_near,
         cut: Arc::clone(&cut),
+        owed: Owed::default(),
     };
+    let owed = ending.owed.clone();
     let mut stream = TimeoutStream::new(stream);
     // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
-    let answering = service_fn(|request| {
-        // A panic costs one answer, not the connection.
-        let answer = AssertUnwindSafe(answer(request, ending.clone())).catch_unwind();
-        async {
-            Ok::<_, Infallible>(answer.await.unwrap_or_else(|_panic| {
-                error!("answering a request panicked");
-                failed()
-            }))
-        }
+    let answering = service_fn(|request: Request<Incoming>| {
+        ending.owed.begin();
+        let answer = completed(answer(request, ending.clone()), &failed, &ending);
+        answer.map(Ok::<_, Infallible>)
     });
     let heads = HeadTimer::new();
     // Not hyper-util's `auto` builder, which never times out a silent peer (hyper #3756, #3962).
@@ -277,7 +283,10 @@ async fn converse<S, A, F>(
         .header_read_timeout(limits.idle)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(
-            TokioIo::new(Explained::new(Box::pin(stream), HEAD_BYTES_MAX)),
+            TokioIo::new(HalfClosed::new(
+                Explained::new(Box::pin(stream), HEAD_BYTES_MAX),
+                owed,
+            )),
             answering,
         );
     let mut connection = pin!(connection);
@@ -320,6 +329,25 @@ async fn converse<S, A, F>(
     }
 }
 
+/// Awaits an answer. A panic costs one answer, not the connection.
+async fn completed(
+    answer: impl Future<Output = Answer>,
+    failed: impl Fn() -> Answer,
+    ending: &Ending,
+) -> Answer {
+    let answer = AssertUnwindSafe(answer).catch_unwind().await;
+    let answer = answer.unwrap_or_else(|_panic| {
+        error!("answering a request panicked");
+        failed()
+    });
+    match answer.body() {
+        Either::Left(_) => ending.owed.is_made(),
+        // A stream ends with its peer.
+        Either::Right(_) => ending.owed.end(),
+    }
+    answer
+}
+
 /// Turn in the life of a connection, beside its requests.
 enum Turn {
     /// The head of the next request takes too long.
@@ -353,7 +381,7 @@ where
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use http_body_util::{Either, StreamBody, combinators::UnsyncBoxBody};
+    use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
     use hyper::{Response, body::Frame};
 
     use super::*;

@@ -629,3 +629,63 @@ fn a_stalled_body_is_told_in_its_time() {
     // A refused body is read on for 10 s, which a stalled one is not.
     assert!(began.elapsed() < Duration::from_secs(8));
 }
+
+/// Goal: a client that has sent all it has to say, and closes its half of the connection, as `nc -N` does, gets every
+/// answer whole: to reads of documents that nobody has read, to what it publishes, and however slowly it reads.
+#[test]
+fn a_client_that_has_said_all_gets_every_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "1"]);
+    let host = &server.address;
+    let long = "x".repeat(900_000);
+    let event = |n| format!("{{\"id\":\"urn:t:{n}\",\"content\":\"{long}\"}}");
+    for n in 0..5 {
+        assert_eq!(server.publish("a", &event(n)).status, 201);
+    }
+    let body = event(5);
+    let length = body.len();
+    let publish = format!(
+        "POST /feeds/a HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    let answer = send_raw_and_end(host, publish.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    let get = |n| format!("GET /feeds/a/{n}.atom HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    for n in 1..=3 {
+        let answer = send_raw_and_end(host, get(n).as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 200"), "{n}");
+        assert!(answer.ends_with("</feed>\n"), "{n}: {} bytes", answer.len());
+    }
+
+    let mut stream = TcpStream::connect(host).unwrap();
+    let all: String = (1..=6).chain(1..=6).map(get).collect();
+    stream.write_all(all.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let began = Instant::now();
+    let mut answers = vec![];
+    let mut piece = vec![0; 100_000];
+    loop {
+        pause(Duration::from_millis(5));
+        match stream.read(&mut piece).unwrap() {
+            0 => break,
+            read => answers.extend_from_slice(&piece[..read]),
+        }
+    }
+    let answers = String::from_utf8(answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 12);
+    assert_eq!(answers.matches("</feed>").count(), 12);
+    // Not by a time limit, which would hold the connection.
+    assert!(began.elapsed() < Duration::from_secs(30), "it is closed");
+
+    // A reader who waits, or streams, has no other sign that it is gone.
+    for path in ["/feeds/a/recent.atom?wait=55", "/feeds/a/events"] {
+        let tag = server.get("/feeds/a/recent.atom");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nIf-None-Match: {}\r\n\r\n",
+            tag.header("etag")
+        );
+        let began = Instant::now();
+        let _answer = send_raw_and_end(host, request.as_bytes());
+        assert!(began.elapsed() < Duration::from_secs(15), "{path}");
+    }
+}

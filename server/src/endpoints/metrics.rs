@@ -24,7 +24,8 @@ use crate::{
 pub struct Scrapes(pub Arc<Metrics>);
 
 impl Answers for Scrapes {
-    async fn answer(&self, request: Request<Incoming>, _: &Ending) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, ending: &Ending) -> Answer {
+        ending.request_is_complete();
         if request.uri().path() != "/metrics" || request.method() != Method::GET {
             return problem_answer(&Problem::not_found("here is only GET /metrics"));
         }

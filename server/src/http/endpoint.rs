@@ -152,6 +152,7 @@ pub struct RequestBody<'r> {
     pub(super) incoming: &'r mut Incoming,
     pub(super) limits: &'r Limits,
     pub(super) rooms: &'r Arc<Semaphore>,
+    pub(super) ending: &'r Ending,
 }
 
 impl RequestBody<'_> {
@@ -170,7 +171,9 @@ impl RequestBody<'_> {
     ///
     /// As [`read`](Self::read).
     pub async fn read_at_most(self, bytes: usize) -> Result<(Bytes, Room), Problem> {
-        read_body(self.incoming, bytes, self.limits, self.rooms).await
+        let body = read_body(self.incoming, bytes, self.limits, self.rooms).await?;
+        self.ending.request_is_complete();
+        Ok(body)
     }
 }
 

@@ -150,6 +150,9 @@ impl<S: Send + Sync> Pipeline<S> {
                 Some((found, _)) if found.is_wait(request.uri()) => WAIT,
                 Some((found, _)) => found.label,
             };
+            if label != WAIT && request.body().is_end_stream() {
+                ending.request_is_complete();
+            }
             // Boxed, or every idle connection would keep room for its future.
             let answer = Box::pin(self.call_handler(request, found, rules, ending));
             (label, answer.await)
@@ -275,6 +278,7 @@ impl<S: Send + Sync> Pipeline<S> {
                 incoming: request.body_mut(),
                 limits: &self.limits,
                 rooms: &self.bodies,
+                ending,
             },
             ready: &self.ready,
             ending,

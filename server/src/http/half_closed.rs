@@ -1,0 +1,142 @@
+//! Answers for a peer that has sent all its requests and closed its half of the connection.
+//!
+//! Shell: a stream around a stream. hyper takes the end of the requests for the end of the peer, and drops the answer
+//! that it has not written yet. So the end is not shown while an answer is owed. It is shown at once to an answer that
+//! waits or streams, which may have no other sign that its peer is gone.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Whether a connection owes its peer an answer, which nobody but the peer's end may keep from coming.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owed(Arc<AtomicU8>);
+
+/// Nothing is owed, or only as long as the peer is there.
+const NOTHING: u8 = 0;
+/// A request is read, or is to wait. Its handler has not said yet that it is complete.
+const PERHAPS: u8 = 1;
+/// A request is complete, and its answer is made.
+const ANSWER: u8 = 2;
+/// An answer is there as a whole, and has to be written.
+const WRITING: u8 = 3;
+
+impl Owed {
+    /// A request has come.
+    pub(super) fn begin(&self) {
+        self.set(PERHAPS);
+    }
+
+    /// The request is complete, and its answer does not depend on the peer being there.
+    pub(super) fn is_complete(&self) {
+        self.set(ANSWER);
+    }
+
+    /// The answer is a stream, which depends on the peer being there.
+    pub(super) fn end(&self) {
+        self.set(NOTHING);
+    }
+
+    /// The answer is there as a whole.
+    pub(super) fn is_made(&self) {
+        self.set(WRITING);
+    }
+
+    fn set(&self, state: u8) {
+        self.0.store(state, Ordering::Release);
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A connection whose peer may close its half.
+#[derive(Debug)]
+pub(super) struct HalfClosed<S> {
+    stream: S,
+    owed: Owed,
+    /// Whether the end of the requests was met and not shown.
+    has_ended: bool,
+}
+
+impl<S> HalfClosed<S> {
+    /// Wraps a stream.
+    pub(super) fn new(stream: S, owed: Owed) -> Self {
+        Self {
+            stream,
+            owed,
+            has_ended: false,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
+        let is_first = !std::mem::replace(&mut self.has_ended, is_end);
+        if is_end && self.owed.get() == PERHAPS && is_first {
+            // A handler that has all of its request, and does not wait, says so in this turn.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if is_end && self.owed.get() >= ANSWER {
+            // Nothing wakes this read but the answer.
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClosed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        // hyper flushes the stream once it has written everything it has.
+        if self.owed.get() == WRITING {
+            self.owed.end();
+            if self.has_ended {
+                // hyper reads again when it is polled, and meets the end.
+                context.waker().wake_by_ref();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
