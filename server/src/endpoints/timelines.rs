@@ -222,6 +222,8 @@ async fn follow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem>
 /// Follows one item no longer.
 async fn unfollow(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     check_no_match(exchange.headers)?;
+    // It says nothing, and once it is read the request is complete.
+    let (_nothing, _room) = exchange.body.read().await?;
     let item = exchange.params.item().clone();
     let wanted = Wanted {
         unfollow: vec![item.clone()],

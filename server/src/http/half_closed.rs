@@ -1,8 +1,9 @@
 //! Answers for a peer that has sent all its requests and closed its half of the connection.
 //!
 //! Shell: a stream around a stream. hyper takes the end of the requests for the end of the peer, and drops the answer
-//! that it has not written yet. So the end is not shown while an answer is owed. It is shown at once to an answer that
-//! waits or streams, which may have no other sign that its peer is gone.
+//! that it has not written yet. So the end is not shown while an answer is owed. It is shown to an answer that waits or
+//! streams, which may have no other sign that its peer is gone. A peer that is gone altogether costs the making of the
+//! answer, which takes a bounded time.
 
 use std::{
     io,
@@ -64,8 +65,10 @@ impl Owed {
 pub(super) struct HalfClosed<S> {
     stream: S,
     owed: Owed,
-    /// Whether the end of the requests was met and not shown.
+    /// Whether the last read met the end of the requests.
     has_ended: bool,
+    /// Whether that end was not shown, and nothing will wake a reader for it.
+    is_hidden: bool,
 }
 
 impl<S> HalfClosed<S> {
@@ -75,6 +78,7 @@ impl<S> HalfClosed<S> {
             stream,
             owed,
             has_ended: false,
+            is_hidden: false,
         }
     }
 }
@@ -95,9 +99,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
             return Poll::Pending;
         }
         if is_end && self.owed.get() >= ANSWER {
-            // Nothing wakes this read but the answer.
+            self.is_hidden = true;
             return Poll::Pending;
         }
+        self.is_hidden = false;
         Poll::Ready(Ok(()))
     }
 }
@@ -128,15 +133,93 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClosed<S> {
         // hyper flushes the stream once it has written everything it has.
         if self.owed.get() == WRITING {
             self.owed.end();
-            if self.has_ended {
-                // hyper reads again when it is polled, and meets the end.
-                context.waker().wake_by_ref();
-            }
+        }
+        if self.owed.get() == NOTHING && std::mem::take(&mut self.is_hidden) {
+            // hyper reads again when it is polled, and meets the end.
+            context.waker().wake_by_ref();
         }
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::AtomicUsize,
+        task::{Wake, Waker},
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Goal: the end is hidden while an answer is owed, shown once, and whoever would wait for it is woken.
+    #[test]
+    fn the_end_is_hidden_while_an_answer_is_owed() {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let mut is_shown = |stream: &mut HalfClosed<tokio::io::DuplexStream>| {
+            let mut space = [0; 10];
+            let mut buffer = ReadBuf::new(&mut space);
+            let read = Pin::new(stream).poll_read(&mut context, &mut buffer);
+            read.is_ready()
+        };
+        let mut flush_context = Context::from_waker(&waker);
+        let mut flush = |stream: &mut HalfClosed<tokio::io::DuplexStream>| {
+            assert!(Pin::new(stream).poll_flush(&mut flush_context).is_ready());
+        };
+        let ended = || {
+            let (client, server) = tokio::io::duplex(10);
+            drop(client);
+            let owed = Owed::default();
+            (HalfClosed::new(server, owed.clone()), owed)
+        };
+        let woken = || wakes.0.swap(0, Ordering::SeqCst);
+
+        let (mut idle, _) = ended();
+        assert!(is_shown(&mut idle), "nothing is owed");
+
+        let (mut incomplete, owed) = ended();
+        owed.begin();
+        assert!(!is_shown(&mut incomplete));
+        assert_eq!(woken(), 1, "in the next turn");
+        assert!(is_shown(&mut incomplete));
+
+        let (mut whole, owed) = ended();
+        owed.begin();
+        assert!(!is_shown(&mut whole));
+        owed.is_complete();
+        assert!(!is_shown(&mut whole));
+        flush(&mut whole);
+        owed.is_made();
+        assert_eq!(woken(), 1, "the answer is not written");
+        flush(&mut whole);
+        assert_eq!(woken(), 1, "it is written");
+        flush(&mut whole);
+        assert_eq!(woken(), 0, "once");
+        assert!(is_shown(&mut whole));
+
+        let (mut stream, owed) = ended();
+        owed.begin();
+        owed.is_complete();
+        assert!(!is_shown(&mut stream));
+        owed.end();
+        flush(&mut stream);
+        assert_eq!(woken(), 1, "a stream begins");
+        assert!(is_shown(&mut stream));
+        flush(&mut stream);
+        assert_eq!(woken(), 0, "it is shown");
     }
 }
