@@ -141,6 +141,7 @@ pub struct Ending {
     pub is_near: watch::Receiver<bool>,
     /// Cuts the connection, also in the middle of an answer.
     cut: Arc<Notify>,
+    /// Progress of the answer in the making.
     owed: Owed,
 }
 
@@ -150,9 +151,9 @@ impl Ending {
         self.cut.notify_one();
     }
 
-    /// The request is complete: its answer comes even if the peer has closed its half of the connection.
-    pub fn request_is_complete(&self) {
-        self.owed.is_complete();
+    /// Lets the answer come even if the peer has closed its half of the connection: the request is complete.
+    pub fn owe_answer(&self) {
+        self.owed.owe();
     }
 }
 
@@ -341,7 +342,7 @@ async fn completed(
         failed()
     });
     match answer.body() {
-        Either::Left(_) => ending.owed.is_made(),
+        Either::Left(_) => ending.owed.write(),
         // A stream ends with its peer.
         Either::Right(_) => ending.owed.end(),
     }

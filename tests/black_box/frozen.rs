@@ -100,8 +100,8 @@ fn immutable_bytes_never_change() {
     assert!(seen.len() > 60);
 }
 
-/// Goal: what was checked once is what is sent, also by the kernel, in the order of the requests, whatever becomes of
-/// the file.
+/// Goal: the bytes that were checked once are sent, also by the kernel, in the order of the requests, even if the file is
+/// spoilt.
 /// Method: requests sent all at once over one connection, for documents that were read before, whose files are spoilt.
 #[test]
 fn a_document_is_sent_as_it_was_checked() {

@@ -25,7 +25,7 @@ pub struct Scrapes(pub Arc<Metrics>);
 
 impl Answers for Scrapes {
     async fn answer(&self, request: Request<Incoming>, ending: &Ending) -> Answer {
-        ending.request_is_complete();
+        ending.owe_answer();
         if request.uri().path() != "/metrics" || request.method() != Method::GET {
             return problem_answer(&Problem::not_found("here is only GET /metrics"));
         }

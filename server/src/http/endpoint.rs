@@ -172,7 +172,7 @@ impl RequestBody<'_> {
     /// As [`read`](Self::read).
     pub async fn read_at_most(self, bytes: usize) -> Result<(Bytes, Room), Problem> {
         let body = read_body(self.incoming, bytes, self.limits, self.rooms).await?;
-        self.ending.request_is_complete();
+        self.ending.owe_answer();
         Ok(body)
     }
 }

@@ -1,9 +1,9 @@
 //! Answers for a peer that has sent all its requests and closed its half of the connection.
 //!
 //! Shell: a stream around a stream. hyper takes the end of the requests for the end of the peer, and drops the answer
-//! that it has not written yet. So the end is not shown while an answer is owed. It is shown to an answer that waits or
-//! streams, which may have no other sign that its peer is gone. A peer that is gone altogether costs the making of the
-//! answer, which takes a bounded time.
+//! that it has not written yet. So the end is hidden while an answer is owed. It is shown to an answer that waits or
+//! streams: such an answer may have no other sign that its peer is gone. For a peer that is gone altogether, an answer is
+//! made in vain, in a bounded time.
 
 use std::{
     io,
@@ -17,37 +17,37 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Whether a connection owes its peer an answer, which nobody but the peer's end may keep from coming.
+/// Progress of the answer that a connection owes its peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Owed(Arc<AtomicU8>);
 
-/// Nothing is owed, or only as long as the peer is there.
+/// Nothing is owed, or a stream, which ends with the peer.
 const NOTHING: u8 = 0;
-/// A request is read, or is to wait. Its handler has not said yet that it is complete.
+/// A request has come. It is incomplete, asks for a wait, or its handler has not begun.
 const PERHAPS: u8 = 1;
-/// A request is complete, and its answer is made.
+/// A request is complete, and its answer is being made.
 const ANSWER: u8 = 2;
-/// An answer is there as a whole, and has to be written.
+/// An answer is complete, and is being written.
 const WRITING: u8 = 3;
 
 impl Owed {
-    /// A request has come.
+    /// Notes that a request has come.
     pub(super) fn begin(&self) {
         self.set(PERHAPS);
     }
 
-    /// The request is complete, and its answer does not depend on the peer being there.
-    pub(super) fn is_complete(&self) {
+    /// Notes that the request is complete and asks for no wait.
+    pub(super) fn owe(&self) {
         self.set(ANSWER);
     }
 
-    /// The answer is a stream, which depends on the peer being there.
+    /// Notes that nothing is owed, or a stream.
     pub(super) fn end(&self) {
         self.set(NOTHING);
     }
 
-    /// The answer is there as a whole.
-    pub(super) fn is_made(&self) {
+    /// Notes that the answer is complete.
+    pub(super) fn write(&self) {
         self.set(WRITING);
     }
 
@@ -67,7 +67,7 @@ pub(super) struct HalfClosed<S> {
     owed: Owed,
     /// Whether the last read met the end of the requests.
     has_ended: bool,
-    /// Whether that end was not shown, and nothing will wake a reader for it.
+    /// Whether that end is hidden: hyper has to be woken for it.
     is_hidden: bool,
 }
 
@@ -94,7 +94,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
         let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
         let is_first = !std::mem::replace(&mut self.has_ended, is_end);
         if is_end && self.owed.get() == PERHAPS && is_first {
-            // A handler that has all of its request, and does not wait, says so in this turn.
+            // In this turn, the handler of a complete request notes that it is complete.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Goal: the end is hidden while an answer is owed, shown once, and whoever would wait for it is woken.
+    /// Goal: the end is hidden while an answer is owed, and hyper is woken once for a hidden end.
     #[test]
     fn the_end_is_hidden_while_an_answer_is_owed() {
         let wakes = Arc::new(Wakes::default());
@@ -200,10 +200,10 @@ mod tests {
         let (mut whole, owed) = ended();
         owed.begin();
         assert!(!is_shown(&mut whole));
-        owed.is_complete();
+        owed.owe();
         assert!(!is_shown(&mut whole));
         flush(&mut whole);
-        owed.is_made();
+        owed.write();
         assert_eq!(woken(), 1, "the answer is not written");
         flush(&mut whole);
         assert_eq!(woken(), 1, "it is written");
@@ -213,7 +213,7 @@ mod tests {
 
         let (mut stream, owed) = ended();
         owed.begin();
-        owed.is_complete();
+        owed.owe();
         assert!(!is_shown(&mut stream));
         owed.end();
         flush(&mut stream);

@@ -1,11 +1,11 @@
 //! Large bodies that the kernel has a copy of, and sends without copying them to each connection.
 //!
 //! Shell: files in memory, sockets. A body that was read and checked is written once to a file without a name, which is
-//! then sealed: nobody can change it any more. Where such a body is to be written to a socket, the kernel sends the
-//! file's pages. A file on the disk is not sent this way, since nobody would have checked the bytes at that moment.
+//! then sealed against all changes. Where such a body is to be written to a socket, the kernel sends the
+//! file's pages. A file on the disk is not sent this way: its bytes may have changed since they were checked.
 //!
 //! A body is recognised by its address in memory. A copy keeps the body, so no other bytes can be at that address as
-//! long as there is the copy. What is not recognised is written as any other bytes are.
+//! long as there is the copy. Other bytes are written as usual.
 
 use std::{
     collections::BTreeMap,
@@ -357,7 +357,7 @@ mod tests {
         assert!(copies.copy(&first).is_some(), "once more");
     }
 
-    /// Goal: what the kernel sends are the bytes that were checked, whoever has the file.
+    /// Goal: the kernel sends the bytes that were checked: no holder of the file can change it.
     #[test]
     fn nobody_can_change_a_copy() {
         let copies = Arc::new(KernelCopies::default());
@@ -405,8 +405,7 @@ mod tests {
         (client, Sending::new(server, Arc::clone(copies)))
     }
 
-    /// Goal: whatever is written arrives, in order, whichever of it the kernel sends, however little a slow peer takes,
-    /// also if a copy is gone in the middle.
+    /// Goal: all bytes arrive in order, with and without copies, at a slow peer, also if a copy is gone in the middle.
     #[tokio::test]
     async fn everything_arrives_in_order() {
         let copies = Arc::new(KernelCopies::default());
@@ -466,7 +465,7 @@ mod tests {
     }
 
     /// Goal: it is the kernel that sends a body.
-    /// Method: a file with other bytes than the body, which nothing makes but a test.
+    /// Method: a file with other bytes than the body.
     #[tokio::test]
     async fn the_kernel_sends_its_copy() {
         let copies = Arc::new(KernelCopies::default());

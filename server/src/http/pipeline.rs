@@ -151,7 +151,7 @@ impl<S: Send + Sync> Pipeline<S> {
                 Some((found, _)) => found.label,
             };
             if label != WAIT && request.body().is_end_stream() {
-                ending.request_is_complete();
+                ending.owe_answer();
             }
             // Boxed, or every idle connection would keep room for its future.
             let answer = Box::pin(self.call_handler(request, found, rules, ending));
