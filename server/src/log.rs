@@ -31,6 +31,7 @@ pub mod witness;
 mod watchdog;
 mod ids;
 mod record;
+mod tail;
 mod writing;
 mod journal;
 mod chapter;

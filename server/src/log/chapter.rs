@@ -81,8 +81,8 @@ impl Chapter {
             + self.keyed.len() * KEYED_BYTES
     }
 
-    /// Returns whether its feeds have few groups of entries each. Settling it costs two records for each feed, and sled
-    /// keeps something in memory of each record, so more entries should share them.
+    /// Returns whether its feeds have few groups of entries each. Settling it writes the record of each feed, so more
+    /// entries should share that.
     pub(super) fn is_spread(&self) -> bool {
         self.groups < GROUPS_MANY * self.feeds.len()
     }

@@ -46,7 +46,7 @@ pub(super) fn settings(feed: u128) -> Settings {
     }
 }
 
-fn entry(feed: u128, at: u64, bytes: usize) -> Change {
+pub(super) fn entry(feed: u128, at: u64, bytes: usize) -> Change {
     let id = EntryId::parse(&format!("urn:{feed}:{at}")).unwrap();
     let fragment = format!("<entry><id>{id}</id>{}</entry>", "x".repeat(bytes));
     Change::Entry {
@@ -59,7 +59,7 @@ fn entry(feed: u128, at: u64, bytes: usize) -> Change {
     }
 }
 
-fn create(feed: u128) -> Vec<Change> {
+pub(super) fn create(feed: u128) -> Vec<Change> {
     let (settings, feed) = (settings(feed), settings(feed).id.key());
     let revision = Revision::FIRST;
     vec![

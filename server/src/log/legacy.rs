@@ -277,7 +277,7 @@ fn check_change(settled: &Settled, change: &ChangeOutline) -> Result<(), LogErro
     let end = simplefeed_core::feed::Position(first.0 + count);
     let mut entries = vec![];
     settled.entries(feed, &(first..end), &mut entries)?;
-    let head = settled.value("head", &record::head_key(feed))?;
+    let head = settled.head(feed)?;
     let head = head.and_then(|head| record::decode_head(&head));
     let counts_them = head.is_some_and(|head| head.next >= end);
     if counts_them && u64::try_from(entries.len()).is_ok_and(|found| found == count) {

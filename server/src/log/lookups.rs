@@ -229,6 +229,29 @@ impl Settled {
         if range.is_empty() {
             return Ok(());
         }
+        // Before the records: a settling may make one of the tail in between.
+        let feed_record = self.feed_record(feed);
+        let is_in_tail =
+            matches!(&feed_record, Ok(Some(record)) if record.tail.begins_before(range.start));
+        if !is_in_tail {
+            self.entries_of_records(feed, range, entries)?;
+        }
+        // What comes before damage counts, so it is there by now.
+        let tail = feed_record?.map(|record| record.tail).unwrap_or_default();
+        let next = entries.last().map_or(range.start, |last| last.at.next());
+        let rest = next..range.end;
+        if tail.reaches_into(&rest) {
+            take_entries(tail.first, &Bytes::from(tail.stored), &rest, entries)?;
+        }
+        Ok(())
+    }
+
+    fn entries_of_records(
+        &self,
+        feed: FeedKey,
+        range: &Range<Position>,
+        entries: &mut Vec<Entry>,
+    ) -> Result<(), LogError> {
         let at = record::entry_key(feed, range.start);
         let end = record::entry_key(feed, range.end);
         let prefix = record::entries_prefix(feed).len();
@@ -360,13 +383,12 @@ impl Series for SledLog {
     }
 
     fn feed(&self, feed: FeedKey) -> Result<Option<FeedHead>, LogError> {
-        let key = record::head_key(feed);
         let head = match self.unsettled(|chapter| chapter.head(feed))? {
-            Some(head) => Some(head.to_vec()),
-            None => self.settled.value("head", &key)?,
+            Some(head) => Some(head),
+            None => self.settled.head(feed)?,
         };
-        let decode =
-            |head: Vec<u8>| record::decode_head(&head).ok_or_else(|| record::damaged("head", &key));
+        let damaged = || record::damaged("head", &record::head_key(feed));
+        let decode = |head: Bytes| record::decode_head(&head).ok_or_else(damaged);
         head.map(decode).transpose()
     }
 

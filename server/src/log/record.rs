@@ -7,6 +7,7 @@
 //! S                            end of the log at the last settling
 //! p commit part                facts of consecutive commits: instant, chain, epoch, feeds, changes
 //! e feed position part         consecutive entries: groups of one commit and one document, oldest first
+//! f feed                       head of the feed, and its newest entries
 //! h feed                       head of the feed
 //! d feed document              opening of a document
 //! s feed revision part         settings, as JSON
@@ -16,8 +17,9 @@
 //! ```
 //!
 //! In the journal, a commit is its facts (`c`) and its items (`e h d s g n`), without parts. sled holds facts and
-//! entries packed, so that it has few keys; versions 1 and 2 had `c` there, too, and one group in each record of
-//! entries. A packed record is compressed, if that makes it shorter.
+//! entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]). Versions 1
+//! and 2 had `c` and `h` there, and one group in each record of entries; such records stay as they are. A packed record
+//! is compressed, if that makes it shorter.
 //!
 //! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
 //! body continues in the next part.
@@ -40,7 +42,7 @@ use simplefeed_core::{
 };
 use uuid::Uuid;
 
-use super::{LogError, LogHead};
+use super::{LogError, LogHead, tail};
 use crate::codec::{Reader, Writer, seal, unseal};
 
 /// Version of this layout. A log of a newer one is refused, a log of an older one upgraded.
@@ -52,7 +54,7 @@ pub(super) const VERSION_KEY: &[u8] = b"V";
 pub(super) const VALUE_BYTES_MAX: usize = 7_500;
 
 /// Longest body of a part.
-const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
+pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
 /// Bytes of entries or facts that share a record in sled. Compressed, they mostly fit into one part.
 pub(super) const RECORD_BYTES: usize = 16 * 1024;
 /// Most bytes that a compressed byte stands for (LZ4).
@@ -79,6 +81,11 @@ pub(super) fn entry_key(feed: FeedKey, at: Position) -> Vec<u8> {
 
 pub(super) fn head_key(feed: FeedKey) -> Vec<u8> {
     key(b'h', &[feed.0.as_bytes()])
+}
+
+/// Returns the key of a feed's record, which has its head and its newest entries.
+pub(super) fn feed_key(feed: FeedKey) -> Vec<u8> {
+    key(b'f', &[feed.0.as_bytes()])
 }
 
 pub(super) fn document_key(feed: FeedKey, document: DocumentNumber) -> Vec<u8> {
@@ -380,12 +387,14 @@ pub(super) fn count_entries(group: &[u8]) -> Option<u64> {
 
 /// Returns the entries of a stored record whose first entry is at `first`.
 pub(super) fn decode_entries(first: Position, stored: &Bytes) -> Option<Vec<Entry>> {
-    let record = &unpack(stored)?;
-    let mut from = Reader(record);
     let mut entries = vec![];
     let mut next = first;
-    while !from.0.is_empty() {
-        next = decode_group(next, record, &mut from, &mut entries)?;
+    for packed in tail::packed_groups(stored)? {
+        let groups = &unpack(&packed)?;
+        let mut from = Reader(groups);
+        while !from.0.is_empty() {
+            next = decode_group(next, groups, &mut from, &mut entries)?;
+        }
     }
     (!entries.is_empty()).then_some(entries)
 }

@@ -23,6 +23,7 @@ use super::{
     legacy,
     record::{self, CommitFacts, SETTLED_KEY},
     settled::{Settled, quietly},
+    tail::{FeedRecord, Tail},
 };
 use crate::codec;
 
@@ -176,8 +177,17 @@ impl Remains {
         if let Some((_, body)) = unsettled {
             return record::decode_head(&body);
         }
+        if let Some(record) = self.feed_record(feed) {
+            return record::decode_head(&record.head);
+        }
         let value = self.of_sled(&key).next()?.1;
         record::decode_head(codec::unseal(&value)?)
+    }
+
+    /// Returns a feed's record in sled, if it can be read.
+    fn feed_record(&self, feed: FeedKey) -> Option<FeedRecord> {
+        let value = self.of_sled(&record::feed_key(feed)).next()?.1;
+        FeedRecord::decode(&Bytes::copy_from_slice(codec::unseal(&value)?))
     }
 
     /// Returns all of a feed's settings that can be read.
@@ -292,6 +302,10 @@ impl Remains {
             parts.push((key, value));
         }
         finish_record(&mut parts, &mut take);
+        if let Some(Tail { first, stored, .. }) = self.feed_record(feed).map(|record| record.tail) {
+            let entries = record::decode_entries(first, &Bytes::from(stored));
+            entries.into_iter().flatten().for_each(&mut take);
+        }
         for (key, body) in self.of_journal_from(&prefix) {
             let first = record::entry_of_key(key);
             let entries = first.and_then(|(_, first)| record::decode_entries(first, &body));

@@ -19,10 +19,12 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard};
+use simplefeed_core::feed::FeedKey;
 use sled::{Db, Mode};
 
-use super::{LogError, record, space::try_room, watchdog::Watchdog};
+use super::{LogError, record, space::try_room, tail::FeedRecord, watchdog::Watchdog};
 use crate::codec;
 
 /// sled's page cache, in bytes.
@@ -95,6 +97,34 @@ impl Settled {
             Ok(body.to_vec())
         };
         value.map(unsealed).transpose()
+    }
+
+    /// Returns a feed's record.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that the record is damaged.
+    pub(super) fn feed_record(&self, feed: FeedKey) -> Result<Option<FeedRecord>, LogError> {
+        let key = record::feed_key(feed);
+        let decode = |body: Vec<u8>| {
+            let record = FeedRecord::decode(&Bytes::from(body));
+            record.ok_or_else(|| record::damaged("feed", &key))
+        };
+        self.value("feed", &key)?.map(decode).transpose()
+    }
+
+    /// Returns a feed's head as it is encoded.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure, or that the record is damaged.
+    pub(super) fn head(&self, feed: FeedKey) -> Result<Option<Bytes>, LogError> {
+        if let Some(record) = self.feed_record(feed)? {
+            return Ok(Some(record.head));
+        }
+        // Feeds that have gained nothing since their log had no such records.
+        let head = self.value("head", &record::head_key(feed))?;
+        Ok(head.map(Bytes::from))
     }
 
     /// Returns a stored value as it is.
