@@ -210,18 +210,12 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
         if let Ok(slot) = Arc::clone(&service.slots).try_acquire_owned() {
             let (answers, limits) = (service.answers.clone(), service.limits);
             let stopping = service.stopping.clone();
-            let answer = move |request, ending: Ending| {
-                let answers = answers.clone();
-                async move { answers.answer(request, &ending).await }
-            };
-            let panicked = service.answers.clone();
-            let failed = move || panicked.failed();
             let open = service.answers.connections();
             let copies = Arc::clone(&service.copies);
             open.inc();
             workers.spawn(async move {
                 match connection.register(&copies) {
-                    Ok(stream) => converse(stream, limits, stopping, answer, failed).await,
+                    Ok(stream) => converse(stream, limits, stopping, &answers).await,
                     Err(error) => warn!(%error, "a connection cannot be served"),
                 }
                 open.dec();
@@ -248,17 +242,12 @@ pub async fn serve<A: Answers>(listener: Listener, service: Service<A>, workers:
 }
 
 /// Answers the requests of one connection, until it ends, is too old, or the server is to stop.
-async fn converse<S, A, F>(
+async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     stream: S,
     limits: Limits,
     mut stopping: watch::Receiver<bool>,
-    answer: A,
-    failed: impl Fn() -> Answer,
-) where
-    S: AsyncRead + AsyncWrite,
-    A: Fn(Request<Incoming>, Ending) -> F,
-    F: Future<Output = Answer>,
-{
+    answers: &A,
+) {
     // Becomes true when the connection is to end, so that a stream can end with its last chunk.
     let (end, is_near) = watch::channel(false);
     let cut = Arc::new(Notify::new());
@@ -271,10 +260,11 @@ async fn converse<S, A, F>(
     let mut stream = TimeoutStream::new(stream);
     // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
-    let answering = service_fn(|request: Request<Incoming>| {
+    let ending = &ending;
+    // Borrowed: copies of what all connections share would make the processors wait for each other at each request.
+    let answering = service_fn(move |request| {
         ending.owed.begin();
-        let answer = completed(answer(request, ending.clone()), &failed, &ending);
-        answer.map(Ok::<_, Infallible>)
+        completed(answers, request, ending).map(Ok::<_, Infallible>)
     });
     let heads = HeadTimer::new();
     // Not hyper-util's `auto` builder, which never times out a silent peer (hyper #3756, #3962).
@@ -330,16 +320,12 @@ async fn converse<S, A, F>(
     }
 }
 
-/// Awaits an answer. A panic costs one answer, not the connection.
-async fn completed(
-    answer: impl Future<Output = Answer>,
-    failed: impl Fn() -> Answer,
-    ending: &Ending,
-) -> Answer {
-    let answer = AssertUnwindSafe(answer).catch_unwind().await;
-    let answer = answer.unwrap_or_else(|_panic| {
+/// Answers a request. A panic costs one answer, not the connection.
+async fn completed<A: Answers>(answers: &A, request: Request<Incoming>, ending: &Ending) -> Answer {
+    let answer = AssertUnwindSafe(answers.answer(request, ending));
+    let answer = answer.catch_unwind().await.unwrap_or_else(|_panic| {
         error!("answering a request panicked");
-        failed()
+        answers.failed()
     });
     match answer.body() {
         Either::Left(_) => ending.owed.write(),
@@ -395,12 +381,38 @@ mod tests {
         age: Duration::from_secs(10),
     };
 
+    /// Answers that a function gives.
+    #[derive(Clone)]
+    struct By<F>(F);
+
+    impl<F, T> Answers for By<F>
+    where
+        F: Fn(Request<Incoming>, Ending) -> T + Clone + Send + Sync + 'static,
+        T: Future<Output = Answer> + Send,
+    {
+        fn answer(
+            &self,
+            request: Request<Incoming>,
+            ending: &Ending,
+        ) -> impl Future<Output = Answer> + Send {
+            self.0(request, ending.clone())
+        }
+
+        fn connections(&self) -> Gauge {
+            Gauge::default()
+        }
+
+        fn failed(&self) -> Answer {
+            answers::failed()
+        }
+    }
+
     /// Sends requests over one connection. Returns everything that comes back until it is closed.
-    async fn answers_to<F: Future<Output = Answer>>(
-        requests: &str,
-        limits: Limits,
-        answer: impl Fn(Request<Incoming>, Ending) -> F,
-    ) -> String {
+    async fn answers_to<F, T>(requests: &str, limits: Limits, answer: F) -> String
+    where
+        F: Fn(Request<Incoming>, Ending) -> T + Clone + Send + Sync + 'static,
+        T: Future<Output = Answer> + Send,
+    {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
         let asked = async move {
@@ -409,7 +421,8 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers
         };
-        let served = converse(server, limits, stopping, answer, answers::failed);
+        let answers = By(answer);
+        let served = converse(server, limits, stopping, &answers);
         tokio::join!(asked, served).0
     }
 
@@ -495,12 +508,12 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers.matches("HTTP/1.1 200").count()
         };
-        let answer = |_, _| async move {
+        let answers = By(move |_, _| async move {
             tokio::time::sleep(Duration::from_secs(answer)).await;
             Response::new(answers::whole("a"))
-        };
+        });
         let served = async {
-            converse(server, limits, stopping, answer, answers::failed).await;
+            converse(server, limits, stopping, &answers).await;
             began.elapsed().as_secs()
         };
         tokio::join!(asked, served)
@@ -546,8 +559,8 @@ mod tests {
                     ..LIMITS
                 };
                 let began = tokio::time::Instant::now();
-                let answer = |_, _| async { Response::new(answers::whole("a")) };
-                let served = converse(server, limits, stopping, answer, answers::failed);
+                let answers = By(|_, _| async { Response::new(answers::whole("a")) });
+                let served = converse(server, limits, stopping, &answers);
                 let asked = async {
                     tokio::time::sleep(Duration::from_secs(9)).await;
                     client.write_all(b"nonsense\r\n\r\n").await.unwrap();

@@ -28,7 +28,7 @@ use super::{LogError, record, space::try_room, tail::FeedRecord, watchdog::Watch
 use crate::codec;
 
 /// sled's page cache, in bytes.
-const CACHE_BYTES: u64 = 32 * 1024 * 1024;
+const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// Keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
 /// Reads and writes between two sweeps of sled's cache.
