@@ -322,7 +322,7 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
 
 /// Answers a request. A panic costs one answer, not the connection.
 async fn completed<A: Answers>(answers: &A, request: Request<Incoming>, ending: &Ending) -> Answer {
-    let answer = AssertUnwindSafe(answers.answer(request, ending));
+    let answer = AssertUnwindSafe(async { answers.answer(request, ending).await });
     let answer = answer.catch_unwind().await.unwrap_or_else(|_panic| {
         error!("answering a request panicked");
         answers.failed()

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The storage versions there have been.
-const VERSIONS: [u32; 3] = [1, 2, 3];
+const VERSIONS: [u32; 4] = [1, 2, 3, 4];
 
 /// What a consumer kept after entry 6, when version 1 was the newest.
 const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:949759eb-109c-468c-bea8-a65242d5c8a0","entry":"urn:example:6","position":5,"history":"36d99ac6e08a573201b08c3e6dee961909b1756ecec9aaf4c706520999cafc2b","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;
@@ -59,6 +59,44 @@ fn a_log_of_every_version_is_opened() {
         server.stop();
         check_folder("verify", &data);
         check_folder("rebuild", &data);
+    }
+}
+
+/// Goal: what an older version stored is served the same once newer entries were settled beside it.
+#[test]
+fn a_log_of_every_version_is_settled() {
+    for version in VERSIONS {
+        let fixture = workspace().join(format!("fixtures/log-{version}"));
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        copy_folder(&fixture, &data);
+        let event = |n: u32| format!("{{\"id\":\"urn:example:{n}\",\"title\":\"Entry {n}\"}}");
+        let server = Server::start_settling(&data, 4, 5_000);
+        for n in 11..=60 {
+            for feed in ["fixture", "second"] {
+                assert_eq!(server.publish(feed, &event(n)).status, 201, "{feed} {n}");
+            }
+        }
+        server.stop();
+        let files = fs::read_dir(data.join("journal")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let oldest = names.filter_map(|name| name.parse::<u64>().ok()).min();
+        assert!(oldest > Some(50), "version {version}: {oldest:?}");
+        let said = check_folder("verify", &data);
+        assert!(
+            said.contains("111 entries") && said.contains(": 0 faults"),
+            "version {version}: {said}"
+        );
+        let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
+        for document in ["1.atom", "2.atom"] {
+            let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
+            let served = server.get(&format!("/feeds/fixture/{document}"));
+            assert!(served.is_immutable() && served.body == kept, "{document}");
+        }
+        for n in [12, 35, 60] {
+            let again = server.publish("fixture", &event(n)).json();
+            assert_eq!(again["results"][0]["position"], n - 1, "version {version}");
+        }
     }
 }
 

@@ -22,6 +22,8 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Chapter {
     pub(super) file: Arc<JournalFile>,
+    /// Whether an earlier process has left it full, and may have begun to settle it.
+    pub(super) was_left: bool,
     /// Bytes of its records.
     bytes: u64,
     /// Number of its groups of entries.
@@ -55,6 +57,7 @@ impl Chapter {
     pub(super) fn new(file: Arc<JournalFile>) -> Self {
         Self {
             file,
+            was_left: false,
             bytes: 0,
             groups: 0,
             commits: vec![],

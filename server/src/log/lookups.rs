@@ -26,6 +26,7 @@ use super::{
     settled::Settled,
     sled_log::SledLog,
     space,
+    tail::FeedRecord,
 };
 use crate::codec;
 
@@ -215,7 +216,7 @@ impl Settled {
         }
     }
 
-    /// Adds the settled entries of a feed at the given positions.
+    /// Adds the settled entries of a feed at the given positions to a list that has none yet.
     ///
     /// # Errors
     ///
@@ -232,16 +233,18 @@ impl Settled {
         // Before the records: a settling may make one of the tail in between.
         let feed_record = self.feed_record(feed);
         let is_in_tail =
-            matches!(&feed_record, Ok(Some(record)) if record.tail.begins_before(range.start));
-        if !is_in_tail {
+            |record: &FeedRecord| record.tail.first <= range.start && range.end <= record.tail.end;
+        if !matches!(&feed_record, Ok(Some(record)) if is_in_tail(record)) {
             self.entries_of_records(feed, range, entries)?;
+        }
+        let rest = entries.last().map_or(range.start, |last| last.at.next())..range.end;
+        if rest.is_empty() {
+            return Ok(());
         }
         // What comes before damage counts, so it is there by now.
         let tail = feed_record?.map(|record| record.tail).unwrap_or_default();
-        let next = entries.last().map_or(range.start, |last| last.at.next());
-        let rest = next..range.end;
         if tail.reaches_into(&rest) {
-            take_entries(tail.first, &Bytes::from(tail.stored), &rest, entries)?;
+            take_entries(tail.first, &tail.stored, &rest, entries)?;
         }
         Ok(())
     }

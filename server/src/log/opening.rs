@@ -378,10 +378,10 @@ fn open_log(
     let barrier = Arc::clone(&disk.barrier);
     let file = Arc::clone(&newest.file);
     let journal = Journal::resume(&data.path("journal"), barrier, file, end_of_newest);
-    let full = read
-        .chapters
-        .into_iter()
-        .map(|(chapter, _)| Arc::new(chapter));
+    let full = read.chapters.into_iter().map(|(mut chapter, _)| {
+        chapter.was_left = true;
+        Arc::new(chapter)
+    });
     let chapters = Chapters {
         full: full.collect(),
         newest,

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! In the journal, a commit is its facts (`c`) and its items (`e h d s g n`), without parts. sled holds facts and
-//! entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]). Versions 1
-//! and 2 had `c` and `h` there, and one group in each record of entries; such records stay as they are. A packed record
-//! is compressed, if that makes it shorter.
+//! entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]). Older versions
+//! had `h` there; 1 and 2 had `c`, too, and one group in each record of entries. Such records stay as they are until
+//! others take their place. A packed record is compressed, if that makes it shorter.
 //!
 //! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
 //! body continues in the next part.
@@ -45,8 +45,9 @@ use uuid::Uuid;
 use super::{LogError, LogHead, tail};
 use crate::codec::{Reader, Writer, seal, unseal};
 
-/// Version of this layout. A log of a newer one is refused, a log of an older one upgraded.
-pub(super) const STORAGE_VERSION: u32 = 3;
+/// Version of this layout. A log of a newer one is refused, a log of an older one upgraded: one of version 3 by settling,
+/// which turns heads into feeds' records.
+pub(super) const STORAGE_VERSION: u32 = 4;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
 /// Longest value in bytes, checksum included. 17 of them stay below 128 KiB, above which sled writes blob

@@ -288,7 +288,8 @@ impl Remains {
         openings.into_iter().collect()
     }
 
-    /// Hands over a feed's entries that can be read: those of sled, then those of the journal, oldest first each.
+    /// Hands over a feed's entries that can be read: those of its records in sled, of its tail, and of the journal. Where
+    /// a settling broke off, some are in several of them.
     pub fn entries(&self, feed: FeedKey, mut take: impl FnMut(Entry)) {
         let prefix = record::entries_prefix(feed);
         let mut parts: Vec<(Vec<u8>, Vec<u8>)> = vec![];
@@ -303,7 +304,7 @@ impl Remains {
         }
         finish_record(&mut parts, &mut take);
         if let Some(Tail { first, stored, .. }) = self.feed_record(feed).map(|record| record.tail) {
-            let entries = record::decode_entries(first, &Bytes::from(stored));
+            let entries = record::decode_entries(first, &stored);
             entries.into_iter().flatten().for_each(&mut take);
         }
         for (key, body) in self.of_journal_from(&prefix) {

@@ -1,7 +1,7 @@
 //! The settled part of the log, in sled.
 //!
 //! Shell: sled; the only file that names it. One settling at a time writes it; it stands still in between.
-//! Readers ask for nothing behind the last settling, so they never see a settling half done.
+//! Readers ask for nothing behind the last settling. What a settling moves, it removes last, and readers look there first.
 //!
 //! sled writes a page again after ten changes and after each split, and frees a segment once half of it is garbage.
 //! Values that arrive in the order of their keys therefore cost five times their bytes. So the keys go ahead with
@@ -21,7 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard};
-use simplefeed_core::feed::FeedKey;
+use simplefeed_core::feed::{FeedKey, Position};
 use sled::{Db, Mode};
 
 use super::{LogError, record, space::try_room, tail::FeedRecord, watchdog::Watchdog};
@@ -31,6 +31,8 @@ use crate::codec;
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// Keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
+/// Records that are read to be removed, at a time.
+const REMOVED_AT_ONCE: usize = 100;
 /// Reads and writes between two sweeps of sled's cache.
 const SWEPT_AFTER: usize = 5_000;
 /// Keys of the tree that sweeps: its pages are at least one in each of the 256 parts of the cache.
@@ -49,6 +51,9 @@ pub(super) struct Settled {
     db: RwLock<Option<Db>>,
     closing: AtomicBool,
     touched: AtomicUsize,
+    /// Values that are stored before a process ends in a test.
+    #[cfg(test)]
+    pub(super) puts_left: AtomicUsize,
 }
 
 impl fmt::Debug for Settled {
@@ -74,6 +79,8 @@ impl Settled {
             folder: folder.into(),
             closing: AtomicBool::new(false),
             touched: AtomicUsize::new(0),
+            #[cfg(test)]
+            puts_left: AtomicUsize::new(usize::MAX),
         })
     }
 
@@ -123,8 +130,11 @@ impl Settled {
             return Ok(Some(record.head));
         }
         // Feeds that have gained nothing since their log had no such records.
-        let head = self.value("head", &record::head_key(feed))?;
-        Ok(head.map(Bytes::from))
+        if let Some(head) = self.value("head", &record::head_key(feed))? {
+            return Ok(Some(Bytes::from(head)));
+        }
+        // A settling may have put the one in the place of the other in between.
+        Ok(self.feed_record(feed)?.map(|record| record.head))
     }
 
     /// Returns a stored value as it is.
@@ -243,6 +253,8 @@ impl Settled {
     ///
     /// Returns sled's failure.
     pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), LogError> {
+        #[cfg(test)]
+        self.take_a_put()?;
         let db = self.db.read();
         db_of(db.as_ref())?
             .insert(key, value)
@@ -266,7 +278,31 @@ impl Settled {
         Ok(())
     }
 
-    /// Stores pairs in the order of their keys.
+    /// Removes the records of a feed's entries from a position on.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn remove_entries(&self, feed: FeedKey, from: Position) -> Result<(), LogError> {
+        let (from, prefix) = (record::entry_key(feed, from), record::entries_prefix(feed));
+        loop {
+            let found = self.pairs(&from, &prefix, REMOVED_AT_ONCE)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            for (key, _) in found {
+                self.remove_key(&key)?;
+            }
+        }
+    }
+
+    fn remove_key(&self, key: &[u8]) -> Result<(), LogError> {
+        let db = self.db.read();
+        db_of(db.as_ref())?.remove(key).map_err(storage_error)?;
+        Ok(())
+    }
+
+    /// Stores pairs in the order in which they come, which is best that of their keys.
     pub(super) fn putting(&self) -> Putting<'_> {
         Putting {
             settled: self,
@@ -375,14 +411,26 @@ impl Settled {
     }
 }
 
+#[cfg(test)]
+impl Settled {
+    fn take_a_put(&self) -> Result<(), LogError> {
+        let less = |left: usize| left.checked_sub(1);
+        let left = self
+            .puts_left
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        left.map(drop).map_err(|_none| LogError::Closing)
+    }
+}
+
 /// Pairs on their way into sled.
 pub(super) struct Putting<'s> {
     settled: &'s Settled,
-    ahead: VecDeque<(Vec<u8>, Vec<u8>)>,
+    /// Keys with their values; without one, the key is to be removed.
+    ahead: VecDeque<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 impl Putting<'_> {
-    /// Stores a body in parts, under a key that sorts behind the one before.
+    /// Stores a body in parts.
     ///
     /// # Errors
     ///
@@ -408,6 +456,19 @@ impl Putting<'_> {
         {
             self.settled.put(&key, &[])?;
         }
+        self.push(key, Some(value))
+    }
+
+    /// Removes a key, behind all that was stored before.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn remove(&mut self, key: Vec<u8>) -> Result<(), LogError> {
+        self.push(key, None)
+    }
+
+    fn push(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), LogError> {
         self.ahead.push_back((key, value));
         if self.ahead.len() > AHEAD_KEYS {
             self.put_next()?;
@@ -417,7 +478,8 @@ impl Putting<'_> {
 
     fn put_next(&mut self) -> Result<(), LogError> {
         match self.ahead.pop_front() {
-            Some((key, value)) => self.settled.put(&key, &value),
+            Some((key, Some(value))) => self.settled.put(&key, &value),
+            Some((key, None)) => self.settled.remove_key(&key),
             None => Ok(()),
         }
     }

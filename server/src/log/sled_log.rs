@@ -9,8 +9,8 @@
 //! readers ◄───────────── chapters, the newest first; else sled
 //! ```
 //!
-//! A reader asks the chapters before sled. A chapter goes only after sled has all of it, so readers miss
-//! nothing, and see nothing of a settling half done.
+//! A reader asks the chapters before sled, and sled only for what comes before them. A chapter goes only after sled has
+//! all of it, so readers miss nothing.
 
 use std::{
     fmt,

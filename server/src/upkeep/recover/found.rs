@@ -220,18 +220,23 @@ impl Sources {
         let openings = quietly(|| old.openings(key));
         self.openings.extend(openings.unwrap_or_default());
         self.head = quietly(|| old.feed(key)).flatten();
-        // The entries read before a panic stay.
+        let mut found = BTreeMap::new();
+        // The entries read before a panic stay. A settling that broke off has left some in several places.
         let _panicked = quietly(|| {
             old.entries(key, |entry| {
-                self.entries.push(FoundEntry {
-                    at: entry.at,
-                    instant: entry.instant,
-                    commit: entry.commit,
-                    document: entry.document,
-                    guessed: false,
-                });
+                found.insert(
+                    entry.at,
+                    FoundEntry {
+                        at: entry.at,
+                        instant: entry.instant,
+                        commit: entry.commit,
+                        document: entry.document,
+                        guessed: false,
+                    },
+                );
             });
         });
+        self.entries = found.into_values().collect();
     }
 
     /// Reads the archived documents. Their URLs, which resolve their links, follow from the feed's
