@@ -241,7 +241,7 @@ impl Settled {
         if rest.is_empty() {
             return Ok(());
         }
-        // What comes before damage counts, so it is there by now.
+        // The failure comes last: entries of sound records are in the list by now.
         let tail = feed_record?.map(|record| record.tail).unwrap_or_default();
         if tail.reaches_into(&rest) {
             take_entries(tail.first, &tail.stored, &rest, entries)?;

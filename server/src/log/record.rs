@@ -17,9 +17,11 @@
 //! ```
 //!
 //! In the journal, a commit is its facts (`c`) and its items (`e h d s g n`), without parts. sled holds facts and
-//! entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]). Older versions
-//! had `h` there; 1 and 2 had `c`, too, and one group in each record of entries. Such records stay as they are until
-//! others take their place. A packed record is compressed, if that makes it shorter.
+//! entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]). A packed record
+//! is compressed, if that makes it shorter.
+//!
+//! Older versions had heads by themselves in sled (`h`), which lose their values once their feeds have records (`f`).
+//! Versions 1 and 2 had `c` there, and one group in each record of entries. These records stay as they are.
 //!
 //! No value in sled exceeds [`VALUE_BYTES_MAX`]: sled puts larger ones into files that it never syncs. A longer
 //! body continues in the next part.
@@ -45,8 +47,8 @@ use uuid::Uuid;
 use super::{LogError, LogHead, tail};
 use crate::codec::{Reader, Writer, seal, unseal};
 
-/// Version of this layout. A log of a newer one is refused, a log of an older one upgraded: one of version 3 by settling,
-/// which turns heads into feeds' records.
+/// Version of this layout. A log of a newer one is refused, a log of an older one upgraded at its first opening. One of
+/// version 3 keeps its records: the head of a feed becomes its record once the feed is settled again.
 pub(super) const STORAGE_VERSION: u32 = 4;
 /// Key of the storage version, the only one of its kind.
 pub(super) const VERSION_KEY: &[u8] = b"V";
@@ -177,6 +179,11 @@ pub(super) fn name_of_key(key: &[u8]) -> Option<FeedName> {
 /// Returns `body` as parts, each with its number and checksum.
 pub(super) fn parts(body: &[u8]) -> impl Iterator<Item = (u32, Vec<u8>)> {
     (0..).zip(body.chunks(PART_BYTES_MAX).map(|part| seal(part.to_vec())))
+}
+
+/// Returns the number of parts of a body.
+pub(super) fn count_parts(body: &[u8]) -> u32 {
+    u32::try_from(body.len().div_ceil(PART_BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
 fn write_name(name: DocumentName, out: &mut Writer) {

@@ -288,8 +288,8 @@ impl Remains {
         openings.into_iter().collect()
     }
 
-    /// Hands over a feed's entries that can be read: those of its records in sled, of its tail, and of the journal. Where
-    /// a settling broke off, some are in several of them.
+    /// Hands over a feed's entries that can be read: those of its records in sled, of its tail, and of the journal.
+    /// Where a settling broke off, some are in several of them.
     pub fn entries(&self, feed: FeedKey, mut take: impl FnMut(Entry)) {
         let prefix = record::entries_prefix(feed);
         let mut parts: Vec<(Vec<u8>, Vec<u8>)> = vec![];

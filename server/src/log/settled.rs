@@ -1,7 +1,8 @@
 //! The settled part of the log, in sled.
 //!
 //! Shell: sled; the only file that names it. One settling at a time writes it; it stands still in between.
-//! Readers ask for nothing behind the last settling. What a settling moves, it removes last, and readers look there first.
+//! Readers ask for nothing behind the last settling. A settling takes a moved value from its old place after it has
+//! stored it in the new one. Readers read a feed's record before its records of entries.
 //!
 //! sled writes a page again after ten changes and after each split, and frees a segment once half of it is garbage.
 //! Values that arrive in the order of their keys therefore cost five times their bytes. So the keys go ahead with
@@ -21,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard};
-use simplefeed_core::feed::{FeedKey, Position};
+use simplefeed_core::feed::FeedKey;
 use sled::{Db, Mode};
 
 use super::{LogError, record, space::try_room, tail::FeedRecord, watchdog::Watchdog};
@@ -51,7 +52,7 @@ pub(super) struct Settled {
     db: RwLock<Option<Db>>,
     closing: AtomicBool,
     touched: AtomicUsize,
-    /// Values that are stored before a process ends in a test.
+    /// Changes that are stored before a process ends in a test.
     #[cfg(test)]
     pub(super) puts_left: AtomicUsize,
 }
@@ -97,7 +98,7 @@ impl Settled {
     pub(super) fn value(&self, kind: &str, key: &[u8]) -> Result<Option<Vec<u8>>, LogError> {
         let db = self.readable()?;
         let value = db_of(db.as_ref())?.get(key).map_err(storage_error)?;
-        // A settling puts keys ahead of their values; without one, there is nothing yet.
+        // A settling puts keys ahead of their values, and takes values away; without one, there is nothing.
         let value = value.filter(|value| !value.is_empty());
         let unsealed = |value: sled::IVec| {
             let body = codec::unseal(&value).ok_or_else(|| record::damaged(kind, key))?;
@@ -278,31 +279,39 @@ impl Settled {
         Ok(())
     }
 
-    /// Removes the records of a feed's entries from a position on.
+    /// Removes the keys from one on, up to another.
     ///
     /// # Errors
     ///
-    /// Returns sled's failure.
-    pub(super) fn remove_entries(&self, feed: FeedKey, from: Position) -> Result<(), LogError> {
-        let (from, prefix) = (record::entry_key(feed, from), record::entries_prefix(feed));
+    /// Returns sled's failure, or that of `go_on`, which is asked now and then.
+    pub(super) fn remove_range(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        go_on: &dyn Fn() -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
         loop {
-            let found = self.pairs(&from, &prefix, REMOVED_AT_ONCE)?;
+            let found = self.pairs(from, b"", REMOVED_AT_ONCE)?;
+            let found: Vec<_> = found.iter().filter(|(key, _)| **key < *end).collect();
             if found.is_empty() {
                 return Ok(());
             }
+            go_on()?;
             for (key, _) in found {
-                self.remove_key(&key)?;
+                self.remove_key(key)?;
             }
         }
     }
 
     fn remove_key(&self, key: &[u8]) -> Result<(), LogError> {
+        #[cfg(test)]
+        self.take_a_put()?;
         let db = self.db.read();
         db_of(db.as_ref())?.remove(key).map_err(storage_error)?;
         Ok(())
     }
 
-    /// Stores pairs in the order in which they come, which is best that of their keys.
+    /// Stores pairs in the order in which they come. It costs least if that is the order of their keys.
     pub(super) fn putting(&self) -> Putting<'_> {
         Putting {
             settled: self,
@@ -425,8 +434,7 @@ impl Settled {
 /// Pairs on their way into sled.
 pub(super) struct Putting<'s> {
     settled: &'s Settled,
-    /// Keys with their values; without one, the key is to be removed.
-    ahead: VecDeque<(Vec<u8>, Option<Vec<u8>>)>,
+    ahead: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Putting<'_> {
@@ -456,19 +464,6 @@ impl Putting<'_> {
         {
             self.settled.put(&key, &[])?;
         }
-        self.push(key, Some(value))
-    }
-
-    /// Removes a key, behind all that was stored before.
-    ///
-    /// # Errors
-    ///
-    /// Returns sled's failure.
-    pub(super) fn remove(&mut self, key: Vec<u8>) -> Result<(), LogError> {
-        self.push(key, None)
-    }
-
-    fn push(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Result<(), LogError> {
         self.ahead.push_back((key, value));
         if self.ahead.len() > AHEAD_KEYS {
             self.put_next()?;
@@ -476,10 +471,23 @@ impl Putting<'_> {
         Ok(())
     }
 
+    /// Takes the value of a key away, behind all that was stored before. The key stays: where many are removed, sled
+    /// would join pages, while readers are on them.
+    ///
+    /// # Errors
+    ///
+    /// Returns sled's failure.
+    pub(super) fn empty(&mut self, key: Vec<u8>) -> Result<(), LogError> {
+        let stored = self.settled.raw_value(&key)?;
+        if stored.is_some_and(|value| !value.is_empty()) {
+            self.put_value(key, vec![])?;
+        }
+        Ok(())
+    }
+
     fn put_next(&mut self) -> Result<(), LogError> {
         match self.ahead.pop_front() {
-            Some((key, Some(value))) => self.settled.put(&key, &value),
-            Some((key, None)) => self.settled.remove_key(&key),
+            Some((key, value)) => self.settled.put(&key, &value),
             None => Ok(()),
         }
     }

@@ -64,30 +64,26 @@ pub(super) fn settle_end(
 
 /// Stores what a feed has gained. Its record comes last, and has the head of the chapter from then on: a settling that
 /// is begun again finds there that the feed is settled.
-fn settle_feed(
+fn settle_feed<'s>(
     chapter: &Chapter,
     (feed, changed): (FeedKey, &Changed),
-    settled: &Settled,
-    putting: &mut Putting<'_>,
-    go_on: &dyn Fn() -> Result<(), LogError>,
+    settled: &'s Settled,
+    putting: &mut Putting<'s>,
+    go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
     let missing = || LogError::damaged(format!("the journal has no head of feed {}", feed.0));
     let head = chapter.value(changed.head.ok_or_else(missing)?)?;
     // If it is damaged, the log stops: the tail may be the only place of its entries.
     let before = settled.feed_record(feed)?;
     if before.as_ref().is_some_and(|before| before.head == head) {
-        return putting.remove(record::head_key(feed));
+        // A process may have ended between the two.
+        return putting.empty(record::head_key(feed));
     }
-    if chapter.was_left
-        && let Some((first, _)) = changed.groups.first()
-    {
-        // The program that broke off may have divided the entries otherwise.
-        settled.remove_entries(feed, *first)?;
-    }
-    let is_new = before.is_none();
+    let has_old_head = before.is_none();
     let mut gathering = Gathering {
         feed,
         tail: before.map(|before| before.tail).unwrap_or_default(),
+        leftovers: chapter.was_left.then_some((settled, go_on)),
         putting,
     };
     let mut open: Option<(Position, Position, Vec<u8>)> = None;
@@ -109,12 +105,16 @@ fn settle_feed(
             }
         }
     }
+    let end = open.as_ref().map(|(_, end, _)| *end);
     gathering.add(open)?;
+    if let Some(end) = end {
+        gathering.remove_leftovers_behind(end)?;
+    }
     let record = FeedRecord::encode(&head, &gathering.tail);
     putting.put_value(record::feed_key(feed), codec::seal(record))?;
-    if is_new {
+    if has_old_head {
         // Of a log that had no such records.
-        putting.remove(record::head_key(feed))?;
+        putting.empty(record::head_key(feed))?;
     }
     Ok(())
 }
@@ -123,8 +123,14 @@ fn settle_feed(
 struct Gathering<'p, 's> {
     feed: FeedKey,
     tail: Tail,
+    /// Where records are looked for that a settling of an earlier process has left. It may have been another version of
+    /// the program, and have divided the entries otherwise.
+    leftovers: Option<(&'s Settled, GoOn<'p>)>,
     putting: &'p mut Putting<'s>,
 }
+
+/// Returns an error if the settling is to end.
+type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
 
 impl Gathering<'_, '_> {
     /// Adds groups that follow, with their first position and the one behind them.
@@ -152,7 +158,26 @@ impl Gathering<'_, '_> {
             return Ok(());
         }
         let key = record::entry_key(self.feed, tail.first);
+        if let Some((settled, go_on)) = self.leftovers {
+            let behind = record::part_key(&key, record::count_parts(&tail.stored));
+            let end = record::entry_key(self.feed, tail.end);
+            settled.remove_range(&behind, &end, go_on)?;
+        }
         self.putting.put(&key, &tail.stored)
+    }
+
+    /// Removes what an earlier settling has left of the entries in the tail, the last of which is before `end`.
+    fn remove_leftovers_behind(&self, end: Position) -> Result<(), LogError> {
+        let Some((settled, go_on)) = self.leftovers else {
+            return Ok(());
+        };
+        let first = if self.tail.is_empty() {
+            end
+        } else {
+            self.tail.first
+        };
+        let all = record::entry_key(self.feed, Position(u64::MAX));
+        settled.remove_range(&record::entry_key(self.feed, first), &all, go_on)
     }
 }
 
@@ -186,330 +211,4 @@ fn put_facts(record: Option<FactsRecord>, putting: &mut Putting<'_>) -> Result<(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{collections::BTreeSet, path::Path, sync::atomic::Ordering};
-
-    use simplefeed_core::{
-        commit::{Change, Commit},
-        digest::Digest,
-        entry::Entry,
-        feed::CommitNumber,
-        history::HistoryHash,
-        timestamp::Timestamp,
-    };
-
-    use super::*;
-    use crate::{
-        log::{
-            Commits as _, Series as _,
-            barrier::DiskBarrier,
-            contract::{create, entry, settings},
-            memory::MemoryLog,
-            opening::{Disk, OpenedLog, open_with},
-            sled_log::SledLog,
-        },
-        upkeep::recover::recover,
-    };
-
-    const FEEDS: u128 = 5;
-    const ROUNDS: u64 = 12;
-
-    fn open(folder: &Path) -> OpenedLog {
-        let disk = Disk {
-            chapter_bytes: u64::MAX,
-            ..Disk::behind(DiskBarrier::new().unwrap())
-        };
-        open_with(folder, &disk).unwrap()
-    }
-
-    /// An entry that does not get shorter when it is packed.
-    fn random_entry(feed: u128, at: u64, bytes: usize) -> Change {
-        let mut change = entry(feed, at, 0);
-        if let Change::Entry {
-            digest, fragment, ..
-        } = &mut change
-        {
-            let mut text = String::from_utf8(fragment.to_vec()).unwrap();
-            for part in 0..bytes / 43 {
-                let noise = Digest::of(format!("{feed} {at} {part}").as_bytes());
-                text += &data_encoding::BASE64_NOPAD.encode(&noise.0);
-            }
-            *fragment = text.into();
-            *digest = Digest::of(fragment);
-        }
-        change
-    }
-
-    /// Commits of each round: most feeds gain little, one has records in parts, one loses positions.
-    fn rounds() -> Vec<Vec<Commit>> {
-        let (mut number, mut next) = (0, [0; 5]);
-        let mut commit = |changes: Vec<Change>| {
-            number += 1;
-            Commit {
-                number: CommitNumber(number),
-                instant: Timestamp::from_micros(1_000_000 * i64::try_from(number).unwrap()),
-                changes,
-            }
-        };
-        let created = (1..=FEEDS).flat_map(create).collect();
-        let mut rounds = vec![vec![commit(created)]];
-        for round in 0..ROUNDS {
-            let mut commits = vec![];
-            for (feed, next) in (1..=FEEDS).zip(&mut next) {
-                let (count, bytes) = match (feed, round % 4) {
-                    (1, _) => (1, 20),
-                    (2, 1) | (3, 0..3) => (0, 0),
-                    (2, _) => (3, 300),
-                    (3, _) => (8, 9_000),
-                    (_, _) => (2, 100),
-                };
-                if (feed, round) == (5, 6) {
-                    *next += 10;
-                    let (next, history) = (Position(*next), HistoryHash(Digest::of(b"lost")));
-                    let feed = settings(feed).id.key();
-                    commits.push(commit(vec![Change::Lost {
-                        feed,
-                        next,
-                        history,
-                    }]));
-                }
-                for _ in 0..count {
-                    commits.push(commit(vec![random_entry(feed, *next, bytes)]));
-                    *next += 1;
-                }
-            }
-            rounds.push(commits);
-        }
-        rounds
-    }
-
-    /// Returns the settled entries of a feed before `end`, read from several places on.
-    fn settled_entries(log: &SledLog, feed: u128, end: Position) -> Vec<Entry> {
-        let key = settings(feed).id.key();
-        let read = |from: u64, to: u64| {
-            let mut found = vec![];
-            let range = Position(from)..Position(to);
-            log.settled.entries(key, &range, &mut found).unwrap();
-            found
-        };
-        let all = read(0, end.0);
-        for from in 0..end.0 {
-            let here = all.iter().filter(|entry| entry.at.0 >= from);
-            let to = end.0.min(from + 3);
-            let few = here.clone().filter(|entry| entry.at.0 < to);
-            assert!(read(from, end.0).iter().eq(here), "{feed}: from {from}");
-            assert!(read(from, to).iter().eq(few), "{feed}: {from} to {to}");
-        }
-        all
-    }
-
-    fn ends(log: &MemoryLog) -> Vec<(u128, Position)> {
-        let end = |feed| Some((feed, log.feed(settings(feed).id.key()).unwrap()?.next));
-        (1..=FEEDS).filter_map(end).collect()
-    }
-
-    fn pairs(log: &SledLog) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let pairs = log.settled.pairs(b"", b"", usize::MAX).unwrap();
-        // A process that ended may have sent keys ahead.
-        pairs
-            .into_iter()
-            .filter(|(_, value)| !value.is_empty())
-            .collect()
-    }
-
-    /// Begins to settle the newest chapter, and ends after so many stored values. Returns whether it came to its end.
-    fn settle_until(log: &SledLog, puts: usize) -> bool {
-        log.settled.puts_left.store(puts, Ordering::Release);
-        log.chapters.write().newest.was_left = true;
-        let settled = settle(&log.chapters.read().newest, &log.settled, &|| Ok(()));
-        log.settled.puts_left.store(usize::MAX, Ordering::Release);
-        settled.is_ok()
-    }
-
-    /// Goal: entries gather in few records; after whichever value a settling breaks off, the next one gives what one
-    /// alone gives, and nothing that was settled before is missing or there twice.
-    #[test]
-    fn a_settling_that_broke_off_is_begun_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let opened = ["whole", "broken"].map(|name| open(&folder.path().join(name)));
-        let [whole, broken] = opened.each_ref().map(|opened| &opened.log);
-        let memory = MemoryLog::default();
-        let (mut before, mut breaks, mut gains) = (vec![], 0, 0);
-        for round in rounds() {
-            for commit in &round {
-                memory.append(commit).unwrap();
-                whole.append(commit).unwrap();
-                broken.append(commit).unwrap();
-            }
-            whole.settle_all();
-            for puts in 0.. {
-                let is_whole = settle_until(broken, puts);
-                for (feed, end) in &before {
-                    settled_entries(broken, *feed, *end);
-                }
-                breaks += 1;
-                if is_whole {
-                    break;
-                }
-            }
-            broken.settle_all();
-            assert!(pairs(whole) == pairs(broken));
-            gains += feeds_of(&round).len();
-            before = ends(&memory);
-            for (feed, end) in &before {
-                let key = settings(*feed).id.key();
-                let expected = memory.entries(key, Position(0)..*end).unwrap();
-                assert_eq!(settled_entries(broken, *feed, *end), expected);
-            }
-        }
-        let is_record = |key: &[u8]| record::entry_of_key(key).is_some();
-        let of_large = record::entries_prefix(settings(3).id.key());
-        let records = pairs(whole);
-        let mut records = records.iter().filter(|(key, _)| is_record(key));
-        assert!(
-            records.clone().any(|(key, _)| key.last() == Some(&1)),
-            "one in parts"
-        );
-        let small = records
-            .by_ref()
-            .filter(|(key, _)| !key.starts_with(&of_large))
-            .count();
-        assert!(
-            breaks > 100 && small > 3 && small * 2 < gains,
-            "{breaks}, {small} of {gains}"
-        );
-    }
-
-    fn feeds_of(round: &[Commit]) -> BTreeSet<FeedKey> {
-        let changes = round.iter().flat_map(|commit| &commit.changes);
-        let feeds = changes.filter_map(|change| match change {
-            Change::Entry { feed, .. } => Some(*feed),
-            _ => None,
-        });
-        feeds.collect()
-    }
-
-    /// Goal: a settling that broke off hinders none that divides the entries otherwise, as another version of the
-    /// program may.
-    #[test]
-    fn records_of_a_settling_that_broke_off_are_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let opened = open(folder.path());
-        let (log, memory) = (&opened.log, MemoryLog::default());
-        for round in rounds().into_iter().take(4) {
-            for commit in &round {
-                memory.append(commit).unwrap();
-                log.append(commit).unwrap();
-            }
-            for (feed, Position(end)) in ends(&memory) {
-                let key = settings(feed).id.key();
-                let settled = log.settled.feed_record(key).unwrap();
-                let settled = settled.map_or(0, |record| {
-                    record::decode_head(&record.head).unwrap().next.0
-                });
-                // Each new entry with a record of its own, but the last one.
-                for at in (settled..end).skip(1) {
-                    let place = log
-                        .chapters
-                        .read()
-                        .newest
-                        .groups(key, &(Position(at)..Position(at + 1)))[0]
-                        .1;
-                    let group = log.chapters.read().newest.value(place).unwrap();
-                    let key = record::part_key(&record::entry_key(key, Position(at)), 0);
-                    log.settled.put(&key, &codec::seal(group.to_vec())).unwrap();
-                }
-            }
-            assert!(settle_until(log, usize::MAX));
-            log.settle_all();
-            for (feed, end) in ends(&memory) {
-                let expected = memory
-                    .entries(settings(feed).id.key(), Position(0)..end)
-                    .unwrap();
-                assert_eq!(settled_entries(log, feed, end), expected, "{feed}");
-            }
-        }
-    }
-
-    /// Goal: heads of a log that had no feeds' records are found until there are, and gone then.
-    #[test]
-    fn a_head_of_an_older_log_becomes_a_feeds_record() {
-        let folder = tempfile::tempdir().unwrap();
-        let opened = open(folder.path());
-        let (log, memory) = (&opened.log, MemoryLog::default());
-        let mut all = rounds().into_iter();
-        for commit in all.next().unwrap() {
-            memory.append(&commit).unwrap();
-            log.append(&commit).unwrap();
-        }
-        log.settle_all();
-        for feed in 1..=FEEDS {
-            let key = settings(feed).id.key();
-            let head = log.settled.head(key).unwrap().unwrap();
-            log.settled.remove(&record::feed_key(key)).unwrap();
-            log.settled
-                .put(&record::head_key(key), &codec::seal(head.to_vec()))
-                .unwrap();
-        }
-        for round in all.take(2) {
-            for commit in &round {
-                memory.append(commit).unwrap();
-                log.append(commit).unwrap();
-            }
-            log.settle_all();
-            for feed in 1..=FEEDS {
-                let key = settings(feed).id.key();
-                assert_eq!(log.feed(key).unwrap(), memory.feed(key).unwrap());
-                let has_gained = ends(&memory).contains(&(feed, Position(0)));
-                let old = log.settled.raw_value(&record::head_key(key)).unwrap();
-                assert_eq!(old.is_some(), has_gained, "{feed}");
-            }
-        }
-    }
-
-    /// Goal: a log whose settling broke off, after whichever value, is recovered whole.
-    #[test]
-    fn a_log_is_recovered_from_a_settling_that_broke_off() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: String| folder.path().join(name);
-        let memory = MemoryLog::default();
-        let opened = open(&path("log".into()));
-        let mut rounds: Vec<_> = rounds().into_iter().take(5).collect();
-        let last = rounds.pop().unwrap();
-        for commit in rounds.iter().flatten() {
-            memory.append(commit).unwrap();
-            opened.log.append(commit).unwrap();
-            if commit.number.0 % 7 == 0 {
-                opened.log.settle_all();
-            }
-        }
-        for commit in &last {
-            memory.append(commit).unwrap();
-            opened.log.append(commit).unwrap();
-        }
-        for puts in 0.. {
-            let is_whole = settle_until(&opened.log, puts);
-            opened.log.settled.flush().unwrap();
-            let (damaged, to) = (path(format!("at{puts}")), path(format!("to{puts}")));
-            crate::log::folder::copy_folder(&path("log".into()), &damaged).unwrap();
-            let report = recover(&damaged, None, &to).unwrap();
-            assert!(report.missing.is_empty(), "{puts}: {:?}", report.missing);
-            let recovered = open(&to);
-            for (feed, end) in ends(&memory) {
-                let key = settings(feed).id.key();
-                let fragments = |entries: Vec<Entry>| -> Vec<_> {
-                    entries
-                        .into_iter()
-                        .map(|entry| (entry.at, entry.fragment))
-                        .collect()
-                };
-                let found = recovered.log.entries(key, Position(0)..end).unwrap();
-                let expected = memory.entries(key, Position(0)..end).unwrap();
-                assert_eq!(fragments(found), fragments(expected), "{puts}: {feed}");
-            }
-            if is_whole {
-                break;
-            }
-        }
-    }
-}
+mod tests;

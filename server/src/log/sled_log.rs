@@ -309,6 +309,14 @@ impl SledLog {
 
 #[cfg(test)]
 impl SledLog {
+    /// Begins another chapter.
+    pub(super) fn rotate(&self) {
+        let mut journal = self.journal.lock();
+        self.settler.wait();
+        self.begin_chapter(&mut journal, self.head()).unwrap();
+        self.settler.wait();
+    }
+
     /// Waits for the end of a settling.
     pub(super) fn wait_for_settling(&self) {
         self.settler.wait();

@@ -1,0 +1,387 @@
+//! Settlings that break off after each change, among feeds of all kinds.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
+
+use simplefeed_core::{
+    commit::{Change, Commit},
+    digest::Digest,
+    entry::Entry,
+    feed::CommitNumber,
+    history::HistoryHash,
+    timestamp::Timestamp,
+};
+
+use super::*;
+use crate::{
+    log::{
+        Commits as _, Series as _,
+        barrier::DiskBarrier,
+        contract::{create, entry, settings},
+        memory::MemoryLog,
+        opening::{Disk, OpenedLog, open_with},
+        sled_log::SledLog,
+    },
+    upkeep::recover::recover,
+};
+
+const FEEDS: u128 = 5;
+const ROUNDS: u64 = 12;
+
+fn open(folder: &Path) -> OpenedLog {
+    let disk = Disk {
+        chapter_bytes: u64::MAX,
+        ..Disk::behind(DiskBarrier::new().unwrap())
+    };
+    open_with(folder, &disk).unwrap()
+}
+
+/// An entry that does not get shorter when it is packed.
+fn random_entry(feed: u128, at: u64, bytes: usize) -> Change {
+    let mut change = entry(feed, at, 0);
+    if let Change::Entry {
+        digest, fragment, ..
+    } = &mut change
+    {
+        let mut text = String::from_utf8(fragment.to_vec()).unwrap();
+        for part in 0..bytes / 43 {
+            let noise = Digest::of(format!("{feed} {at} {part}").as_bytes());
+            text += &data_encoding::BASE64_NOPAD.encode(&noise.0);
+        }
+        *fragment = text.into();
+        *digest = Digest::of(fragment);
+    }
+    change
+}
+
+/// Commits of each round: most feeds gain little, one has records in parts, one loses positions.
+fn rounds() -> Vec<Vec<Commit>> {
+    let (mut number, mut next) = (0, [0; 5]);
+    let mut commit = |changes: Vec<Change>| {
+        number += 1;
+        Commit {
+            number: CommitNumber(number),
+            instant: Timestamp::from_micros(1_000_000 * i64::try_from(number).unwrap()),
+            changes,
+        }
+    };
+    let created = (1..=FEEDS).flat_map(create).collect();
+    let mut rounds = vec![vec![commit(created)]];
+    for round in 0..ROUNDS {
+        let mut commits = vec![];
+        for (feed, next) in (1..=FEEDS).zip(&mut next) {
+            let (count, bytes) = match (feed, round % 4) {
+                (1, _) => (1, 20),
+                (2, 1) | (3, 0..3) => (0, 0),
+                (2, _) => (3, 300),
+                (3, _) => (8, 9_000),
+                (_, _) => (2, 100),
+            };
+            if (feed, round) == (5, 6) {
+                *next += 10;
+                let (next, history) = (Position(*next), HistoryHash(Digest::of(b"lost")));
+                let feed = settings(feed).id.key();
+                commits.push(commit(vec![Change::Lost {
+                    feed,
+                    next,
+                    history,
+                }]));
+            }
+            for _ in 0..count {
+                commits.push(commit(vec![random_entry(feed, *next, bytes)]));
+                *next += 1;
+            }
+        }
+        rounds.push(commits);
+    }
+    rounds
+}
+
+/// Returns the settled entries of a feed before `end`, read from several places on.
+fn settled_entries(log: &SledLog, feed: u128, end: Position) -> Vec<Entry> {
+    let key = settings(feed).id.key();
+    let read = |from: u64, to: u64| {
+        let mut found = vec![];
+        let range = Position(from)..Position(to);
+        log.settled.entries(key, &range, &mut found).unwrap();
+        found
+    };
+    let all = read(0, end.0);
+    for from in 0..end.0 {
+        let here = all.iter().filter(|entry| entry.at.0 >= from);
+        let to = end.0.min(from + 3);
+        let few = here.clone().filter(|entry| entry.at.0 < to);
+        assert!(read(from, end.0).iter().eq(here), "{feed}: from {from}");
+        assert!(read(from, to).iter().eq(few), "{feed}: {from} to {to}");
+    }
+    all
+}
+
+fn ends(log: &MemoryLog) -> Vec<(u128, Position)> {
+    let end = |feed| Some((feed, log.feed(settings(feed).id.key()).unwrap()?.next));
+    (1..=FEEDS).filter_map(end).collect()
+}
+
+fn pairs(log: &SledLog) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let pairs = log.settled.pairs(b"", b"", usize::MAX).unwrap();
+    // A process that ended may have sent keys ahead.
+    pairs
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
+}
+
+/// Begins to settle the newest chapter, and ends after so many stored values. Returns whether it came to its end.
+fn settle_until(log: &SledLog, puts: usize) -> bool {
+    log.settled.puts_left.store(puts, Ordering::Release);
+    log.chapters.write().newest.was_left = true;
+    let settled = settle(&log.chapters.read().newest, &log.settled, &|| Ok(()));
+    log.settled.puts_left.store(usize::MAX, Ordering::Release);
+    settled.is_ok()
+}
+
+/// Goal: entries gather in few records; after whichever value a settling breaks off, the next one gives what one
+/// alone gives, and nothing that was settled before is missing or there twice.
+#[test]
+fn a_settling_that_broke_off_is_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = ["whole", "broken"].map(|name| open(&folder.path().join(name)));
+    let [whole, broken] = opened.each_ref().map(|opened| &opened.log);
+    let memory = MemoryLog::default();
+    let (mut before, mut breaks, mut gains) = (vec![], 0, 0);
+    for round in rounds() {
+        for commit in &round {
+            memory.append(commit).unwrap();
+            whole.append(commit).unwrap();
+            broken.append(commit).unwrap();
+        }
+        whole.settle_all();
+        for puts in 0.. {
+            let is_whole = settle_until(broken, puts);
+            for (feed, end) in &before {
+                settled_entries(broken, *feed, *end);
+            }
+            breaks += 1;
+            if is_whole {
+                break;
+            }
+        }
+        broken.settle_all();
+        assert!(pairs(whole) == pairs(broken));
+        gains += feeds_of(&round).len();
+        before = ends(&memory);
+        for (feed, end) in &before {
+            let key = settings(*feed).id.key();
+            let expected = memory.entries(key, Position(0)..*end).unwrap();
+            assert_eq!(settled_entries(broken, *feed, *end), expected);
+        }
+    }
+    let is_record = |key: &[u8]| record::entry_of_key(key).is_some();
+    let of_large = record::entries_prefix(settings(3).id.key());
+    let records = pairs(whole);
+    let mut records = records.iter().filter(|(key, _)| is_record(key));
+    assert!(
+        records.clone().any(|(key, _)| key.last() == Some(&1)),
+        "one in parts"
+    );
+    let small = records
+        .by_ref()
+        .filter(|(key, _)| !key.starts_with(&of_large))
+        .count();
+    assert!(
+        breaks > 100 && small > 3 && small * 2 < gains,
+        "{breaks}, {small} of {gains}"
+    );
+}
+
+fn feeds_of(round: &[Commit]) -> BTreeSet<FeedKey> {
+    let changes = round.iter().flat_map(|commit| &commit.changes);
+    let feeds = changes.filter_map(|change| match change {
+        Change::Entry { feed, .. } => Some(*feed),
+        _ => None,
+    });
+    feeds.collect()
+}
+
+/// Stores a record of its own for each entry of the newest chapter, but a feed's first one.
+fn divide_otherwise(log: &SledLog, memory: &MemoryLog) {
+    for (feed, Position(end)) in ends(memory) {
+        let key = settings(feed).id.key();
+        let record = log.settled.feed_record(key).unwrap();
+        let next = record.map(|record| record::decode_head(&record.head).unwrap().next);
+        for at in (next.map_or(0, |next| next.0)..end).skip(1).map(Position) {
+            let chapters = log.chapters.read();
+            let groups = chapters.newest.groups(key, &(at..at.next()));
+            let Some((first, place)) = groups.first().filter(|(first, _)| *first == at) else {
+                continue;
+            };
+            let group = chapters.newest.value(*place).unwrap();
+            for (part, value) in record::parts(&group) {
+                let key = record::part_key(&record::entry_key(key, *first), part);
+                log.settled.put(&key, &value).unwrap();
+            }
+        }
+    }
+}
+
+/// Goal: what a settling that broke off has left hinders none that divides the entries otherwise, as another version of
+/// the program may: also where that breaks off, and where it comes with the first feeds' records.
+#[test]
+fn records_of_a_settling_that_broke_off_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut opened, memory) = (open(folder.path()), MemoryLog::default());
+    let mut all = rounds();
+    let rest = all.split_off(7);
+    let mut first: Vec<Commit> = all.into_iter().flatten().collect();
+    let second = first.split_off(30);
+    for (turn, commits) in [first, second].into_iter().enumerate() {
+        let before = ends(&memory);
+        for commit in &commits {
+            memory.append(commit).unwrap();
+            opened.log.append(commit).unwrap();
+        }
+        divide_otherwise(&opened.log, &memory);
+        opened.log.end_settling();
+        opened.log.rotate();
+        opened.close().unwrap();
+        opened = open(folder.path());
+        let log = &opened.log;
+        let left = Arc::clone(log.chapters.read().full.front().unwrap());
+        for puts in 0.. {
+            log.settled.puts_left.store(puts, Ordering::Release);
+            let settled = settle(&left, &log.settled, &|| Ok(()));
+            log.settled.puts_left.store(usize::MAX, Ordering::Release);
+            for (feed, end) in &before {
+                settled_entries(log, *feed, *end);
+            }
+            if settled.is_ok() {
+                break;
+            }
+        }
+        drop(left);
+        log.settle_rest();
+        log.wait_for_settling();
+        assert!(log.chapters.read().full.is_empty());
+        for (feed, end) in ends(&memory) {
+            let expected = memory.entries(settings(feed).id.key(), Position(0)..end);
+            let found = settled_entries(log, feed, end);
+            assert_eq!(found, expected.unwrap(), "{turn}: {feed}");
+        }
+    }
+    // Leftovers in a tail would show once it is a record.
+    for round in rest {
+        for commit in &round {
+            memory.append(commit).unwrap();
+            opened.log.append(commit).unwrap();
+        }
+        opened.log.settle_all();
+        for (feed, end) in ends(&memory) {
+            let expected = memory.entries(settings(feed).id.key(), Position(0)..end);
+            assert_eq!(settled_entries(&opened.log, feed, end), expected.unwrap());
+        }
+    }
+}
+
+/// Goal: heads of a log that had no feeds' records are found until there are, and gone then; wherever a settling
+/// breaks off.
+#[test]
+fn a_head_of_an_older_log_becomes_a_feeds_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path());
+    let (log, memory) = (&opened.log, MemoryLog::default());
+    let mut all = rounds().into_iter();
+    let append = |commits: Vec<Commit>| {
+        for commit in commits {
+            memory.append(&commit).unwrap();
+            log.append(&commit).unwrap();
+        }
+    };
+    append(all.next().unwrap());
+    log.settle_all();
+    for feed in 1..=FEEDS {
+        let key = settings(feed).id.key();
+        let head = log.settled.head(key).unwrap().unwrap();
+        log.settled.remove(&record::feed_key(key)).unwrap();
+        let head = codec::seal(head.to_vec());
+        log.settled.put(&record::head_key(key), &head).unwrap();
+    }
+    append(all.next().unwrap());
+    let before: Vec<_> = (1..=FEEDS)
+        .map(|feed| log.settled.head(settings(feed).id.key()).unwrap().unwrap())
+        .collect();
+    for puts in 0.. {
+        let is_whole = settle_until(log, puts);
+        for (feed, before) in (1..=FEEDS).zip(&before) {
+            let key = settings(feed).id.key();
+            let head = log.settled.head(key).unwrap().unwrap();
+            let now = log.feed(key).unwrap();
+            assert!(
+                head == before || record::decode_head(&head) == now,
+                "{feed}"
+            );
+        }
+        if is_whole {
+            break;
+        }
+    }
+    log.settle_all();
+    for feed in 1..=FEEDS {
+        let key = settings(feed).id.key();
+        assert_eq!(log.feed(key).unwrap(), memory.feed(key).unwrap());
+        let has_none = ends(&memory).contains(&(feed, Position(0)));
+        let old = log.settled.value("head", &record::head_key(key)).unwrap();
+        assert_eq!(old.is_some(), has_none, "{feed}");
+    }
+}
+
+/// Goal: a log whose settling broke off, after whichever value, is recovered whole.
+#[test]
+fn a_log_is_recovered_from_a_settling_that_broke_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: String| folder.path().join(name);
+    let memory = MemoryLog::default();
+    let opened = open(&path("log".into()));
+    // With lost positions, and in the last round records in parts.
+    let mut rounds: Vec<_> = rounds().into_iter().take(9).collect();
+    let last = rounds.pop().unwrap();
+    for commit in rounds.iter().flatten() {
+        memory.append(commit).unwrap();
+        opened.log.append(commit).unwrap();
+        if commit.number.0 % 7 == 0 {
+            opened.log.settle_all();
+        }
+    }
+    for commit in &last {
+        memory.append(commit).unwrap();
+        opened.log.append(commit).unwrap();
+    }
+    for puts in 0.. {
+        let is_whole = settle_until(&opened.log, puts);
+        opened.log.settled.flush().unwrap();
+        let (damaged, to) = (path(format!("at{puts}")), path(format!("to{puts}")));
+        crate::log::folder::copy_folder(&path("log".into()), &damaged).unwrap();
+        let report = recover(&damaged, None, &to).unwrap();
+        // Positions that were lost before.
+        let lost = ["feed feed5: positions 12 to 21 are missing, of 1.atom"];
+        assert_eq!(report.missing, lost, "{puts}");
+        let recovered = open(&to);
+        for (feed, end) in ends(&memory) {
+            let key = settings(feed).id.key();
+            let fragments = |entries: Vec<Entry>| -> Vec<_> {
+                entries
+                    .into_iter()
+                    .map(|entry| (entry.at, entry.fragment))
+                    .collect()
+            };
+            let found = recovered.log.entries(key, Position(0)..end).unwrap();
+            let expected = memory.entries(key, Position(0)..end).unwrap();
+            assert_eq!(fragments(found), fragments(expected), "{puts}: {feed}");
+        }
+        if is_whole {
+            break;
+        }
+    }
+}
