@@ -4,9 +4,16 @@
 //! HTTP/2 and TLS are the proxy's. This file adds the bounds that hyper lacks: the number of connections, their age,
 //! and the time that a peer may let an answer wait. The files beside this one decide the answers, and need no socket.
 
-use std::{convert::Infallible, io, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _, future, stream::FuturesUnordered};
 use http_body_util::Either;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -159,7 +166,12 @@ impl Ending {
 
 /// Part of the server that answers the requests of a listener.
 pub trait Answers: Clone + Send + Sync + 'static {
-    /// Answers a request.
+    /// Returns the answer to a request if it is at hand.
+    fn at_hand(&self, _request: &Request<Incoming>) -> Option<Answer> {
+        None
+    }
+
+    /// Answers a request that has no answer at hand.
     fn answer(
         &self,
         request: Request<Incoming>,
@@ -264,7 +276,12 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     // Borrowed: copies of what all connections share would make the processors wait for each other at each request.
     let answering = service_fn(move |request| {
         ending.owed.begin();
-        completed(answers, request, ending).map(Ok::<_, Infallible>)
+        if let Some(answer) = completed_at_once(answers, &request, ending) {
+            return future::Either::Left(future::ready(Ok::<_, Infallible>(answer)));
+        }
+        // Boxed, or every idle connection would keep room for it, and a ready answer would move it.
+        let answer = completed(answers, request, ending).map(Ok);
+        future::Either::Right(answer.boxed())
     });
     let heads = HeadTimer::new();
     // Not hyper-util's `auto` builder, which never times out a silent peer (hyper #3756, #3962).
@@ -320,19 +337,39 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     }
 }
 
-/// Answers a request. A panic costs one answer, not the connection.
+/// Returns the answer to a request if it is at hand. A panic costs one answer, not the connection.
+fn completed_at_once<A: Answers>(
+    answers: &A,
+    request: &Request<Incoming>,
+    ending: &Ending,
+) -> Option<Answer> {
+    let at_hand = AssertUnwindSafe(|| answers.at_hand(request));
+    let answer = catch_unwind(at_hand).unwrap_or_else(|_panic| Some(failed(answers)))?;
+    note_made(&answer, ending);
+    Some(answer)
+}
+
+/// Answers a request that has no answer at hand. A panic costs one answer, not the connection.
 async fn completed<A: Answers>(answers: &A, request: Request<Incoming>, ending: &Ending) -> Answer {
     let answer = AssertUnwindSafe(async { answers.answer(request, ending).await });
-    let answer = answer.catch_unwind().await.unwrap_or_else(|_panic| {
-        error!("answering a request panicked");
-        answers.failed()
-    });
+    let answer = answer.catch_unwind().await;
+    let answer = answer.unwrap_or_else(|_panic| failed(answers));
+    note_made(&answer, ending);
+    answer
+}
+
+/// Notes that an answer is made.
+fn note_made(answer: &Answer, ending: &Ending) {
     match answer.body() {
         Either::Left(_) => ending.owed.write(),
         // A stream ends with its peer.
         Either::Right(_) => ending.owed.end(),
     }
-    answer
+}
+
+fn failed(answers: &impl Answers) -> Answer {
+    error!("answering a request panicked");
+    answers.failed()
 }
 
 /// Turn in the life of a connection, beside its requests.

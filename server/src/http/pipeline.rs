@@ -89,6 +89,25 @@ impl<S> fmt::Debug for Pipeline<S> {
     }
 }
 
+/// What is noted of a request until it is answered.
+struct Asked {
+    began: std::time::Instant,
+    is_head: bool,
+    /// Method and path, only if they are logged: a ready answer costs no allocation for them.
+    line: Option<String>,
+}
+
+impl Asked {
+    fn by(request: &Request<Incoming>) -> Self {
+        let (method, path) = (request.method(), request.uri().path());
+        Self {
+            began: std::time::Instant::now(),
+            is_head: method == Method::HEAD,
+            line: enabled!(Level::DEBUG).then(|| format!("{method} {path}")),
+        }
+    }
+}
+
 /// Endpoint that a path has led to.
 type Found<S> = Option<(&'static Endpoint<S>, Params)>;
 
@@ -128,40 +147,41 @@ impl<S: Send + Sync> Pipeline<S> {
         self.ready.copies()
     }
 
-    /// Answers one request under the access rules of its listener.
+    /// Returns the answer to a request under the access rules of its listener, if it is ready. It is public, so it needs
+    /// neither a token nor an endpoint.
+    pub fn at_hand(&self, request: &Request<Incoming>, rules: &Rules) -> Option<Answer> {
+        let asked = Asked::by(request);
+        let (label, answer) = self.ready_answer(request, rules)?;
+        Some(self.counted(asked, label, answer))
+    }
+
+    /// Answers one request that has no answer at hand.
     pub async fn answer(
         &self,
         request: Request<Incoming>,
         rules: &Arc<Rules>,
         ending: &Ending,
     ) -> Answer {
-        let began = std::time::Instant::now();
-        let is_head = request.method() == Method::HEAD;
-        // Formatted only if it is logged, so a ready answer costs no allocation for it.
-        let asked = enabled!(Level::DEBUG)
-            .then(|| format!("{} {}", request.method(), request.uri().path()));
-        // A ready answer is public, so it needs neither a token nor an endpoint.
-        let (label, answer) = if let Some(ready) = self.at_hand(&request, rules) {
-            ready
-        } else {
-            let found = self.find(request.uri().path());
-            let label = match &found {
-                None => NO_ENDPOINT,
-                Some((found, _)) if found.is_wait(request.uri()) => WAIT,
-                Some((found, _)) => found.label,
-            };
-            if label != WAIT && request.body().is_end_stream() {
-                ending.owe_answer();
-            }
-            // Boxed, or every idle connection would keep room for its future.
-            let answer = Box::pin(self.call_handler(request, found, rules, ending));
-            (label, answer.await)
+        let asked = Asked::by(&request);
+        let found = self.find(request.uri().path());
+        let label = match &found {
+            None => NO_ENDPOINT,
+            Some((found, _)) if found.is_wait(request.uri()) => WAIT,
+            Some((found, _)) => found.label,
         };
-        let mut answer = answer;
-        if let Some(asked) = asked {
-            debug!(asked, status = answer.status().as_u16(), "answered");
+        if label != WAIT && request.body().is_end_stream() {
+            ending.owe_answer();
         }
-        if is_head {
+        let answer = self.call_handler(request, found, rules, ending).await;
+        self.counted(asked, label, answer)
+    }
+
+    /// Counts an answer, and takes the body from that to HEAD.
+    fn counted(&self, asked: Asked, label: &'static str, mut answer: Answer) -> Answer {
+        if let Some(line) = asked.line {
+            debug!(asked = line, status = answer.status().as_u16(), "answered");
+        }
+        if asked.is_head {
             // The length is that of the GET (rule H-12); hyper sends no body.
             let length = answer.body().size_hint().exact();
             if let Some(length) = length.filter(|_| answer.status() != StatusCode::NOT_MODIFIED) {
@@ -172,7 +192,7 @@ impl<S: Send + Sync> Pipeline<S> {
             *answer.body_mut() = empty();
         }
         let status = answer.status().as_u16();
-        self.metrics.answered(label, status, began.elapsed());
+        self.metrics.answered(label, status, asked.began.elapsed());
         self.metrics
             .sent(answer.body().size_hint().exact().unwrap_or(0));
         answer
@@ -357,7 +377,7 @@ impl<S: Send + Sync> Pipeline<S> {
     }
 
     /// Returns the answer to a read and its label, if a ready one is still right.
-    fn at_hand(
+    fn ready_answer(
         &self,
         request: &Request<Incoming>,
         rules: &Rules,
@@ -414,6 +434,10 @@ impl<S> Clone for Gated<S> {
 }
 
 impl<S: Send + Sync> super::Answers for Gated<S> {
+    fn at_hand(&self, request: &Request<Incoming>) -> Option<Answer> {
+        self.pipeline.at_hand(request, &self.rules)
+    }
+
     async fn answer(&self, request: Request<Incoming>, ending: &Ending) -> Answer {
         self.pipeline.answer(request, &self.rules, ending).await
     }
