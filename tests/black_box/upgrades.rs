@@ -1,6 +1,6 @@
 //! Logs of older versions: each storage version has one in `fixtures/log-N`, which is opened for ever.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use crate::{
     crash::{UPGRADING, await_step, is_at},
@@ -15,6 +15,14 @@ const VERSIONS: [u32; 4] = [1, 2, 3, 4];
 /// What a consumer kept after entry 6, when version 1 was the newest.
 const BOOKMARK: &str = r#"{"version":1,"feed":"urn:uuid:949759eb-109c-468c-bea8-a65242d5c8a0","entry":"urn:example:6","position":5,"history":"36d99ac6e08a573201b08c3e6dee961909b1756ecec9aaf4c706520999cafc2b","document":"http://127.0.0.1:8080/feeds/fixture/2.atom"}"#;
 
+fn assert_documents_are_kept(server: &Server, fixture: &Path) {
+    for document in ["1.atom", "2.atom"] {
+        let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
+        let served = server.get(&format!("/feeds/fixture/{document}"));
+        assert!(served.is_immutable() && served.body == kept, "{document}");
+    }
+}
+
 /// Goal: what was ever stored is served the same, byte for byte, by every later version, and goes on.
 #[test]
 fn a_log_of_every_version_is_opened() {
@@ -28,11 +36,7 @@ fn a_log_of_every_version_is_opened() {
         );
 
         let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
-        for document in ["1.atom", "2.atom"] {
-            let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
-            let served = server.get(&format!("/feeds/fixture/{document}"));
-            assert!(served.is_immutable() && served.body == kept, "{document}");
-        }
+        assert_documents_are_kept(&server, &fixture);
         let recent = server.get("/feeds/fixture/recent.atom").text();
         assert!(
             recent.contains("first=\"8\"") && recent.contains("urn:example:10"),
@@ -92,11 +96,7 @@ fn a_log_of_every_version_is_settled() {
             "version {version}: {said}"
         );
         let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
-        for document in ["1.atom", "2.atom"] {
-            let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
-            let served = server.get(&format!("/feeds/fixture/{document}"));
-            assert!(served.is_immutable() && served.body == kept, "{document}");
-        }
+        assert_documents_are_kept(&server, &fixture);
         for n in [12, 35, 60] {
             let again = server.publish("fixture", &event(n)).json();
             assert_eq!(again["results"][0]["position"], n - 1, "version {version}");
@@ -133,11 +133,7 @@ fn an_upgrade_that_is_killed_is_begun_again() {
                     fs::remove_file(&marker).unwrap();
                 }
                 let server = Server::start(&data, &["--public-url", "http://127.0.0.1:8080"]);
-                for document in ["1.atom", "2.atom"] {
-                    let kept = fs::read(fixture.join("www/feeds/fixture").join(document)).unwrap();
-                    let served = server.get(&format!("/feeds/fixture/{document}"));
-                    assert!(served.is_immutable() && served.body == kept, "{document}");
-                }
+                assert_documents_are_kept(&server, &fixture);
                 server.stop();
                 let said = check_folder("verify", &data);
                 assert!(

@@ -32,7 +32,7 @@ use crate::codec;
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
 /// Keys that go ahead of their values: more than a page has.
 const AHEAD_KEYS: usize = 20;
-/// Records that are read to be removed, at a time.
+/// Keys that are looked for to be removed, at a time.
 const REMOVED_AT_ONCE: usize = 100;
 /// Reads and writes between two sweeps of sled's cache.
 const SWEPT_AFTER: usize = 5_000;
@@ -291,14 +291,17 @@ impl Settled {
         go_on: &dyn Fn() -> Result<(), LogError>,
     ) -> Result<(), LogError> {
         loop {
-            let found = self.pairs(from, b"", REMOVED_AT_ONCE)?;
-            let found: Vec<_> = found.iter().filter(|(key, _)| **key < *end).collect();
+            let db = self.db.read();
+            let keys = db_of(db.as_ref())?.range(from..end).keys();
+            let found: sled::Result<Vec<_>> = keys.take(REMOVED_AT_ONCE).collect();
+            let found = found.map_err(storage_error)?;
+            drop(db);
             if found.is_empty() {
                 return Ok(());
             }
             go_on()?;
-            for (key, _) in found {
-                self.remove_key(key)?;
+            for key in found {
+                self.remove_key(&key)?;
             }
         }
     }

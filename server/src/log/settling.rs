@@ -15,6 +15,9 @@ use super::{
 };
 use crate::codec;
 
+/// Returns an error if the settling is to end.
+type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
+
 /// Stores the content of a chapter, all but where it ends.
 ///
 /// # Errors
@@ -23,7 +26,7 @@ use crate::codec;
 pub(super) fn settle(
     chapter: &Chapter,
     settled: &Settled,
-    go_on: &dyn Fn() -> Result<(), LogError>,
+    go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
     let feeds = chapter.sorted_feeds();
     let mut putting = settled.putting();
@@ -76,10 +79,10 @@ fn settle_feed<'s>(
     // If it is damaged, the log stops: the tail may be the only place of its entries.
     let before = settled.feed_record(feed)?;
     if before.as_ref().is_some_and(|before| before.head == head) {
-        // A process may have ended between the two.
+        // The process that stored it may have ended before it emptied the old head.
         return putting.empty(record::head_key(feed));
     }
-    let has_old_head = before.is_none();
+    let had_no_record = before.is_none();
     let mut gathering = Gathering {
         feed,
         tail: before.map(|before| before.tail).unwrap_or_default(),
@@ -112,8 +115,8 @@ fn settle_feed<'s>(
     }
     let record = FeedRecord::encode(&head, &gathering.tail);
     putting.put_value(record::feed_key(feed), codec::seal(record))?;
-    if has_old_head {
-        // Of a log that had no such records.
+    if had_no_record {
+        // An older log may have the head by itself.
         putting.empty(record::head_key(feed))?;
     }
     Ok(())
@@ -128,9 +131,6 @@ struct Gathering<'p, 's> {
     leftovers: Option<(&'s Settled, GoOn<'p>)>,
     putting: &'p mut Putting<'s>,
 }
-
-/// Returns an error if the settling is to end.
-type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
 
 impl Gathering<'_, '_> {
     /// Adds groups that follow, with their first position and the one behind them.
@@ -184,7 +184,7 @@ impl Gathering<'_, '_> {
 fn pack_facts(
     chapter: &Chapter,
     putting: &mut Putting<'_>,
-    go_on: &dyn Fn() -> Result<(), LogError>,
+    go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
     let mut open: Option<FactsRecord> = None;
     for (number, place) in chapter.all_facts() {
