@@ -418,7 +418,7 @@ mod tests {
         age: Duration::from_secs(10),
     };
 
-    /// Answers that a function gives.
+    /// Answers that a function gives, but for paths below `/ready`, whose answers are at hand.
     #[derive(Clone)]
     struct By<F>(F);
 
@@ -427,6 +427,12 @@ mod tests {
         F: Fn(Request<Incoming>, Ending) -> T + Clone + Send + Sync + 'static,
         T: Future<Output = Answer> + Send,
     {
+        fn at_hand(&self, request: &Request<Incoming>) -> Option<Answer> {
+            let which = request.uri().path().strip_prefix("/ready")?;
+            assert_eq!(which, "/fine", "this is expected here");
+            Some(Response::new(answers::whole("at hand;")))
+        }
+
         fn answer(
             &self,
             request: Request<Incoming>,
@@ -471,21 +477,41 @@ mod tests {
         serde_json::from_str::<serde_json::Value>(body).unwrap();
     }
 
-    /// Goal: a request that makes us panic gets an answer, and so do those after it.
+    /// Goal: a request that makes us panic gets an answer, and so do those after it, in their order; whether the answers
+    /// are at hand or not.
     #[tokio::test]
     async fn a_panic_is_one_500() {
         let answer = |request: Request<Incoming>, _| async move {
             assert_eq!(request.uri().path(), "/fine", "this is expected here");
-            Response::new(answers::whole("fine"))
+            Response::new(answers::whole("made;"))
         };
-        let requests = "GET / HTTP/1.1\r\nHost: h\r\n\r\n\
-            GET /fine HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-        let answers = answers_to(requests, LIMITS, answer).await;
-        assert!(answers.starts_with("HTTP/1.1 500"), "{answers}");
+        let paths = [
+            "/",
+            "/fine",
+            "/ready/not",
+            "/ready/fine",
+            "/fine",
+            "/ready/fine",
+        ];
+        let requests = paths.map(|path| format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        let last = "GET /fine HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+        let answers = answers_to(&(requests.concat() + last), LIMITS, answer).await;
+        let answers = answers.split("HTTP/1.1 ").skip(1);
+        let answers: Vec<_> = answers
+            .map(|answer| {
+                (
+                    &answer[..3],
+                    answer.rsplit("\r\n").next().unwrap_or_default(),
+                )
+            })
+            .collect();
+        let fine = ["made;", "at hand;", "made;", "at hand;", "made;"].map(|body| ("200", body));
         assert!(
-            answers.contains("HTTP/1.1 200") && answers.ends_with("fine"),
-            "{answers}"
+            answers[0].0 == "500" && answers[2].0 == "500",
+            "{answers:?}"
         );
+        let others = [1, 3, 4, 5, 6].map(|index: usize| answers[index]);
+        assert_eq!(others, fine);
     }
 
     /// A head that hyper refuses by itself is answered with a problem document, too.
