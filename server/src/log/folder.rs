@@ -68,7 +68,7 @@ pub enum OpenError {
         /// Storage version found in the log.
         version: u32,
     },
-    /// A log of an older storage version was not closed, and there is no room for the copy that is checked then.
+    /// A log of storage version 1, or one of version 2 that was not closed, is upgraded in a copy, which has no room.
     #[error("{folder} needs {needed} bytes of free space to check the log, and has {free}")]
     NoRoom {
         /// Data folder whose disk is too full.

@@ -18,7 +18,7 @@
 //!
 //! In the journal, a commit is its facts (`c`) and its items (`e h d s g n`), without parts. sled holds facts and
 //! entries packed, so that it has few keys, and heads beside a feed's newest entries (`f`, see [`tail`]). A packed record
-//! is compressed, if that makes it shorter.
+//! is compressed, if that makes it shorter. A record of entries that was a feed's tail consists of several such blocks.
 //!
 //! Older versions had heads by themselves in sled (`h`), which lose their values once their feeds have records (`f`).
 //! Versions 1 and 2 had `c` there, and one group in each record of entries. These records stay as they are.

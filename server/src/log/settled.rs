@@ -55,6 +55,9 @@ pub(super) struct Settled {
     /// Changes that are stored before a process ends in a test.
     #[cfg(test)]
     pub(super) puts_left: AtomicUsize,
+    /// What another thread does in a test, after so many reads.
+    #[cfg(test)]
+    pub(super) meanwhile: parking_lot::Mutex<Option<Meanwhile>>,
 }
 
 impl fmt::Debug for Settled {
@@ -64,6 +67,10 @@ impl fmt::Debug for Settled {
             .finish_non_exhaustive()
     }
 }
+
+/// Number of reads, and work that comes after them.
+#[cfg(test)]
+pub(super) type Meanwhile = (usize, Box<dyn FnOnce() + Send>);
 
 /// Keys with their values.
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -82,6 +89,8 @@ impl Settled {
             touched: AtomicUsize::new(0),
             #[cfg(test)]
             puts_left: AtomicUsize::new(usize::MAX),
+            #[cfg(test)]
+            meanwhile: parking_lot::Mutex::default(),
         })
     }
 
@@ -118,7 +127,9 @@ impl Settled {
             let record = FeedRecord::decode(&Bytes::from(body));
             record.ok_or_else(|| record::damaged("feed", &key))
         };
-        self.value("feed", &key)?.map(decode).transpose()
+        let value = self.value("feed", &key)?;
+        self.touch(self.db.read().as_ref(), 1);
+        value.map(decode).transpose()
     }
 
     /// Returns a feed's head as it is encoded.
@@ -379,6 +390,8 @@ impl Settled {
     }
 
     fn readable(&self) -> Result<RwLockReadGuard<'_, Option<Db>>, LogError> {
+        #[cfg(test)]
+        self.let_others_work();
         if self.closing.load(Ordering::Acquire) {
             return Err(LogError::Closing);
         }
@@ -431,6 +444,18 @@ impl Settled {
             .puts_left
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         left.map(drop).map_err(|_none| LogError::Closing)
+    }
+
+    fn let_others_work(&self) {
+        let mut meanwhile = self.meanwhile.lock();
+        match meanwhile.take() {
+            Some((0, work)) => {
+                drop(meanwhile);
+                work();
+            }
+            Some((reads, work)) => *meanwhile = Some((reads - 1, work)),
+            None => {}
+        }
     }
 }
 

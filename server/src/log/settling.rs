@@ -15,6 +15,8 @@ use super::{
 };
 use crate::codec;
 
+mod moved;
+
 /// Returns an error if the settling is to end.
 type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
 
@@ -78,7 +80,8 @@ fn settle_feed<'s>(
     let head = chapter.value(changed.head.ok_or_else(missing)?)?;
     // If it is damaged, the log stops: the tail may be the only place of its entries.
     let before = settled.feed_record(feed)?;
-    if before.as_ref().is_some_and(|before| before.head == head) {
+    if let Some(before) = before.as_ref().filter(|before| before.head == head) {
+        moved::check_entries(chapter, (feed, changed), &before.tail, settled)?;
         // The process that stored it may have ended before it emptied the old head.
         return putting.empty(record::head_key(feed));
     }

@@ -23,6 +23,7 @@ use crate::{
         contract::{create, entry, settings},
         memory::MemoryLog,
         opening::{Disk, OpenedLog, open_with},
+        settled::Meanwhile,
         sled_log::SledLog,
     },
     upkeep::recover::recover,
@@ -384,4 +385,98 @@ fn a_log_is_recovered_from_a_settling_that_broke_off() {
             break;
         }
     }
+}
+
+/// Goal: a settling that is begun again finds out that records are gone with the entries it passes over, before the
+/// journal loses them; also those of entries that were settled before.
+#[test]
+fn a_settling_that_is_begun_again_misses_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path());
+    let log = &opened.log;
+    let (mut gone, mut gone_before) = (0, 0);
+    for round in rounds() {
+        for commit in &round {
+            log.append(commit).unwrap();
+        }
+        let before = pairs(log);
+        assert!(settle_until(log, usize::MAX));
+        let new = pairs(log);
+        let new = new.iter().filter(|pair| !before.contains(pair));
+        for (key, value) in new.filter(|(key, _)| record::entry_of_key(key).is_some()) {
+            log.settled.remove(key).unwrap();
+            assert!(!settle_until(log, usize::MAX), "{key:?}");
+            log.settled.put(key, value).unwrap();
+            gone += 1;
+            let (feed, first) = record::entry_of_key(key).unwrap();
+            let chapters = log.chapters.read();
+            let groups = chapters
+                .newest
+                .groups(feed, &(Position(0)..Position(u64::MAX)));
+            gone_before += usize::from(groups.first().is_some_and(|(at, _)| first < *at));
+        }
+        assert!(settle_until(log, usize::MAX));
+        log.settle_all();
+    }
+    assert!(gone > 20 && gone_before > 5, "{gone}, {gone_before}");
+}
+
+/// Goal: a reader finds each entry and each head, whatever is settled between two of its reads.
+#[test]
+fn readers_miss_nothing_while_a_chapter_is_settled() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path());
+    let log = Arc::new(opened.log);
+    let key = settings(1).id.key();
+    let commits = [create(1)].into_iter().chain((0..240).map(|at| {
+        let bytes = usize::try_from(at % 7).unwrap() * 43;
+        vec![random_entry(1, at, bytes)]
+    }));
+    let mut met = [0; 3];
+    for (number, changes) in (1..).zip(commits) {
+        let commit = Commit {
+            number: CommitNumber(number),
+            instant: Timestamp::from_micros(1_000_000 * i64::try_from(number).unwrap()),
+            changes,
+        };
+        let had = log.settled.feed_record(key).unwrap();
+        log.append(&commit).unwrap();
+        let reads = usize::try_from(number % 3).unwrap();
+        let settles = || -> Option<Meanwhile> {
+            let log = Arc::clone(&log);
+            let work = move || assert!(settle_until(&log, usize::MAX));
+            Some((reads, Box::new(work)))
+        };
+        if let Some(had) = had {
+            let end = record::decode_head(&had.head).unwrap().next;
+            *log.settled.meanwhile.lock() = settles();
+            let mut found = vec![];
+            let all = Position(0)..end;
+            log.settled.entries(key, &all, &mut found).unwrap();
+            let found: Vec<_> = found.iter().map(|entry| entry.at.0).collect();
+            assert!(found.iter().copied().eq(0..end.0), "{number}: {found:?}");
+            let has = log.settled.feed_record(key).unwrap().unwrap();
+            let has_moved = !had.tail.is_empty() && has.tail.first != had.tail.first;
+            met[reads] += usize::from(has_moved && log.settled.meanwhile.lock().is_none());
+            if number % 5 == 0 {
+                // As in a log that had no feeds' records.
+                log.settled.meanwhile.lock().take();
+                log.settled.remove(&record::feed_key(key)).unwrap();
+                let head = record::head_key(key);
+                log.settled
+                    .put(&head, &codec::seal(had.head.to_vec()))
+                    .unwrap();
+                *log.settled.meanwhile.lock() = settles();
+                assert!(log.settled.head(key).unwrap().is_some(), "{number}");
+                log.settled.remove(&record::feed_key(key)).unwrap();
+                let had = FeedRecord::encode(&had.head, &had.tail);
+                log.settled
+                    .put(&record::feed_key(key), &codec::seal(had))
+                    .unwrap();
+            }
+        }
+        log.settled.meanwhile.lock().take();
+        log.settle_all();
+    }
+    assert!(met.iter().all(|met| *met > 5), "{met:?}");
 }
