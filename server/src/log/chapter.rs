@@ -219,4 +219,9 @@ impl Chapters {
     pub(super) fn bytes(&self) -> u64 {
         self.all().map(Chapter::bytes).sum()
     }
+
+    /// Returns how many feeds the chapters are to be settled for; one counts in each of them.
+    pub(super) fn feeds(&self) -> usize {
+        self.all().map(|chapter| chapter.feeds.len()).sum()
+    }
 }

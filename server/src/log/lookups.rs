@@ -501,13 +501,16 @@ impl Room for SledLog {
     }
 
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
-        let unsettled = self.chapters.read().bytes();
+        let chapters = self.chapters.read();
+        let (unsettled, feeds) = (chapters.bytes(), chapters.feeds());
+        drop(chapters);
         let free =
             space::free_bytes(&self.folder).map_err(LogError::io("measure", &self.folder))?;
         // The log is full until the refused commit fits: refusing large commits while taking small ones would
         // flip `/readyz` with each request.
         let wanted = self.wanted.load(Ordering::Acquire).max(bytes);
-        let has_room = free >= space::needed_bytes(unsettled, wanted);
+        let feeds = u64::try_from(feeds).unwrap_or(u64::MAX);
+        let has_room = free >= space::needed_bytes(unsettled, feeds, wanted);
         self.wanted
             .store(if has_room { 0 } else { wanted }, Ordering::Release);
         Ok(has_room)

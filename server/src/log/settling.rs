@@ -89,6 +89,7 @@ fn settle_feed<'s>(
     let mut gathering = Gathering {
         feed,
         tail: before.map(|before| before.tail).unwrap_or_default(),
+        gained: 0,
         leftovers: chapter.was_left.then_some((settled, go_on)),
         putting,
     };
@@ -129,6 +130,8 @@ fn settle_feed<'s>(
 struct Gathering<'p, 's> {
     feed: FeedKey,
     tail: Tail,
+    /// Packed bytes that were added.
+    gained: usize,
     /// Where records are looked for that a settling of an earlier process has left. It may have been another version of
     /// the program, and have divided the entries otherwise.
     leftovers: Option<(&'s Settled, GoOn<'p>)>,
@@ -142,13 +145,14 @@ impl Gathering<'_, '_> {
             return Ok(());
         };
         let next = Tail::of(first, end, groups);
+        self.gained += next.stored.len();
         if self.tail.takes(&next) {
             self.tail.append(&next);
         } else {
             self.put_tail()?;
             self.tail = next;
         }
-        if self.tail.is_full() {
+        if self.tail.is_full(self.gained) {
             self.put_tail()?;
         }
         Ok(())

@@ -8,6 +8,9 @@ use std::{fs, io, path::Path};
 const SLACK_BYTES: u64 = 16 * 1024 * 1024;
 /// Most bytes on the disk for each byte in the journal, once it is settled: sled with what is dead in it.
 const SETTLED_BYTES: u64 = 3;
+/// Most bytes on the disk for each feed that has gained entries in the journal: sled writes its tail once more, and the
+/// records beside it.
+const FEED_BYTES: u64 = 12 * 1024;
 /// Most bytes on the disk for each byte of an entry to come: journal, sled, index, archive.
 const BYTES_PER_BYTE: u64 = 6;
 
@@ -41,10 +44,11 @@ pub fn folder_bytes(folder: &Path) -> io::Result<u64> {
 }
 
 /// Returns how many bytes must be free before `payload` more bytes are appended to a log of which `unsettled` bytes are
-/// in the journal.
-pub fn needed_bytes(unsettled: u64, payload: u64) -> u64 {
+/// in the journal, of so many feeds.
+pub fn needed_bytes(unsettled: u64, feeds: u64, payload: u64) -> u64 {
     unsettled
         .saturating_mul(SETTLED_BYTES)
+        .saturating_add(feeds.saturating_mul(FEED_BYTES))
         .saturating_add(payload.saturating_mul(BYTES_PER_BYTE))
         .saturating_add(SLACK_BYTES)
 }
@@ -102,8 +106,9 @@ mod tests {
 
     #[test]
     fn what_is_needed_never_overflows() {
-        assert_eq!(needed_bytes(0, 0), SLACK_BYTES);
-        assert_eq!(needed_bytes(u64::MAX, 1), u64::MAX);
-        assert_eq!(needed_bytes(1, u64::MAX), u64::MAX);
+        assert_eq!(needed_bytes(0, 0, 0), SLACK_BYTES);
+        assert_eq!(needed_bytes(u64::MAX, 1, 1), u64::MAX);
+        assert_eq!(needed_bytes(1, u64::MAX, 1), u64::MAX);
+        assert_eq!(needed_bytes(1, 1, u64::MAX), u64::MAX);
     }
 }

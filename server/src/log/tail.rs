@@ -1,7 +1,8 @@
 //! The record of a feed in sled: its head, and its tail, which are its newest settled entries.
 //!
 //! Pure. A feed that gains little in a chapter would get a record of entries from each settling, and sled keeps
-//! something in memory of every record. So its entries gather in the tail, until they fill a record of their own.
+//! something in memory of every record. So its entries gather in the tail, until they fill a record of their own, or
+//! until so few have come that they are not worth to write the others again.
 //!
 //! ```text
 //! feed's record    length of the head, head, position of the tail's first entry, tail
@@ -22,6 +23,9 @@ use crate::codec::{Reader, Writer};
 /// Bytes from which on a tail becomes a record of entries. A longer one saves records, and costs more whenever sled
 /// writes its page again.
 const TAIL_BYTES: usize = if cfg!(test) { 512 } else { 4 * 1024 };
+/// How many times what a feed has gained its tail may be, and be written again. Without this bound, feeds that gain little
+/// each time would write their whole tails for it.
+const TIMES_GAINED_MAX: usize = 4;
 /// Most bytes of a record of entries that is made of several blocks: it fits into one part.
 const JOINED_BYTES_MAX: usize = PART_BYTES_MAX;
 /// The beginning of every tail. A packed record that begins with 0 has a length behind it, which is not 0.
@@ -100,9 +104,9 @@ impl Tail {
         self.first < range.end && range.start < self.end
     }
 
-    /// Returns whether it is to become a record of entries.
-    pub(super) fn is_full(&self) -> bool {
-        self.stored.len() > TAIL_BYTES
+    /// Returns whether it is to become a record of entries, after it gained so many bytes.
+    pub(super) fn is_full(&self, gained: usize) -> bool {
+        self.stored.len() > TAIL_BYTES.min(gained * TIMES_GAINED_MAX)
     }
 
     /// Returns whether the entries of `next` may follow in the same record.
@@ -221,6 +225,8 @@ mod tests {
         let tail = block(5, 640);
         assert!(tail.takes(&block(6, 640)) && !tail.takes(&block(7, 640)));
         assert!(!tail.takes(&block(4, 640)) && !tail.takes(&block(6, 2 * JOINED_BYTES_MAX)));
+        assert!(tail.is_full(640) && !block(5, 256).is_full(256));
+        assert!(block(5, 256).is_full(64) && !block(5, 256).is_full(128));
         assert!(tail.reaches_into(&(Position(5)..Position(6))));
         assert!(!tail.reaches_into(&(Position(6)..Position(9))));
         assert!(!tail.reaches_into(&(Position(0)..Position(5))));
