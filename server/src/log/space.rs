@@ -10,7 +10,7 @@ const SLACK_BYTES: u64 = 16 * 1024 * 1024;
 const SETTLED_BYTES: u64 = 3;
 /// Most bytes on the disk for each feed that has gained entries in the journal: sled writes its tail once more, and the
 /// records beside it.
-const FEED_BYTES: u64 = 12 * 1024;
+const FEED_BYTES: u64 = 8 * 1024;
 /// Most bytes on the disk for each byte of an entry to come: journal, sled, index, archive.
 const BYTES_PER_BYTE: u64 = 6;
 
