@@ -17,6 +17,8 @@ use crate::codec;
 
 mod moved;
 
+use moved::Moved;
+
 /// Returns an error if the settling is to end.
 type GoOn<'g> = &'g dyn Fn() -> Result<(), LogError>;
 
@@ -32,9 +34,10 @@ pub(super) fn settle(
 ) -> Result<(), LogError> {
     let feeds = chapter.sorted_feeds();
     let mut putting = settled.putting();
+    let moved = Moved::new(chapter, settled, go_on);
     for (feed, changed) in &feeds {
         go_on()?;
-        settle_feed(chapter, (*feed, changed), settled, &mut putting, go_on)?;
+        settle_feed((*feed, changed), &moved, &mut putting)?;
     }
     for (key, place) in chapter.keyed_from(&[]) {
         let body = chapter.value(*place)?;
@@ -70,18 +73,22 @@ pub(super) fn settle_end(
 /// Stores what a feed has gained. Its record comes last, and has the head of the chapter from then on: a settling that
 /// is begun again finds there that the feed is settled.
 fn settle_feed<'s>(
-    chapter: &Chapter,
     (feed, changed): (FeedKey, &Changed),
-    settled: &'s Settled,
+    moved: &Moved<'s>,
     putting: &mut Putting<'s>,
-    go_on: GoOn<'_>,
 ) -> Result<(), LogError> {
+    let Moved {
+        chapter,
+        settled,
+        go_on,
+        ..
+    } = *moved;
     let missing = || LogError::damaged(format!("the journal has no head of feed {}", feed.0));
     let head = chapter.value(changed.head.ok_or_else(missing)?)?;
     // If it is damaged, the log stops: the tail may be the only place of its entries.
     let before = settled.feed_record(feed)?;
     if let Some(before) = before.as_ref().filter(|before| before.head == head) {
-        moved::check_entries(chapter, (feed, changed), &before.tail, settled)?;
+        moved.check_entries((feed, changed), &before.tail)?;
         // The process that stored it may have ended before it emptied the old head.
         return putting.empty(record::head_key(feed));
     }

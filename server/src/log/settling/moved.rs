@@ -4,11 +4,14 @@
 //! may have taken the records of its entries since: the rehearsal accepts what a settling of all values would mend. So
 //! they are looked for, before the room of the journal is used again.
 
+use std::{cell::OnceCell, collections::HashMap};
+
 use simplefeed_core::{
     commit::ChangeOutline,
     feed::{CommitNumber, FeedKey, Position},
 };
 
+use super::GoOn;
 use crate::log::{
     LogError,
     chapter::{Changed, Chapter},
@@ -17,97 +20,127 @@ use crate::log::{
     tail::Tail,
 };
 
-/// Checks that each entry that a feed has gained in a chapter is settled, and the one before them.
-///
-/// # Errors
-///
-/// Returns the failure to read, or which entry is missing.
-pub(super) fn check_entries(
-    chapter: &Chapter,
-    (feed, changed): (FeedKey, &Changed),
-    tail: &Tail,
-    settled: &Settled,
-) -> Result<(), LogError> {
-    let Some((first, _)) = changed.groups.first() else {
-        return Ok(());
-    };
-    // All that was in the former tail is in one record, up to this entry.
-    let before = first.0.checked_sub(1).map(Position);
-    let groups = changed.groups.iter().map(|(first, _)| *first);
-    let mut found = Position(0);
-    for at in before.into_iter().chain(groups) {
-        if !tail.is_empty() && at >= tail.first {
-            break;
-        }
-        if at < found {
-            continue;
-        }
-        match end_of_record(settled, feed, at)? {
-            Some(end) => found = end,
-            None if at < *first && is_lost_before(chapter, settled, feed, *first)? => {}
-            None => {
-                let what = format!("entry {at} of feed {} is missing", feed.0);
-                return Err(LogError::damaged(what));
-            }
-        }
-    }
-    Ok(())
+/// Entries of a chapter that are settled already.
+pub(super) struct Moved<'m> {
+    pub(super) chapter: &'m Chapter,
+    pub(super) settled: &'m Settled,
+    pub(super) go_on: GoOn<'m>,
+    /// What the log says is lost, once somebody asked.
+    losses: OnceCell<Losses>,
 }
 
-/// Returns the position behind the record that has an entry.
-fn end_of_record(
-    settled: &Settled,
-    feed: FeedKey,
-    at: Position,
-) -> Result<Option<Position>, LogError> {
-    let (from, end) = (
-        record::entry_key(feed, at),
-        record::entry_key(feed, at.next()),
-    );
-    let prefix = record::entries_prefix(feed).len();
-    for (key, body) in settled.records("entry", &from, &end, prefix)? {
-        let damaged = || record::damaged("entry", &key);
-        let (_, first) = record::entry_of_key(&key).ok_or_else(damaged)?;
-        let entries = record::decode_entries(first, &body.into()).ok_or_else(damaged)?;
-        if let Some(last) = entries.last().filter(|last| last.at >= at) {
-            return Ok(Some(last.at.next()));
+/// Feeds and positions before which entries are lost, with the last entry before these.
+type Losses = HashMap<(FeedKey, Position), Option<Position>>;
+
+impl<'m> Moved<'m> {
+    pub(super) fn new(chapter: &'m Chapter, settled: &'m Settled, go_on: GoOn<'m>) -> Self {
+        Self {
+            chapter,
+            settled,
+            go_on,
+            losses: OnceCell::new(),
         }
     }
-    Ok(None)
+
+    /// Checks that each entry that a feed has gained in the chapter is settled, and the one before them.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure to read, or which entry is missing.
+    pub(super) fn check_entries(
+        &self,
+        (feed, changed): (FeedKey, &Changed),
+        tail: &Tail,
+    ) -> Result<(), LogError> {
+        let Some((first, _)) = changed.groups.first() else {
+            return Ok(());
+        };
+        (self.go_on)()?;
+        let is_in_record = |at: &Position| tail.is_empty() || *at < tail.first;
+        // The former tail is in one record, with the last entry that came before.
+        let before = first.0.checked_sub(1).map(Position).filter(is_in_record);
+        if let Some(before) = before
+            && self.end_of_record(feed, before)?.is_none()
+        {
+            let lost = self.losses()?.get(&(feed, *first));
+            let before = lost.ok_or_else(|| missing(feed, before))?;
+            if let Some(before) = before.filter(is_in_record) {
+                let found = self.end_of_record(feed, before)?;
+                found.ok_or_else(|| missing(feed, before))?;
+            }
+        }
+        let mut found = Position(0);
+        let groups = changed.groups.iter().map(|(first, _)| *first);
+        for at in groups.take_while(is_in_record) {
+            if at >= found {
+                let end = self.end_of_record(feed, at)?;
+                found = end.ok_or_else(|| missing(feed, at))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the position behind the record that has an entry.
+    fn end_of_record(&self, feed: FeedKey, at: Position) -> Result<Option<Position>, LogError> {
+        let from = record::entry_key(feed, at);
+        let end = record::entry_key(feed, at.next());
+        let prefix = record::entries_prefix(feed).len();
+        for (key, body) in self.settled.records("entry", &from, &end, prefix)? {
+            let damaged = || record::damaged("entry", &key);
+            let (_, first) = record::entry_of_key(&key).ok_or_else(damaged)?;
+            let entries = record::decode_entries(first, &body.into()).ok_or_else(damaged)?;
+            if let Some(last) = entries.last().filter(|last| last.at >= at) {
+                return Ok(Some(last.at.next()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns what the log says is lost. It reads the facts of all commits, which only damage and recovered logs make
+    /// necessary.
+    fn losses(&self) -> Result<&Losses, LogError> {
+        if let Some(losses) = self.losses.get() {
+            return Ok(losses);
+        }
+        let (mut losses, mut last) = (Losses::new(), HashMap::new());
+        let mut note = |number: CommitNumber, facts: &[u8]| {
+            let damaged = || damaged_facts(number);
+            for change in CommitFacts::decode(facts).ok_or_else(damaged)?.changes {
+                match change {
+                    ChangeOutline::Entries { feed, first, count } => {
+                        last.insert(feed, Position(first.0 + count - 1));
+                    }
+                    ChangeOutline::Lost { feed, next, .. } => {
+                        losses.insert((feed, next), last.get(&feed).copied());
+                    }
+                    _ => {}
+                }
+            }
+            Ok(())
+        };
+        let mut number = CommitNumber(1);
+        while number < self.chapter.file.first {
+            (self.go_on)()?;
+            let all = self.settled.facts_from(number)?;
+            if all.is_empty() {
+                return Err(damaged_facts(number));
+            }
+            for facts in all {
+                note(number, &facts)?;
+                number = number.next();
+            }
+        }
+        for (number, place) in self.chapter.all_facts() {
+            note(number, &self.chapter.value(place)?)?;
+        }
+        Ok(self.losses.get_or_init(|| losses))
+    }
 }
 
-/// Returns whether the log says that the entry before a position is lost. It reads the facts of all commits, which only
-/// damage and recovered logs make necessary.
-fn is_lost_before(
-    chapter: &Chapter,
-    settled: &Settled,
-    feed: FeedKey,
-    position: Position,
-) -> Result<bool, LogError> {
-    let says_so = |number: CommitNumber, facts: &[u8]| {
-        let damaged = || LogError::damaged(format!("the facts of commit {number}"));
-        let changes = CommitFacts::decode(facts).ok_or_else(damaged)?.changes;
-        Ok::<_, LogError>(changes.iter().any(|change| {
-            matches!(change, ChangeOutline::Lost { feed: of, next, .. } if (*of, *next) == (feed, position))
-        }))
-    };
-    let mut number = CommitNumber(1);
-    while number < chapter.file.first {
-        let all = settled.facts_from(number)?;
-        if all.is_empty() {
-            return Err(LogError::damaged(format!("the facts of commit {number}")));
-        }
-        for facts in all {
-            if says_so(number, &facts)? {
-                return Ok(true);
-            }
-            number = number.next();
-        }
-    }
-    for (number, place) in chapter.all_facts() {
-        if says_so(number, &chapter.value(place)?)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+fn missing(feed: FeedKey, at: Position) -> LogError {
+    LogError::damaged(format!("entry {at} of feed {} is missing", feed.0))
+}
+
+fn damaged_facts(number: CommitNumber) -> LogError {
+    LogError::damaged(format!("the facts of commit {number}"))
 }
