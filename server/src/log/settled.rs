@@ -127,9 +127,7 @@ impl Settled {
             let record = FeedRecord::decode(&Bytes::from(body));
             record.ok_or_else(|| record::damaged("feed", &key))
         };
-        let value = self.value("feed", &key)?;
-        self.touch(self.db.read().as_ref(), 1);
-        value.map(decode).transpose()
+        self.value("feed", &key)?.map(decode).transpose()
     }
 
     /// Returns a feed's head as it is encoded.
