@@ -36,10 +36,10 @@ const AHEAD_KEYS: usize = 20;
 const REMOVED_AT_ONCE: usize = 100;
 /// Reads and writes between two sweeps of sled's cache.
 const SWEPT_AFTER: usize = 5_000;
-/// Keys of the tree that sweeps: its pages are at least one in each of the 256 parts of the cache.
+/// Keys of the tree that sweeps: its pages are about two in each of the 256 parts of the cache.
 const SWEEP_KEYS: u32 = 5_000;
-/// Reads of a page that make sled count them.
-const SWEEP_READS: usize = 64;
+/// Reads of a page. Two pages in a part make sled count it; a part with one page is counted with every second sweep.
+const SWEEP_READS: usize = 32;
 /// Bytes of a snapshot of the first pages, at most.
 const SNAPSHOT_SLACK_BYTES: usize = 1024 * 1024;
 /// Keys that share a page of that tree, at least.
@@ -127,7 +127,9 @@ impl Settled {
             let record = FeedRecord::decode(&Bytes::from(body));
             record.ok_or_else(|| record::damaged("feed", &key))
         };
-        self.value("feed", &key)?.map(decode).transpose()
+        let value = self.value("feed", &key)?;
+        self.touch(self.db.read().as_ref(), 1);
+        value.map(decode).transpose()
     }
 
     /// Returns a feed's head as it is encoded.
