@@ -89,7 +89,7 @@ impl<S> fmt::Debug for Pipeline<S> {
     }
 }
 
-/// What is noted of a request until it is answered.
+/// Facts of a request, kept until it is answered.
 struct Asked {
     began: std::time::Instant,
     is_head: bool,

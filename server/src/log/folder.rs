@@ -68,7 +68,7 @@ pub enum OpenError {
         /// Storage version found in the log.
         version: u32,
     },
-    /// A log of storage version 1, or one of version 2 that was not closed, is upgraded in a copy, which has no room.
+    /// The upgrade of a log needs a copy of it (version 1, or version 2 and not closed), and the disk is too full.
     #[error("{folder} needs {needed} bytes of free space to check the log, and has {free}")]
     NoRoom {
         /// Data folder whose disk is too full.

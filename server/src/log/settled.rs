@@ -55,7 +55,7 @@ pub(super) struct Settled {
     /// Changes that are stored before a process ends in a test.
     #[cfg(test)]
     pub(super) puts_left: AtomicUsize,
-    /// What another thread does in a test, after so many reads.
+    /// Work of another thread in a test, between two reads.
     #[cfg(test)]
     pub(super) meanwhile: parking_lot::Mutex<Option<Meanwhile>>,
 }

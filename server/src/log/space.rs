@@ -8,8 +8,8 @@ use std::{fs, io, path::Path};
 const SLACK_BYTES: u64 = 16 * 1024 * 1024;
 /// Most bytes on the disk for each byte in the journal, once it is settled: sled with what is dead in it.
 const SETTLED_BYTES: u64 = 3;
-/// Bytes on the disk for each feed that has changed in the journal, beside that: sled writes its tail once more, and the
-/// records that share its page. Measured with full tails of 300,000 feeds.
+/// Bytes on the disk besides, for each feed that changed in the journal. sled writes the feed's tail again, and the
+/// records on the same page. Measured with full tails of 300,000 feeds.
 const FEED_BYTES: u64 = 4 * 1024;
 /// Most bytes on the disk for each byte of an entry to come: journal, sled, index, archive.
 const BYTES_PER_BYTE: u64 = 6;

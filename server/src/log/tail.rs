@@ -2,7 +2,7 @@
 //!
 //! Pure. A feed that gains little in a chapter would get a record of entries from each settling, and sled keeps
 //! something in memory of every record. So its entries gather in the tail, until they fill a record of their own, or
-//! until so few have come that they are not worth to write the others again.
+//! until a settling adds too few to write the others again.
 //!
 //! ```text
 //! feed's record    length of the head, head, position of the tail's first entry, tail
@@ -23,8 +23,8 @@ use crate::codec::{Reader, Writer};
 /// Bytes from which on a tail becomes a record of entries. A longer one saves records, and costs more whenever sled
 /// writes its page again.
 const TAIL_BYTES: usize = if cfg!(test) { 512 } else { 4 * 1024 };
-/// How many times what a feed has gained its tail may be, and be written again. Without this bound, feeds that gain little
-/// each time would write their whole tails for it.
+/// A tail of more than so many times the bytes that its feed gained becomes a record. Without this bound, each small
+/// gain would write a large tail again.
 const TIMES_GAINED_MAX: usize = 4;
 /// Most bytes of a record of entries that is made of several blocks: it fits into one part.
 const JOINED_BYTES_MAX: usize = PART_BYTES_MAX;

@@ -1,8 +1,9 @@
 //! Entries that a settling has moved to records: those of a feed's tail, and those of the chapter.
 //!
-//! Pure, but for reads. A settling that is begun again passes over a feed whose own record has the chapter's head. Damage
-//! may have taken the records of its entries since: the rehearsal accepts what a settling of all values would mend. So
-//! they are looked for, before the room of the journal is used again.
+//! Pure, but for reads. A settling that is begun again passes over a feed whose own record has the chapter's head. The
+//! records of its entries may be lost by then, because the rehearsal accepts some damage to values of a settling that
+//! broke off. The journal still has the entries of the chapter, and its file is used again after the settling. So each
+//! entry is looked for before.
 
 use std::{cell::OnceCell, collections::HashMap};
 
@@ -25,11 +26,11 @@ pub(super) struct Moved<'m> {
     pub(super) chapter: &'m Chapter,
     pub(super) settled: &'m Settled,
     pub(super) go_on: GoOn<'m>,
-    /// What the log says is lost, once somebody asked.
+    /// Losses that the log records; read for the first feed that needs them.
     losses: OnceCell<Losses>,
 }
 
-/// Feeds and positions before which entries are lost, with the last entry before these.
+/// The last entry before each loss, by the feed and the position behind the loss.
 type Losses = HashMap<(FeedKey, Position), Option<Position>>;
 
 impl<'m> Moved<'m> {
@@ -46,7 +47,7 @@ impl<'m> Moved<'m> {
     ///
     /// # Errors
     ///
-    /// Returns the failure to read, or which entry is missing.
+    /// Returns a failure to read, or that an entry is missing.
     pub(super) fn check_entries(
         &self,
         (feed, changed): (FeedKey, &Changed),
@@ -96,8 +97,7 @@ impl<'m> Moved<'m> {
         Ok(None)
     }
 
-    /// Returns what the log says is lost. It reads the facts of all commits, which only damage and recovered logs make
-    /// necessary.
+    /// Returns all losses. It reads the facts of all commits; only damaged and recovered logs need that.
     fn losses(&self) -> Result<&Losses, LogError> {
         if let Some(losses) = self.losses.get() {
             return Ok(losses);

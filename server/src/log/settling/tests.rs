@@ -392,8 +392,8 @@ fn a_log_is_recovered_from_a_settling_that_broke_off() {
     }
 }
 
-/// Goal: a settling that is begun again finds out that records are gone with the entries it passes over, before the
-/// journal loses them; also those of entries that were settled before.
+/// Goal: a settling that is begun again fails if a record of a feed that it passes over is gone, also if the record's
+/// entries were settled before.
 #[test]
 fn a_settling_that_is_begun_again_misses_no_record() {
     let folder = tempfile::tempdir().unwrap();
@@ -426,7 +426,7 @@ fn a_settling_that_is_begun_again_misses_no_record() {
     assert!(gone > 20 && gone_before > 5, "{gone}, {gone_before}");
 }
 
-/// Goal: a reader finds each entry and each head, whatever is settled between two of its reads.
+/// Goal: a reader finds each entry and each head, also when a settling comes between two of its reads.
 #[test]
 fn readers_miss_nothing_while_a_chapter_is_settled() {
     let folder = tempfile::tempdir().unwrap();
