@@ -1,8 +1,8 @@
 //! The HTTP shell: connections in, answers out.
 //!
-//! Shell: sockets. HTTP/1.1 by hyper's own connection builder with a timer, without which its timeouts are inert;
-//! HTTP/2 and TLS are the proxy's. This file adds the bounds that hyper lacks: the number of connections, their age,
-//! and the time that a peer may let an answer wait. The files beside this one decide the answers, and need no socket.
+//! Shell: sockets. HTTP/1.1 by hyper's own connection builder; HTTP/2 and TLS are the proxy's. This file adds the bounds:
+//! the number of connections, their age, and the time that a peer may take for a head and let an answer wait. The files
+//! beside this one decide the answers, and need no socket.
 
 use std::{
     convert::Infallible,
@@ -30,7 +30,6 @@ use tracing::{debug, error, warn};
 pub mod conditional;
 pub mod cookie;
 pub mod coding;
-mod deadline;
 pub mod problem;
 pub mod reply;
 pub mod ready;
@@ -41,12 +40,13 @@ pub mod kernel_copies;
 pub mod answers;
 pub mod endpoint;
 pub mod pipeline;
+mod progress;
 
 use answers::Answer;
-use deadline::HeadTimer;
 use explained::Explained;
-use half_closed::{HalfClosed, Owed};
+use half_closed::HalfClosed;
 use kernel_copies::{KernelCopies, Sending};
+use progress::Progress;
 
 use crate::{access::Access, config::Limits, workers::Workers};
 
@@ -148,8 +148,7 @@ pub struct Ending {
     pub is_near: watch::Receiver<bool>,
     /// Cuts the connection, also in the middle of an answer.
     cut: Arc<Notify>,
-    /// Progress of the answer in the making.
-    owed: Owed,
+    progress: Progress,
 }
 
 impl Ending {
@@ -160,7 +159,7 @@ impl Ending {
 
     /// Lets the answer come even if the peer has closed its half of the connection: the request is complete.
     pub fn owe_answer(&self) {
-        self.owed.owe();
+        self.progress.owe();
     }
 }
 
@@ -266,16 +265,16 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     let ending = Ending {
         is_near,
         cut: Arc::clone(&cut),
-        owed: Owed::default(),
+        progress: Progress::new(),
     };
-    let owed = ending.owed.clone();
+    let progress = ending.progress.clone();
     let mut stream = TimeoutStream::new(stream);
     // hyper has no timeout for a peer that takes no bytes of an answer.
     stream.set_write_timeout(Some(limits.stall));
     let ending = &ending;
     // Borrowed: copies of what all connections share would make the processors wait for each other at each request.
     let answering = service_fn(move |request| {
-        ending.owed.begin();
+        ending.progress.begin();
         if let Some(answer) = completed_at_once(answers, &request, ending) {
             return future::Either::Left(future::ready(Ok::<_, Infallible>(answer)));
         }
@@ -283,22 +282,21 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
         let answer = completed(answers, request, ending).map(Ok);
         future::Either::Right(answer.boxed())
     });
-    let heads = HeadTimer::new();
-    // Not hyper-util's `auto` builder, which never times out a silent peer (hyper #3756, #3962).
     let connection = http1::Builder::new()
-        .timer(heads.clone())
-        // The same timeout ends an idle connection.
-        .header_read_timeout(limits.idle)
+        // Instead, `late` below.
+        .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(
             TokioIo::new(HalfClosed::new(
                 Explained::new(Box::pin(stream), HEAD_BYTES_MAX),
-                owed,
+                progress,
             )),
             answering,
         );
     let mut connection = pin!(connection);
-    let late = || heads.head_is_late(limits.idle).map(|()| Turn::HeadIsLate);
+    // An idle connection ends as one does whose head comes slowly.
+    let late = ending.progress.head_is_late(limits.idle);
+    let late = late.map(|()| Turn::IsOver);
     let ends = async {
         tokio::select! {
             () = tokio::time::sleep(limits.age) => Turn::Ends,
@@ -307,18 +305,20 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     };
     let is_cut = cut.notified().map(|()| Turn::IsOver);
     // Polled only when they are woken, and not with each request.
-    let mut turns: FuturesUnordered<_> = [late().boxed(), ends.boxed(), is_cut.boxed()]
+    let mut turns: FuturesUnordered<_> = [late.boxed(), ends.boxed(), is_cut.boxed()]
         .into_iter()
         .collect();
     let ended = loop {
+        let turn_of_hyper = future::poll_fn(|context| {
+            ending.progress.begin_turn();
+            connection.as_mut().poll(context)
+        });
         let turn = tokio::select! {
             biased;
-            ended = connection.as_mut() => break ended,
+            ended = turn_of_hyper => break ended,
             Some(turn) = turns.next() => turn,
         };
         match turn {
-            // hyper finds that out when it is polled, and ends the connection, unless the head has just come.
-            Turn::HeadIsLate => turns.push(late().boxed()),
             Turn::Ends => {
                 end.send_replace(true);
                 connection.as_mut().graceful_shutdown();
@@ -344,8 +344,8 @@ fn completed_at_once<A: Answers>(
     ending: &Ending,
 ) -> Option<Answer> {
     let at_hand = AssertUnwindSafe(|| answers.at_hand(request));
-    let answer = catch_unwind(at_hand).unwrap_or_else(|_panic| Some(failed(answers)))?;
-    note_made(&answer, ending);
+    let mut answer = catch_unwind(at_hand).unwrap_or_else(|_panic| Some(failed(answers)))?;
+    note_made(&mut answer, ending);
     Some(answer)
 }
 
@@ -353,17 +353,18 @@ fn completed_at_once<A: Answers>(
 async fn completed<A: Answers>(answers: &A, request: Request<Incoming>, ending: &Ending) -> Answer {
     let answer = AssertUnwindSafe(async { answers.answer(request, ending).await });
     let answer = answer.catch_unwind().await;
-    let answer = answer.unwrap_or_else(|_panic| failed(answers));
-    note_made(&answer, ending);
+    let mut answer = answer.unwrap_or_else(|_panic| failed(answers));
+    note_made(&mut answer, ending);
     answer
 }
 
 /// Notes that an answer is made.
-fn note_made(answer: &Answer, ending: &Ending) {
-    match answer.body() {
-        Either::Left(_) => ending.owed.write(),
-        // A stream ends with its peer.
-        Either::Right(_) => ending.owed.end(),
+fn note_made(answer: &mut Answer, ending: &Ending) {
+    let body = answer.body_mut();
+    if matches!(body, Either::Left(_)) {
+        ending.progress.write();
+    } else if let Either::Right(stream) = std::mem::replace(body, answers::empty()) {
+        *body = Either::Right(ending.progress.stream(stream));
     }
 }
 
@@ -374,8 +375,6 @@ fn failed(answers: &impl Answers) -> Answer {
 
 /// Turn in the life of a connection, beside its requests.
 enum Turn {
-    /// The head of the next request takes too long.
-    HeadIsLate,
     /// It is old, or the server stops: it ends after its answer.
     Ends,
     /// Its peer is too slow: it ends at once.
@@ -600,6 +599,68 @@ mod tests {
         assert_eq!(talk(&[(4, whole)], 25).await, (1, 39), "a slow answer");
         let second_half_is_late = [(4, whole), (9, halves[0]), (2, halves[1])];
         assert_eq!(talk(&second_half_is_late, 0).await, (1, 14), "too late");
+    }
+
+    /// Goal: a peer that takes an answer slowly gets all of it, though that takes longer than a connection may be idle.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_not_idle_while_an_answer_is_taken() {
+        let (mut client, server) = tokio::io::duplex(1_000);
+        let (_running, stopping) = watch::channel(false);
+        let limits = Limits {
+            age: Duration::from_secs(1_000),
+            ..LIMITS
+        };
+        let began = tokio::time::Instant::now();
+        let answers = By(|_, _| async { Response::new(answers::whole("a".repeat(20_000))) });
+        let asked = async move {
+            let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+            client.write_all(request).await.unwrap();
+            let (mut space, mut count) = ([0; 1_000], 0);
+            loop {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                match client.read(&mut space).await {
+                    Ok(0) => break count,
+                    Ok(read) => count += read,
+                    Err(_) if count > 0 => break count,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        let served = converse(server, limits, stopping, &answers);
+        let (count, ()) = tokio::join!(asked, served);
+        assert!(count > 20_000, "{count} bytes of the answer have come");
+        assert!(began.elapsed() < Duration::from_secs(100));
+    }
+
+    /// Goal: after a stream, a connection may be idle as long as after any other answer, and not in the middle of one.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_waits_for_a_head_after_a_stream() {
+        let (mut client, server) = tokio::io::duplex(100_000);
+        let (_running, stopping) = watch::channel(false);
+        let limits = Limits {
+            age: Duration::from_secs(1_000),
+            ..LIMITS
+        };
+        let began = tokio::time::Instant::now();
+        let answers = By(|_, _| async {
+            let frames = (0..5_u8).collect::<Vec<_>>();
+            let frames = futures_util::stream::iter(frames).then(|_| async {
+                tokio::time::sleep(Duration::from_secs(8)).await;
+                Ok(Frame::data(Bytes::from_static(b"frame;")))
+            });
+            let body = StreamBody::new(frames);
+            Response::new(Either::Right(UnsyncBoxBody::new(body)))
+        });
+        let asked = async move {
+            let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+            client.write_all(request).await.unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers.matches("frame;").count()
+        };
+        let served = converse(server, limits, stopping, &answers);
+        let (frames, ()) = tokio::join!(asked, served);
+        assert_eq!((frames, began.elapsed().as_secs()), (5, 50));
     }
 
     /// Goal: a connection whose head was refused, and which its peer keeps open, ends by itself and takes no processor

@@ -8,63 +8,18 @@
 use std::{
     io,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
     task::{Context, Poll, ready},
 };
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Progress of the answer that a connection owes its peer.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Owed(Arc<AtomicU8>);
-
-/// Nothing is owed, or a stream, which ends with the peer.
-const NOTHING: u8 = 0;
-/// A request has come. It is incomplete, asks for a wait, or its handler has not begun.
-const PERHAPS: u8 = 1;
-/// A request is complete, and its answer is being made.
-const ANSWER: u8 = 2;
-/// An answer is complete, and is being written.
-const WRITING: u8 = 3;
-
-impl Owed {
-    /// Notes that a request has come.
-    pub(super) fn begin(&self) {
-        self.set(PERHAPS);
-    }
-
-    /// Notes that the request is complete and asks for no wait.
-    pub(super) fn owe(&self) {
-        self.set(ANSWER);
-    }
-
-    /// Notes that nothing is owed, or a stream.
-    pub(super) fn end(&self) {
-        self.set(NOTHING);
-    }
-
-    /// Notes that the answer is complete.
-    pub(super) fn write(&self) {
-        self.set(WRITING);
-    }
-
-    fn set(&self, state: u8) {
-        self.0.store(state, Ordering::Release);
-    }
-
-    fn get(&self) -> u8 {
-        self.0.load(Ordering::Acquire)
-    }
-}
+use super::progress::Progress;
 
 /// A connection whose peer may close its half.
 #[derive(Debug)]
 pub(super) struct HalfClosed<S> {
     stream: S,
-    owed: Owed,
+    progress: Progress,
     /// Whether the last read met the end of the requests.
     has_ended: bool,
     /// Whether that end is hidden: hyper has to be woken for it.
@@ -73,10 +28,10 @@ pub(super) struct HalfClosed<S> {
 
 impl<S> HalfClosed<S> {
     /// Wraps a stream.
-    pub(super) fn new(stream: S, owed: Owed) -> Self {
+    pub(super) fn new(stream: S, progress: Progress) -> Self {
         Self {
             stream,
-            owed,
+            progress,
             has_ended: false,
             is_hidden: false,
         }
@@ -89,16 +44,24 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // hyper reads twice behind each request.
+        if self.progress.is_dry() {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
+            self.progress.found_nothing();
+            return Poll::Pending;
+        };
+        read?;
         let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
         let is_first = !std::mem::replace(&mut self.has_ended, is_end);
-        if is_end && self.owed.get() == PERHAPS && is_first {
+        if is_end && self.progress.may_owe() && is_first {
             // In this turn, the handler of a complete request notes that it is complete.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if is_end && self.owed.get() >= ANSWER {
+        if is_end && self.progress.owes() {
             self.is_hidden = true;
             return Poll::Pending;
         }
@@ -131,10 +94,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClosed<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(context))?;
         // hyper flushes the stream once it has written everything it has.
-        if self.owed.get() == WRITING {
-            self.owed.end();
-        }
-        if self.owed.get() == NOTHING && std::mem::take(&mut self.is_hidden) {
+        if self.progress.written() && std::mem::take(&mut self.is_hidden) {
             // hyper reads again when it is polled, and meets the end.
             context.waker().wake_by_ref();
         }
@@ -142,6 +102,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClosed<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.progress.end();
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
@@ -149,9 +110,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClosed<S> {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::atomic::AtomicUsize,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
         task::{Wake, Waker},
     };
+
+    use http_body_util::combinators::UnsyncBoxBody;
 
     use super::*;
 
@@ -183,27 +149,27 @@ mod tests {
         let ended = || {
             let (client, server) = tokio::io::duplex(10);
             drop(client);
-            let owed = Owed::default();
-            (HalfClosed::new(server, owed.clone()), owed)
+            let progress = Progress::new();
+            (HalfClosed::new(server, progress.clone()), progress)
         };
         let woken = || wakes.0.swap(0, Ordering::SeqCst);
 
         let (mut idle, _) = ended();
         assert!(is_shown(&mut idle), "nothing is owed");
 
-        let (mut incomplete, owed) = ended();
-        owed.begin();
+        let (mut incomplete, progress) = ended();
+        progress.begin();
         assert!(!is_shown(&mut incomplete));
         assert_eq!(woken(), 1, "in the next turn");
         assert!(is_shown(&mut incomplete));
 
-        let (mut whole, owed) = ended();
-        owed.begin();
+        let (mut whole, progress) = ended();
+        progress.begin();
         assert!(!is_shown(&mut whole));
-        owed.owe();
+        progress.owe();
         assert!(!is_shown(&mut whole));
         flush(&mut whole);
-        owed.write();
+        progress.write();
         assert_eq!(woken(), 1, "the answer is not written");
         flush(&mut whole);
         assert_eq!(woken(), 1, "it is written");
@@ -211,15 +177,19 @@ mod tests {
         assert_eq!(woken(), 0, "once");
         assert!(is_shown(&mut whole));
 
-        let (mut stream, owed) = ended();
-        owed.begin();
-        owed.owe();
+        let (mut stream, progress) = ended();
+        progress.begin();
+        progress.owe();
         assert!(!is_shown(&mut stream));
-        owed.end();
+        let body = progress.stream(UnsyncBoxBody::default());
         flush(&mut stream);
         assert_eq!(woken(), 1, "a stream begins");
         assert!(is_shown(&mut stream));
         flush(&mut stream);
         assert_eq!(woken(), 0, "it is shown");
+        drop(body);
+        assert!(!is_shown(&mut stream), "its last bytes are to be written");
+        flush(&mut stream);
+        assert_eq!(woken(), 1, "they are written");
     }
 }
