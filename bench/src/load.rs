@@ -26,6 +26,24 @@ pub(crate) struct Load {
     pub(crate) p99_micros: f64,
 }
 
+impl Load {
+    /// Returns the mean of some measurements; of the cost, by their requests.
+    pub(crate) fn of_all(loads: &[Self]) -> Self {
+        let count: f64 = loads.iter().map(|load| load.count).sum();
+        let mean = |pick: fn(&Self) -> f64| {
+            let shares = loads.iter().map(|load| (pick(load), load.count / count));
+            shares.map(|(value, share)| value * share).sum()
+        };
+        Self {
+            count,
+            per_second: mean(|load| load.per_second),
+            cpu_micros: mean(|load| load.cpu_micros),
+            p50_micros: mean(|load| load.p50_micros),
+            p99_micros: mean(|load| load.p99_micros),
+        }
+    }
+}
+
 /// Reads a URL over 64 connections for some seconds.
 pub(crate) fn read(
     program: &Program,
@@ -184,6 +202,19 @@ impl Connection {
     pub(crate) fn get(&mut self, path: &str) -> io::Result<(String, Vec<u8>)> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
         self.answer(request.as_bytes())
+    }
+
+    /// Returns head and body of the answer to a request with more header fields.
+    pub(crate) fn get_with(
+        &mut self,
+        path: &str,
+        headers: &[(&str, String)],
+    ) -> io::Result<(String, Vec<u8>)> {
+        let mut request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n");
+        for (name, value) in headers {
+            request = request + name + ": " + value + "\r\n";
+        }
+        self.answer((request + "\r\n").as_bytes())
     }
 
     /// Returns head and body of a document, compressed if the server can.
