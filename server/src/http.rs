@@ -283,7 +283,7 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
         future::Either::Right(answer.boxed())
     });
     let connection = http1::Builder::new()
-        // Instead, `late` below.
+        // `late` below bounds the time for a head.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(
@@ -296,26 +296,22 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
     let mut connection = pin!(connection);
     // An idle connection ends as one does whose head comes slowly.
     let late = ending.progress.head_is_late(limits.idle);
-    let late = late.map(|()| Turn::IsOver);
+    let late = late.map(|()| Turn::IsOver("an idle connection ends"));
     let ends = async {
         tokio::select! {
             () = tokio::time::sleep(limits.age) => Turn::Ends,
             _ = stopping.wait_for(|stopping| *stopping) => Turn::Ends,
         }
     };
-    let is_cut = cut.notified().map(|()| Turn::IsOver);
+    let is_cut = cut.notified().map(|()| Turn::IsOver(TOO_SLOW));
     // Polled only when they are woken, and not with each request.
     let mut turns: FuturesUnordered<_> = [late.boxed(), ends.boxed(), is_cut.boxed()]
         .into_iter()
         .collect();
     let ended = loop {
-        let turn_of_hyper = future::poll_fn(|context| {
-            ending.progress.begin_turn();
-            connection.as_mut().poll(context)
-        });
         let turn = tokio::select! {
             biased;
-            ended = turn_of_hyper => break ended,
+            ended = connection.as_mut() => break ended,
             Some(turn) = turns.next() => turn,
         };
         match turn {
@@ -323,11 +319,11 @@ async fn converse<S: AsyncRead + AsyncWrite, A: Answers>(
                 end.send_replace(true);
                 connection.as_mut().graceful_shutdown();
                 // A peer that is slow to take its last answer does without it.
-                let last = tokio::time::sleep(limits.body).map(|()| Turn::IsOver);
+                let last = tokio::time::sleep(limits.body).map(|()| Turn::IsOver(TOO_SLOW));
                 turns.push(last.boxed());
             }
-            Turn::IsOver => {
-                debug!("a connection whose peer is too slow is cut");
+            Turn::IsOver(why) => {
+                debug!("{why}");
                 return;
             }
         }
@@ -360,11 +356,9 @@ async fn completed<A: Answers>(answers: &A, request: Request<Incoming>, ending: 
 
 /// Notes that an answer is made.
 fn note_made(answer: &mut Answer, ending: &Ending) {
-    let body = answer.body_mut();
-    if matches!(body, Either::Left(_)) {
-        ending.progress.write();
-    } else if let Either::Right(stream) = std::mem::replace(body, answers::empty()) {
-        *body = Either::Right(ending.progress.stream(stream));
+    match answer.body_mut() {
+        Either::Left(_) => ending.progress.write(),
+        Either::Right(stream) => *stream = ending.progress.stream(std::mem::take(stream)),
     }
 }
 
@@ -373,12 +367,14 @@ fn failed(answers: &impl Answers) -> Answer {
     answers.failed()
 }
 
+const TOO_SLOW: &str = "a connection whose peer is too slow is cut";
+
 /// Turn in the life of a connection, beside its requests.
 enum Turn {
     /// It is old, or the server stops: it ends after its answer.
     Ends,
-    /// Its peer is too slow: it ends at once.
-    IsOver,
+    /// It ends at once.
+    IsOver(&'static str),
 }
 
 /// Answers a connection over the limit, and closes it without losing the answer.
@@ -404,7 +400,7 @@ where
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
+    use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
     use hyper::{Response, body::Frame};
 
     use super::*;
@@ -615,21 +611,54 @@ mod tests {
         let asked = async move {
             let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
             client.write_all(request).await.unwrap();
-            let (mut space, mut count) = ([0; 1_000], 0);
+            let (mut space, mut answer) = ([0; 1_000], String::new());
             loop {
                 tokio::time::sleep(Duration::from_secs(3)).await;
-                match client.read(&mut space).await {
-                    Ok(0) => break count,
-                    Ok(read) => count += read,
-                    Err(_) if count > 0 => break count,
-                    Err(error) => panic!("{error}"),
+                match client.read(&mut space).await.unwrap() {
+                    0 => break answer,
+                    read => answer += std::str::from_utf8(&space[..read]).unwrap(),
                 }
             }
         };
         let served = converse(server, limits, stopping, &answers);
-        let (count, ()) = tokio::join!(asked, served);
-        assert!(count > 20_000, "{count} bytes of the answer have come");
+        let (answer, ()) = tokio::join!(asked, served);
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body.len(), 20_000);
         assert!(began.elapsed() < Duration::from_secs(100));
+    }
+
+    /// Goal: a connection is not idle while the body of a request comes, nor before an answer that is at hand.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_not_idle_while_a_body_comes() {
+        let (mut client, server) = tokio::io::duplex(100_000);
+        let (_running, stopping) = watch::channel(false);
+        let limits = Limits {
+            age: Duration::from_secs(1_000),
+            ..LIMITS
+        };
+        let began = tokio::time::Instant::now();
+        let answers = By(|request: Request<Incoming>, _| async {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            Response::new(answers::whole(body))
+        });
+        let asked = async move {
+            let head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n";
+            client.write_all(head).await.unwrap();
+            for byte in [b"a", b"b", b"c"] {
+                tokio::time::sleep(Duration::from_secs(6)).await;
+                client.write_all(byte).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            let request = b"GET /ready/fine HTTP/1.1\r\nHost: h\r\n\r\n";
+            client.write_all(request).await.unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            answers.contains("\r\n\r\nabcHTTP") && answers.ends_with("at hand;")
+        };
+        let served = converse(server, limits, stopping, &answers);
+        let (are_whole, ()) = tokio::join!(asked, served);
+        assert!(are_whole);
+        assert_eq!(began.elapsed().as_secs(), 37);
     }
 
     /// Goal: after a stream, a connection may be idle as long as after any other answer, and not in the middle of one.
@@ -645,7 +674,7 @@ mod tests {
         let answers = By(|_, _| async {
             let frames = (0..5_u8).collect::<Vec<_>>();
             let frames = futures_util::stream::iter(frames).then(|_| async {
-                tokio::time::sleep(Duration::from_secs(8)).await;
+                tokio::time::sleep(Duration::from_secs(12)).await;
                 Ok(Frame::data(Bytes::from_static(b"frame;")))
             });
             let body = StreamBody::new(frames);
@@ -660,7 +689,7 @@ mod tests {
         };
         let served = converse(server, limits, stopping, &answers);
         let (frames, ()) = tokio::join!(asked, served);
-        assert_eq!((frames, began.elapsed().as_secs()), (5, 50));
+        assert_eq!((frames, began.elapsed().as_secs()), (5, 70));
     }
 
     /// Goal: a connection whose head was refused, and which its peer keeps open, ends by itself and takes no processor

@@ -2,8 +2,8 @@
 //!
 //! Shell: a stream around a stream. hyper takes the end of the requests for the end of the peer, and drops the answer
 //! that it has not written yet. So the end is hidden while an answer is owed. It is shown to an answer that waits or
-//! streams: such an answer may have no other sign that its peer is gone. For a peer that is gone altogether, an answer is
-//! made in vain, in a bounded time.
+//! streams, up to its last bytes: such an answer may have no other sign that its peer is gone. For a peer that is gone
+//! altogether, an answer is made in vain, in a bounded time.
 
 use std::{
     io,
@@ -44,16 +44,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for HalfClosed<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // hyper reads twice behind each request.
-        if self.progress.is_dry() {
-            return Poll::Pending;
-        }
         let before = buffer.filled().len();
-        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
-            self.progress.found_nothing();
-            return Poll::Pending;
-        };
-        read?;
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
         let is_first = !std::mem::replace(&mut self.has_ended, is_end);
         if is_end && self.progress.may_owe() && is_first {

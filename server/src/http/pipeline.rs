@@ -149,7 +149,7 @@ impl<S: Send + Sync> Pipeline<S> {
     /// neither a token nor an endpoint.
     pub fn at_hand(&self, request: &Request<Incoming>, rules: &Rules) -> Option<Answer> {
         let (label, answer) = self.ready_answer(request, rules)?;
-        // It takes less than the shortest time that is told apart, and a look at the clock would be a part of it.
+        // Counted as no time: a look at the clock would be a large part of it.
         let took = Duration::ZERO;
         Some(self.counted(Asked::by(request), label, took, answer))
     }

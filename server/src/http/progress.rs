@@ -1,14 +1,14 @@
 //! Progress of a connection: the answer that it owes its peer, and the head that it waits for.
 //!
-//! Shell: a clock. hyper's own timeout for heads takes an allocation and a timer for each request. Here each request only
-//! notes the time, and a task of the connection looks at the note when the time for a head may be over.
+//! Shell: a clock. hyper's own timeout for heads takes an allocation and a timer for each request. Here each answer only
+//! notes the time, and a future beside hyper's looks at the note when the time for a head may be over.
 
 use std::{
     io,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -16,10 +16,11 @@ use std::{
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Frame};
 use tokio::time::{Instant, sleep_until};
 
-/// Progress of a connection. Copies share it.
+/// Progress of a connection. Copies share it. All are used by the task of the connection alone, so no order of memory
+/// matters.
 #[derive(Clone, Debug)]
 pub(super) struct Progress(Arc<Note>);
 
@@ -30,8 +31,6 @@ struct Note {
     began: Instant,
     /// Microseconds from the beginning to the time since when a head is waited for; [`NEVER`] while none is.
     head_since: AtomicU64,
-    /// Whether a read of this turn found nothing.
-    is_dry: AtomicBool,
 }
 
 /// Nothing is owed, or a stream, which ends with the peer.
@@ -53,23 +52,7 @@ impl Progress {
             answer: AtomicU8::new(NOTHING),
             began: Instant::now(),
             head_since: AtomicU64::new(0),
-            is_dry: AtomicBool::new(false),
         }))
-    }
-
-    /// Notes that a turn of the connection's task begins.
-    pub(super) fn begin_turn(&self) {
-        self.0.is_dry.store(false, Ordering::Relaxed);
-    }
-
-    /// Notes that a read found nothing. The task is woken when there is something to read.
-    pub(super) fn found_nothing(&self) {
-        self.0.is_dry.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether a read of this turn found nothing, so that another one need not look.
-    pub(super) fn is_dry(&self) -> bool {
-        self.0.is_dry.load(Ordering::Relaxed)
     }
 
     /// Notes that the head of a request has come.
@@ -98,7 +81,8 @@ impl Progress {
         self.set(WRITING);
     }
 
-    /// Notes that all bytes there are were written. Returns whether nothing is owed now.
+    /// Notes that everything buffered is written: behind a complete answer, a head is waited for. Returns whether nothing
+    /// is owed now.
     pub(super) fn written(&self) -> bool {
         let is_whole = self.get() == WRITING;
         if is_whole {
@@ -144,15 +128,16 @@ impl Progress {
     }
 
     fn set(&self, state: u8) {
-        self.0.answer.store(state, Ordering::Release);
+        self.0.answer.store(state, Ordering::Relaxed);
     }
 
     fn get(&self) -> u8 {
-        self.0.answer.load(Ordering::Acquire)
+        self.0.answer.load(Ordering::Relaxed)
     }
 }
 
-/// Body of a stream. Its end is noted when it is dropped.
+/// Body of a stream. Its end is noted when it is dropped. It tells no length, since hyper would take the end of the last
+/// byte for the end of the body.
 struct Streamed {
     body: UnsyncBoxBody<Bytes, io::Error>,
     progress: Progress,
@@ -167,14 +152,6 @@ impl Body for Streamed {
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
