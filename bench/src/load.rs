@@ -27,17 +27,18 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Returns the mean of some measurements; of the cost, by their requests.
+    /// Returns the mean of measurements that took the same time; of the cost, by their requests.
     pub(crate) fn of_all(loads: &[Self]) -> Self {
         let count: f64 = loads.iter().map(|load| load.count).sum();
+        let cpu: f64 = loads.iter().map(|load| load.cpu_micros * load.count).sum();
         let mean = |pick: fn(&Self) -> f64| {
-            let shares = loads.iter().map(|load| (pick(load), load.count / count));
-            shares.map(|(value, share)| value * share).sum()
+            let sum: f64 = loads.iter().map(pick).sum();
+            sum / f64::from(u32::try_from(loads.len()).unwrap_or(u32::MAX))
         };
         Self {
             count,
             per_second: mean(|load| load.per_second),
-            cpu_micros: mean(|load| load.cpu_micros),
+            cpu_micros: cpu / count,
             p50_micros: mean(|load| load.p50_micros),
             p99_micros: mean(|load| load.p99_micros),
         }

@@ -96,7 +96,7 @@ fn main() -> anyhow::Result<()> {
     } = CommandLine::parse();
     let table = &mut Table::default();
     let measured = match command {
-        Command::Serve => serve::measure(table, rounds, seconds),
+        Command::Serve => serve::measure(table, rounds),
         Command::Append => append::measure(table, rounds, seconds),
         Command::Replay => replay::measure(table, rounds),
         Command::CatchUp => catch_up::measure(table, rounds),

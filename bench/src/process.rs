@@ -319,6 +319,29 @@ fn answers_ping(address: &str) -> io::Result<()> {
 /// A folder for a measurement. Removed when dropped.
 pub(crate) struct Folder(TempDir);
 
+/// Header fields that nginx gives a file by itself.
+const OWN_FIELDS: [&str; 7] = [
+    "vary",
+    "etag",
+    "last-modified",
+    "date",
+    "content-type",
+    "content-length",
+    "content-encoding",
+];
+
+/// Returns the lines of nginx's configuration that give its answers the header fields of an answer of ours.
+pub(crate) fn same_fields(head: &str) -> String {
+    let fields = head.lines().filter_map(|line| line.split_once(": "));
+    let missing = fields.filter(|(name, _)| !OWN_FIELDS.contains(name));
+    let lines = missing.map(|(name, value)| {
+        // nginx takes `$` for the beginning of a variable.
+        assert!(!value.contains('$'), "{name}: {value}");
+        format!(" add_header {name} {value:?};")
+    });
+    lines.collect()
+}
+
 /// Returns a folder for a measurement, beside the programs: what is in `/tmp` may be in memory.
 pub(crate) fn folder() -> anyhow::Result<Folder> {
     let programs = std::env::current_exe()?;

@@ -11,30 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 use crate::{
     load::{Connection, Load, event, fill, read, wait_until_frozen},
-    process::{Program, folder},
+    process::{Program, folder, same_fields},
     table::{Must, Row, Table},
 };
 
 const ARCHIVED: &str = "/feeds/bench/1.atom";
 const RECENT: &str = "/feeds/bench/recent.atom";
 const LIVE: &str = "/feeds/live/recent.atom";
-/// Sets of connections of a round for each second of a measurement. Each lasts a second.
-const SETS: u64 = 4;
-/// Header fields that nginx gives by itself.
-const OWN_FIELDS: [&str; 7] = [
-    "vary",
-    "etag",
-    "last-modified",
-    "date",
-    "content-type",
-    "content-length",
-    "content-encoding",
-];
-
+/// Sets of connections of a round. Each lasts a second.
+const SETS: usize = 8;
 /// A way to read.
 struct Case {
     what: &'static str,
@@ -47,7 +36,7 @@ struct Case {
     must: Option<Must>,
 }
 
-pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow::Result<()> {
+pub(crate) fn measure(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let folder = folder()?;
     let data = folder.path().join("data");
     let ours = Program::simplefeed(&data)?;
@@ -56,38 +45,50 @@ pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow:
     }
     wait_until_frozen(&ours, ARCHIVED)?;
     let www = data.join("www");
-    // The recent document as a file, so that nginx can serve the same bytes.
+    // The recent documents as files, so that nginx can serve the same bytes.
     let mut connection = Connection::open(&ours.address)?;
     for path in [RECENT, LIVE] {
         let file = www.join(path.trim_start_matches('/'));
         fs::create_dir_all(file.parent().unwrap_or(&www))?;
+        fs::write(file.with_extension("atom.gz"), connection.get_gzip(path)?.1)?;
         fs::write(file, connection.get(path)?.1)?;
     }
     for case in &cases() {
         let nginx = peer(&folder.path().join("nginx"), &www, &ours, case)?;
-        table.add_all(compare(&ours, &nginx, case, rounds, seconds)?);
+        table.add_all(compare(&ours, &nginx, case, rounds)?);
     }
     Ok(())
 }
 
-/// Starts nginx on the files, with the header fields that our answers of a case have.
+/// Starts nginx on the files, with the header fields that our answers of a case have. It adds `Server`, `Connection`, and
+/// to documents `Accept-Ranges`.
 fn peer(folder: &Path, www: &Path, ours: &Program, case: &Case) -> anyhow::Result<Program> {
     fs::create_dir_all(folder)?;
-    let (head, _) = Connection::open(&ours.address)?.get_with(case.path, &case.headers(ours)?)?;
-    let fields = head.lines().skip(1).filter_map(|line| {
-        let (name, value) = line.split_once(": ")?;
-        let is_missing = !OWN_FIELDS.contains(&name);
-        is_missing.then(|| format!(" add_header {name} {value:?};"))
-    });
-    let server = format!(
-        "root {}; gzip_static on; gzip_vary on;{}",
-        www.display(),
-        fields.collect::<String>()
-    );
-    Program::nginx(folder, &server)
+    let ours = case.head(ours)?;
+    let root = www.display();
+    let files = format!("root {root}; gzip_static on; gzip_vary on;");
+    let nginx = Program::nginx(folder, &(files + &same_fields(&ours)))?;
+    let theirs = case.head(&nginx)?;
+    let has = |head: &str, name| {
+        head.lines()
+            .any(|line| line.starts_with(&format!("{name}:")))
+    };
+    for (name, _) in ours.lines().filter_map(|line| line.split_once(": ")) {
+        ensure!(has(&theirs, name), "nginx has no {name}");
+    }
+    let status = |head: &str| head.split(' ').nth(1).map(ToOwned::to_owned);
+    ensure!(status(&ours) == status(&theirs), "{ours} {theirs}");
+    Ok(nginx)
 }
 
 impl Case {
+    /// Returns the head of a server's answer.
+    fn head(&self, program: &Program) -> anyhow::Result<String> {
+        let headers = self.headers(program)?;
+        let (head, _) = Connection::open(&program.address)?.get_with(self.path, &headers)?;
+        Ok(head)
+    }
+
     /// Returns the header fields of its requests to a server.
     fn headers(&self, program: &Program) -> anyhow::Result<Vec<(&'static str, String)>> {
         let mut headers = self.headers.clone();
@@ -136,7 +137,6 @@ fn compare(
     nginx: &Program,
     case: &Case,
     rounds: usize,
-    seconds: u64,
 ) -> anyhow::Result<[Row; 4]> {
     let growing = AtomicBool::new(case.growing);
     let rounds = std::thread::scope(|threads| {
@@ -148,7 +148,7 @@ fn compare(
         };
         let round = || -> anyhow::Result<(Load, Load)> {
             let (mut of_ours, mut theirs) = (vec![], vec![]);
-            for _ in 0..SETS * seconds {
+            for _ in 0..SETS {
                 of_ours.push(one(ours)?);
                 theirs.push(one(nginx)?);
             }

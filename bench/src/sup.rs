@@ -7,7 +7,6 @@
 
 use std::{
     collections::HashMap,
-    fmt::Write as _,
     fs,
     io::{BufRead as _, BufReader, Read as _},
     process::{ChildStdout, Command, Stdio},
@@ -25,7 +24,7 @@ use url::Url;
 
 use crate::{
     load::{Connection, Load, append, create, read, wait_until_frozen},
-    process::{ANY_PORT, Program, folder, release_program},
+    process::{ANY_PORT, Program, folder, release_program, same_fields},
     table::{Must, Row, Table},
 };
 
@@ -419,9 +418,9 @@ fn serving(rounds: usize, seconds: u64) -> anyhow::Result<Vec<Row>> {
     let nginx = Program::nginx(
         folder.path(),
         &format!(
-            "root {}; gzip_static on; gzip_vary on; types {{ application/json json; }} {}",
+            "root {}; gzip_static on; gzip_vary on; types {{ application/json json; }}{}",
             www.display(),
-            same_headers(&head)?,
+            same_fields(&head),
         ),
     )?;
     let mut rows = vec![];
@@ -474,18 +473,6 @@ fn served(
 fn tag(program: &Program, path: &str) -> anyhow::Result<String> {
     let (head, _) = Connection::open(&program.address)?.get(path)?;
     Ok(header(&head, "etag").context("a tag")?.to_owned())
-}
-
-/// Returns the lines for nginx's configuration that make its answers tell what ours do.
-fn same_headers(head: &str) -> anyhow::Result<String> {
-    let mut lines = String::new();
-    for name in ["cache-control", "link"] {
-        let value = header(head, name)
-            .with_context(|| name.to_owned())?
-            .replace('"', "\\\"");
-        write!(lines, "add_header {name} \"{value}\"; ")?;
-    }
-    Ok(lines)
 }
 
 fn header<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
