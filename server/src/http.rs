@@ -413,6 +413,12 @@ mod tests {
         age: Duration::from_secs(10),
     };
 
+    /// Bounds of a connection that only its idle time ends.
+    const LONG_LIVED: Limits = Limits {
+        age: Duration::from_secs(1_000),
+        ..LIMITS
+    };
+
     /// Answers that a function gives, but for paths below `/ready`, whose answers are at hand.
     #[derive(Clone)]
     struct By<F>(F);
@@ -552,10 +558,6 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
         let began = tokio::time::Instant::now();
-        let limits = Limits {
-            age: Duration::from_secs(1_000),
-            ..LIMITS
-        };
         let asked = async move {
             for (pause, part) in parts {
                 tokio::time::sleep(Duration::from_secs(*pause)).await;
@@ -571,7 +573,7 @@ mod tests {
             Response::new(answers::whole("a"))
         });
         let served = async {
-            converse(server, limits, stopping, &answers).await;
+            converse(server, LONG_LIVED, stopping, &answers).await;
             began.elapsed().as_secs()
         };
         tokio::join!(asked, served)
@@ -602,10 +604,6 @@ mod tests {
     async fn a_connection_is_not_idle_while_an_answer_is_taken() {
         let (mut client, server) = tokio::io::duplex(1_000);
         let (_running, stopping) = watch::channel(false);
-        let limits = Limits {
-            age: Duration::from_secs(1_000),
-            ..LIMITS
-        };
         let began = tokio::time::Instant::now();
         let answers = By(|_, _| async { Response::new(answers::whole("a".repeat(20_000))) });
         let asked = async move {
@@ -620,7 +618,7 @@ mod tests {
                 }
             }
         };
-        let served = converse(server, limits, stopping, &answers);
+        let served = converse(server, LONG_LIVED, stopping, &answers);
         let (answer, ()) = tokio::join!(asked, served);
         let (_, body) = answer.split_once("\r\n\r\n").unwrap();
         assert_eq!(body.len(), 20_000);
@@ -632,10 +630,6 @@ mod tests {
     async fn a_connection_is_not_idle_while_a_body_comes() {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
-        let limits = Limits {
-            age: Duration::from_secs(1_000),
-            ..LIMITS
-        };
         let began = tokio::time::Instant::now();
         let answers = By(|request: Request<Incoming>, _| async {
             let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -655,7 +649,7 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers.contains("\r\n\r\nabcHTTP") && answers.ends_with("at hand;")
         };
-        let served = converse(server, limits, stopping, &answers);
+        let served = converse(server, LONG_LIVED, stopping, &answers);
         let (are_whole, ()) = tokio::join!(asked, served);
         assert!(are_whole);
         assert_eq!(began.elapsed().as_secs(), 37);
@@ -666,10 +660,6 @@ mod tests {
     async fn a_connection_waits_for_a_head_after_a_stream() {
         let (mut client, server) = tokio::io::duplex(100_000);
         let (_running, stopping) = watch::channel(false);
-        let limits = Limits {
-            age: Duration::from_secs(1_000),
-            ..LIMITS
-        };
         let began = tokio::time::Instant::now();
         let answers = By(|_, _| async {
             let frames = (0..5_u8).collect::<Vec<_>>();
@@ -687,7 +677,7 @@ mod tests {
             client.read_to_string(&mut answers).await.unwrap();
             answers.matches("frame;").count()
         };
-        let served = converse(server, limits, stopping, &answers);
+        let served = converse(server, LONG_LIVED, stopping, &answers);
         let (frames, ()) = tokio::join!(asked, served);
         assert_eq!((frames, began.elapsed().as_secs()), (5, 70));
     }
@@ -707,13 +697,9 @@ mod tests {
             runtime.block_on(async {
                 let (mut client, server) = tokio::io::duplex(100_000);
                 let (_running, stopping) = watch::channel(false);
-                let limits = Limits {
-                    age: Duration::from_secs(1_000),
-                    ..LIMITS
-                };
                 let began = tokio::time::Instant::now();
                 let answers = By(|_, _| async { Response::new(answers::whole("a")) });
-                let served = converse(server, limits, stopping, &answers);
+                let served = converse(server, LONG_LIVED, stopping, &answers);
                 let asked = async {
                     tokio::time::sleep(Duration::from_secs(9)).await;
                     client.write_all(b"nonsense\r\n\r\n").await.unwrap();
