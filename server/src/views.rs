@@ -73,6 +73,11 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// See [`ViewError`]. Nothing of the commit is applied then, and the follower tries again.
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError>;
 
+    /// Whether a view that was [full](Applied::Full) takes commits again, although some of its work has failed.
+    fn has_room(&self) -> bool {
+        false
+    }
+
     /// Carries out the work that waits, as long as `grace` lasts. Returns whether none is left. Work that fails keeps
     /// waiting, and holds up no other.
     ///

@@ -100,6 +100,41 @@ fn immutable_bytes_never_change() {
     assert!(seen.len() > 60);
 }
 
+/// Goal: of feeds that are archived together, those that cannot be written hold up no other, and are tried again.
+/// Method: something is in the way of a document, of a feed's folder, and of a manifest.
+#[test]
+fn a_feed_that_cannot_be_archived_holds_up_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--document-entries", "2"]);
+    let document = folder.path().join("www/feeds/f7/1.atom");
+    let feed = folder.path().join("www/feeds/f8");
+    let manifest = folder.path().join("views/archive-files/f9.manifest");
+    for path in [&document, &manifest] {
+        std::fs::create_dir_all(path.join("folder")).unwrap();
+    }
+    std::fs::write(&feed, "").unwrap();
+    for n in 0..40 {
+        server.publish_ids(&format!("f{n}"), (0..3).map(|id| format!("f{n}-{id}")));
+    }
+    let url = |n| format!("/feeds/f{n}/1.atom");
+    for n in (0..40).filter(|n| ![7, 8, 9].contains(n)) {
+        server.wait_until_frozen(&url(n));
+    }
+    for n in [7, 8] {
+        let spoilt = server.get(&url(n));
+        assert!(spoilt.status == 200 && !spoilt.is_immutable(), "{spoilt:?}");
+    }
+    for path in [document, manifest] {
+        std::fs::remove_dir_all(path).unwrap();
+    }
+    std::fs::remove_file(feed).unwrap();
+    for n in [7, 8, 9] {
+        server.wait_until_frozen(&url(n));
+    }
+    server.stop();
+    check_folder("verify", folder.path());
+}
+
 /// Goal: the bytes that were checked once are sent, also by the kernel, in the order of the requests, even if the file is
 /// spoilt.
 /// Method: requests sent all at once over one connection, for documents that were read before, whose files are spoilt.

@@ -122,8 +122,8 @@ fn syncfs_reports_errors() -> bool {
         .map(str::parse::<u32>);
     let major = parts.next().and_then(Result::ok);
     let minor = parts.next().and_then(Result::ok);
-    // Older kernels return success from `syncfs` although a write has failed.
-    major.zip(minor).is_some_and(|version| version >= (5, 8))
+    // Older kernels return success from `syncfs` although a write has failed: of files before 5.8, of names before 5.17.
+    major.zip(minor).is_some_and(|version| version >= (5, 17))
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -166,15 +166,15 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Makes files durable: each of a few; of many, which takes less, all that is on the file systems that
-/// `folders` are on. These were opened before the files were written, or a failure may be missed.
+/// Makes files, or the names in folders, durable: each of a few; of many, which takes less, all that is on the file
+/// systems that `folders` are on. These were opened before the files were written, or a failure may be missed.
 ///
 /// # Errors
 ///
 /// Returns the first write that the disk could not do.
-pub fn sync_files(files: &[File], folders: &[&File]) -> io::Result<()> {
+pub fn sync_files(files: &[&File], folders: &[&File]) -> io::Result<()> {
     if files.len() <= FEW_FILES || !syncfs_reports_errors() {
-        return files.iter().try_for_each(File::sync_all);
+        return files.iter().try_for_each(|file| file.sync_all());
     }
     let mut done = BTreeSet::new();
     for folder in folders {

@@ -51,7 +51,7 @@ const KEYED_BYTES: usize = 110;
 /// Groups of entries for which a feed's list has room at first, and at least for so many more each time.
 const GROUPS_LEAST: usize = 2;
 /// Groups of entries that a feed should gain before they are settled.
-const GROUPS_MANY: usize = 8;
+const GROUPS_MANY: usize = 12;
 
 impl Chapter {
     pub(super) fn new(file: Arc<JournalFile>) -> Self {

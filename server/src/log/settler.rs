@@ -238,14 +238,12 @@ fn run(shared: &Shared) {
         match settled.unwrap_or_else(panicked) {
             Ok(()) => {
                 let file = Arc::clone(&chapter.file);
-                let chapters = if chapter.is_spread() {
-                    SPREAD_CHAPTERS
-                } else {
-                    1
-                };
+                // The next chapter is likely to become as long.
+                let most = shared.chapter_bytes.saturating_mul(SPREAD_CHAPTERS);
+                let kept = chapter.bytes().clamp(shared.chapter_bytes, most);
                 shared.chapters.write().full.pop_front();
                 drop(chapter);
-                file.recycle(shared.chapter_bytes.saturating_mul(chapters));
+                file.recycle(kept);
                 shared.barrier.begins(Step::Done);
                 debug!("a chapter is settled");
             }

@@ -46,7 +46,7 @@ const SLOW_COMMITS: u64 = 100_000;
 /// Memory of a chapter from which on it is settled, however small its file is.
 const CHAPTER_MEMORY_MAX: usize = 64 * 1024 * 1024;
 /// How many times its size a chapter grows to whose entries are spread over many feeds.
-pub(super) const SPREAD_CHAPTERS: u64 = 2;
+pub(super) const SPREAD_CHAPTERS: u64 = 3;
 /// How many times its size a chapter may grow to while the one before is settled. Then appends wait.
 const BACKLOG_MAX: u64 = 4;
 

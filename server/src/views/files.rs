@@ -15,7 +15,7 @@ use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
 use super::error::ViewError;
-use crate::log::barrier::{sync_files, sync_folder};
+use crate::log::barrier::sync_files;
 
 /// Facts about one coded form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,19 @@ pub(super) struct FrozenFiles {
 }
 
 impl FrozenFiles {
+    /// Opens a folder, whose names are synced with the files.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be opened.
+    pub(super) fn open_folder(&mut self, folder: &Path) -> Result<(), ViewError> {
+        if !self.folders.contains_key(folder) {
+            let opened = File::open(folder).map_err(failed("open", folder))?;
+            self.folders.insert(folder.into(), opened);
+        }
+        Ok(())
+    }
+
     /// Writes a file, with the instant its bytes became final as its time of modification. A right file is left alone.
     ///
     /// # Errors
@@ -95,11 +108,7 @@ impl FrozenFiles {
         bytes: &[u8],
         mtime: Timestamp,
     ) -> Result<Remade, ViewError> {
-        let folder = path.parent().unwrap_or(path);
-        if !self.folders.contains_key(folder) {
-            let opened = File::open(folder).map_err(failed("open", folder))?;
-            self.folders.insert(folder.into(), opened);
-        }
+        self.open_folder(path.parent().unwrap_or(path))?;
         let before = match fs::read(path) {
             Ok(found) if found == bytes => Remade::Identical,
             Ok(_) => Remade::Different,
@@ -179,14 +188,12 @@ impl FrozenFiles {
         // The message of a failed sync names one folder of several.
         let first = self.folders.keys().next().cloned().unwrap_or_default();
         // The bytes before the names, so no name ever leads to half a file.
-        sync_files(&self.unsynced, &folders).map_err(failed("sync files in", &first))?;
+        let unsynced: Vec<&File> = self.unsynced.iter().collect();
+        sync_files(&unsynced, &folders).map_err(failed("sync files in", &first))?;
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
         }
-        for (path, folder) in &self.folders {
-            folder.sync_all().map_err(failed("sync", path))?;
-        }
-        Ok(())
+        sync_files(&folders, &folders).map_err(failed("sync names in", &first))
     }
 }
 
@@ -199,16 +206,33 @@ pub(super) fn twin_of(path: &Path) -> PathBuf {
 
 /// Creates a folder and those around it, durably.
 pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
+    create_folders([folder])
+}
+
+/// Creates folders and those around them, durably.
+pub(super) fn create_folders<'p>(folders: impl IntoIterator<Item = &'p Path>) -> io::Result<()> {
+    let mut parents = BTreeMap::new();
+    let mut folders = folders.into_iter();
+    let created = folders.try_for_each(|folder| create_unsynced(folder, &mut parents));
+    // Also those before a failure: later on, a folder that is there counts as durable.
+    let parents: Vec<&File> = parents.values().collect();
+    sync_files(&parents, &parents).and(created)
+}
+
+/// Creates a folder and those around it. Adds the folders in which names are new.
+fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
     let parent = folder.parent().unwrap_or(folder);
-    // The outermost first, so each new name is in a durable folder.
-    create_folder(parent)?;
+    create_unsynced(parent, parents)?;
+    if !parents.contains_key(parent) {
+        parents.insert(parent, File::open(parent)?);
+    }
     match fs::create_dir(folder) {
-        // A folder that somebody made meanwhile may lack its sync.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => sync_folder(parent),
+        // A folder that somebody made meanwhile may lack its sync, so it gets one.
+        _ => Ok(()),
     }
 }
 

@@ -206,6 +206,7 @@ impl Follower<'_> {
             }
             Err(error) => {
                 report_failure(self.view, &error, "write its files");
+                self.is_full &= !self.view.has_room();
                 false
             }
         }

@@ -1,7 +1,8 @@
 //! Archived documents as files, which any web server can serve for ever.
 //!
 //! Shell: files below `www`, and sidecars beside it. The order of the writes is the promise: twin, document and
-//! sidecar, each synced and renamed into place; then the manifest. Only a document in the manifest is called immutable.
+//! sidecar, synced and then renamed into place; then the manifest. Only a document in the manifest is called immutable.
+//! Documents that are closed at about the same time share the syncs, also those of several feeds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,8 +34,8 @@ use crate::{
     views::{
         error::ViewError,
         files::{
-            Coded, FrozenFiles, Remade, TEMPORARY, create_folder, failed, gunzip, replace_unsynced,
-            twin_of,
+            Coded, FrozenFiles, Remade, TEMPORARY, create_folder, create_folders, failed, gunzip,
+            replace_unsynced, twin_of,
         },
         folders::Folders,
         follower::Grace,
@@ -391,6 +392,64 @@ impl Archive {
         Ok(made)
     }
 
+    /// Archives the feeds of a list that have a single document to archive. They share their syncs, of which each would
+    /// need nine. Returns those feeds; [`archive`](Self::archive) is for the others.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the documents cannot be written. Some of them may be archived.
+    pub(super) fn archive_singles(
+        &self,
+        log: &dyn Series,
+        feeds: &[(FeedKey, Option<DocumentNumber>)],
+    ) -> Result<BTreeSet<FeedKey>, ViewError> {
+        let (mut singles, mut bytes) = (vec![], 0);
+        for (feed, newest) in feeds {
+            // What is wrong with one feed, `archive` tells.
+            if let Some(newest) = newest
+                && let Ok(Some((name, frozen))) = self.single(log, *feed, *newest)
+            {
+                bytes += frozen.bytes.len();
+                singles.push((*feed, name, frozen));
+            }
+            if bytes > TOGETHER_BYTES_MAX {
+                break;
+            }
+        }
+        let documents = singles.iter();
+        let documents = documents.map(|(_, name, frozen)| (name, std::slice::from_ref(frozen)));
+        let documents: Vec<_> = documents.collect();
+        if !documents.is_empty() {
+            let _writing = self.folders.writing();
+            self.write_all(&documents)?;
+        }
+        Ok(singles.into_iter().map(|(feed, ..)| feed).collect())
+    }
+
+    /// Returns a feed's document `newest` and the feed's name, if all documents before it are archived. A document that
+    /// completes an index block is left to `archive`.
+    fn single(
+        &self,
+        log: &dyn Series,
+        feed: FeedKey,
+        newest: DocumentNumber,
+    ) -> Result<Option<(FeedName, Frozen)>, ViewError> {
+        let Some(head) = log.feed(feed)? else {
+            return Ok(None);
+        };
+        let settings = settings_of(log, feed, head.revision)?;
+        let before = self.manifests.count_before_hole(&settings.name)?;
+        if newest.get() != before + 1 || newest.get().is_multiple_of(INDEX_BLOCK_DOCUMENTS) {
+            return Ok(None);
+        }
+        {
+            let _writing = self.folders.writing();
+            self.choose_tree(&settings.name, settings.is_closed())?;
+        }
+        let frozen = Frozen::render(log, feed, newest)?;
+        Ok(frozen.map(|frozen| (settings.name, frozen)))
+    }
+
     fn write_together(
         &self,
         feed: &FeedName,
@@ -483,12 +542,55 @@ impl Archive {
 
     /// Writes archived documents of a feed and records them. Returns the worst outcome among their files.
     fn write(&self, feed: &FeedName, documents: &[Frozen]) -> Result<Remade, ViewError> {
-        let folder = self.folder(feed);
-        let sidecars = self.folders.sidecars.join(feed.as_str());
-        for folder in [&folder, &sidecars] {
-            create_folder(folder).map_err(failed("create", folder))?;
-        }
+        self.write_all(&[(feed, documents)])
+    }
+
+    /// Writes archived documents of several feeds, which share their syncs.
+    fn write_all(&self, feeds: &[(&FeedName, &[Frozen])]) -> Result<Remade, ViewError> {
+        let folders = feeds.iter().flat_map(|(feed, _)| {
+            let sidecars = self.folders.sidecars.join(feed.as_str());
+            [self.folder(feed), sidecars]
+        });
+        let folders: Vec<PathBuf> = folders.collect();
+        let first = folders.first().cloned().unwrap_or_default();
+        let created = create_folders(folders.iter().map(PathBuf::as_path));
+        created.map_err(failed("create", &first))?;
         let mut files = FrozenFiles::default();
+        // Before anything is written.
+        for folder in &folders {
+            files.open_folder(folder)?;
+        }
+        let begins = |documents: &[Frozen]| {
+            let first = documents.first();
+            first.is_some_and(|frozen| frozen.opening.name.number == DocumentNumber::OLDEST)
+        };
+        if feeds.iter().any(|(_, documents)| begins(documents)) {
+            // A process may have been killed before it synced the names of new folders.
+            for folder in folders.iter().filter_map(|folder| folder.parent()) {
+                files.open_folder(folder)?;
+            }
+        }
+        let (mut records, mut worst) = (vec![], Remade::Identical);
+        for (feed, documents) in feeds {
+            let (archived, remade) = self.add_files(&mut files, feed, documents)?;
+            records.push((*feed, archived));
+            worst = worst.max(remade);
+        }
+        // Files first, records last: a record promises durable files.
+        files.put_in_place()?;
+        let records = records.iter().map(|(feed, archived)| (*feed, &**archived));
+        self.manifests.record_all(&records.collect::<Vec<_>>())?;
+        Ok(worst)
+    }
+
+    /// Adds the files of a feed's documents. Returns the records of these, and the worst outcome.
+    fn add_files(
+        &self,
+        files: &mut FrozenFiles,
+        feed: &FeedName,
+        documents: &[Frozen],
+    ) -> Result<(Vec<Archived>, Remade), ViewError> {
+        let folder = self.folder(feed);
         let (mut records, mut worst) = (vec![], Remade::Identical);
         for frozen in documents {
             let mtime = frozen.successor.opened;
@@ -510,16 +612,13 @@ impl Archive {
             let sidecar = files.write(&sidecar, &Sidecar::of(frozen).to_bytes(), mtime)?;
             let archived = frozen.archived_as(Coded::of(&gzip));
             // Before the record, because the growing index links to the block as soon as the record is there.
-            let block = self.close_index_block(&mut files, feed, &frozen.settings, &archived)?;
+            let block = self.close_index_block(files, feed, &frozen.settings, &archived)?;
             records.push(archived);
             worst = [twin, document, sidecar, block]
                 .into_iter()
                 .fold(worst, Remade::max);
         }
-        // Files first, records last: a record promises durable files.
-        files.put_in_place()?;
-        self.manifests.record(feed, &records)?;
-        Ok(worst)
+        Ok((records, worst))
     }
 
     /// Writes the index block that a document completes, if it completes one.

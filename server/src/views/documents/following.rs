@@ -2,7 +2,7 @@
 //!
 //! Shell over [`Archive`].
 
-use std::{ops::Bound, time::Duration};
+use std::{collections::BTreeSet, ops::Bound, time::Duration};
 
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
@@ -35,6 +35,8 @@ use crate::{
 const PACE: Duration = Duration::from_millis(500);
 /// Documents of a timeline that are archived in one turn.
 const WANTED_TOGETHER: u64 = 256;
+/// Feeds that are archived together, with five open files for each.
+const FEEDS_TOGETHER: usize = 16;
 /// Feeds with work to do at which it is carried out.
 const WAITING_MAX: usize = 1_000;
 /// Feeds that the scrubber lists at a time. The place of each open document is looked up for it: of 1,000 timelines every
@@ -72,30 +74,48 @@ impl View for Archive {
         })
     }
 
+    fn has_room(&self) -> bool {
+        self.waiting.lock().len() < WAITING_MAX
+    }
+
     fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
         let (mut from, mut failed) = (Bound::Unbounded, None);
         while grace.lasts() {
             let waiting = self.waiting.lock();
-            let next = waiting.range((from, Bound::Unbounded)).next();
-            let next = next.map(|(feed, newest)| (*feed, *newest));
+            let next = waiting.range((from, Bound::Unbounded));
+            let next = next.take(FEEDS_TOGETHER);
+            let next: Vec<_> = next.map(|(feed, newest)| (*feed, *newest)).collect();
             drop(waiting);
-            let Some((feed, newest)) = next else {
+            let Some((last, _)) = next.last() else {
                 self.archive_wanted(log, grace)?;
                 return failed.map_or(Ok(true), Err);
             };
-            from = Bound::Excluded(feed);
-            let outcome = self.archive(log, feed, newest, grace);
-            // The rest is made after the next start.
-            if outcome.is_ok() && !grace.lasts() {
-                break;
+            from = Bound::Excluded(*last);
+            let singles = self.archive_singles(log, &next);
+            let singles = singles.unwrap_or_else(|error| {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                error!(error, "feeds cannot be archived together");
+                // One by one, no feed is held up by another.
+                BTreeSet::new()
+            });
+            for (feed, newest) in next {
+                let outcome = if singles.contains(&feed) {
+                    Ok(1)
+                } else {
+                    let outcome = self.archive(log, feed, newest, grace);
+                    // The rest is made after the next start.
+                    if outcome.is_ok() && !grace.lasts() {
+                        return Ok(false);
+                    }
+                    outcome
+                };
+                // The work waits for the next try, and that of the other feeds goes on.
+                if let Err(error) = self.report(log, feed, newest, outcome) {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+                self.waiting.lock().remove(&feed);
             }
-            // The work waits for the next try, and that of the other feeds goes on.
-            if let Err(error) = self.report(log, feed, newest, outcome) {
-                failed.get_or_insert(error);
-                continue;
-            }
-            let mut waiting = self.waiting.lock();
-            waiting.remove(&feed);
         }
         Ok(false)
     }

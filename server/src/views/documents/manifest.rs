@@ -19,6 +19,7 @@ use simplefeed_core::{
 
 use crate::{
     codec::{Reader, Writer, seal},
+    log::barrier::sync_files,
     views::{error::ViewError, files::Coded},
 };
 
@@ -267,29 +268,50 @@ impl Manifests {
     ///
     /// See [`ViewError`].
     pub fn record(&self, feed: &FeedName, archived: &[Archived]) -> Result<(), ViewError> {
-        let Some(first) = archived.first() else {
+        self.record_all(&[(feed, archived)])
+    }
+
+    /// Records documents of several feeds, as [`record`](Self::record) does those of one. They share a sync.
+    ///
+    /// # Errors
+    ///
+    /// See [`ViewError`].
+    pub fn record_all(&self, feeds: &[(&FeedName, &[Archived])]) -> Result<(), ViewError> {
+        let Some((some_feed, _)) = feeds.first() else {
             return Ok(());
         };
-        fs::create_dir_all(&self.folder).map_err(self.io("create", feed))?;
-        let path = self.path(feed);
-        let created = !path.exists();
-        let file = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .open(&path);
-        let file = file.map_err(self.io("write", feed))?;
-        // At its own place and not at the end, so a torn record is replaced.
-        let offset = (first.name.number.get() - 1) * RECORD_LENGTH;
-        let records: Vec<u8> = archived.iter().flat_map(Archived::encode).collect();
-        file.write_all_at(&records, offset)
-            .and_then(|()| file.sync_data())
-            .map_err(self.io("write", feed))?;
-        // The name of a new file must be durable as well.
-        if created {
-            crate::log::barrier::sync_folder(&self.folder).map_err(self.io("sync", feed))?;
+        fs::create_dir_all(&self.folder).map_err(self.io("create", some_feed))?;
+        let folder = File::open(&self.folder).map_err(self.io("open", some_feed))?;
+        let (mut opened, mut is_new) = (vec![], false);
+        for (feed, archived) in feeds {
+            let Some(first) = archived.first() else {
+                continue;
+            };
+            let path = self.path(feed);
+            is_new |= !path.exists();
+            let file = OpenOptions::new()
+                .create(true)
+                .write(true)
+                .truncate(false)
+                .open(&path);
+            let file = file.map_err(self.io("write", feed))?;
+            // At its own place and not at the end, so a torn record is replaced.
+            let offset = (first.name.number.get() - 1) * RECORD_LENGTH;
+            let records: Vec<u8> = archived.iter().flat_map(Archived::encode).collect();
+            opened.push((*feed, file, records, offset));
         }
-        Ok(())
+        let written = opened.iter().try_for_each(|(feed, file, records, offset)| {
+            let written = file.write_all_at(records, *offset);
+            written.map_err(self.io("write", feed))
+        });
+        // Also those before a failure: a record that is there counts as durable.
+        let files: Vec<&File> = opened.iter().map(|(_, file, ..)| file).collect();
+        sync_files(&files, &[&folder]).map_err(self.io("sync", some_feed))?;
+        // The name of a new file must be durable as well.
+        if is_new {
+            folder.sync_all().map_err(self.io("sync", some_feed))?;
+        }
+        written
     }
 
     /// Forgets the records of a feed's documents from `first` on.

@@ -92,6 +92,58 @@ fn a_panic_costs_a_view_time_only() {
     assert_eq!((state.noted, progress.reached()), (5, CommitNumber(5)));
 }
 
+/// View whose work fails, and which has room for more of it.
+#[derive(Debug, Default)]
+struct Failing(Mutex<Vec<u64>>);
+
+impl View for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn begin(&self, _: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
+        Ok(CommitNumber(0))
+    }
+
+    fn apply(&self, commit: &Outline, _: &dyn Series) -> Result<Applied, ViewError> {
+        self.0.lock().push(commit.number.0);
+        Ok(Applied::Full)
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn carry_out(&self, _: &dyn Series, _: &Grace<'_>) -> Result<bool, ViewError> {
+        Err(ViewError::Io {
+            action: "write",
+            path: "this is expected here".into(),
+            source: std::io::ErrorKind::NotADirectory.into(),
+        })
+    }
+}
+
+/// Goal: work that fails for good does not keep a view from later commits, where it has room.
+#[test]
+fn work_that_fails_holds_up_no_later_commit() {
+    let (view, log) = (Arc::new(Failing::default()), log_of(2));
+    let (progress, stop) = (Progress::default(), Stop::default());
+    let (fails, stops) = (Arc::clone(&view), stop.clone());
+    let thread = std::thread::spawn(move || {
+        follow(&*fails, &log, &progress, &stops);
+        progress.reached()
+    });
+    for _ in 0..60_000 {
+        if view.0.lock().len() == 2 {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    stop.request();
+    assert_eq!(thread.join().unwrap(), CommitNumber(0));
+    assert_eq!(*view.0.lock(), [1, 2]);
+}
+
 /// Goal: a server that stops leaves a view a while for its work, and no longer; the work is not noted as done.
 #[test]
 fn a_stop_does_not_wait_for_work_without_end() {

@@ -262,7 +262,8 @@ impl Files {
             .collect::<io::Result<_>>()
             .map_err(failed("open", &self.0))?;
         let folders: Vec<&File> = folders.iter().collect();
-        sync_files(&ready.files, &folders).map_err(failed("sync files in", &self.0))?;
+        sync_files(&ready.files.iter().collect::<Vec<_>>(), &folders)
+            .map_err(failed("sync files in", &self.0))?;
         Ok(ready)
     }
 
