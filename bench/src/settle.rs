@@ -1,21 +1,22 @@
 //! `settle`: what becomes of single entries behind the journal: their cost with all that follows, over one feed and over
 //! many; requests while a chapter is settled; memory; opening after a kill.
 //!
-//! Shell. A round goes on until more entries came than two chapters have, so that each round has its settlings. A slice
-//! of a round counts as settling if the settler's thread was there at its beginning or at its end.
+//! Shell. Both logs take entries in turn, a second each, so that a machine that is slow for a while is slow for both. A
+//! round goes on until each has got more entries than a chapter has. A second counts as settling if a settler of either
+//! log was there at its beginning or at its end.
 
 use std::{path::Path, process::Command, time::Instant};
 
 use crate::{
     growth::{opened, settle},
-    load::{Connection, append, create},
+    load::{Connection, Load, append, create},
     process::{Program, folder},
     table::{Must, Row, Table},
 };
 
 /// Feeds of the log whose entries are spread.
 const FEEDS: u32 = 100_000;
-/// Entries of a round: more than two chapters have. With the round that warms up, five rounds are ten million.
+/// Entries of a round: more than the longest chapter has. With the round that warms up, five rounds are ten million.
 const ROUND_ENTRIES: f64 = 1_700_000.0;
 const CONNECTIONS: usize = 64;
 
@@ -24,15 +25,25 @@ struct Log {
     server: Program,
     feeds: u32,
     requests: f64,
+    memory: f64,
+    /// CPU time before the round, its entries, and the rates of its seconds.
+    before: f64,
+    count: f64,
+    seconds: Vec<f64>,
+    measured: Measured,
+}
+
+/// What all rounds gave.
+#[derive(Default)]
+struct Measured {
     /// CPU time and entries of all rounds.
     used: f64,
     entries: f64,
     /// CPU time of an entry, and the rate, in each round.
     cpu: Vec<f64>,
     rates: Vec<f64>,
-    /// The 99th percentiles of slices, without and with a settling.
+    /// The 99th percentiles of seconds, without and with a settling.
     p99: [Vec<f64>; 2],
-    memory: f64,
 }
 
 impl Log {
@@ -40,58 +51,71 @@ impl Log {
         let server = Program::simplefeed(data)?;
         create(&server, feeds)?;
         settle(&server)?;
-        let mut log = Self {
+        Ok(Self {
             server,
             feeds,
             requests: 0.0,
-            used: 0.0,
-            entries: 0.0,
-            cpu: vec![],
-            rates: vec![],
-            p99: [vec![], vec![]],
             memory: 0.0,
-        };
-        // Warms up, and leaves the cost of creating the feeds behind.
-        log.round()?;
-        log = Self {
-            used: 0.0,
-            entries: 0.0,
-            cpu: vec![],
-            rates: vec![],
-            p99: [vec![], vec![]],
-            ..log
-        };
-        Ok(log)
+            before: 0.0,
+            count: 0.0,
+            seconds: vec![],
+            measured: Measured::default(),
+        })
     }
 
-    fn round(&mut self) -> anyhow::Result<()> {
-        let (before, mut count, mut rates) = (self.server.cpu_micros()?, 0.0, vec![]);
-        while count < ROUND_ENTRIES {
-            let feed = format!(
-                "'bench' .. (({:.0} + n) * 7919 % {})",
-                self.requests, self.feeds
-            );
-            let was_settling = self.server.has_thread("settler")?;
-            let load = append(&self.server, &feed, CONNECTIONS, 1, 1)?;
-            let [without, with] = &mut self.p99;
-            if was_settling || self.server.has_thread("settler")? {
-                with.push(load.p99_micros);
-            } else {
-                without.push(load.p99_micros);
-            }
-            count += load.count;
-            self.requests += load.count;
-            rates.push(load.per_second);
-            self.memory = self.server.memory_mib()?.max(self.memory);
-        }
-        self.memory = settle(&self.server)?.max(self.memory);
-        let used = self.server.cpu_micros()? - before;
-        self.used += used;
-        self.entries += count;
-        self.cpu.push(used / count);
-        self.rates.push(median(&mut rates));
+    fn begin_round(&mut self) -> anyhow::Result<()> {
+        self.before = self.server.cpu_micros()?;
+        self.count = 0.0;
+        self.seconds.clear();
         Ok(())
     }
+
+    /// Takes entries for a second.
+    fn take(&mut self) -> anyhow::Result<Load> {
+        let feed = format!(
+            "'bench' .. (({:.0} + n) * 7919 % {})",
+            self.requests, self.feeds
+        );
+        let load = append(&self.server, &feed, CONNECTIONS, 1, 1)?;
+        self.requests += load.count;
+        self.count += load.count;
+        self.seconds.push(load.per_second);
+        self.memory = self.server.memory_mib()?.max(self.memory);
+        Ok(load)
+    }
+
+    fn end_round(&mut self) -> anyhow::Result<()> {
+        self.memory = settle(&self.server)?.max(self.memory);
+        let used = self.server.cpu_micros()? - self.before;
+        self.measured.used += used;
+        self.measured.entries += self.count;
+        self.measured.cpu.push(used / self.count);
+        self.measured.rates.push(median(&mut self.seconds));
+        Ok(())
+    }
+}
+
+fn round(logs: &mut [Log; 2]) -> anyhow::Result<()> {
+    logs.iter_mut().try_for_each(Log::begin_round)?;
+    while logs.iter().any(|log| log.count < ROUND_ENTRIES) {
+        for turn in 0..logs.len() {
+            let was_settling = is_settling(logs)?;
+            let load = logs.get_mut(turn).map(Log::take).transpose()?;
+            let was_settling = was_settling || is_settling(logs)?;
+            if let Some((log, load)) = logs.get_mut(turn).zip(load) {
+                let [without, with] = &mut log.measured.p99;
+                let seconds = if was_settling { with } else { without };
+                seconds.push(load.p99_micros);
+            }
+        }
+    }
+    logs.iter_mut().try_for_each(Log::end_round)
+}
+
+/// Returns whether a settler is at work.
+fn is_settling(logs: &[Log; 2]) -> anyhow::Result<bool> {
+    let [one, many] = logs;
+    Ok(one.server.has_thread("settler")? || many.server.has_thread("settler")?)
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -104,10 +128,13 @@ pub(crate) fn measure(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let data = [1, FEEDS].map(|feeds| folder.path().join(format!("{feeds} feeds")));
     let [one, many] = &data;
     let mut logs = [Log::start(one, 1)?, Log::start(many, FEEDS)?];
+    // Warms up, and leaves the cost of creating the feeds behind.
+    round(&mut logs)?;
+    for log in &mut logs {
+        log.measured = Measured::default();
+    }
     for _ in 0..rounds {
-        for log in &mut logs {
-            log.round()?;
-        }
+        round(&mut logs)?;
     }
     compare(table, &mut logs);
     for (log, data) in logs.into_iter().zip(&data) {
@@ -121,23 +148,17 @@ fn label(feeds: u32) -> String {
 }
 
 fn compare(table: &mut Table, logs: &mut [Log; 2]) {
-    let [one, many] = logs;
+    let [one, many] = &*logs;
+    let (one, many) = (&one.measured, &many.measured);
     // All documents of the many feeds may be archived in one round, which no median shows.
-    let all = |log: &Log| vec![log.used / log.entries];
-    for (unit, ours, theirs, must) in [
-        (
-            "CPU µs/entry, settled and archived",
-            many.cpu.clone(),
-            one.cpu.clone(),
-            Some(Must::AtMost(1.15)),
-        ),
-        ("CPU µs/entry, of all rounds", all(many), all(one), None),
-        (
-            "durable entries/s",
-            many.rates.clone(),
-            one.rates.clone(),
-            None,
-        ),
+    let all = |log: &Measured| vec![log.used / log.entries];
+    let cpu = (many.cpu.clone(), one.cpu.clone());
+    let rates = (many.rates.clone(), one.rates.clone());
+    let most = Some(Must::AtMost(1.15));
+    for (unit, (ours, theirs), must) in [
+        ("CPU µs/entry, settled and archived", cpu, most),
+        ("CPU µs/entry, of all rounds", (all(many), all(one)), None),
+        ("durable entries/s", rates, None),
     ] {
         table.add(Row {
             what: label(FEEDS),
@@ -148,9 +169,9 @@ fn compare(table: &mut Table, logs: &mut [Log; 2]) {
             must,
         });
     }
-    for log in [one, many] {
-        let [without, with] = &mut log.p99;
-        // Slices of each kind come when they come, so their medians are compared.
+    for log in logs {
+        let [without, with] = &mut log.measured.p99;
+        // Seconds of each kind come when they come, so their medians are compared.
         table.add(Row {
             what: label(log.feeds),
             unit: "p99 µs while a chapter is settled",
@@ -159,12 +180,8 @@ fn compare(table: &mut Table, logs: &mut [Log; 2]) {
             theirs: vec![median(without)],
             must: Some(Must::AtMost(2.0)),
         });
-        table.add(bounded(
-            label(log.feeds),
-            "MiB of the server, at most",
-            log.memory,
-            300.0,
-        ));
+        let (unit, budget) = ("MiB of the server, at most", 300.0);
+        table.add(bounded(label(log.feeds), unit, log.memory, budget));
     }
 }
 
