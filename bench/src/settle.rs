@@ -33,7 +33,7 @@ struct Log {
     measured: Measured,
 }
 
-/// What all rounds gave.
+/// Measurements of all rounds.
 #[derive(Default)]
 struct Measured {
     /// CPU time and entries of all rounds.

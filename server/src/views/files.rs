@@ -206,17 +206,31 @@ pub(super) fn twin_of(path: &Path) -> PathBuf {
 
 /// Creates a folder and those around it, durably.
 pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
-    create_folders([folder])
+    let mut parents = BTreeMap::new();
+    let created = create_unsynced(folder, &mut parents);
+    // Also those before a failure: later on, a folder that is there counts as durable.
+    sync_each(&parents).and(created)
 }
 
 /// Creates folders and those around them, durably.
-pub(super) fn create_folders<'p>(folders: impl IntoIterator<Item = &'p Path>) -> io::Result<()> {
+///
+/// # Errors
+///
+/// Names the first folder that cannot be created.
+pub(super) fn create_folders(folders: &[PathBuf]) -> Result<(), ViewError> {
     let mut parents = BTreeMap::new();
-    let mut folders = folders.into_iter();
-    let created = folders.try_for_each(|folder| create_unsynced(folder, &mut parents));
-    // Also those before a failure: later on, a folder that is there counts as durable.
-    let parents: Vec<&File> = parents.values().collect();
-    sync_files(&parents, &parents).and(created)
+    let created = folders.iter().try_for_each(|folder| {
+        let created = create_unsynced(folder, &mut parents);
+        created.map_err(failed("create", folder))
+    });
+    let parent = parents.keys().next().copied().unwrap_or(Path::new(""));
+    let synced = sync_each(&parents).map_err(failed("sync names in", parent));
+    created.and(synced)
+}
+
+fn sync_each(folders: &BTreeMap<&Path, File>) -> io::Result<()> {
+    let folders: Vec<&File> = folders.values().collect();
+    sync_files(&folders, &folders)
 }
 
 /// Creates a folder and those around it. Adds the folders in which names are new.

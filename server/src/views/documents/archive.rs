@@ -405,7 +405,7 @@ impl Archive {
     ) -> Result<BTreeSet<FeedKey>, ViewError> {
         let (mut singles, mut bytes) = (vec![], 0);
         for (feed, newest) in feeds {
-            // What is wrong with one feed, `archive` tells.
+            // `archive` reports the damage of a feed.
             if let Some(newest) = newest
                 && let Ok(Some((name, frozen))) = self.single(log, *feed, *newest)
             {
@@ -552,11 +552,9 @@ impl Archive {
             [self.folder(feed), sidecars]
         });
         let folders: Vec<PathBuf> = folders.collect();
-        let first = folders.first().cloned().unwrap_or_default();
-        let created = create_folders(folders.iter().map(PathBuf::as_path));
-        created.map_err(failed("create", &first))?;
+        create_folders(&folders)?;
         let mut files = FrozenFiles::default();
-        // Before anything is written.
+        // Before anything is written, so that no failed write is missed.
         for folder in &folders {
             files.open_folder(folder)?;
         }
