@@ -79,7 +79,7 @@ impl View for Archive {
     }
 
     fn carry_out(&self, log: &dyn Series, grace: &Grace<'_>) -> Result<bool, ViewError> {
-        let (mut from, mut failed) = (Bound::Unbounded, None);
+        let (mut from, mut failed, mut is_logged) = (Bound::Unbounded, None, false);
         while grace.lasts() {
             let waiting = self.waiting.lock();
             let next = waiting.range((from, Bound::Unbounded));
@@ -94,7 +94,10 @@ impl View for Archive {
             let singles = self.archive_singles(log, &next);
             let singles = singles.unwrap_or_else(|error| {
                 let error: &(dyn std::error::Error + 'static) = &error;
-                error!(error, "feeds cannot be archived together");
+                // Once in a turn, since a full disk fails for all.
+                if !std::mem::replace(&mut is_logged, true) {
+                    error!(error, "feeds cannot be archived together");
+                }
                 // One by one, no feed is held up by another.
                 BTreeSet::new()
             });
