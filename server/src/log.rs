@@ -4,7 +4,7 @@
 //! model that crash tests compare with; both pass the same contract tests and have equal chain
 //! hashes for equal commits.
 
-use std::{fmt, io, ops::Range, path::PathBuf};
+use std::{collections::HashMap, fmt, io, ops::Range, path::PathBuf};
 
 use simplefeed_core::{
     commit::{Commit, Outline},
@@ -140,6 +140,9 @@ impl LogError {
     }
 }
 
+/// Heads of some feeds, by their keys.
+pub type FeedHeads = HashMap<FeedKey, FeedHead>;
+
 /// A durable, append-only sequence of commits.
 ///
 /// Readers never see beyond the last commit that [`append`](Self::append) has returned from. There is one writer.
@@ -156,6 +159,19 @@ pub trait Commits: Send + Sync {
     /// If the commit is not the next one, is not later than the last one, or contradicts the feeds
     /// it changes.
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
+
+    /// [Appends](Self::append) a commit. The log need not read those heads of feeds before it that are in `before`.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    ///
+    /// # Panics
+    ///
+    /// As [`append`](Self::append).
+    fn append_after(&self, commit: &Commit, _before: &FeedHeads) -> Result<ChainHash, LogError> {
+        self.append(commit)
+    }
 
     /// Returns the announcements of this log's commits.
     fn announcements(&self) -> &Announcements;

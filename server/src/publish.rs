@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, error, info};
 
 use crate::{
-    log::{EntryLog, Follows, LogError, LogHead, space::is_full},
+    log::{EntryLog, FeedHeads, Follows, LogError, LogHead, space::is_full},
     metrics::Metrics,
     watermark::Watermark,
     workers::block_alone,
@@ -294,13 +294,14 @@ impl Writer {
         let makes_timeline = group.makes_timeline();
         let Group {
             mut changes,
+            before,
             answers,
             states,
             ..
         } = group;
         let recorded = self.record_defaults(&mut changes, makes_timeline);
         let (began, is_stored) = (std::time::Instant::now(), !changes.is_empty());
-        let committed = self.commit(head, instant, changes);
+        let committed = self.commit(head, instant, changes, &before);
         // A restart may find the commit that failed, so its second stays unpublished.
         if committed.is_ok() || self.log.is_open() {
             self.watermark.release();
@@ -349,12 +350,24 @@ impl Writer {
 
     fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
         for (name, (state, _)) in states {
-            self.kept.insert(name, self.alike.share(state));
+            match self.kept.get_mut(&name) {
+                // As after most commits: only the head is another one.
+                Some(mut kept) if Arc::ptr_eq(&kept.settings, &state.settings) => {
+                    kept.head = state.head;
+                }
+                _ => self.kept.insert(name, self.alike.share(state)),
+            }
         }
     }
 
     /// Returns the number of the log's last commit, or the reason why nothing was committed.
-    fn commit(&mut self, head: LogHead, instant: Timestamp, changes: Vec<Change>) -> Committed {
+    fn commit(
+        &mut self,
+        head: LogHead,
+        instant: Timestamp,
+        changes: Vec<Change>,
+        before: &FeedHeads,
+    ) -> Committed {
         if !self.log.is_open() {
             // Even an answer without changes may rest on the commit that failed, which may be gone after a
             // restart.
@@ -376,7 +389,7 @@ impl Writer {
         if !self.has_room_for(&commit) {
             return Err(NotCommitted::NoSpace);
         }
-        match self.log.append(&commit) {
+        match self.log.append_after(&commit, before) {
             Ok(_) => {
                 debug!(
                     commit = commit.number.0,

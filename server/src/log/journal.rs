@@ -46,6 +46,8 @@ const NUMBERS_APART: u64 = 1 << 32;
 const ALIGNMENT: usize = 8;
 /// Least and most zeros that are written ahead.
 const AHEAD_BYTES: [u64; 2] = [64 * 1024, 1024 * 1024];
+/// As many zeros as the least. The system would have to map and clear new memory for each write.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Bytes read at a time when a file is read from its beginning.
 const READ_BYTES: u64 = 1024 * 1024;
 /// Name of a file whose content is settled, and whose room is used again.
@@ -465,9 +467,10 @@ impl Journal {
         file.set_len(length).map_err(LogError::io("write", path))?;
         // A large record needs few syncs for its bytes anyway.
         if end - self.end <= most {
-            let zeros = vec![0; usize::try_from(length - self.written).unwrap_or(0)];
-            let written = file.write_all_at(&zeros, self.written);
-            written.map_err(LogError::io("write", path))?;
+            for at in (self.written..length).step_by(ZEROS.len()) {
+                let written = file.write_all_at(&ZEROS, at);
+                written.map_err(LogError::io("write", path))?;
+            }
         }
         self.barrier
             .sync(file)

@@ -18,7 +18,7 @@ use simplefeed_core::{
 };
 
 use super::{
-    Commits, Ids, LogError, LogHead, Room, Series,
+    Commits, FeedHeads, Ids, LogError, LogHead, Room, Series,
     announcements::{Announcements, OUTLINE_CHANGES_MAX},
     chapter::Chapter,
     journal::{JournalFile, Place},
@@ -285,10 +285,14 @@ fn take_entries(
 
 impl Commits for SledLog {
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+        self.append_after(commit, &FeedHeads::new())
+    }
+
+    fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
         if !self.is_open() {
             return Err(LogError::Stopped);
         }
-        let chain = self.store(commit).inspect_err(|_| {
+        let chain = self.store(commit, before).inspect_err(|_| {
             // The state of the disk is unknown now. Readers see the log before this commit.
             self.failed.store(true, Ordering::Release);
         })?;

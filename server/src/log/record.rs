@@ -62,6 +62,11 @@ pub(super) const PART_BYTES_MAX: usize = VALUE_BYTES_MAX - 4;
 pub(super) const RECORD_BYTES: usize = 16 * 1024;
 /// Most bytes that a compressed byte stands for (LZ4).
 const UNPACKED_PER_BYTE_MAX: usize = 256;
+/// Bytes for which a head has room at first: enough for nearly all, with their checksums.
+const HEAD_BYTES_LIKELY: usize = 192;
+/// Bytes of a group of entries beside theirs, and of an entry beside its fragment, with the checksum.
+const GROUP_HEAD_BYTES: usize = 64;
+const ENTRY_HEAD_BYTES: usize = 64;
 /// Key of the end of the log at the last settling, the only one of its kind.
 pub(super) const SETTLED_KEY: &[u8] = b"S";
 /// Bytes of the part number at the end of a key in sled.
@@ -260,7 +265,7 @@ pub(super) fn decode_opening(body: &[u8]) -> Option<Opening> {
 }
 
 pub(super) fn encode_head(head: &FeedHead) -> Vec<u8> {
-    let mut out = Writer::default();
+    let mut out = Writer(Vec::with_capacity(HEAD_BYTES_LIKELY));
     out.feed(head.feed);
     out.number(u64::from(head.revision.0));
     out.number(head.next.0);
@@ -333,6 +338,7 @@ impl EntryRecord {
     /// Adds an entry, the `offset`th of its commit.
     pub(super) fn push(&mut self, offset: u64, id: &EntryId, sent: Digest, fragment: &[u8]) {
         self.count += 1;
+        self.body.0.reserve(fragment.len() + ENTRY_HEAD_BYTES);
         self.body.number(offset);
         self.body.bytes(&sent.0);
         let id = id.as_str().as_bytes();
@@ -350,7 +356,7 @@ impl EntryRecord {
 
     /// Returns the record's bytes, to be stored in parts.
     pub(super) fn encode(self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = Writer(Vec::with_capacity(self.body.0.len() + GROUP_HEAD_BYTES));
         out.number(self.count);
         out.number(self.commit.0);
         out.instant(self.instant);

@@ -31,7 +31,7 @@ use simplefeed_core::{
 use tracing::{info, warn};
 
 use super::{
-    Commits as _, LogError, LogHead, Series as _,
+    Commits as _, FeedHeads, LogError, LogHead, Series as _,
     announcements::Announcements,
     chapter::{Chapter, Chapters},
     ids::IdIndex,
@@ -104,11 +104,11 @@ impl SledLog {
         }
     }
 
-    /// Stores a commit. Returns its chain hash.
-    pub(super) fn store(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+    /// Stores a commit. Heads of feeds that are not in `known` are read. Returns its chain hash.
+    pub(super) fn store(&self, commit: &Commit, known: &FeedHeads) -> Result<ChainHash, LogError> {
         let mut journal = self.journal.lock();
         let before = self.head();
-        let (items, head) = self.prepare(commit, before)?;
+        let (items, head) = self.prepare(commit, before, known)?;
         self.make_place(&mut journal, before)?;
         journal.append(commit.number, &before.chain, &items, |record| {
             // Before readers see it, since a failure fails the commit.
@@ -124,7 +124,12 @@ impl SledLog {
     }
 
     /// Returns the items of a commit, and the end of the log after it. Stores nothing.
-    fn prepare(&self, commit: &Commit, head: LogHead) -> Result<(Items, LogHead), LogError> {
+    fn prepare(
+        &self,
+        commit: &Commit,
+        head: LogHead,
+        known: &FeedHeads,
+    ) -> Result<(Items, LogHead), LogError> {
         assert!(
             commit.number == head.number.next(),
             "commits are appended in order"
@@ -133,9 +138,20 @@ impl SledLog {
             commit.instant > head.last,
             "a commit is later than the one before it"
         );
+        let stored = |feed| match known.get(&feed) {
+            Some(head) => {
+                debug_assert!(
+                    self.feed(feed)
+                        .is_ok_and(|stored| stored.as_ref() == Some(head)),
+                    "a known head is what the log has"
+                );
+                Ok(Some(head.clone()))
+            }
+            None => self.feed(feed),
+        };
         let mut writing = Writing::new(commit, head);
         for change in &commit.changes {
-            writing.change(change, |feed| self.feed(feed))?;
+            writing.change(change, stored)?;
         }
         Ok(writing.finish(commit, head))
     }

@@ -8,7 +8,7 @@ use simplefeed_core::{
     commit::{Change, ChangeOutline, Commit, Outline},
     digest::Digest,
     feed::{DocumentName, EntryId, FeedKey, Position},
-    plan::FeedHead,
+    plan::{FeedHead, Opening},
 };
 
 use super::{
@@ -102,12 +102,13 @@ impl<'c> Writing<'c> {
             assert!(*at == now.next, "positions are dense");
         }
         now.apply(change, instant, entry_instant, epoch);
-        let now = now.clone();
-        self.store_change(change, &now);
+        let opening = now.open.opening;
+        self.store_change(change, &opening);
         Ok(())
     }
 
-    fn store_change(&mut self, change: &Change, now: &FeedHead) {
+    /// Stores a change. `opening` is that of the feed's open document after it.
+    fn store_change(&mut self, change: &Change, opening: &Opening) {
         match change {
             Change::Settings {
                 feed,
@@ -131,7 +132,7 @@ impl<'c> Writing<'c> {
                 first,
                 revision,
             } => {
-                let opening = record::encode_opening(&now.open.opening);
+                let opening = record::encode_opening(opening);
                 self.items
                     .push((record::document_key(*feed, *document), opening));
                 let (feed, document, first, revision) = (*feed, *document, *first, *revision);
@@ -150,7 +151,7 @@ impl<'c> Writing<'c> {
                 fragment,
                 ..
             } => {
-                self.store_entry(*feed, *at, id, *sent, fragment, now.open.opening.name);
+                self.store_entry(*feed, *at, id, *sent, fragment, opening.name);
             }
             Change::Lost {
                 feed,

@@ -30,7 +30,7 @@ use super::request::{
 };
 use crate::{
     head_tag::HeadTag,
-    log::{EntryLog, Follows, LogError, LogHead, settings_of},
+    log::{EntryLog, FeedHeads, Follows, LogError, LogHead, settings_of},
 };
 
 /// An answer that waits for the barrier.
@@ -51,6 +51,8 @@ pub(super) struct Group<'w> {
     /// What timelines follow, as the group leaves them so far.
     pub(super) followed: HashMap<FeedName, Arc<BTreeSet<Item>>>,
     pub(super) changes: Vec<Change>,
+    /// Heads of feeds that gain entries, as they were before the group.
+    pub(super) before: FeedHeads,
     pub(super) answers: Vec<Answer>,
     /// Bytes of the entries that the group stores.
     bytes: usize,
@@ -80,6 +82,7 @@ impl<'w> Group<'w> {
             states: HashMap::new(),
             followed: HashMap::new(),
             changes: vec![],
+            before: FeedHeads::new(),
             answers: vec![],
             bytes: 0,
         }
@@ -168,6 +171,9 @@ impl<'w> Group<'w> {
             // Nothing is stored, so a feed that does not exist is not created either.
             state
         } else {
+            if existed && !self.states.contains_key(&feed) {
+                self.before.insert(state.head.feed, state.head);
+            }
             self.take(&feed, creation, plan)
         };
         let tag = HeadTag::new(state.head.clone());

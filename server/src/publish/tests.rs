@@ -11,7 +11,7 @@ use simplefeed_core::{
     history::ChainHash,
     plan::{FeedHead, Opening},
     refusal::RefusalKind,
-    settings::Settings,
+    settings::{Choices, Settings},
 };
 
 use super::*;
@@ -32,6 +32,8 @@ struct Gated {
     failed: AtomicBool,
     /// Threads of the appends.
     threads: Mutex<Vec<String>>,
+    /// Feeds whose heads came with each append.
+    known: Mutex<Vec<Vec<FeedKey>>>,
 }
 
 impl Gated {
@@ -53,7 +55,18 @@ impl Gated {
 }
 
 impl Commits for Gated {
-    fn append(&self, commit: &Commit) -> Result<ChainHash, LogError> {
+    fn append(&self, _: &Commit) -> Result<ChainHash, LogError> {
+        unreachable!("the writer says which heads it knows")
+    }
+
+    fn append_after(&self, commit: &Commit, before: &FeedHeads) -> Result<ChainHash, LogError> {
+        for (feed, head) in before {
+            assert_eq!(self.log.feed(*feed).unwrap().as_ref(), Some(head));
+        }
+        self.known
+            .lock()
+            .unwrap()
+            .push(before.keys().copied().collect());
         let thread = std::thread::current().name().unwrap_or_default().to_owned();
         self.threads.lock().unwrap().push(thread);
         let number = {
@@ -332,4 +345,56 @@ fn a_group_is_answered_behind_its_barrier() {
             "four requests, one commit"
         );
     }
+}
+
+/// Goal: the log gets the heads of feeds as they were before a commit, and none that the commit has changed already.
+/// Method: the log of the test compares them with its own. One group begins with entries, the other one with settings.
+#[test]
+fn the_log_gets_heads_from_before_the_commit() {
+    let log = Arc::new(Gated::default());
+    let (publisher, writer) = start_over(&log);
+    let entry = |n: u32| ask(&publisher, append(&format!("{{\"id\":\"urn:{n}\"}}"), None));
+    let settings = |title: &str| {
+        let choices = Choices {
+            title: Some(title.into()),
+            ..Choices::default()
+        };
+        let (reply, answer) = oneshot::channel();
+        let configure = Configure {
+            feed: FeedName::parse("a").unwrap(),
+            choices,
+            id: None,
+            conditions: Conditions::default(),
+            kind: Asked::Any,
+            wanted: Wanted::default(),
+        };
+        let request = Request::Configure(configure, reply);
+        publisher.queue.try_send(request).unwrap();
+        answer
+    };
+    let mut appended = vec![entry(0)];
+    log.wait_for_append(1);
+    appended.extend([entry(1), entry(2)]);
+    let mut configured = vec![settings("one")];
+    appended.push(entry(3));
+    log.allow(1);
+    log.wait_for_append(2);
+    configured.push(settings("two"));
+    appended.extend([entry(4), entry(5)]);
+    log.allow(2);
+    log.wait_for_append(3);
+    appended.push(entry(6));
+    log.allow(9);
+    for answer in appended {
+        assert!(answer.blocking_recv().unwrap().is_ok());
+    }
+    for answer in configured {
+        assert!(answer.blocking_recv().unwrap().is_ok());
+    }
+    drop(publisher);
+    writer.join().unwrap();
+    let name = FeedName::parse("a").unwrap();
+    let feed = log.named(&name).unwrap().unwrap().feed;
+    let known = log.known.lock().unwrap().clone();
+    assert_eq!(known, [vec![], vec![feed], vec![], vec![feed]]);
 }

@@ -163,6 +163,7 @@ impl FrozenFiles {
         path: &Path,
         bytes: &[u8],
         mtime: Timestamp,
+        level: Compression,
         recorded: Option<Coded>,
     ) -> Result<(Vec<u8>, Remade), ViewError> {
         let path = twin_of(path);
@@ -173,7 +174,7 @@ impl FrozenFiles {
             let remade = self.write(&path, &twin, mtime)?;
             return Ok((twin, remade));
         }
-        let twin = twin(bytes, recorded);
+        let twin = twin(bytes, level, recorded);
         let remade = self.write(&path, &twin, mtime)?;
         Ok((twin, remade))
     }
@@ -261,8 +262,8 @@ fn system_time(instant: Timestamp) -> SystemTime {
 pub const SMALLEST: Compression = Compression::new(7);
 
 /// Returns the compressed twin of an archived document, with the recorded bytes if a level we have used gives them.
-pub fn twin(bytes: &[u8], recorded: Option<Coded>) -> Vec<u8> {
-    let made = gzip(bytes, SMALLEST);
+pub fn twin(bytes: &[u8], level: Compression, recorded: Option<Coded>) -> Vec<u8> {
+    let made = gzip(bytes, level);
     match recorded {
         Some(recorded) if recorded != Coded::of(&made) => {
             // Older versions compressed at this level.

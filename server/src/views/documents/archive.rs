@@ -34,8 +34,8 @@ use crate::{
     views::{
         error::ViewError,
         files::{
-            Coded, FrozenFiles, Remade, TEMPORARY, create_folder, create_folders, failed, gunzip,
-            replace_unsynced, twin_of,
+            Coded, FrozenFiles, Remade, SMALLEST, TEMPORARY, create_folder, create_folders, failed,
+            gunzip, replace_unsynced, twin_of,
         },
         folders::Folders,
         follower::Grace,
@@ -596,12 +596,13 @@ impl Archive {
             // Readers may have the recorded twin, so only that one is kept. Without a record, any right one is.
             let recorded = self.manifests.get(feed, frozen.opening.name.number);
             let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
-            let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
+            let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
             if let Some(linked) = linked_name(frozen) {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
-                let (_, twin) = files.write_twin(&path, &frozen.bytes, mtime, recorded)?;
+                let (_, twin) =
+                    files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
                 worst = worst
                     .max(twin)
                     .max(files.write(&path, &frozen.bytes, mtime)?);
@@ -632,7 +633,7 @@ impl Archive {
             return Ok(Remade::Identical);
         };
         let path = self.folder(feed).join(&block.name);
-        let (_, twin) = files.write_twin(&path, &block.bytes, block.closed, None)?;
+        let (_, twin) = files.write_twin(&path, &block.bytes, block.closed, SMALLEST, None)?;
         Ok(twin.max(files.write(&path, &block.bytes, block.closed)?))
     }
 

@@ -31,7 +31,7 @@ use crate::{
     resource::{Coding, Content, Generation, Resource, Source, Tag, Validity},
     views::{
         error::ViewError,
-        files::{Coded, gzip, twin},
+        files::{Coded, SMALLEST, gzip, twin},
     },
 };
 
@@ -440,7 +440,7 @@ impl Documents {
         let bytes = frozen.map(|frozen| match coding {
             Coding::Identity => (frozen.bytes, archived.identity),
             Coding::Gzip => {
-                let twin = twin(&frozen.bytes, Some(archived.gzip));
+                let twin = twin(&frozen.bytes, SMALLEST, Some(archived.gzip));
                 (twin.into(), archived.gzip)
             }
         });
