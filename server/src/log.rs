@@ -160,7 +160,8 @@ pub trait Commits: Send + Sync {
     /// it changes.
     fn append(&self, commit: &Commit) -> Result<ChainHash, LogError>;
 
-    /// [Appends](Self::append) a commit. The log need not read those heads of feeds before it that are in `before`.
+    /// [Appends](Self::append) a commit. The heads of feeds in `before` are those that the log has, and need not be read.
+    /// They are not compared with it, except in debug builds: with another head, the log would be wrong from then on.
     ///
     /// # Errors
     ///

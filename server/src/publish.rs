@@ -350,12 +350,13 @@ impl Writer {
 
     fn keep(&mut self, states: HashMap<FeedName, (FeedState, HashMap<EntryId, Known>)>) {
         for (name, (state, _)) in states {
-            match self.kept.get_mut(&name) {
-                // As after most commits: only the head is another one.
-                Some(mut kept) if Arc::ptr_eq(&kept.settings, &state.settings) => {
-                    kept.head = state.head;
-                }
-                _ => self.kept.insert(name, self.alike.share(state)),
+            // As after most commits: only the head is another one.
+            if let Some(mut kept) = self.kept.get_mut(&name)
+                && Arc::ptr_eq(&kept.settings, &state.settings)
+            {
+                kept.head = state.head;
+            } else {
+                self.kept.insert(name, self.alike.share(state));
             }
         }
     }

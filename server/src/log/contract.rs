@@ -233,15 +233,25 @@ fn dump(log: &dyn EntryLog) -> String {
     seen
 }
 
-/// Goal: both kinds of log show the same after the same commits, also after reopening.
+/// Goal: both kinds of log show the same after the same commits, also after reopening, and whether the log on the disk
+/// reads the heads of feeds or is given them.
 #[test]
 fn both_logs_agree() {
+    for knows_heads in [false, true] {
+        agree(knows_heads);
+    }
+}
+
+fn agree(knows_heads: bool) {
     let folder = tempfile::tempdir().unwrap();
     let memory = MemoryLog::default();
     let mut opened = open(folder.path()).unwrap();
     for commit in script() {
+        let keys = (1..=4).map(|feed| settings(feed).id.key());
+        let heads = keys.filter_map(|key| Some((key, memory.feed(key).unwrap()?)));
+        let before = heads.filter(|_| knows_heads).collect();
         let chain = memory.append(&commit).unwrap();
-        assert_eq!(opened.log.append(&commit).unwrap(), chain);
+        assert_eq!(opened.log.append_after(&commit, &before).unwrap(), chain);
         assert_eq!(dump(&memory), dump(&opened.log), "commit {}", commit.number);
         // Once cleanly, once as after a crash: the process ends, the folder is copied and checked.
         if commit.number.0 % 2 == 0 {

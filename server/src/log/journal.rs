@@ -46,7 +46,7 @@ const NUMBERS_APART: u64 = 1 << 32;
 const ALIGNMENT: usize = 8;
 /// Least and most zeros that are written ahead.
 const AHEAD_BYTES: [u64; 2] = [64 * 1024, 1024 * 1024];
-/// As many zeros as the least. The system would have to map and clear new memory for each write.
+/// Zeros that are written at a time. The system would have to map and clear new memory for each write.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Bytes read at a time when a file is read from its beginning.
 const READ_BYTES: u64 = 1024 * 1024;
@@ -468,7 +468,9 @@ impl Journal {
         // A large record needs few syncs for its bytes anyway.
         if end - self.end <= most {
             for at in (self.written..length).step_by(ZEROS.len()) {
-                let written = file.write_all_at(&ZEROS, at);
+                let rest = usize::try_from(length - at).unwrap_or(usize::MAX);
+                let zeros = ZEROS.get(..rest).unwrap_or(&ZEROS);
+                let written = file.write_all_at(zeros, at);
                 written.map_err(LogError::io("write", path))?;
             }
         }

@@ -64,8 +64,9 @@ pub(super) const RECORD_BYTES: usize = 16 * 1024;
 const UNPACKED_PER_BYTE_MAX: usize = 256;
 /// Bytes for which a head has room at first: enough for nearly all, with their checksums.
 const HEAD_BYTES_LIKELY: usize = 192;
-/// Bytes of a group of entries beside theirs, and of an entry beside its fragment, with the checksum.
+/// Bytes for which a group of entries has room beside its entries: enough for its head and checksum.
 const GROUP_HEAD_BYTES: usize = 64;
+/// Bytes for which an entry has room beside its fragment: enough for its head without a long id.
 const ENTRY_HEAD_BYTES: usize = 64;
 /// Key of the end of the log at the last settling, the only one of its kind.
 pub(super) const SETTLED_KEY: &[u8] = b"S";

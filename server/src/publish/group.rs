@@ -51,7 +51,7 @@ pub(super) struct Group<'w> {
     /// What timelines follow, as the group leaves them so far.
     pub(super) followed: HashMap<FeedName, Arc<BTreeSet<Item>>>,
     pub(super) changes: Vec<Change>,
-    /// Heads of feeds that gain entries, as they were before the group.
+    /// Heads, from before the group, of feeds whose first request in it appends.
     pub(super) before: FeedHeads,
     pub(super) answers: Vec<Answer>,
     /// Bytes of the entries that the group stores.
