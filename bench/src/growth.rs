@@ -1,11 +1,13 @@
 //! `growth`: what things cost as a log grows, against itself while it was small.
 //!
-//! Shell. A settling comes once in a chapter, and a slice here is shorter than a chapter. So single entries over many feeds
-//! have a budget in `settle`, and a row without one here.
+//! Shell. A settling comes once in a chapter, so entries are taken until each log has begun another chapter: a slice of
+//! some seconds would have a settling or none. A chapter of single entries over many feeds takes too long for that. They
+//! have a budget in `settle`, and a row without one here, for slices.
 
 use std::{
+    ffi::OsString,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
@@ -71,6 +73,7 @@ pub(crate) fn measure(table: &mut Table, rounds: usize, seconds: u64) -> anyhow:
 struct Grown {
     size: Size,
     server: Program,
+    journal: PathBuf,
     feeds: u32,
     /// The requests that were sent to them.
     requests: f64,
@@ -108,23 +111,42 @@ impl Grown {
         Ok(Self {
             size,
             server,
+            journal: data.join("journal"),
             feeds,
             requests: 0.0,
         })
     }
 
-    /// Returns the CPU time of an entry, until nothing is left to do for it.
-    fn append(&mut self, connections: usize, batch: usize, seconds: u64) -> anyhow::Result<f64> {
+    /// Takes entries for some seconds. Returns their number.
+    fn take(&mut self, connections: usize, batch: usize, seconds: u64) -> anyhow::Result<f64> {
         // Another feed each time, in no order.
         let feed = format!(
             "'bench' .. (({:.0} + n) * 7919 % {})",
             self.requests, self.feeds
         );
-        let before = self.server.cpu_micros()?;
         let load = append(&self.server, &feed, connections, batch, seconds)?;
         self.requests += load.count / f64::from(u32::try_from(batch)?);
+        Ok(load.count)
+    }
+
+    /// Returns the CPU time of a single entry in a slice, until nothing is left to do for it.
+    fn slice(&mut self, seconds: u64) -> anyhow::Result<f64> {
+        let before = self.server.cpu_micros()?;
+        let count = self.take(64, 1, seconds)?;
         settle(&self.server)?;
-        Ok((self.server.cpu_micros()? - before) / load.count)
+        Ok((self.server.cpu_micros()? - before) / count)
+    }
+
+    /// Returns the name of the newest file of the journal, which is the number of its first commit.
+    fn newest_file(&self) -> anyhow::Result<Option<OsString>> {
+        let mut newest = None;
+        for item in fs::read_dir(&self.journal)? {
+            let name = item?.file_name();
+            if name != "spare" {
+                newest = newest.max(Some(name));
+            }
+        }
+        Ok(newest)
     }
 
     /// Returns the CPU time of a 304 on the recent document.
@@ -136,19 +158,48 @@ impl Grown {
     }
 }
 
+/// Takes entries in turn, a second for each log, until each has begun another chapter. Returns the CPU time of an entry
+/// in each log, until nothing is left to do for it.
+fn chapter(grown: &mut [Grown], connections: usize, batch: usize) -> anyhow::Result<Vec<f64>> {
+    let mut taken = vec![];
+    for one in &*grown {
+        taken.push((one.newest_file()?, one.server.cpu_micros()?, 0.0));
+    }
+    loop {
+        let mut is_over = true;
+        for (one, (newest, _, count)) in grown.iter_mut().zip(&mut taken) {
+            if one.newest_file()? == *newest {
+                *count += one.take(connections, batch, 1)?;
+                is_over = false;
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    let costs = grown.iter().zip(taken).map(|(one, (_, before, count))| {
+        settle(&one.server)?;
+        Ok((one.server.cpu_micros()? - before) / count)
+    });
+    costs.collect()
+}
+
 /// Measures the costs at each size in turn, while it grows from there.
 fn compare(mut grown: Vec<Grown>, rounds: usize, seconds: u64) -> anyhow::Result<Vec<Size>> {
-    // Warms up what was just opened.
-    for one in &mut grown {
-        one.append(64, 1, seconds)?;
-    }
+    // Warms up what was just opened, and brings each to the beginning of a chapter.
+    chapter(&mut grown, 1, 1_000)?;
     for _ in 0..rounds {
-        for one in &mut grown {
-            let cost = one.append(1, 1_000, seconds)?;
+        let costs = chapter(&mut grown, 1, 1_000)?;
+        for (one, cost) in grown.iter_mut().zip(costs) {
             one.size.batches.push(cost);
         }
-        for one in &mut grown {
-            let cost = one.append(64, 1, seconds)?;
+        let few_feeds = grown.get_mut(..ENTRIES.len()).unwrap_or_default();
+        let costs = chapter(few_feeds, 64, 1)?;
+        for (one, cost) in few_feeds.iter_mut().zip(costs) {
+            one.size.singles.push(cost);
+        }
+        for one in grown.iter_mut().skip(ENTRIES.len()) {
+            let cost = one.slice(seconds)?;
             one.size.singles.push(cost);
         }
         for one in &mut grown {
