@@ -159,17 +159,21 @@ impl Grown {
 }
 
 /// Takes entries in turn, a second for each log, until each has begun another chapter. Returns the CPU time of an entry
-/// in each log, until nothing is left to do for it.
+/// in each log, until nothing is left to do for it. The others of `grown` are paused meanwhile: the scrubber works by
+/// time, ten documents a second, and five turns of it would count for one turn of entries.
 fn chapter(grown: &mut [Grown], connections: usize, batch: usize) -> anyhow::Result<Vec<f64>> {
     let mut taken = vec![];
     for one in &*grown {
         taken.push((one.newest_file()?, one.server.cpu_micros()?, 0.0));
+        one.server.pause()?;
     }
     loop {
         let mut is_over = true;
         for (one, (newest, _, count)) in grown.iter_mut().zip(&mut taken) {
             if one.newest_file()? == *newest {
+                one.server.resume()?;
                 *count += one.take(connections, batch, 1)?;
+                one.server.pause()?;
                 is_over = false;
             }
         }
@@ -178,6 +182,7 @@ fn chapter(grown: &mut [Grown], connections: usize, batch: usize) -> anyhow::Res
         }
     }
     let costs = grown.iter().zip(taken).map(|(one, (_, before, count))| {
+        one.server.resume()?;
         settle(&one.server)?;
         Ok((one.server.cpu_micros()? - before) / count)
     });

@@ -265,6 +265,23 @@ impl Program {
         memory_mib(self.child.id(), "VmRSS:").context("a running program has memory")
     }
 
+    /// Stops all threads of the program until [`resume`](Self::resume). Its clock goes on.
+    pub(crate) fn pause(&self) -> anyhow::Result<()> {
+        self.signal("STOP")
+    }
+
+    /// Lets a paused program go on.
+    pub(crate) fn resume(&self) -> anyhow::Result<()> {
+        self.signal("CONT")
+    }
+
+    fn signal(&self, signal: &str) -> anyhow::Result<()> {
+        let command = format!("kill -{signal} {}", self.child.id());
+        let status = Command::new("sh").args(["-c", &command]).status()?;
+        ensure!(status.success(), "a program got no {signal}");
+        Ok(())
+    }
+
     /// Ends the program in order.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         if !self.has_stopped() {
@@ -275,8 +292,8 @@ impl Program {
 
     /// Asks the program to end. Returns whether it has, after a minute at most.
     fn has_stopped(&mut self) -> bool {
-        let command = format!("kill -INT {}", self.child.id());
-        let asked = Command::new("sh").args(["-c", &command]).status();
+        // A paused program handles SIGINT only after SIGCONT.
+        let asked = self.signal("INT").and_then(|()| self.resume());
         let patience = if asked.is_ok() { 6_000 } else { 0 };
         (0..patience).any(|_| {
             thread::park_timeout(Duration::from_millis(10));

@@ -323,14 +323,27 @@ pub trait Series: Send + Sync {
     ) -> Result<Vec<(FeedName, FeedHead)>, LogError>;
 }
 
-/// Entries by their ids.
+/// Entries by their ids. Also those that readers do not see yet.
 pub trait Ids: Send + Sync {
-    /// Returns the entry that has an id, if any. For the writer only, since it sees everything.
+    /// Returns the entries of a feed that have one of these ids, by id. Ids without an entry are left out.
     ///
     /// # Errors
     ///
     /// See [`LogError`].
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError>;
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError>;
+
+    /// Returns the entry that has an id, if any.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+        Ok(self.find_all(feed, &[id])?.remove(id))
+    }
 }
 
 /// Identity of a timeline in SUP documents.

@@ -2,6 +2,7 @@
 #![expect(clippy::format_push_string, reason = "a dump for a test")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::PathBuf,
     sync::{
@@ -219,10 +220,17 @@ fn dump(log: &dyn EntryLog) -> String {
                 log.entries(key, Position(from)..Position(to)).unwrap()
             );
         }
-        for at in [0, 1, 5, 399, 400] {
-            let id = EntryId::parse(&format!("urn:{feed}:{at}")).unwrap();
-            seen += &format!("{:?}\n", log.find(key, &id).unwrap());
+        let id = |at| EntryId::parse(&format!("urn:{feed}:{at}")).unwrap();
+        let ids = [0, 1, 5, 399, 400, 5].map(id);
+        for id in &ids {
+            seen += &format!("{:?}\n", log.find(key, id).unwrap());
         }
+        let found = log.find_all(key, &ids.each_ref()).unwrap();
+        let found: BTreeMap<&str, _> = found
+            .iter()
+            .map(|(id, known)| (id.as_str(), known))
+            .collect();
+        seen += &format!("{found:?}\n");
         for number in 1..=4 {
             let document = DocumentNumber::new(number).unwrap();
             seen += &format!("{:?}\n", log.opening(key, document).unwrap());
@@ -541,10 +549,15 @@ fn a_damaged_index_of_ids_is_made_again() {
     let mut file = fs::OpenOptions::new().write(true).open(&run).unwrap();
     std::io::Write::write_all(&mut file, &bytes).unwrap();
     let key = settings(1).id.key();
-    for at in 0..400_u64 {
+    let ids = (0..400_u64).map(|at| {
         let Change::Entry { id, .. } = entry(1, at, 0) else {
             panic!()
         };
-        assert_eq!(log.find(key, &id).unwrap().unwrap().at, Position(at));
+        id
+    });
+    let ids: Vec<EntryId> = ids.collect();
+    let found = log.find_all(key, &ids.iter().collect::<Vec<_>>()).unwrap();
+    for (at, id) in (0..).zip(&ids) {
+        assert_eq!(found.get(id).map(|known| known.at), Some(Position(at)));
     }
 }

@@ -8,6 +8,9 @@
 //! commits ──► fresh ids (a table) ──► sealed (sorted, in memory) ──► runs (files), merged by and by
 //! ```
 //!
+//! Sealed ids and runs have a filter, which excludes most absent ids without a search. All ids of a batch go through one
+//! filter before the next.
+//!
 //! A run is at least about as large as all newer ones together, so that there are few. It names the commits
 //! it covers and the chain hash after them. A run that is another log's, is damaged, or is not on the disk
 //! yet when the power goes, is made again from the commits: at the opening, or when the damage is found.
@@ -33,8 +36,10 @@ use simplefeed_core::{
 };
 use tracing::warn;
 
+use filter::Filter;
 use run::Run;
 
+mod filter;
 mod run;
 
 /// Fresh ids from which on the table is sealed. Few in unit tests, so that they see many runs.
@@ -46,6 +51,17 @@ pub(super) type Fingerprint = [u8; 16];
 /// Returns the fingerprint of an id within its feed.
 fn fingerprint_of(feed: FeedKey, id: &EntryId) -> Fingerprint {
     Digest::of_parts(&[feed.0.as_bytes(), id.as_str().as_bytes()]).half()
+}
+
+/// Returns the first and the second half of a fingerprint.
+fn halves(fingerprint: &Fingerprint) -> (u64, u64) {
+    let whole = u128::from_be_bytes(*fingerprint);
+    let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(u64::MAX);
+    (half(whole >> 64), half(whole))
+}
+
+fn is_damage(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
 }
 
 /// An id and the position of its entry.
@@ -66,28 +82,35 @@ struct Span {
 /// The ids of some commits, sorted.
 #[derive(Debug)]
 enum Segment {
-    Sealed(Span, Vec<Placed>),
+    Sealed(Span, Vec<Placed>, Filter),
     Run(Run),
 }
 
 impl Segment {
     fn span(&self) -> Span {
         match self {
-            Self::Sealed(span, _) => *span,
+            Self::Sealed(span, ..) => *span,
             Self::Run(run) => run.span,
         }
     }
 
     fn ids(&self) -> u64 {
         match self {
-            Self::Sealed(_, ids) => u64::try_from(ids.len()).unwrap_or(u64::MAX),
+            Self::Sealed(_, ids, _) => u64::try_from(ids.len()).unwrap_or(u64::MAX),
             Self::Run(run) => run.ids,
+        }
+    }
+
+    fn filter(&self) -> &Filter {
+        match self {
+            Self::Sealed(.., filter) => filter,
+            Self::Run(run) => &run.filter,
         }
     }
 
     fn find(&self, wanted: &Fingerprint) -> io::Result<Option<Position>> {
         match self {
-            Self::Sealed(_, ids) => {
+            Self::Sealed(_, ids, _) => {
                 let found = ids.binary_search_by_key(wanted, |placed| placed.fingerprint);
                 let found = found.ok().and_then(|index| ids.get(index));
                 Ok(found.map(|placed| placed.at))
@@ -98,7 +121,7 @@ impl Segment {
 
     fn iter(&self) -> Box<dyn Iterator<Item = io::Result<Placed>> + '_> {
         match self {
-            Self::Sealed(_, ids) => Box::new(ids.iter().copied().map(Ok)),
+            Self::Sealed(_, ids, _) => Box::new(ids.iter().copied().map(Ok)),
             Self::Run(run) => Box::new(run.iter()),
         }
     }
@@ -186,7 +209,7 @@ impl IdIndex {
 
     /// Removes the file of a damaged run. Any other error, such as a failing read, removes nothing.
     fn remove_damaged(&self, run: &Run, error: &io::Error) {
-        if error.kind() == io::ErrorKind::InvalidData {
+        if is_damage(error) {
             warn!(%error, "some of the index of ids is made again");
             // Another lookup may have removed it already.
             let _gone = fs::remove_file(run.path());
@@ -229,28 +252,44 @@ impl IdIndex {
         }
     }
 
-    /// Returns the position of the entry with an id.
+    /// Returns the ids that have an entry, each with its position, in any order.
     ///
     /// # Errors
     ///
-    /// Returns why a file cannot be read, or that it is damaged.
-    pub(super) fn find(&self, feed: FeedKey, id: &EntryId) -> io::Result<Option<Position>> {
-        let wanted = fingerprint_of(feed, id);
-        if let Some(at) = self.fresh.get(&wanted) {
-            return Ok(Some(*at));
-        }
+    /// Returns why a file cannot be read, or that some are damaged. All damaged files that it meets are removed, so that
+    /// one repair is enough.
+    pub(super) fn find<'i>(
+        &self,
+        feed: FeedKey,
+        ids: &[&'i EntryId],
+    ) -> io::Result<Vec<(&'i EntryId, Position)>> {
+        let wanted = ids.iter().map(|id| {
+            let fingerprint = fingerprint_of(feed, id);
+            (*id, fingerprint, self.fresh.get(&fingerprint).copied())
+        });
+        let mut wanted: Vec<_> = wanted.collect();
+        let mut damage = None;
         // Newest first: of an id that is there twice, the newer place counts.
         for segment in self.segments.iter().rev() {
-            let found = segment.find(&wanted).inspect_err(|error| {
-                if let Segment::Run(run) = &**segment {
-                    self.remove_damaged(run, error);
+            let fingerprints = wanted.iter().map(|(_, fingerprint, _)| fingerprint);
+            let may_have = segment.filter().may_have(fingerprints);
+            for ((_, fingerprint, at), may_have) in wanted.iter_mut().zip(may_have) {
+                if at.is_some() || !may_have {
+                    continue;
                 }
-            })?;
-            if found.is_some() {
-                return Ok(found);
+                match (segment.find(fingerprint), &**segment) {
+                    (Ok(found), _) => *at = found,
+                    (Err(error), Segment::Run(run)) if is_damage(&error) => {
+                        self.remove_damaged(run, &error);
+                        damage = Some(error);
+                        break;
+                    }
+                    (Err(error), _) => return Err(error),
+                }
             }
         }
-        Ok(None)
+        let found = wanted.into_iter().filter_map(|(id, _, at)| Some((id, at?)));
+        damage.map_or_else(|| Ok(found.collect()), Err)
     }
 
     /// Writes the ids in memory to a run, so that the next opening need not read their commits.
@@ -286,10 +325,15 @@ impl IdIndex {
             .map(|(fingerprint, at)| Placed { fingerprint, at })
             .collect();
         ids.sort_unstable_by_key(|placed| placed.fingerprint);
+        let mut filter = Filter::for_ids(u64::try_from(ids.len()).unwrap_or(u64::MAX));
+        for placed in &ids {
+            filter.add(&placed.fingerprint);
+        }
         let (last, chain) = self.covered;
         let first = self.sealed_up_to().next();
         let span = Span { first, last, chain };
-        self.segments.push(Arc::new(Segment::Sealed(span, ids)));
+        self.segments
+            .push(Arc::new(Segment::Sealed(span, ids, filter)));
     }
 
     /// Replaces the inputs of a finished merge by its run.
@@ -311,7 +355,7 @@ impl IdIndex {
                     }
                 }
             }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            Ok(Err(error)) if is_damage(&error) => {
                 // The merge does not return which input is damaged, so all of them are read again.
                 for segment in self.segments.get(place).unwrap_or_default() {
                     if let Segment::Run(run) = &**segment
@@ -451,13 +495,35 @@ mod tests {
         }
     }
 
+    /// Checks that the index has the first `ids` ids and no other, one at a time and all at once.
     fn check(index: &IdIndex, ids: u64) {
-        for number in 0..ids {
-            let found = index.find(feed(number % 2), &id(number)).unwrap();
-            assert_eq!(found, Some(Position(number)));
-            assert_eq!(index.find(feed(1 - number % 2), &id(number)).unwrap(), None);
+        let numbers: Vec<u64> = (0..ids + 10).collect();
+        let all: Vec<EntryId> = numbers.iter().map(|number| id(*number)).collect();
+        for of in 0..2 {
+            let wanted = numbers
+                .iter()
+                .filter(|number| **number < ids && **number % 2 == of);
+            let wanted: Vec<u64> = wanted.copied().collect();
+            let mut found: Vec<u64> = vec![];
+            for (number, id) in numbers.iter().zip(&all) {
+                for (same, at) in index.find(feed(of), &[id]).unwrap() {
+                    assert_eq!((same, at), (id, Position(*number)));
+                    found.push(at.0);
+                }
+            }
+            assert_eq!(found, wanted, "one at a time");
+            let mut found = index
+                .find(feed(of), &all.iter().collect::<Vec<_>>())
+                .unwrap();
+            found.sort_by_key(|(_, at)| *at);
+            let expected = wanted.iter().zip(wanted.iter().map(|number| id(*number)));
+            let expected: Vec<(EntryId, Position)> = expected
+                .map(|(number, id)| (id, Position(*number)))
+                .collect();
+            let found: Vec<(EntryId, Position)> =
+                found.into_iter().map(|(id, at)| (id.clone(), at)).collect();
+            assert_eq!(found, expected, "all at once");
         }
-        assert_eq!(index.find(feed(ids % 2), &id(ids)).unwrap(), None);
     }
 
     /// Adds the commits that are missing, as an opening does.
@@ -545,7 +611,7 @@ mod tests {
             fs::write(&run, bytes).unwrap();
             // Found by a look for an id, or by a merge.
             if looks {
-                assert!((0..160).any(|n| index.find(feed(n % 2), &id(n)).is_err()));
+                assert!((0..160).any(|n| index.find(feed(n % 2), &[&id(n)]).is_err()));
             } else {
                 for commit in &commits[20..] {
                     index.add(commit, chain(commit.number));
@@ -559,6 +625,71 @@ mod tests {
             catch_up(&mut index, &commits);
             check(&index, 320);
         }
+    }
+
+    /// Goal: one repair is enough, however many runs a batch finds damaged.
+    #[test]
+    fn a_batch_finds_all_damaged_runs() {
+        let commits: Vec<Commit> = (0..40).map(|n| commit(n + 1, n * 8..n * 8 + 8)).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let mut index = open(folder.path());
+        for commit in &commits {
+            index.add(commit, chain(commit.number));
+            index.wait();
+        }
+        let runs = || {
+            fs::read_dir(folder.path())
+                .unwrap()
+                .map(|run| run.unwrap().path())
+        };
+        assert!(runs().count() > 1);
+        for run in runs() {
+            let mut bytes = fs::read(&run).unwrap();
+            // In each block of ids; the filter is shorter than a block.
+            for block in bytes.chunks_exact_mut(4_096).skip(1) {
+                block[5] ^= 1;
+            }
+            fs::write(&run, bytes).unwrap();
+        }
+        let ids: Vec<EntryId> = (0..320).map(id).collect();
+        assert!(
+            index
+                .find(feed(0), &ids.iter().collect::<Vec<_>>())
+                .is_err()
+        );
+        assert_eq!(runs().count(), 0);
+        assert!(index.is_damaged());
+        let mut index = open(folder.path());
+        catch_up(&mut index, &commits);
+        check(&index, 320);
+    }
+
+    /// Goal: a new id costs no search, or next to never, wherever the others are.
+    #[test]
+    fn filters_exclude_most_absent_ids() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut index = open(folder.path());
+        for number in 0..40 {
+            index.add(
+                &commit(number + 1, number * 8..number * 8 + 8),
+                chain(CommitNumber(number + 1)),
+            );
+            if number == 20 {
+                index.wait();
+            }
+        }
+        let absent: Vec<Fingerprint> = (1_000..6_000)
+            .map(|n| fingerprint_of(feed(0), &id(n)))
+            .collect();
+        let is_run = |segment: &&Arc<Segment>| matches!(***segment, Segment::Run(_));
+        let runs = index.segments.iter().filter(is_run).count();
+        assert!(runs > 0 && runs < index.segments.len(), "{runs} runs");
+        for segment in &index.segments {
+            let may = segment.filter().may_have(absent.iter()).into_iter();
+            let may = may.filter(|may| *may).count();
+            assert!(may < 200, "{may} of 5,000");
+        }
+        index.wait();
     }
 
     /// Goal: what another log, an older one or a broken disk has left is not believed.

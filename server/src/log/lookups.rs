@@ -1,7 +1,7 @@
 //! Lookups in the log on a disk: in the chapters first, else in sled.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     ops::Range,
     sync::{Arc, atomic::Ordering},
 };
@@ -463,9 +463,13 @@ impl Series for SledLog {
 }
 
 impl Ids for SledLog {
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError> {
         let look = || match &*self.ids.read() {
-            Some(ids) => ids.find(feed, id).map_err(LogError::io("read", "ids")),
+            Some(index) => index.find(feed, ids).map_err(LogError::io("read", "ids")),
             None => Err(LogError::Stopped),
         };
         // A damaged run loses its file when it is found, so the second look reads a rebuilt index.
@@ -473,9 +477,16 @@ impl Ids for SledLog {
             self.heal_ids()?;
             look()
         })?;
-        let Some(at) = found else {
-            return Ok(None);
-        };
+        let known = found
+            .into_iter()
+            .map(|(id, at)| Ok((id.clone(), self.known(feed, id, at)?)));
+        known.collect()
+    }
+}
+
+impl SledLog {
+    /// Returns the entry at a position where an id is known to be.
+    fn known(&self, feed: FeedKey, id: &EntryId, at: Position) -> Result<Known, LogError> {
         let missing = || LogError::damaged(format!("entry {at} of feed {} is missing", feed.0));
         let entry = self
             .entries(feed, at..at.next())?
@@ -486,12 +497,12 @@ impl Ids for SledLog {
             return Err(LogError::Damaged { what });
         }
         let fragment = Digest::of(&entry.fragment);
-        Ok(Some(Known {
+        Ok(Known {
             at,
             document: super::document_of(self, feed, &entry)?,
             sent: entry.sent,
             fragment,
-        }))
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 //! hard to get wrong.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     ops::Range,
     path::PathBuf,
@@ -307,23 +307,31 @@ impl Series for MemoryLog {
 }
 
 impl Ids for MemoryLog {
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError> {
+        let ids: HashSet<&EntryId> = ids.iter().copied().collect();
         // Cloned, so that the lock is free: `document_of` takes it again, and a second read lock behind a
         // waiting writer would never be granted.
-        let entry = self.state().feeds.get(&feed).and_then(|feed| {
-            let mut entries = feed.entries.iter();
-            entries.find(|entry| entry.id == *id).cloned()
+        let entries: Vec<Entry> = match self.state().feeds.get(&feed) {
+            Some(feed) => {
+                let found = feed.entries.iter().filter(|entry| ids.contains(&entry.id));
+                found.cloned().collect()
+            }
+            None => vec![],
+        };
+        let known = entries.into_iter().map(|entry| {
+            let known = Known {
+                at: entry.at,
+                document: super::document_of(self, feed, &entry)?,
+                sent: entry.sent,
+                fragment: Digest::of(&entry.fragment),
+            };
+            Ok((entry.id, known))
         });
-        entry
-            .map(|entry| {
-                Ok(Known {
-                    at: entry.at,
-                    document: super::document_of(self, feed, &entry)?,
-                    sent: entry.sent,
-                    fragment: Digest::of(&entry.fragment),
-                })
-            })
-            .transpose()
+        known.collect()
     }
 }
 

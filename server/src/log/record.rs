@@ -29,6 +29,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use memchr::memmem;
 use simplefeed_core::{
     commit::{ChangeOutline, Outline},
     digest::Digest,
@@ -345,7 +346,7 @@ impl EntryRecord {
         let id = id.as_str().as_bytes();
         // Nearly always the id stands in the fragment as it is, so its place is stored, counted from 1.
         // Place 0 means that the id follows.
-        let place = fragment.windows(id.len()).position(|window| window == id);
+        let place = memmem::find(fragment, id);
         self.body.length(place.map_or(0, |place| place + 1));
         self.body.length(id.len());
         if place.is_none() {

@@ -360,19 +360,17 @@ impl<'w> Group<'w> {
         drafts: &[Draft],
     ) -> Result<HashMap<EntryId, Known>, PublishError> {
         let in_group = self.states.get(feed).map(|(_, added)| added);
-        let mut known = HashMap::new();
+        let (mut known, mut others) = (HashMap::new(), Vec::with_capacity(drafts.len()));
         for id in drafts.iter().filter_map(|draft| draft.id.as_ref()) {
-            let found = match in_group.and_then(|added| added.get(id)) {
-                Some(found) => Some(found.clone()),
-                None => self
-                    .log
-                    .find(state.head.feed, id)
-                    .map_err(log_unavailable)?,
-            };
-            if let Some(found) = found {
-                known.insert(id.clone(), found);
+            match in_group.and_then(|added| added.get(id)) {
+                Some(found) => {
+                    known.insert(id.clone(), found.clone());
+                }
+                None => others.push(id),
             }
         }
+        let in_log = self.log.find_all(state.head.feed, &others);
+        known.extend(in_log.map_err(log_unavailable)?);
         Ok(known)
     }
 

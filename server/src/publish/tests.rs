@@ -143,8 +143,12 @@ impl Series for Gated {
 }
 
 impl Ids for Gated {
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        self.log.find(feed, id)
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError> {
+        self.log.find_all(feed, ids)
     }
 }
 

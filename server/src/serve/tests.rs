@@ -1,4 +1,5 @@
 use std::{
+    collections::HashMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     ops::Range,
@@ -287,8 +288,12 @@ impl Series for Followed {
 }
 
 impl Ids for Followed {
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        self.log.find(feed, id)
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError> {
+        self.log.find_all(feed, ids)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Pure. Timelines are computed; all else is the log's own.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use simplefeed_core::{
     commit::{Commit, Outline},
@@ -165,8 +165,12 @@ impl Series for Merged {
 }
 
 impl Ids for Merged {
-    fn find(&self, feed: FeedKey, id: &EntryId) -> Result<Option<Known>, LogError> {
-        self.log.find(feed, id)
+    fn find_all(
+        &self,
+        feed: FeedKey,
+        ids: &[&EntryId],
+    ) -> Result<HashMap<EntryId, Known>, LogError> {
+        self.log.find_all(feed, ids)
     }
 }
 
