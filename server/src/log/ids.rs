@@ -598,7 +598,14 @@ mod tests {
     #[test]
     fn damaged_blocks_are_made_again() {
         let commits: Vec<Commit> = (0..40).map(|n| commit(n + 1, n * 8..n * 8 + 8)).collect();
-        for looks in [true, false] {
+        // A bit of a block is wrong, or the file ends within a block, or at once.
+        let wrong = |bytes: &mut Vec<u8>| bytes[4_096 + 5] ^= 1;
+        let within = |bytes: &mut Vec<u8>| bytes.truncate(4_096 + 100);
+        let damages: [fn(&mut Vec<u8>); 3] = [wrong, within, Vec::clear];
+        for (looks, damage) in [true, false]
+            .into_iter()
+            .flat_map(|looks| damages.map(|damage| (looks, damage)))
+        {
             let folder = tempfile::tempdir().unwrap();
             let mut index = open(folder.path());
             catch_up(&mut index, &commits[..20]);
@@ -607,7 +614,7 @@ mod tests {
             let run = runs.map(|run| run.unwrap().path()).next().unwrap();
             fs::copy(&run, folder.path().join("run.partial")).unwrap();
             let mut bytes = fs::read(&run).unwrap();
-            bytes[4_096 + 5] ^= 1;
+            damage(&mut bytes);
             fs::write(&run, bytes).unwrap();
             // Found by a look for an id, or by a merge.
             if looks {

@@ -150,7 +150,7 @@ impl Run {
         let length = file.metadata()?.len();
         let filter_bytes = length.checked_sub(filter_at).ok_or_else(damaged)?;
         let mut filter = vec![0; usize::try_from(filter_bytes).map_err(io::Error::other)?];
-        file.read_exact_at(&mut filter, filter_at)?;
+        read_at(&file, path, &mut filter, filter_at)?;
         // A wrong filter would hide ids, which would be stored twice.
         if crc32fast::hash(&filter).to_be_bytes() != *checksum || filter.is_empty() {
             return Err(damaged());
@@ -246,12 +246,21 @@ fn seal_block(block: &mut Vec<u8>) -> Vec<u8> {
 
 fn read_block(file: &File, path: &Path, block: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; BLOCK_BYTES];
-    file.read_exact_at(&mut bytes, offset_of(block))?;
+    read_at(file, path, &mut bytes, offset_of(block))?;
     let checksum = bytes.split_off(BLOCK_BYTES - 4);
     if crc32fast::hash(&bytes).to_be_bytes() == *checksum {
         return Ok(bytes);
     }
     Err(damage_error(path))
+}
+
+/// Reads bytes of a run. Only a whole file has its name, so one that ends early is damaged.
+fn read_at(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    let read = file.read_exact_at(bytes, offset);
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => damage_error(path),
+        _ => error,
+    })
 }
 
 fn records_of(block: &[u8]) -> Vec<Placed> {
