@@ -69,7 +69,9 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<u8> {
     runtime.block_on(publish_sample(&publisher))?;
     runtime.spawn(publish_more(publisher));
     introduce(server.public_url().as_str());
-    eprintln!("listening on http://{}", server.listening().address());
+    // One write: a thread that panics meanwhile prints before or after it, and not within.
+    let line = format!("listening on http://{}\n", server.listening().address());
+    eprint!("{line}");
     super::run(server, signals)
 }
 

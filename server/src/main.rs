@@ -336,7 +336,9 @@ fn serve(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<u8> {
     let opened = opening::open(config.data())?;
     let server = Server::start(&config, listening, SledStore::from(opened))?;
     let listening = server.listening();
-    eprintln!("listening on http://{}", listening.address());
+    // One write: a thread that panics meanwhile prints before or after it, and not within.
+    let line = format!("listening on http://{}\n", listening.address());
+    eprint!("{line}");
     if let Some(door) = listening.publishing() {
         eprintln!("publishing on {door}");
     }

@@ -162,7 +162,9 @@ fn main() -> anyhow::Result<()> {
     let signals = listening.stop_signals()?;
     let opened = open_with(&data, &disk).context("cannot open the log")?;
     let server = Server::start(&config, listening, SledStore::from(opened))?;
-    eprintln!("listening on http://{}", server.listening().address());
+    // One write: a thread that panics meanwhile prints before or after it, and not within.
+    let line = format!("listening on http://{}\n", server.listening().address());
+    eprint!("{line}");
     server.run(async {
         signals.received().await;
     })?;
