@@ -8,6 +8,10 @@
     clippy::print_stderr,
     reason = "this program prints tables"
 )]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the files of a benchmark are for that run only"
+)]
 
 use std::path::PathBuf;
 

@@ -288,6 +288,7 @@ impl FileBookmark {
     /// # Errors
     ///
     /// [`io::ErrorKind::ResourceBusy`] if another process holds it.
+    #[expect(clippy::disallowed_methods, reason = "the lock file holds nothing")]
     fn hold(&self) -> io::Result<()> {
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         // A second handle would be refused by our own lock, so clones share one.

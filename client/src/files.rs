@@ -12,6 +12,7 @@ use std::{
 use simplefeed_core::timestamp::Timestamp;
 
 /// Replaces a file as a whole: a temporary one beside it, synced, renamed over it, the folder synced.
+#[expect(clippy::disallowed_methods, reason = "the name is temporary")]
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     end::may_write()?;
@@ -20,13 +21,30 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(&temporary)?;
     file.write_all(bytes)?;
     // Before the rename: otherwise a crash could leave the name with an incomplete file.
+    #[cfg(planted)]
+    if is_planted(path) {
+        return rename(Path::new(&temporary), path);
+    }
     file.sync_all()?;
-    fs::rename(&temporary, path)?;
     // Only then does the new name survive a crash.
-    sync_folder_of(path)
+    rename(Path::new(&temporary), path)
+}
+
+/// Returns whether a planted bug leaves out the sync of a file.
+#[cfg(planted)]
+fn is_planted(path: &Path) -> bool {
+    let is_parked = path
+        .parent()
+        .is_some_and(|folder| folder.ends_with("parked"));
+    let is_watched = path.ends_with("watched.ndjson");
+    match is_parked {
+        true => crate::planted::is("parked-unsynced"),
+        false => crate::planted::is("bookmark-unsynced") && !is_watched,
+    }
 }
 
 /// Adds a line to the end of a file, durably. The rest of a line that a crash cut short stays a line of its own.
+#[expect(clippy::disallowed_methods, reason = "`sync_folder_of` follows")]
 pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     #[cfg(test)]
     end::may_write()?;
@@ -47,6 +65,27 @@ pub(crate) fn append_line(path: &Path, line: &[u8]) -> io::Result<()> {
     if is_new { sync_folder_of(path) } else { Ok(()) }
 }
 
+/// Creates a folder and those around it, durably.
+#[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
+pub(crate) fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder_of(folder);
+    create_folder(parent)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_folder(parent),
+    }
+}
+
+/// Renames a file within its folder, durably.
+#[expect(clippy::disallowed_methods, reason = "`sync_folder_of` follows")]
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_folder_of(to)
+}
+
 /// Shortens a file, durably.
 pub(crate) fn shorten(path: &Path, bytes: u64) -> io::Result<()> {
     #[cfg(test)]
@@ -57,20 +96,27 @@ pub(crate) fn shorten(path: &Path, bytes: u64) -> io::Result<()> {
 }
 
 /// Removes a file, durably. Returns whether there was one.
+#[expect(clippy::disallowed_methods, reason = "`sync_folder_of` follows")]
 pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     #[cfg(test)]
     end::may_write()?;
-    match fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+    let was_there = match fs::remove_file(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
-    }
+    };
+    // Also of a file that is gone: the process that removed it may have been killed before it synced the folder.
     sync_folder_of(path)?;
-    Ok(true)
+    Ok(was_there)
 }
 
 pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
-    File::open(folder_of(path))?.sync_all()
+    sync_folder(folder_of(path))
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 /// Returns the folder that a file is in.

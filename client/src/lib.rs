@@ -69,6 +69,17 @@
 //! - [`refresher`]: things that are looked up again and again, by their age, [`Refresher`](refresher::Refresher).
 //! - [`fetch`]: HTTP questions and answers, over any [`Transport`].
 //! - [`transport`]: the seam below; `reqwest` behind it by default.
+#![cfg_attr(
+    test,
+    expect(
+        clippy::disallowed_methods,
+        reason = "no test needs a name beyond its end"
+    )
+)]
+
+#[cfg(planted)]
+#[path = "../../tests/planted.rs"]
+mod planted;
 
 pub mod consumer;
 pub mod delivery;

@@ -187,6 +187,10 @@ impl StateFolder {
     }
 
     /// Marks a success, at most once in [`SUCCESS_SECONDS`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the mark of a success is for monitoring, and made again"
+    )]
     fn note_success(&self) -> io::Result<()> {
         let mut shared = self.lock();
         let now = SystemTime::now();
@@ -284,11 +288,18 @@ impl StateFolder {
 
 impl Shared {
     /// Opens the files of a folder; `None` if another process has locked it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the lock file holds nothing that is needed"
+    )]
     fn open(folder: &Path) -> io::Result<Option<Self>> {
-        fs::create_dir_all(folder.join(MARK))?;
-        // The folder's own name, and that of the mark within it.
+        let mark = folder.join(MARK);
+        files::create_folder(&mark)?;
+        // Names that a killed process has made: of the folder, of the mark within it, and of parked entries, which the
+        // bookmark passes next.
         files::sync_folder_of(folder)?;
-        files::sync_folder_of(&folder.join(MARK))?;
+        files::sync_folder(folder)?;
+        files::sync_folder(&mark)?;
         let path = folder.join("lock");
         let mut options = OpenOptions::new();
         // Not truncated: the text is another process's until the lock is held.
@@ -396,7 +407,8 @@ fn append_line(folder: &Path, line: &Line<'_>) -> io::Result<()> {
     let length = fs::metadata(&path).map_or(0, |found| found.len());
     // Renamed, and not cut: at any moment the newest lines are whole under one of the names.
     if length > RECORD_BYTES_MAX {
-        fs::rename(&path, folder.join("record.old.ndjson"))?;
+        // Before the new file: a power cut that kept only its name would take these lines away.
+        files::rename(&path, &folder.join("record.old.ndjson"))?;
     }
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');

@@ -12,6 +12,8 @@ mod power_cuts;
 mod tables;
 
 use std::{
+    fs::{self, File},
+    io,
     path::Path,
     sync::{Arc, OnceLock},
 };
@@ -48,6 +50,60 @@ pub struct Redb {
     writes: mpsc::Sender<Write>,
     shared: Arc<Shared>,
     changes: Arc<watch::Sender<()>>,
+}
+
+/// Makes the file of a new queue, which has its name only as a whole: redb refuses a file of which a power cut has kept
+/// the length alone.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the opening syncs the folder, and a second name that comes back is removed by the next one"
+)]
+fn begin(path: &Path) -> Result<(), redb::DatabaseError> {
+    if path.exists() {
+        return Ok(());
+    }
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let unfinished = Path::new(&unfinished);
+    let storage = |why: io::Error| redb::DatabaseError::Storage(redb::StorageError::Io(why));
+    match fs::remove_file(unfinished) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(storage(why)),
+        _ => {}
+    }
+    drop(redb::Builder::new().create(unfinished)?);
+    let synced = File::open(unfinished).and_then(|file| file.sync_all());
+    synced.map_err(storage)?;
+    // Not a rename: another process may have made the queue meanwhile. Where there are no second names, the queue is
+    // made under its own.
+    drop(fs::hard_link(unfinished, path));
+    fs::remove_file(unfinished).map_err(storage)
+}
+
+/// Makes the name of a file durable.
+fn sync_name(path: &Path) -> io::Result<()> {
+    // Behind a link, the name of the file itself.
+    let path = path.canonicalize()?;
+    match File::open(folder_of(&path)).and_then(|folder| folder.sync_all()) {
+        // Whoever may not read the folder, or has one that knows no sync, did not make the file.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
+            ) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+/// Returns the folder that holds a file.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        // That of a name without a folder is empty.
+        _ => Path::new("."),
+    }
 }
 
 /// State that leasing calls share with the thread that changes the file.
@@ -97,6 +153,10 @@ impl Redb {
             doing: format!("opening the queue {}", path.display()),
             why: Box::new(why),
         };
+        begin(path).map_err(|why| match why {
+            redb::DatabaseError::DatabaseAlreadyOpen => QueueError::InUse(path.to_path_buf()),
+            why => refused(why.into()),
+        })?;
         let database = redb::Builder::new()
             .set_cache_size(CACHE_BYTES)
             .create(path);
@@ -104,6 +164,8 @@ impl Redb {
             redb::DatabaseError::DatabaseAlreadyOpen => QueueError::InUse(path.to_path_buf()),
             why => refused(why.into()),
         })?;
+        // redb syncs the file and not its name, with which every job would be gone.
+        sync_name(path).map_err(|why| refused(StorageError::Io(why)))?;
         Self::of(database, clock).map_err(refused)
     }
 

@@ -22,6 +22,17 @@
 //!   [`socket`].
 //! - [`health`]: whether a server is ready.
 //! - [`exit`]: the exit codes of both programs.
+#![cfg_attr(
+    test,
+    expect(
+        clippy::disallowed_methods,
+        reason = "no test needs a name beyond its end"
+    )
+)]
+
+#[cfg(planted)]
+#[path = "../../tests/planted.rs"]
+mod planted;
 
 pub mod codec;
 pub mod log;

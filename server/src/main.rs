@@ -9,10 +9,9 @@
 )]
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{IsTerminal as _, Read as _, Write as _},
+    fs,
+    io::IsTerminal as _,
     net::SocketAddr,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -45,7 +44,14 @@ use simplefeed_server::{
 };
 use tracing_subscriber::EnvFilter;
 
+#[cfg(planted)]
+#[path = "../../tests/planted.rs"]
+mod planted;
+
 mod demo;
+mod token_file;
+
+use token_file::TokenFile;
 
 /// glibc's allocator took a quarter of the CPU of an append, and mimalloc half as much memory again over many feeds.
 #[global_allocator]
@@ -357,9 +363,10 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     match &args.tokens {
         None => eprintln!("{line}"),
         Some(path) => {
-            let before = add_token(path, &line)
-                .with_context(|| format!("cannot write to {}", path.display()))?;
-            if tokens_of(&before, &args.name).count() > 0 {
+            let file = TokenFile::open(path);
+            let file = file.and_then(|file| file.add(&line).map(|()| file));
+            let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
+            if tokens_of(&file.text, &args.name).count() > 0 {
                 eprintln!(
                     "note: {} has another token there; `token revoke` revokes both",
                     args.name
@@ -388,8 +395,11 @@ fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
 /// Removes the lines of a holder from a file of tokens, which is replaced as a whole.
 fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     let path = &args.tokens.tokens;
-    let text = read_tokens(path)?;
-    let revoked = tokens_of(&text, &args.name).count();
+    // Before the lock, which would be a message about the folder if there is no file.
+    read_tokens(path)?;
+    let failed = || format!("cannot write {}", path.display());
+    let file = TokenFile::open(path).with_context(failed)?;
+    let revoked = tokens_of(&file.text, &args.name).count();
     if revoked == 0 {
         eprintln!(
             "error: nobody called {:?} has a token in {}",
@@ -398,9 +408,9 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
         );
         return Ok(exit::NOT_FOUND);
     }
-    let kept = text.lines().filter(|line| !is_of(line, &args.name));
+    let kept = file.text.lines().filter(|line| !is_of(line, &args.name));
     let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-    replace_tokens(path, &kept).with_context(|| format!("cannot write {}", path.display()))?;
+    file.replace(&kept).with_context(failed)?;
     let (tokens, are) = if revoked == 1 {
         ("token", "is")
     } else {
@@ -431,47 +441,6 @@ fn read_tokens(path: &Path) -> anyhow::Result<String> {
         Ok(_) => Ok(text),
         Err(problems) => anyhow::bail!("{}: {}", path.display(), problems.join("; ")),
     }
-}
-
-/// Replaces a file of tokens, which keeps its owner and mode.
-fn replace_tokens(path: &Path, text: &str) -> std::io::Result<()> {
-    let before = fs::metadata(path)?;
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let mut file = OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
-        // Until it has the mode and owner of the old file, others cannot read it.
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
-    file.set_permissions(before.permissions())?;
-    // A power cut after the rename must not leave an empty file in its place.
-    file.sync_all()?;
-    fs::rename(&temporary, path)
-}
-
-/// Adds a line to a file of tokens, behind a line break if the last line has none. Returns the text before
-/// it.
-fn add_token(path: &Path, line: &str) -> std::io::Result<String> {
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .create(true)
-        .read(true)
-        .append(true)
-        .mode(0o600)
-        .open(path)?;
-    let mut before = String::new();
-    file.read_to_string(&mut before)?;
-    let end = if before.is_empty() || before.ends_with('\n') {
-        ""
-    } else {
-        "\n"
-    };
-    file.write_all(format!("{end}{line}\n").as_bytes())?;
-    Ok(before)
 }
 
 /// Runs a server until the process is asked to end.

@@ -22,7 +22,7 @@ use crate::{
     error::ServeError,
     http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes},
     listening::{Gates, Listening},
-    log::{EntryLog, folder::keep_to_ourselves, store::Store},
+    log::{EntryLog, durable::sync_names, folder::keep_to_ourselves, store::Store},
     metrics::Metrics,
     publish::{self, Publisher},
     socket,
@@ -48,6 +48,8 @@ use crate::{
     watermark::Watermark,
 };
 
+/// Time between two looks at a clock whose next second is waited for.
+const PART_OF_SECOND: Duration = Duration::from_millis(50);
 /// Longest time that work which was cut off may go on, before the server ends without it.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
@@ -124,6 +126,9 @@ impl Server {
         // The server before may have given out the log's last second as `Last-Modified`.
         watermark.begin_after(log.head().last);
         keep_to_ourselves(config.data()).map_err(ServeError::Start)?;
+        for tree in folders.trees() {
+            sync_names(tree).map_err(ServeError::Start)?;
+        }
         let stop = Stop::default();
         let followers = spawn_followers(&views, &shown, &stop)?;
         let upkept = Views::of_upkeep_beside(&folders, &views);
@@ -183,6 +188,10 @@ impl Server {
     /// # Errors
     ///
     /// [`ServeError::Close`] if the log could not be closed cleanly.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the next start replaces a socket that comes back"
+    )]
     pub fn run(self, until: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self {
             listening,
@@ -367,7 +376,15 @@ fn begin_epoch_if_restored(
     watermark: &Watermark,
 ) -> Result<(), ServeError> {
     if store.is_restored() {
-        let epoch = begin_epoch(log, watermark.stamp(now(), Timestamp::MIN))?;
+        let newest = i64::from(log.head().epoch.0);
+        let mut instant = watermark.stamp(now(), Timestamp::MIN);
+        // A start that broke off within this second has taken its number.
+        while instant.second() == newest {
+            watermark.release();
+            std::thread::park_timeout(PART_OF_SECOND);
+            instant = watermark.stamp(now(), Timestamp::MIN);
+        }
+        let epoch = begin_epoch(log, instant)?;
         watermark.release();
         // The mark goes last: after a crash before this line, the next start begins the epoch again.
         store.epoch_has_begun().map_err(ServeError::Close)?;

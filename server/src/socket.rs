@@ -18,6 +18,10 @@ use std::{
 ///
 /// [`AddrInUse`](io::ErrorKind::AddrInUse) if something else is there, or somebody listens. Returns the
 /// operating system's answer otherwise; a path of more than about 100 bytes is too long.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a socket is bound anew at each start"
+)]
 pub fn bind(path: &Path, mode: u32) -> io::Result<UnixListener> {
     if let Ok(there) = fs::symlink_metadata(path) {
         let is_left = there.file_type().is_socket() && UnixStream::connect(path).is_err();

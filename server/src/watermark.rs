@@ -5,7 +5,7 @@
 //! the clock does. The file keeps that promise across restarts.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io,
     os::unix::fs::FileExt as _,
     path::Path,
@@ -14,6 +14,8 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::timestamp::Timestamp;
+
+use crate::log::durable::create_folder;
 use tracing::warn;
 
 /// Least time between two steps ahead of the clock, a second each. So the clock catches up, however often a
@@ -43,9 +45,13 @@ impl Watermark {
     /// # Errors
     ///
     /// Returns why the file cannot be used.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the instants of commits are later than it, unless the clock is set back"
+    )]
     pub fn open(path: &Path) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+            create_folder(folder)?;
         }
         let mut options = OpenOptions::new();
         let file = options
@@ -181,6 +187,8 @@ fn published_in(record: [u8; 16]) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn at(millis: i64) -> Timestamp {

@@ -3,6 +3,7 @@
 //! Shell. One binary, one file per subject. What a test needs beyond the programs themselves is in
 //! its `#[ignore]`; `tests/run` installs it, or reports the test as NOT RUN.
 #![expect(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,

@@ -5,7 +5,8 @@
 //! `sync_file_range` does. A test of durability that passes with these proves nothing.
 //! `simplefeed-test-server DATA marked:FILE` is honest but slow, and notes in FILE what is under way, for tests that
 //! kill it there; `simplefeed-test-server DATA honest` is honest. Behind these, the entries of a document may be
-//! named, the bytes of a chapter, after which the journal is settled, and the address to listen at.
+//! named, the bytes of a chapter, after which the journal is settled, the address to listen at, and the ids in memory
+//! that become a file.
 #![expect(
     clippy::print_stderr,
     reason = "it says where it listens, like the real one"
@@ -106,6 +107,10 @@ impl Barrier for MarkedBarrier {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a marker is for the test that runs now"
+)]
 fn disk(kind: &str) -> io::Result<Disk> {
     if let Some(marker) = kind.strip_prefix("marked:") {
         return Ok(Disk::behind(MarkedBarrier {
@@ -139,7 +144,7 @@ fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     let (Some(data), Some(kind)) = (args.next(), args.next()) else {
         bail!(
-            "usage: simplefeed-test-server DATA none|honest|unfiltered|fail-after:N|marked:FILE [DOCUMENT-ENTRIES [CHAPTER-BYTES [ADDRESS]]]"
+            "usage: simplefeed-test-server DATA none|honest|unfiltered|fail-after:N|marked:FILE [DOCUMENT-ENTRIES [CHAPTER-BYTES [ADDRESS [IDS]]]]"
         );
     };
     // Nothing else may sync the file system meanwhile, as archiving a closed document would.
@@ -149,6 +154,9 @@ fn main() -> anyhow::Result<()> {
         disk.chapter_bytes = bytes.parse()?;
     }
     let listen = args.next().map(|listen| listen.parse()).transpose()?;
+    if let Some(ids) = args.next() {
+        disk.fresh_ids = ids.parse()?;
+    }
     let data = PathBuf::from(data);
     let args = ServeArgs {
         data: Some(data.clone()),

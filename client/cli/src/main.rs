@@ -9,6 +9,10 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+#[cfg(planted)]
+#[path = "../../../tests/planted.rs"]
+mod planted;
+
 mod append;
 mod batch;
 mod bookmark;

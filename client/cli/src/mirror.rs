@@ -10,6 +10,7 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, Write as _},
     path::{Component, Path, PathBuf},
+    time::SystemTime,
 };
 
 use anyhow::{Context as _, bail};
@@ -52,8 +53,7 @@ pub(crate) struct MirrorArgs {
 }
 
 pub(crate) async fn mirror(args: MirrorArgs) -> anyhow::Result<u8> {
-    fs::create_dir_all(&args.folder)
-        .with_context(|| format!("cannot use {}", args.folder.display()))?;
+    create_folder(&args.folder).with_context(|| format!("cannot use {}", args.folder.display()))?;
     check_folder(&args.folder)?;
     let _lock = lock(&args.folder)?;
     let mut mirror = Mirror {
@@ -125,7 +125,11 @@ impl Mirror {
                 feed: document.feed,
                 complete: newest,
             };
-            return self.write(&self.folder.join(MEMORY), &serde_json::to_vec(&memory)?);
+            return self.write(
+                &self.folder.join(MEMORY),
+                &serde_json::to_vec(&memory)?,
+                None,
+            );
         }
         bail!("the feed grows faster than it can be copied");
     }
@@ -247,7 +251,7 @@ impl Mirror {
             return Ok(());
         }
         self.written += 1;
-        self.write(&path, &bytes)
+        self.write(&path, &bytes, None)
     }
 
     /// Returns an archive that is here, or copies it; either way it must continue to the one behind it.
@@ -275,7 +279,7 @@ impl Mirror {
         self.keep(&fetched)?;
         if fetched.url != *url {
             // Links have the name before the redirect, so the file has both.
-            self.write(&path, &fetched.answer.body)?;
+            self.write(&path, &fetched.answer.body, modified(&fetched.answer))?;
         }
         Ok(document)
     }
@@ -338,31 +342,29 @@ impl Mirror {
     /// Keeps a file, unless it is here already.
     fn keep(&mut self, fetched: &Fetched) -> anyhow::Result<()> {
         let path = self.path(&fetched.url)?;
+        let changed = modified(&fetched.answer);
         if fs::read(&path).is_ok_and(|here| here == fetched.answer.body) {
-            return Ok(());
+            let synced = sync_kept(&path, changed);
+            return synced.with_context(|| format!("cannot write {}", path.display()));
         }
-        self.write(&path, &fetched.answer.body)?;
+        self.write(&path, &fetched.answer.body, changed)?;
         self.written += 1;
-        // Static servers make their validators of the file's time.
-        let changed = fetched.answer.header("last-modified");
-        if let Some(changed) = changed.and_then(|changed| httpdate::parse_http_date(changed).ok()) {
-            File::options()
-                .append(true)
-                .open(&path)?
-                .set_modified(changed)?;
-        }
         Ok(())
     }
 
     /// Writes a file as a whole: under another name, synced, and then renamed.
-    fn write(&self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
+    fn write(&self, path: &Path, bytes: &[u8], modified: Option<SystemTime>) -> anyhow::Result<()> {
         let written = || -> io::Result<()> {
             let folder = path.parent().unwrap_or(&self.folder);
-            fs::create_dir_all(folder)?;
+            create_folder(folder)?;
             // A hidden name, which `path` gives to no URL.
             let temporary = folder.join(".mirror.new");
             let mut file = File::create(&temporary)?;
             file.write_all(bytes)?;
+            if let Some(modified) = modified {
+                file.set_modified(modified)?;
+            }
             file.sync_all()?;
             fs::rename(&temporary, path)?;
             File::open(folder)?.sync_all()
@@ -449,11 +451,51 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Creates a folder and those around it. The names are durable then.
+#[expect(clippy::disallowed_methods, reason = "the sync of the parent follows")]
+fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    let parent = match folder.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    create_folder(parent)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => File::open(parent)?.sync_all(),
+    }
+}
+
+/// Returns the time for a file, of which static servers make their validators.
+fn modified(answer: &Answer) -> Option<SystemTime> {
+    let changed = answer.header("last-modified")?;
+    httpdate::parse_http_date(changed).ok()
+}
+
+/// Makes a file durable that is here already: an earlier run may have been killed before it did.
+fn sync_kept(path: &Path, modified: Option<SystemTime>) -> io::Result<()> {
+    let file = File::options().append(true).open(path)?;
+    if let Some(modified) = modified
+        && file.metadata()?.modified()? != modified
+    {
+        file.set_modified(modified)?;
+    }
+    file.sync_all()?;
+    path.parent()
+        .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
 /// Locks a folder until the returned file is dropped.
+#[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let path = folder.join(LOCK);
     let file = File::options().create(true).append(true).open(&path);
     let file = file.with_context(|| format!("cannot use {}", path.display()))?;
+    // Before any other file: without the lock file, the next run takes the folder for another one.
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.with_context(|| format!("cannot use {}", folder.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

@@ -69,6 +69,10 @@ fn unit(text: &str) -> Result<Unit, String> {
 /// Entries by the number of their span.
 type Counts = BTreeMap<i64, u64>;
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the same command draws the picture again"
+)]
 pub(crate) async fn plot(args: PlotArgs) -> anyhow::Result<u8> {
     let PlotArgs {
         url,

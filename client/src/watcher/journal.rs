@@ -2,6 +2,11 @@
 //!
 //! Shell: the disk. Each line holds the state of one feed or SUP document; the last line about it counts. A file that
 //! has grown to more than twice its current lines is replaced as a whole.
+//!
+//! A power cut may leave any part of the last write, and where the file grew, bytes that were never written to it: also
+//! old lines of its own. So each line is sealed: it has its place, which is that of its write and that within the write,
+//! and a checksum. A line that is not the next one ends the file, unless no power cut can be the reason: a later write
+//! follows, or the line is of the first write of the file, which came with the file's name. Then it is damage.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,8 +14,8 @@ use std::{
     path::PathBuf,
 };
 
-use serde::{Deserialize, Serialize};
-use simplefeed_core::{replay::Bookmark, sup::SupAddress, timestamp::Timestamp};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use simplefeed_core::{digest::Digest, replay::Bookmark, sup::SupAddress, timestamp::Timestamp};
 use url::{Origin, Url};
 
 use crate::{
@@ -23,7 +28,7 @@ const FILE: &str = "watched.ndjson";
 /// Bytes beyond twice its current lines that a file may have before it is replaced.
 const SMALL_BYTES: u64 = 1024 * 1024;
 
-/// State of one feed or one SUP document: a line of the journal.
+/// State of one feed or one SUP document: a line of the journal, without its seal.
 #[expect(clippy::large_enum_variant, reason = "nearly all are of feeds")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -111,6 +116,8 @@ pub(super) struct Journal {
     folder: StateFolder,
     path: PathBuf,
     bytes: u64,
+    /// Number of the last write.
+    writes: u64,
     /// Length in bytes above which the file is replaced.
     too_many: u64,
     /// Whether the last write failed, so that the file may end with a partial line.
@@ -127,32 +134,23 @@ impl Journal {
             Err(error) => return Err(folder.failed(files::about(&path, &error))),
         };
         let mut notes = Notes::default();
-        // A line counts once its newline is on the disk.
-        let whole = text
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |end| end + 1);
-        let (lines, rest) = text.split_at(whole);
-        if !rest.is_empty() {
-            // A crash cut the last line short. Its write never returned, so no caller relies on it.
-            let cut = files::shorten(&path, length(lines));
+        let read = read_lines(&text, &mut notes);
+        // An error, not a line to skip: without it an older state of the feed would count.
+        let read = read.map_err(|damaged| {
+            let error = io::Error::new(io::ErrorKind::InvalidData, damaged);
+            folder.failed(files::about(&path, &error))
+        })?;
+        let (whole, writes) = read;
+        let bytes = u64::try_from(whole).unwrap_or(u64::MAX);
+        if whole < text.len() {
+            // The write never returned, so no caller relies on it.
+            let cut = files::shorten(&path, bytes);
             cut.map_err(|error| folder.failed(files::about(&path, &error)))?;
-        }
-        for (number, line) in (1..).zip(lines.split(|byte| *byte == b'\n')) {
-            if line.is_empty() {
-                continue;
-            }
-            // An error, not a line to skip: without it an older state of the feed would count.
-            let note = serde_json::from_slice(line).map_err(|error| {
-                let detail = format!("line {number}: {error}");
-                let error = io::Error::new(io::ErrorKind::InvalidData, detail);
-                folder.failed(files::about(&path, &error))
-            })?;
-            notes.add(note, line.len());
         }
         let said: usize = notes.feeds.values().map(|known| known.bytes).sum();
         let journal = Self {
-            bytes: length(lines),
+            bytes,
+            writes,
             too_many: too_many(u64::try_from(said).unwrap_or(u64::MAX)),
             is_torn: false,
             folder,
@@ -170,13 +168,17 @@ impl Journal {
         if notes.is_empty() {
             return Ok(());
         }
-        let added = lines_of(notes);
+        self.writes += 1;
+        let added = lines_of(notes, self.writes);
         // Nothing is appended to a partial line: the replacement removes it.
-        let written = if !self.is_torn && self.bytes + length(&added) <= self.too_many {
+        let written = if !self.is_torn && self.bytes == 0 {
+            self.bytes = length(&added);
+            files::replace(&self.path, &added)
+        } else if !self.is_torn && self.bytes + length(&added) <= self.too_many {
             self.bytes += length(&added);
             files::append_line(&self.path, &added)
         } else {
-            let all = lines_of(&all());
+            let all = lines_of(&all(), self.writes);
             self.bytes = length(&all);
             self.too_many = too_many(self.bytes);
             files::replace(&self.path, &all)
@@ -194,13 +196,147 @@ fn too_many(said: u64) -> u64 {
     said.saturating_mul(2).saturating_add(SMALL_BYTES)
 }
 
-fn lines_of(notes: &[Note]) -> Vec<u8> {
+/// Adds the notes of whole lines that follow each other. Returns the length of these, and the number of their last write.
+///
+/// # Errors
+///
+/// Names a line that is not whole and of which no power cut is the reason.
+fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
+    let (mut whole, mut last, mut torn): (usize, Option<Place>, Option<usize>) = (0, None, None);
+    let (mut first, mut count) = (None, 0);
+    for (number, line) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
+        count = number;
+        match unsealed(line) {
+            Some((at, note)) if torn.is_none() && at.follows(last) => {
+                notes.add(note, line.len());
+                whole += line.len();
+                first.get_or_insert(at.write);
+                last = Some(at);
+            }
+            // Behind the torn write there may be its other lines, and old ones.
+            Some((at, _)) if last.is_some_and(|last| at.write > last.unfinished()) => {
+                return Err(format!("line {} is damaged", torn.unwrap_or(number)));
+            }
+            // Without the lines of an older version, feeds would begin at their newest entries.
+            None if is_unsealed_note(line) => {
+                return Err(format!(
+                    "line {number} is of another version of this program"
+                ));
+            }
+            _ => {
+                torn.get_or_insert(number);
+            }
+        }
+    }
+    // The first write of a file comes with its name, as a whole.
+    let is_first = last.is_none_or(|last| Some(last.unfinished()) == first);
+    if is_first && !text.is_empty() {
+        return Err(format!("line {} is damaged", torn.unwrap_or(count)));
+    }
+    Ok((whole, last.map_or(0, |last| last.write)))
+}
+
+/// Returns whether a line has a note and nothing of a seal.
+fn is_unsealed_note(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Seal {
+        at: Option<IgnoredAny>,
+        sum: Option<IgnoredAny>,
+    }
+    let seal = serde_json::from_slice::<Seal>(line);
+    seal.is_ok_and(|seal| seal.at.is_none() && seal.sum.is_none())
+}
+
+/// Place of a line in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")]
+struct Place {
+    /// Number of the write.
+    write: u64,
+    /// Number of the line within the write.
+    line: u64,
+    /// Lines of the write.
+    lines: u64,
+}
+
+impl From<(u64, u64, u64)> for Place {
+    fn from((write, line, lines): (u64, u64, u64)) -> Self {
+        Self { write, line, lines }
+    }
+}
+
+impl From<Place> for (u64, u64, u64) {
+    fn from(Place { write, line, lines }: Place) -> Self {
+        (write, line, lines)
+    }
+}
+
+impl Place {
+    /// Returns the number of the first write that is not there as a whole.
+    fn unfinished(self) -> u64 {
+        self.write + u64::from(self.line + 1 == self.lines)
+    }
+
+    /// Returns whether a line is the next one. A file begins with any write.
+    fn follows(self, last: Option<Self>) -> bool {
+        let Some(last) = last else {
+            return self.line == 0;
+        };
+        if last.unfinished() == last.write {
+            return (self.write, self.lines) == (last.write, last.lines)
+                && self.line == last.line + 1;
+        }
+        (self.write, self.line) == (last.write + 1, 0)
+    }
+}
+
+/// A line without its checksum.
+#[derive(Serialize, Deserialize)]
+struct Line<N> {
+    #[serde(flatten)]
+    note: N,
+    at: Place,
+}
+
+/// The checksum at the end of a line: its beginning, and the length with its 8 digits, the quotation mark, the brace
+/// and the newline.
+const SUM: &str = ",\"sum\":\"";
+const SUM_BYTES: usize = SUM.len() + 11;
+
+fn lines_of(notes: &[Note], write: u64) -> Vec<u8> {
     let mut lines = vec![];
-    for note in notes {
-        serde_json::to_writer(&mut lines, note).expect("a note has a JSON form");
-        lines.push(b'\n');
+    let count = u64::try_from(notes.len()).unwrap_or(u64::MAX);
+    for (line, note) in (0..).zip(notes) {
+        let at = Place {
+            write,
+            line,
+            lines: count,
+        };
+        let line = serde_json::to_vec(&Line { note, at }).expect("a note has a JSON form");
+        let sum = sum_of(&line);
+        // Its last byte is the brace that ends the object.
+        lines.extend_from_slice(line.split_last().map_or(&[][..], |(_brace, line)| line));
+        lines.extend_from_slice(format!("{SUM}{sum}\"}}\n").as_bytes());
     }
     lines
+}
+
+/// Returns the place and the note of a line, if the line is whole.
+fn unsealed(line: &[u8]) -> Option<(Place, Note)> {
+    let (line, end) = line.split_at_checked(line.len().checked_sub(SUM_BYTES)?)?;
+    let line = [line, b"}"].concat();
+    if *end != *format!("{SUM}{}\"}}\n", sum_of(&line)).as_bytes() {
+        return None;
+    }
+    let Line { note, at } = serde_json::from_slice(&line).ok()?;
+    Some((at, note))
+}
+
+/// Returns 8 hexadecimal digits that follow from a line.
+fn sum_of(line: &[u8]) -> String {
+    let mut digits = Digest::of(line).to_string();
+    digits.truncate(8);
+    digits
 }
 
 impl Notes {

@@ -82,6 +82,56 @@ fn what_was_noted_last_is_remembered() {
     assert!(told.contains("line 3"), "{told}");
 }
 
+/// Goal: a power cut within a write takes that write back, whatever bytes it leaves.
+/// Method: the last write of a file replaced by what may be there instead: a part, zeros, noise, old lines.
+#[test]
+fn any_rest_of_the_last_write_is_as_if_it_were_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("watched.ndjson");
+    let (mut journal, _) = open(folder.path()).unwrap();
+    let many: Vec<Note> = (0..40).map(|n| note(&format!("f{n}"), "urn:1")).collect();
+    journal.note(&many, Vec::new).unwrap();
+    let before = fs::read(&path).unwrap();
+    let moved: Vec<Note> = (0..40).map(|n| note(&format!("f{n}"), "urn:2")).collect();
+    journal.note(&moved, Vec::new).unwrap();
+    drop(journal);
+    let after = fs::read(&path).unwrap();
+    let written = &after[before.len()..];
+    let half = written.len() / 2;
+    let zeros = vec![0; half];
+    let rests = [
+        vec![],
+        vec![0; written.len()],
+        b"\xa7\n\xa7".repeat(written.len() / 3),
+        before[..half].to_vec(),
+        [&written[..half], &zeros].concat(),
+        [&zeros, &written[half..]].concat(),
+        [&before[..half], &written[half..]].concat(),
+    ];
+    for (number, rest) in rests.iter().enumerate() {
+        fs::write(&path, [&before, rest].map(Vec::as_slice).concat()).unwrap();
+        let (mut journal, notes) = open(folder.path()).unwrap();
+        let entry = |feed: &str| notes.feeds[feed].place.as_ref().unwrap().entry.clone();
+        assert_eq!(entry("f39"), Some("urn:1".into()), "rest {number}");
+        journal.note(&[note("f1", "urn:3")], Vec::new).unwrap();
+        drop(journal);
+        let (_, notes) = open(folder.path()).unwrap();
+        let place = notes.feeds["f1"].place.as_ref().unwrap();
+        assert_eq!(place.entry, Some("urn:3".into()), "rest {number}");
+    }
+}
+
+#[test]
+fn a_journal_of_another_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("watched.ndjson");
+    drop(open(folder.path()).unwrap());
+    fs::write(&path, "{\"feed\":\"a\",\"update\":\"v1\"}\n").unwrap();
+    let refused = open(folder.path()).unwrap_err();
+    let cause = std::error::Error::source(&refused).unwrap().to_string();
+    assert!(cause.contains("another version"), "{cause}");
+}
+
 /// Goal: a journal that is written in for years stays small.
 #[test]
 fn a_journal_that_has_grown_is_replaced() {

@@ -17,11 +17,15 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write as _},
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use super::{LogError, barrier::sync_folder, record::STORAGE_VERSION};
+use super::{
+    LogError,
+    barrier::sync_folder,
+    durable::{self, create_folder, create_private_folder, parent_of, sync_if_ours},
+    record::STORAGE_VERSION,
+};
 
 /// Name of the socket at which a server takes upkeep tasks.
 pub const CONTROL_SOCKET: &str = "control.sock";
@@ -108,22 +112,21 @@ pub struct DataFolder {
 /// # Errors
 ///
 /// Returns why the note cannot be written.
+#[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
 pub fn mark_restored(folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
+    create_folder(folder)?;
     File::create(folder.join("restored"))?.sync_all()?;
     sync_folder(folder)
 }
 
-/// Makes the private folders of a data folder, which only their owner may read; `www` is not among them.
+/// Makes the private folders of a data folder, durably. Only their owner may read them; `www` is not among them.
 ///
 /// # Errors
 ///
 /// Returns why its folders cannot be made or changed.
 pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
     for name in ["journal", "sled", "ids", "closed", "sidecars", "views"] {
-        let private = folder.join(name);
-        fs::create_dir_all(&private)?;
-        fs::set_permissions(&private, fs::Permissions::from_mode(0o700))?;
+        create_private_folder(&folder.join(name))?;
     }
     Ok(())
 }
@@ -154,6 +157,10 @@ impl DataFolder {
     }
 
     /// Takes the folder, creating it if need be.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the lock file is written anew at each start"
+    )]
     pub(super) fn lock(folder: &Path) -> Result<Self, OpenError> {
         let failed = |action| {
             let path = folder.to_path_buf();
@@ -163,7 +170,7 @@ impl DataFolder {
                 source,
             }
         };
-        fs::create_dir_all(folder).map_err(failed("create"))?;
+        make(folder).map_err(failed("create"))?;
         let path = folder.join("lock");
         let lock = OpenOptions::new()
             .create(true)
@@ -261,32 +268,17 @@ impl DataFolder {
     }
 
     pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), OpenError> {
-        fs::rename(self.path(from), self.path(to))
-            .and_then(|()| sync_folder(&self.path))
-            .map_err(self.io("move to", to))
-    }
-
-    /// Removes snapshots that sled did not finish. They stop every later opening, and are of no use.
-    pub(super) fn remove_leftovers(&self, name: &str) -> Result<(), OpenError> {
-        let folder = self.path(name);
-        for item in fs::read_dir(&folder).map_err(self.io("read", name))? {
-            let item = item.map_err(self.io("read", name))?;
-            let file = item.file_name();
-            let file = file.to_string_lossy();
-            // sled's own clean-up looks for another name (sled #1527).
-            if file.starts_with("snap.") && file.ends_with(".generating") {
-                fs::remove_file(item.path()).map_err(self.io("remove", name))?;
-            }
-        }
-        Ok(())
+        durable::rename(&self.path(from), &self.path(to)).map_err(self.io("move to", to))
     }
 
     pub(super) fn remove_file(&self, name: &str) -> Result<(), OpenError> {
-        fs::remove_file(self.path(name))
-            .and_then(|()| sync_folder(&self.path))
-            .map_err(self.io("remove", name))
+        durable::remove_file(&self.path(name)).map_err(self.io("remove", name))
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the next opening removes what comes back"
+    )]
     pub(super) fn remove_folder(&self, name: &str) -> Result<(), OpenError> {
         match fs::remove_dir_all(self.path(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -297,7 +289,20 @@ impl DataFolder {
     }
 }
 
+/// Makes a data folder, durably, unless there is one.
+fn make(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        // A start that was killed may have made it.
+        return sync_if_ours(parent_of(folder));
+    }
+    create_folder(folder)
+}
+
 /// Copies a folder with its subfolders; `fs::copy` shares the blocks where the file system can.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the copy is synced as a whole where it is used"
+)]
 pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
     for item in fs::read_dir(from)? {

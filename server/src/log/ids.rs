@@ -39,11 +39,13 @@ use tracing::warn;
 use filter::Filter;
 use run::Run;
 
+use super::durable::create_private_folder;
+
 mod filter;
 mod run;
 
 /// Fresh ids from which on the table is sealed. Few in unit tests, so that they see many runs.
-const FRESH_MAX: usize = if cfg!(test) { 8 } else { 32 * 1024 };
+pub(super) const FRESH_IDS: usize = if cfg!(test) { 8 } else { 32 * 1024 };
 
 /// First half of a SHA-256 over feed and id; stands for the id in the index.
 pub(super) type Fingerprint = [u8; 16];
@@ -134,6 +136,8 @@ pub(super) struct IdIndex {
     /// Oldest first; each begins where the one before it ends.
     segments: Vec<Arc<Segment>>,
     fresh: HashMap<Fingerprint, Position>,
+    /// Fresh ids from which on they are sealed.
+    fresh_max: usize,
     /// The last commit whose ids are here, and the chain hash after it.
     covered: (CommitNumber, ChainHash),
     merging: Option<Merging>,
@@ -149,16 +153,21 @@ struct Merging {
 
 impl IdIndex {
     /// Opens the runs in `folder` that fit the log with the chain hashes `chain`. The caller adds the ids
-    /// of commits after those [covered](Self::covered).
+    /// of commits after those [covered](Self::covered). Once there are `fresh_max` of these, they become a run.
     ///
     /// # Errors
     ///
     /// Returns why the folder cannot be used.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the next opening removes a run that comes back"
+    )]
     pub(super) fn open(
         folder: &Path,
+        fresh_max: usize,
         chain: impl Fn(CommitNumber) -> Option<ChainHash>,
     ) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        create_private_folder(folder)?;
         let (mut runs, mut rest) = (vec![], vec![]);
         for item in fs::read_dir(folder)? {
             let path = item?.path();
@@ -190,6 +199,7 @@ impl IdIndex {
             folder: folder.into(),
             segments,
             fresh: HashMap::new(),
+            fresh_max,
             covered,
             merging: None,
             damaged: AtomicBool::new(false),
@@ -208,6 +218,10 @@ impl IdIndex {
     }
 
     /// Removes the file of a damaged run. Any other error, such as a failing read, removes nothing.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the next opening removes a run that comes back"
+    )]
     fn remove_damaged(&self, run: &Run, error: &io::Error) {
         if is_damage(error) {
             warn!(%error, "some of the index of ids is made again");
@@ -244,7 +258,8 @@ impl IdIndex {
         self.covered = (number, chain);
         // Commits without entries are sealed, too, or every opening would look through them.
         let commits = number.0 - self.sealed_up_to().0;
-        if self.fresh.len() >= FRESH_MAX || usize::try_from(commits).is_ok_and(|c| c >= FRESH_MAX) {
+        let commits = usize::try_from(commits).unwrap_or(usize::MAX);
+        if self.fresh.len() >= self.fresh_max || commits >= self.fresh_max {
             self.seal();
             // A finished merge is taken first, because there is only one at a time.
             self.take_merged();
@@ -337,6 +352,10 @@ impl IdIndex {
     }
 
     /// Replaces the inputs of a finished merge by its run.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the next opening removes a run that comes back"
+    )]
     fn take_merged(&mut self) {
         let Some(Merging { place, thread }) =
             self.merging.take_if(|merging| merging.thread.is_finished())
@@ -475,7 +494,7 @@ mod tests {
     }
 
     fn open(folder: &Path) -> IdIndex {
-        IdIndex::open(folder, |number| Some(chain(number))).unwrap()
+        IdIndex::open(folder, FRESH_IDS, |number| Some(chain(number))).unwrap()
     }
 
     /// A commit with an entry for each `id`, in feed 0 or 1.
@@ -730,7 +749,7 @@ mod tests {
         check(&index, 320);
         index.close();
 
-        let mut index = IdIndex::open(folder.path(), other).unwrap();
+        let mut index = IdIndex::open(folder.path(), FRESH_IDS, other).unwrap();
         assert_eq!(index.covered(), CommitNumber(0));
         assert!(runs().is_empty(), "another log's runs are removed");
         catch_up(&mut index, &commits);

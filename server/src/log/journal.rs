@@ -29,14 +29,21 @@ use tracing::warn;
 use super::{
     LogError,
     barrier::{Barrier, Step, drop_pages, sync_folder},
+    durable::{self, create_private_folder},
 };
 use crate::codec::{Reader, Writer, seal, unseal};
+#[cfg(planted)]
+use crate::planted;
 
 const MAGIC: &[u8; 4] = b"SFJ1";
+/// Bytes that a disk writes as a whole or not at all.
+const SECTOR_BYTES: u64 = 512;
 /// Offset of the first record, so that the head of a file has a sector of its own.
-const HEAD_BYTES: u64 = 512;
+const HEAD_BYTES: u64 = SECTOR_BYTES;
 const RECORD_HEAD_BYTES: usize = 24;
 const RECORD_HEAD_LENGTH: u64 = 24;
+/// Bytes of a record up to the end of its number, which vouches for the length before it.
+const NUMBERED_BYTES: u64 = 16;
 /// Length of a commit's key, and the bytes of a record up to the end of its first key, which is such a one.
 const COMMIT_KEY_BYTES: u8 = 9;
 const LIKELY_BYTES: u64 = RECORD_HEAD_LENGTH + 1 + 9;
@@ -132,12 +139,22 @@ impl JournalFile {
         // A file has its length before a record is written, so a record never reaches over its end.
         let head = self.bytes(at, RECORD_HEAD_LENGTH, length, &mut piece)?;
         let head = head.and_then(RecordHead::decode);
+        // A power cut may have kept one of two sectors: the length is then that of an earlier use of the file.
+        let is_whole = at / SECTOR_BYTES == (at + NUMBERED_BYTES - 1) / SECTOR_BYTES;
         let is_cut = |head: &RecordHead| {
-            head.number == next && at + RECORD_HEAD_LENGTH + u64::from(head.length) > length
+            let end = at + RECORD_HEAD_LENGTH + u64::from(head.length);
+            is_whole && head.number == next && end > length
         };
         let [least, _] = AHEAD_BYTES;
         if head.is_some_and(|head| is_cut(&head)) {
             return Err(self.damage(end, "is cut short"));
+        }
+        #[cfg(planted)]
+        if planted::is("torn-is-damage") {
+            let rest = self.bytes(at, 8, length, &mut piece)?;
+            if rest.is_some_and(|rest| rest.iter().any(|byte| *byte != 0)) {
+                return Err(self.damage(end, "is torn"));
+            }
         }
         if !length.is_multiple_of(least) {
             return Err(self.damage(length, "was cut or extended, for no file of a journal ends"));
@@ -376,10 +393,8 @@ impl Journal {
         first: CommitNumber,
         before: ChainHash,
     ) -> Result<Self, LogError> {
-        fs::create_dir_all(folder).map_err(LogError::io("create", folder))?;
+        create_private_folder(folder).map_err(LogError::io("create", folder))?;
         let (file, written) = create_file(folder, &*barrier, first, before)?;
-        let parent = folder.parent().unwrap_or(folder);
-        sync_folder(parent).map_err(LogError::io("sync", parent))?;
         Ok(Self {
             folder: folder.into(),
             barrier,
@@ -447,6 +462,19 @@ impl Journal {
         let path = &self.file.path;
         let written = self.file.file.write_all_at(&bytes, self.end);
         written.map_err(LogError::io("write", path))?;
+        #[cfg(planted)]
+        if planted::is("append-unsynced") || planted::is("shown-first") {
+            seen(&record)?;
+            self.end = end;
+            if planted::is("shown-first") {
+                // Readers get their time to see it.
+                std::thread::park_timeout(std::time::Duration::from_millis(3));
+                self.barrier
+                    .sync(&self.file.file)
+                    .map_err(LogError::io("sync", path))?;
+            }
+            return Ok(());
+        }
         let synced = self.barrier.sync(&self.file.file);
         synced.map_err(LogError::io("sync", path))?;
         seen(&record)?;
@@ -512,6 +540,10 @@ fn name_of(first: CommitNumber) -> String {
 }
 
 /// Makes a durable file that has no records. Returns it and its length.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the name `spare` is temporary, and a durable rename follows"
+)]
 fn create_file(
     folder: &Path,
     barrier: &dyn Barrier,
@@ -520,6 +552,11 @@ fn create_file(
 ) -> Result<(JournalFile, u64), LogError> {
     let (spare, path) = (folder.join(SPARE), folder.join(name_of(first)));
     // Its name comes before its new head: under the name of a settled file, that head would be damage.
+    #[cfg(planted)]
+    let sync_folder = |folder: &Path| match planted::is("head-before-name") {
+        true => Ok(()),
+        false => sync_folder(folder),
+    };
     sync_folder(folder).map_err(LogError::io("sync", folder))?;
     let open = OpenOptions::new()
         .create(true)
@@ -548,8 +585,19 @@ fn create_file(
     let synced = barrier.sync(&file);
     synced.map_err(LogError::io("sync", &spare))?;
     // Before the first record: a file without its name would take acknowledged commits with it.
-    fs::rename(&spare, &path).map_err(LogError::io("rename", &spare))?;
-    sync_folder(folder).map_err(LogError::io("sync", folder))?;
+    #[cfg(planted)]
+    if planted::is("name-unsynced") {
+        let renamed = fs::rename(&spare, &path);
+        renamed.map_err(LogError::io("rename", &spare))?;
+        let file = JournalFile {
+            file,
+            path,
+            first,
+            before,
+        };
+        return Ok((file, length));
+    }
+    durable::rename(&spare, &path).map_err(LogError::io("rename", &spare))?;
     let file = JournalFile {
         file,
         path,
@@ -664,6 +712,10 @@ impl JournalFile {
     }
 
     /// Gives the room of a settled file to a later one, `most` bytes of it. A file that is being read is removed.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the next opening tries it again, and a file gets its room only behind a sync"
+    )]
     pub(super) fn recycle(self: Arc<Self>, most: u64) {
         let spare = self.path.with_file_name(SPARE);
         let path = self.path.clone();

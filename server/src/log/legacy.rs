@@ -17,7 +17,7 @@ use super::{
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
     rehearsal::SEGMENT_BYTES,
     settled::Settled,
-    settler::newest_snapshot,
+    snapshots,
     space::{folder_bytes, free_bytes},
     witness::{Testimony, Witness},
 };
@@ -45,7 +45,7 @@ pub(super) fn upgrade(
     if is_unchanged(data) {
         // Gone before sled may write: a crash from here on is an unclean stop.
         data.remove_file("clean")?;
-        data.remove_leftovers("sled")?;
+        snapshots::remove_unfinished(&data.path("sled")).map_err(data.io("remove", "sled"))?;
     } else {
         put_copy_in_place(data, old)?;
     }
@@ -65,7 +65,7 @@ pub(super) fn upgrade(
     let testimony = Testimony {
         commit: end.number,
         chain: end.chain,
-        snapshot: newest_snapshot(&sled).map_err(data.io("read", "sled"))?,
+        snapshot: snapshots::newest_number(&sled).map_err(data.io("read", "sled"))?,
         newest: first,
         end: end.number,
     };
@@ -82,6 +82,10 @@ pub(super) fn upgrade(
 /// # Errors
 ///
 /// See [`OpenError`].
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the mark means nothing in this version"
+)]
 pub(super) fn remove_rest(data: &DataFolder) -> Result<(), OpenError> {
     for name in ["sled.before", "sled.opening"] {
         data.remove_folder(name)?;
@@ -162,7 +166,8 @@ fn put_copy_in_place(data: &DataFolder, old: &Testimony) -> Result<(), OpenError
     make_room(data, source)?;
     let copy = data.path("sled.opening");
     copy_folder(&data.path(source), &copy).map_err(data.io("copy to", "sled.opening"))?;
-    data.remove_leftovers("sled.opening")?;
+    snapshots::remove_unfinished(&data.path("sled.opening"))
+        .map_err(data.io("remove", "sled.opening"))?;
     let checked = open_old(data, "sled.opening").and_then(|settled| {
         let checked = check(&settled, old, checked).and_then(|_| settled.close());
         checked.map_err(|error| data.open_error(error))

@@ -17,15 +17,18 @@ use super::{
     EntryLog, LogError, LogHead,
     barrier::{Barrier, DiskBarrier, Step, drop_pages, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
+    durable::create_private_folder,
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
+    ids::FRESH_IDS,
     journal::{self, Journal, JournalFile},
     legacy,
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
     rehearsal::{Refusal, rehearse},
     salvage::Remains,
     settled::Settled,
-    settler::{Work, newest_snapshot},
+    settler::Work,
     sled_log::SledLog,
+    snapshots,
     store::{Store, StoreError},
     witness::{self, Said, Testimony, Witness},
 };
@@ -44,12 +47,15 @@ pub struct Disk {
     pub barrier: Arc<dyn Barrier>,
     /// Bytes of commits in the journal from which on they are settled.
     pub chapter_bytes: u64,
+    /// Ids of entries in memory from which on they become a file.
+    pub fresh_ids: usize,
 }
 
 impl std::fmt::Debug for Disk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Disk")
             .field("chapter_bytes", &self.chapter_bytes)
+            .field("fresh_ids", &self.fresh_ids)
             .finish_non_exhaustive()
     }
 }
@@ -60,6 +66,7 @@ impl Disk {
         Self {
             barrier: Arc::new(barrier),
             chapter_bytes: CHAPTER_BYTES,
+            fresh_ids: FRESH_IDS,
         }
     }
 }
@@ -194,7 +201,9 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
             continue;
         }
         copy_folder(&from, &copied.path(name)).map_err(copied.io("copy to", name))?;
-        copied.remove_leftovers(name)?;
+        snapshots::remove_unfinished(&copied.path(name))
+            .and_then(|()| snapshots::put_back(&copied.path(name)))
+            .map_err(copied.io("write to", name))?;
         if let Ok(settled) = Settled::open(&copied.path(name)) {
             remains.add_settled(settled);
         }
@@ -207,6 +216,10 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
 /// # Errors
 ///
 /// Returns why it cannot be removed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a folder for unfinished work that comes back is nobody's"
+)]
 pub fn discard(remains: Remains, scratch: &Path) -> Result<(), OpenError> {
     let copied = DataFolder::lock(scratch)?;
     // sled's threads may still write to the folder.
@@ -325,6 +338,10 @@ fn has_commits(data: &DataFolder) -> bool {
         let is_empty = |file: &JournalFile| file.scan(|_| Err(LogError::Stopped)).is_ok();
         !files.iter().all(is_empty)
     });
+    #[cfg(planted)]
+    let in_journal = in_journal
+        || crate::planted::is("begun-is-damaged")
+            && journal::open_files(&data.path("journal")).is_ok_and(|files| !files.is_empty());
     let sled = fs::metadata(data.path("sled").join("db")).is_ok_and(|db| db.len() > 0);
     let names = ["sled.before", "clean"];
     in_journal || sled || names.iter().any(|name| data.path(name).exists())
@@ -358,6 +375,10 @@ fn open_log(
     let settled = open_settled(data, &testimony, stood_still)?;
     // Names that an earlier start found or made may not be on the disk yet.
     for folder in [data.path("journal"), data.path.clone()] {
+        #[cfg(planted)]
+        if crate::planted::is("opening-names-unsynced") {
+            break;
+        }
         sync_folder(&folder).map_err(data.io("sync", ""))?;
     }
     let failed = |error| data.open_error(error);
@@ -367,7 +388,7 @@ fn open_log(
         return Err(data.damaged("its journal is missing"));
     };
     let head = read.head.unwrap_or(end);
-    let snapshot = newest_snapshot(&data.path("sled")).map_err(data.io("read", "sled"))?;
+    let snapshot = snapshots::newest_number(&data.path("sled")).map_err(data.io("read", "sled"))?;
     let testimony = Testimony {
         commit: end.number,
         chain: end.chain,
@@ -396,7 +417,7 @@ fn open_log(
         has_filled_up: Arc::default(),
     };
     let (folder, journal) = (data.path.clone(), journal.map_err(failed)?);
-    let log = SledLog::new(folder, chapters, journal, work, disk.chapter_bytes);
+    let log = SledLog::new(folder, chapters, journal, work, disk.fresh_ids);
     // Before the room of settled files is used again: the witness must know that they are settled.
     log.note_settled().map_err(failed)?;
     for file in unused {
@@ -461,6 +482,10 @@ fn read_journal(
 }
 
 /// Opens sled, if that does no harm.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the next opening removes a probe that comes back"
+)]
 fn open_settled(
     data: &DataFolder,
     testimony: &Testimony,
@@ -472,12 +497,14 @@ fn open_settled(
     if testimony.commit == CommitNumber(0) {
         // All commits are in the journal, so the remains of a first settling are of no use.
         data.remove_folder("sled")?;
+        create_private_folder(&folder).map_err(data.io("create", "sled"))?;
         let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
         let begun = settled
-            .make_sweeping_tree()
-            .and_then(|()| settled.put(VERSION_KEY, &STORAGE_VERSION.to_be_bytes()))
+            .put(VERSION_KEY, &STORAGE_VERSION.to_be_bytes())
             .and_then(|()| settled.flush());
         begun.map_err(|error| data.open_error(error))?;
+        // sled does not sync its configuration, and the first settling gives up the journal's copy of the commits.
+        sync_tree(&folder).map_err(data.io("sync", "sled"))?;
         return Ok(settled);
     }
     // A settling may have ended with a failed sync.
@@ -489,10 +516,15 @@ fn open_settled(
         Err(Refusal::Io(source)) => return Err(data.io("read", "sled")(source)),
         Err(Refusal::Harm(what)) => return Err(data.damaged(what)),
     }
-    data.remove_leftovers("sled")?;
+    let named = snapshots::remove_unfinished(&folder)
+        .and_then(|()| snapshots::put_back(&folder))
+        .and_then(|()| snapshots::keep(&folder));
+    named.map_err(data.io("write to", "sled"))?;
     let settled = Settled::open(&folder).map_err(|error| data.unopened("sled", error))?;
     // sled syncs nothing of what it finds, and the journal's copy may be given up next.
-    sync_tree(&folder).map_err(data.io("sync", "sled"))?;
+    sync_tree(&folder)
+        .and_then(|()| snapshots::release(&folder))
+        .map_err(data.io("sync", "sled"))?;
     Ok(settled)
 }
 

@@ -16,8 +16,10 @@ use std::{
     io,
     ops::Range,
     os::unix::fs::FileExt as _,
-    path::{Path, PathBuf},
+    path::Path,
 };
+
+use super::snapshots;
 
 /// Unit in which sled uses its file.
 pub(super) const SEGMENT_BYTES: u64 = 512 * 1024;
@@ -88,16 +90,7 @@ struct Snapshot {
 impl Snapshot {
     /// Reads the snapshot that sled would take, which must not be older than the one it had.
     fn read(folder: &Path, expected: u64) -> Result<Self, Refusal> {
-        let mut found: Vec<PathBuf> = vec![];
-        for item in fs::read_dir(folder)? {
-            let path = item?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // One that sled did not finish is removed before sled sees it.
-            if name.starts_with("snap.") && !name.ends_with(".generating") {
-                found.push(path);
-            }
-        }
-        let Some(path) = found.into_iter().max() else {
+        let Some(path) = snapshots::find(folder)? else {
             return harm("sled's snapshot is missing");
         };
         let bytes = fs::read(&path)?;

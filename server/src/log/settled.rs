@@ -25,7 +25,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use simplefeed_core::feed::FeedKey;
 use sled::{Db, Mode};
 
-use super::{LogError, record, space::try_room, tail::FeedRecord, watchdog::Watchdog};
+use super::{LogError, record, snapshots, space::try_room, tail::FeedRecord, watchdog::Watchdog};
 use crate::codec;
 
 /// sled's page cache, in bytes.
@@ -358,6 +358,7 @@ impl Settled {
         // An opening writes a snapshot. On a disk that is full, sled stays as it is, so that reads go on.
         let fits = try_room(&self.folder, self.snapshot_bytes()?);
         fits.map_err(LogError::io("write to", &self.folder))?;
+        snapshots::keep(&self.folder).map_err(LogError::io("write to", &self.folder))?;
         let mut db = self.db.write();
         drop(db.take());
         wait_for_release(&self.folder)?;

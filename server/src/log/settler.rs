@@ -3,9 +3,8 @@
 //! Shell: threads. It yields to everybody else, since nothing waits for it but a chapter that has grown too large.
 
 use std::{
-    fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,6 +23,7 @@ use super::{
     settled::Settled,
     settling::{settle, settle_end},
     sled_log::SPREAD_CHAPTERS,
+    snapshots,
     space::{is_full, is_full_at},
     witness::{Testimony, Witness},
 };
@@ -187,6 +187,11 @@ impl Shared {
         let mut place = self.witness.lock();
         let (witness, testimony) = &mut *place;
         change(testimony);
+        #[cfg(planted)]
+        if crate::planted::is("witness-unsynced") {
+            let written = witness.write(testimony);
+            return written.map_err(LogError::io("write", "witness"));
+        }
         let written = witness.write(testimony).and_then(|()| witness.sync());
         written.map_err(LogError::io("write", "witness"))
     }
@@ -200,19 +205,41 @@ impl Shared {
 
     fn settle_chapter(&self, chapter: &Chapter) -> Result<(), LogError> {
         self.barrier.begins(Step::Settling);
+        if self.witness.lock().1.commit == CommitNumber(0) {
+            // Not at the start: a log without settled commits makes sled anew at each one.
+            self.settled.make_sweeping_tree()?;
+        }
         settle(chapter, &self.settled, &|| self.go_on())?;
         // Before the mark, so that no recovery of sled finds the mark without the records.
         self.settled.flush()?;
         let Some(end) = settle_end(chapter, &self.settled)? else {
             return Ok(());
         };
+        #[cfg(planted)]
+        if crate::planted::is("witness-first") {
+            let snapshot = snapshots::newest_number(&self.folder).unwrap_or(0);
+            self.testify(|testimony| {
+                testimony.commit = end.number;
+                testimony.chain = end.chain;
+                testimony.snapshot = snapshot;
+            })?;
+        }
         self.settled.flush()?;
         self.go_on()?;
         self.barrier.begins(Step::Reopening);
         // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
         self.settled.reopen()?;
+        #[cfg(planted)]
+        let sync_folder = |folder: &std::path::Path| {
+            if crate::planted::is("sled-names-unsynced") {
+                return Ok(());
+            }
+            sync_folder(folder)
+        };
         sync_folder(&self.folder).map_err(LogError::io("sync", &self.folder))?;
-        let snapshot = newest_snapshot(&self.folder).map_err(LogError::io("read", &self.folder))?;
+        let snapshot = snapshots::release(&self.folder)
+            .and_then(|()| snapshots::newest_number(&self.folder))
+            .map_err(LogError::io("read", &self.folder))?;
         self.barrier.begins(Step::Recycling);
         // Before the file is used again: until now, the journal was the only sure copy.
         self.testify(|testimony| {
@@ -262,16 +289,4 @@ fn run(shared: &Shared) {
             }
         }
     }
-}
-
-/// Returns the number in the name of sled's newest snapshot; 0 if there is none.
-pub(super) fn newest_snapshot(folder: &Path) -> io::Result<u64> {
-    let mut newest = 0;
-    for item in fs::read_dir(folder)? {
-        let name = item?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("snap."));
-        let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
-        newest = newest.max(number.unwrap_or(0));
-    }
-    Ok(newest)
 }

@@ -58,6 +58,8 @@ pub struct SledLog {
     settler: Settler,
     /// Bytes of a chapter from which on it is settled.
     chapter_bytes: u64,
+    /// Ids in memory from which on they become a file.
+    fresh_ids: usize,
     /// Index of ids; `None` while the log is being opened.
     pub(super) ids: RwLock<Option<IdIndex>>,
     pub(super) announcements: Announcements,
@@ -84,8 +86,9 @@ impl SledLog {
         chapters: Chapters,
         journal: Journal,
         work: Work,
-        chapter_bytes: u64,
+        fresh_ids: usize,
     ) -> Self {
+        let chapter_bytes = work.chapter_bytes;
         let announcements = Announcements::behind(chapters.head.number);
         let (chapters, failed) = (Arc::new(RwLock::new(chapters)), Arc::default());
         let has_filled_up = Arc::clone(&work.has_filled_up);
@@ -95,6 +98,7 @@ impl SledLog {
             chapters,
             journal: Mutex::new(journal),
             chapter_bytes,
+            fresh_ids,
             ids: RwLock::default(),
             announcements,
             failed,
@@ -226,7 +230,7 @@ impl SledLog {
     fn open_ids(&self, folder: &Path) -> Result<IdIndex, LogError> {
         let chain = |number| self.chain(number).ok().flatten();
         // An unreadable chain hash fits no run, so the ids of that run are read from the commits.
-        let opened = IdIndex::open(folder, chain);
+        let opened = IdIndex::open(folder, self.fresh_ids, chain);
         let mut ids = opened.map_err(LogError::io("use", folder))?;
         let missing = self.head().number.0 - ids.covered().0;
         if missing > SLOW_COMMITS {

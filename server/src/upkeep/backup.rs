@@ -16,7 +16,8 @@ use tempfile::TempDir;
 use crate::{
     log::{
         Commits as _, EntryLog, LogError,
-        barrier::{Barrier, sync_folder, sync_tree},
+        barrier::{Barrier, sync_tree},
+        durable::{self, parent_of},
         folder::{OpenError, keep_to_ourselves, mark_restored},
         opening::{Disk, open_with},
     },
@@ -137,9 +138,7 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
     keep_to_ourselves(partial.path()).map_err(failed(partial.path()))?;
     // Before the rename: a folder with the final name is whole, also after a power cut.
     sync_tree(partial.path()).map_err(failed(partial.path()))?;
-    fs::rename(partial.path(), to)
-        .and_then(|()| sync_folder(parent_of(to)))
-        .map_err(failed(to))?;
+    durable::rename(partial.path(), to).map_err(failed(to))?;
     // The folder has moved, so there is nothing left to remove on drop.
     let _moved = partial.keep();
     Ok(made)
@@ -162,13 +161,6 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
             path: parent.into(),
             source,
         })
-}
-
-fn parent_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
 }
 
 fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupError> {

@@ -32,9 +32,12 @@ pub fn export(
     for (view, _) in views.iter() {
         view.export(log, &mut tree)?;
     }
+    // A file that the include calls immutable is durable: caches would keep the empty file that a power cut may leave.
+    tree.sync()?;
     // The include comes last: it names only files that are in their place.
     let include = nginx_include(tree.frozen());
     tree.write(INCLUDE, include.as_bytes())?;
+    tree.sync()?;
     Ok(tree.files())
 }
 

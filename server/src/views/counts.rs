@@ -18,13 +18,13 @@ use uuid::Uuid;
 use super::{
     Applied, View,
     error::ViewError,
-    files::{Remade, create_folder, failed},
+    files::{Remade, failed},
     folders::Folders,
     follower::Grace,
     reports::{Findings, Rebuilt, Replayed},
     scrub::{self, Scrub},
 };
-use crate::log::{EntryLog, Series};
+use crate::log::{EntryLog, Series, durable::create_folder};
 
 /// Commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 10;

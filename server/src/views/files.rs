@@ -65,6 +65,7 @@ pub(super) fn temporary_of(path: &Path) -> PathBuf {
 /// # Errors
 ///
 /// Returns why it cannot be written.
+#[expect(clippy::disallowed_methods, reason = "for what can be made again")]
 pub(super) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // In the same folder, so that the rename replaces the file at once.
     let temporary = temporary_of(path);
@@ -102,6 +103,7 @@ impl FrozenFiles {
     /// # Errors
     ///
     /// Returns why it cannot be written.
+    #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn write(
         &mut self,
         path: &Path,
@@ -129,6 +131,10 @@ impl FrozenFiles {
                 .open(&temporary)?;
             file.write_all(bytes)?;
             // A web server that serves the folder sends this time as `Last-Modified`.
+            #[cfg(planted)]
+            if crate::planted::is("document-time-unsynced") {
+                file.sync_all()?;
+            }
             file.set_times(FileTimes::new().set_modified(system_time(mtime)))?;
             Ok(file)
         };
@@ -179,17 +185,37 @@ impl FrozenFiles {
         Ok((twin, remade))
     }
 
+    /// A planted bug: only the names are durable.
+    #[cfg(planted)]
+    pub(super) fn put_in_place_unsynced(self) -> Result<(), ViewError> {
+        let folders: Vec<&File> = self.folders.values().collect();
+        for (temporary, path) in &self.written {
+            fs::rename(temporary, path).map_err(failed("write", path))?;
+        }
+        sync_files(&folders, &folders).map_err(failed("sync names in", Path::new("")))
+    }
+
     /// Puts the files in place. They are durable on return.
     ///
     /// # Errors
     ///
     /// Returns the error of the first sync or rename that failed.
+    #[expect(clippy::disallowed_methods, reason = "the sync of the folders follows")]
     pub(super) fn put_in_place(self) -> Result<(), ViewError> {
         let folders: Vec<&File> = self.folders.values().collect();
         // The message of a failed sync names one folder of several.
         let first = self.folders.keys().next().cloned().unwrap_or_default();
         // The bytes before the names, so no name ever leads to half a file.
+        #[cfg(planted)]
+        if crate::planted::is("documents-unsynced") {
+            return self.put_in_place_unsynced();
+        }
         let unsynced: Vec<&File> = self.unsynced.iter().collect();
+        #[cfg(planted)]
+        let unsynced = match crate::planted::is("document-time-unsynced") {
+            true => vec![],
+            false => unsynced,
+        };
         sync_files(&unsynced, &folders).map_err(failed("sync files in", &first))?;
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
@@ -203,52 +229,6 @@ pub(super) fn twin_of(path: &Path) -> PathBuf {
     let mut twin = path.as_os_str().to_owned();
     twin.push(".gz");
     twin.into()
-}
-
-/// Creates a folder and those around it, durably.
-pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
-    let mut parents = BTreeMap::new();
-    let created = create_unsynced(folder, &mut parents);
-    // Also those before a failure: later on, a folder that is there counts as durable.
-    sync_each(&parents).and(created)
-}
-
-/// Creates folders and those around them, durably.
-///
-/// # Errors
-///
-/// Names the first folder that cannot be created.
-pub(super) fn create_folders(folders: &[PathBuf]) -> Result<(), ViewError> {
-    let mut parents = BTreeMap::new();
-    let created = folders.iter().try_for_each(|folder| {
-        let created = create_unsynced(folder, &mut parents);
-        created.map_err(failed("create", folder))
-    });
-    let parent = parents.keys().next().copied().unwrap_or(Path::new(""));
-    let synced = sync_each(&parents).map_err(failed("sync names in", parent));
-    created.and(synced)
-}
-
-fn sync_each(folders: &BTreeMap<&Path, File>) -> io::Result<()> {
-    let folders: Vec<&File> = folders.values().collect();
-    sync_files(&folders, &folders)
-}
-
-/// Creates a folder and those around it. Adds the folders in which names are new.
-fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>) -> io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let parent = folder.parent().unwrap_or(folder);
-    create_unsynced(parent, parents)?;
-    if !parents.contains_key(parent) {
-        parents.insert(parent, File::open(parent)?);
-    }
-    match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        // A folder that somebody made meanwhile may lack its sync, so it gets one.
-        _ => Ok(()),
-    }
 }
 
 fn system_time(instant: Timestamp) -> SystemTime {

@@ -40,6 +40,11 @@ impl Folders {
         self.views.join(name)
     }
 
+    /// Returns the folders with a subfolder for each kind of files.
+    pub fn trees(&self) -> [&Path; 3] {
+        [&self.www, &self.closed, &self.views]
+    }
+
     /// Waits until nobody else writes files of views: `rebuild` may run beside the followers.
     pub fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock()

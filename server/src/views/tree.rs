@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{error::ViewError, files::replace_unsynced};
-use crate::log::LogError;
+use crate::log::{LogError, barrier::sync_large_tree, durable::create_folder};
 
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +86,26 @@ impl Tree {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.to);
-        let written = fs::create_dir_all(parent).and_then(|()| replace_unsynced(&path, bytes));
+        let written = create_folder(parent).and_then(|()| replace_unsynced(&path, bytes));
         written.map_err(|source| ExportError::Write { path, source })
+    }
+
+    /// Makes the files durable, also those that an earlier export has written.
+    ///
+    /// # Errors
+    ///
+    /// Returns why they cannot be synced.
+    pub fn sync(&self) -> Result<(), ExportError> {
+        // An export without files has no folder.
+        let synced = if self.to.exists() {
+            sync_large_tree(&self.to)
+        } else {
+            Ok(())
+        };
+        synced.map_err(|source| ExportError::Write {
+            path: self.to.clone(),
+            source,
+        })
     }
 
     /// Removes the files of a folder that `is_ours` knows and that were not written since the last call: those of an
@@ -96,6 +114,10 @@ impl Tree {
     /// # Errors
     ///
     /// Returns why the folder cannot be read, or a file not be removed.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "`sync` follows at the end of the export"
+    )]
     pub fn remove_others(
         &mut self,
         folder: &str,

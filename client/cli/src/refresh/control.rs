@@ -190,6 +190,10 @@ pub(super) struct Socket {
 }
 
 impl Drop for Socket {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a socket that is left is replaced by the next process"
+    )]
     fn drop(&mut self) {
         // It may be gone with its folder.
         let _gone = fs::remove_file(&self.path).is_err();
@@ -198,6 +202,10 @@ impl Drop for Socket {
 
 impl Socket {
     /// Begins to listen. Only the process that has the file does, so that a socket that is there is one of the dead.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a socket that is left is replaced by the next process"
+    )]
     pub(super) fn listen(file: &Path) -> io::Result<Self> {
         let path = socket_of(file);
         match fs::remove_file(&path) {

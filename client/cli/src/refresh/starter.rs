@@ -178,6 +178,11 @@ impl<Q: Queue> Starter<Q> {
                 deliveries.extend(items.next().await?);
             }
             let started: Vec<Item> = deliveries.iter().filter_map(|one| self.item(one)).collect();
+            #[cfg(planted)]
+            if crate::planted::is("place-first") {
+                place.bookmark = deliveries.last().map(|last| last.bookmark());
+                self.extend(lease, place).await?;
+            }
             if !started.is_empty() {
                 self.refresher.start(started).await?;
             }

@@ -116,6 +116,31 @@ fn only_the_last_record_may_be_torn() {
     }
 }
 
+/// Goal: a record of which a power cut kept the second sector alone was never acknowledged, and is no damage.
+/// Method: the head of the last record lies in two sectors; the first has the bytes of an earlier use of the file.
+#[test]
+fn a_head_that_two_sectors_share_may_be_torn() {
+    for bytes in 20..600 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = written(folder.path(), 1, &[bytes]);
+        let begin = journal.bytes();
+        let rest = SECTOR_BYTES - begin % SECTOR_BYTES;
+        if rest >= NUMBERED_BYTES {
+            continue;
+        }
+        append(&mut journal, 2, 1_000);
+        drop(journal);
+        let file = OpenOptions::new().write(true).open(newest(folder.path()));
+        let old = vec![0xee; usize::try_from(rest).unwrap()];
+        file.unwrap().write_all_at(&old, begin).unwrap();
+        let (found, end) = read(folder.path());
+        assert_eq!(found, [1]);
+        end.unwrap();
+        return;
+    }
+    unreachable!("records begin at each multiple of 8 bytes");
+}
+
 /// Goal: a file used again does not bring back what was in it.
 #[test]
 fn what_was_in_a_file_before_is_not_read() {

@@ -1,8 +1,10 @@
+use std::path::PathBuf;
+
 use super::*;
 use crate::log::{
     folder::copy_folder,
     settled::{Settled, quietly},
-    settler::newest_snapshot,
+    snapshots::newest_number,
 };
 
 /// Damaged files. `tests/run --long` tries all.
@@ -62,7 +64,7 @@ fn states(folder: &Path) -> Vec<State> {
         let mut unsettled = Values::new();
         let keys = (0..1_500_u64).filter(|key| round == 0 || key % 3 == round % 3);
         let keys: Vec<u64> = keys.chain(round * 5_000..round * 5_000 + 900).collect();
-        let snapshot = newest_snapshot(&live).unwrap();
+        let snapshot = newest_number(&live).unwrap();
         for (count, key) in keys.iter().enumerate() {
             let (key, value) = (key.to_be_bytes().to_vec(), value(*key, round));
             settled.put(&key, &value).unwrap();
@@ -87,7 +89,7 @@ fn states(folder: &Path) -> Vec<State> {
         copy_folder(&live, &copy).unwrap();
         states.push(State {
             folder: copy,
-            snapshot: newest_snapshot(&live).unwrap(),
+            snapshot: newest_number(&live).unwrap(),
             settled: values.clone(),
             unsettled,
         });

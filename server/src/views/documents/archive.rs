@@ -30,12 +30,17 @@ use super::{
     sidecar::Sidecar,
 };
 use crate::{
-    log::{Series, settings_of},
+    log::{
+        Series,
+        barrier::sync_tree,
+        durable::{self, create_folder, create_folders},
+        settings_of,
+    },
     views::{
         error::ViewError,
         files::{
-            Coded, FrozenFiles, Remade, SMALLEST, TEMPORARY, create_folder, create_folders, failed,
-            gunzip, replace_unsynced, twin_of,
+            Coded, FrozenFiles, Remade, SMALLEST, TEMPORARY, failed, gunzip, replace_unsynced,
+            twin_of,
         },
         folders::Folders,
         follower::Grace,
@@ -178,6 +183,10 @@ impl Archive {
 
     /// Moves the files of a feed to the tree where they belong: a closed feed may have been opened. The feed is in the
     /// closed tree as long as it has a folder there, so a move that was broken off is begun again.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the next move of the feed removes what comes back"
+    )]
     fn choose_tree(&self, feed: &FeedName, is_closed: bool) -> Result<(), ViewError> {
         let closed = folder_in(&self.folders.closed, feed);
         // The folder marks the feed as closed, even before its first document is archived.
@@ -209,7 +218,8 @@ impl Archive {
         let gone = closed.with_file_name(format!("{feed}{TEMPORARY}!"));
         // A removal that was cut off may have left this folder.
         let _leftover = fs::remove_dir_all(&gone);
-        fs::rename(&closed, &gone).map_err(failed("remove", &closed))?;
+        // Before the files go: a folder that comes back decides the tree, and must be whole.
+        durable::rename(&closed, &gone).map_err(failed("remove", &closed))?;
         fs::remove_dir_all(&gone).map_err(failed("remove", &gone))
     }
 
@@ -552,7 +562,8 @@ impl Archive {
             [self.folder(feed), sidecars]
         });
         let folders: Vec<PathBuf> = folders.collect();
-        create_folders(&folders)?;
+        let paths: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+        create_folders(&paths).map_err(|(folder, error)| failed("create", folder)(error))?;
         let mut files = FrozenFiles::default();
         // Before anything is written, so that no failed write is missed.
         for folder in &folders {
@@ -682,10 +693,16 @@ impl Archive {
     ///
     /// Returns why it cannot be written.
     pub fn save_cursor(&self, cursor: CommitNumber) -> Result<(), ViewError> {
-        fs::create_dir_all(&self.views).map_err(failed("create", &self.views))?;
+        create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.views.join("cursor");
         let text = format!("{cursor}\n");
         replace_unsynced(&path, text.as_bytes()).map_err(failed("write", &path))
+    }
+
+    /// Writes a cursor that no power cut takes back: a server refuses files that are ahead of its log.
+    pub(super) fn save_cursor_durably(&self, cursor: CommitNumber) -> Result<(), ViewError> {
+        self.save_cursor(cursor)?;
+        sync_tree(&self.views).map_err(failed("sync", &self.views))
     }
 }
 

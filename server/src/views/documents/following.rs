@@ -148,10 +148,6 @@ impl View for Archive {
     }
 
     fn rebuild(&self, log: &dyn EntryLog, rebuilt: &mut Rebuilt) -> Result<(), ViewError> {
-        // What is made again covers this log, and no more.
-        if self.cursor() > log.head().number {
-            self.save_cursor(log.head().number)?;
-        }
         every_feed(log, |name, feed, settings, open| {
             // Records of documents that are not closed are of another log.
             self.forget_open(log, feed, name)?;
@@ -162,7 +158,13 @@ impl View for Archive {
                 }
             }
             Ok(())
-        })
+        })?;
+        // What was made again covers this log, and no more. Behind the last record of another log: until then, a server
+        // refuses the files.
+        if self.cursor() > log.head().number {
+            self.save_cursor_durably(log.head().number)?;
+        }
+        Ok(())
     }
 
     fn scrub(&self, log: &dyn Series, scrub: &Scrub<'_>) {

@@ -62,9 +62,8 @@ pub fn block_closed_by(
         return Ok(None);
     }
     let block = number / INDEX_BLOCK_DOCUMENTS;
-    let mut documents = documents_of(manifests, feed, block)?;
-    // `last` may be recorded already, and stands in the block once.
-    documents.retain(|document| document.name.number < last.name.number);
+    // `last` may be recorded already, or its record be damaged.
+    let mut documents = documents_of(manifests, feed, block, INDEX_BLOCK_DOCUMENTS - 1)?;
     documents.push(*last);
     let prev = name_of_closed(manifests, feed, block - 1)?;
     let bytes = block_json(id, prev, documents);
@@ -87,9 +86,9 @@ pub fn growing_block(
     archived: u64,
 ) -> Result<Bytes, ViewError> {
     let closed = archived / INDEX_BLOCK_DOCUMENTS;
-    let mut documents = documents_of(manifests, feed, closed + 1)?;
     // The manifest may have grown since it was counted.
-    documents.retain(|document| document.name.number.get() <= archived);
+    let count = archived - closed * INDEX_BLOCK_DOCUMENTS;
+    let documents = documents_of(manifests, feed, closed + 1, count)?;
     let prev = name_of_closed(manifests, feed, closed)?;
     Ok(block_json(id, prev, documents))
 }
@@ -100,16 +99,18 @@ pub fn block_of_name(name: &str) -> Option<Numbered> {
     (numbered.number > 0).then_some(numbered)
 }
 
+/// Returns the first `count` documents of a block.
 fn documents_of(
     manifests: &Manifests,
     feed: &FeedName,
     block: u64,
+    count: u64,
 ) -> Result<Vec<Archived>, ViewError> {
     let first = block
         .checked_sub(1)
         .and_then(|before| before.checked_mul(INDEX_BLOCK_DOCUMENTS));
     match first.and_then(|before| DocumentNumber::new(before + 1)) {
-        Some(first) => manifests.range(feed, first, INDEX_BLOCK_DOCUMENTS),
+        Some(first) => manifests.range(feed, first, count),
         None => Ok(vec![]),
     }
 }

@@ -4,7 +4,7 @@
 //! readers once it is in the manifest; before, it is served from the log and not called immutable.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use simplefeed_core::{
 
 use crate::{
     codec::{Reader, Writer, seal},
-    log::barrier::sync_files,
+    log::{barrier::sync_files, durable::create_folder},
     views::{error::ViewError, files::Coded},
 };
 
@@ -276,11 +276,12 @@ impl Manifests {
     /// # Errors
     ///
     /// See [`ViewError`].
+    #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
     pub fn record_all(&self, feeds: &[(&FeedName, &[Archived])]) -> Result<(), ViewError> {
         let Some((some_feed, _)) = feeds.first() else {
             return Ok(());
         };
-        fs::create_dir_all(&self.folder).map_err(self.io("create", some_feed))?;
+        create_folder(&self.folder).map_err(self.io("create", some_feed))?;
         let folder = File::open(&self.folder).map_err(self.io("open", some_feed))?;
         let (mut opened, mut is_new) = (vec![], false);
         for (feed, archived) in feeds {
@@ -329,12 +330,17 @@ impl Manifests {
             .map_err(self.io("write", feed))?;
         let length = file.metadata().map_err(self.io("measure", feed))?.len();
         let kept = length.min((first.get() - 1) * RECORD_LENGTH);
-        file.set_len(kept).map_err(self.io("shorten", feed))
+        // Records of another log that came back would make its files pass for this log's.
+        file.set_len(kept)
+            .and_then(|()| file.sync_all())
+            .map_err(self.io("shorten", feed))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn archived(number: u64) -> Archived {

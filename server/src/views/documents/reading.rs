@@ -273,29 +273,36 @@ impl Documents {
             Address::Document(name) => self.document(feed, &state, *name),
             Address::Entry(numbered) => self.entry(feed, &state, *numbered),
             Address::Index => {
-                let archived = self.archive.manifests.count(feed)?;
+                let manifests = &self.archive.manifests;
+                let archived = manifests.count(feed)?;
                 let id = &state.settings.id;
                 // The growing block changes only with this number.
                 let (key, tag) = (Growing::Index(feed.clone()), archived.to_string());
                 let bytes = if let Some(bytes) = self.body(&key, &tag) {
                     bytes
                 } else {
-                    let manifests = &self.archive.manifests;
-                    let bytes = index::growing_block(manifests, feed, id, archived)?;
+                    let block = |archived| index::growing_block(manifests, feed, id, archived);
+                    let bytes = match block(archived) {
+                        // A power cut has damaged records of the last write, which the view writes again.
+                        Err(ViewError::DamagedRecord { .. }) => {
+                            let whole = manifests.count_before_hole(feed)?;
+                            return Ok(Some(index_resource(block(whole)?)));
+                        }
+                        bytes => bytes?,
+                    };
                     self.keep_body(key, tag, &bytes);
                     bytes
                 };
-                Ok(Some(Resource::of_bytes(
-                    "application/json",
-                    None,
-                    Validity::Once,
-                    bytes,
-                )))
+                Ok(Some(index_resource(bytes)))
             }
             Address::IndexBlock(numbered) => {
                 let id = &state.settings.id;
-                let block =
-                    index::closed_block(&self.archive.manifests, feed, id, numbered.number)?;
+                let block = index::closed_block(&self.archive.manifests, feed, id, numbered.number);
+                let block = match block {
+                    // A power cut has damaged a record, which the view writes again.
+                    Err(ViewError::DamagedRecord { .. }) => None,
+                    block => block?,
+                };
                 // The epoch is part of the name, and a block has only one name.
                 let block =
                     block.filter(|block| index::block_of_name(&block.name) == Some(*numbered));
@@ -318,9 +325,22 @@ impl Documents {
         feed: &FeedName,
         document: DocumentNumber,
     ) -> Result<Option<(u64, u64)>, ViewError> {
-        let archived = self.archive.manifests.get(feed, document)?;
+        let archived = self.record(feed, document)?;
         let archived = archived.filter(|archived| !archived.is_lost());
         Ok(archived.map(|archived| (archived.identity.bytes, archived.gzip.bytes)))
+    }
+
+    /// Returns the record of an archived document. A damaged one counts as none: until the view has written it again, the
+    /// log gives the same bytes.
+    fn record(
+        &self,
+        feed: &FeedName,
+        document: DocumentNumber,
+    ) -> Result<Option<Archived>, ViewError> {
+        match self.archive.manifests.get(feed, document) {
+            Err(ViewError::DamagedRecord { .. }) => Ok(None),
+            found => found,
+        }
     }
 
     /// Returns a body from memory, if it is that of a state.
@@ -347,7 +367,7 @@ impl Documents {
         if name.number >= state.head.open.opening.name.number {
             return Ok(None);
         }
-        if let Some(archived) = self.archive.manifests.get(feed, name.number)? {
+        if let Some(archived) = self.record(feed, name.number)? {
             // Another epoch's name leads to a redirect instead, and a lost document to nothing.
             if archived.name != name || archived.is_lost() {
                 return Ok(None);
@@ -404,7 +424,7 @@ impl Documents {
             return Ok(None);
         };
         // An entry is frozen with its document, and has the date of the cut then.
-        let archived = self.archive.manifests.get(feed, entry.document.number)?;
+        let archived = self.record(feed, entry.document.number)?;
         let bytes = entry_document(&entry.fragment);
         let modified = archived.map_or(entry.instant, |archived| archived.closed);
         let validity = match archived {
@@ -502,6 +522,11 @@ fn stripe_of(feed: FeedKey) -> usize {
     feed.hash(&mut hasher);
     let stripes = u64::try_from(STRIPES).expect("stripes are few");
     usize::try_from(hasher.finish() % stripes).expect("stripes are few")
+}
+
+/// Returns the growing block of an archive index.
+fn index_resource(bytes: Bytes) -> Resource {
+    Resource::of_bytes("application/json", None, Validity::Once, bytes)
 }
 
 /// Source of an archived document's bytes: its files.

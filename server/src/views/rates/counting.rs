@@ -22,10 +22,10 @@ use super::{
 };
 use crate::{
     codec::{Reader, Writer, seal, unseal},
-    log::{Commits, LogError, barrier::sync_folder},
+    log::{Commits, LogError, barrier::sync_folder, durable::create_folder},
     views::{
         error::ViewError,
-        files::{create_folder, failed, replace_unsynced},
+        files::{failed, replace_unsynced},
     },
 };
 

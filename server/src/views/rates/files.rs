@@ -19,10 +19,13 @@ use simplefeed_core::{
 
 use super::table::{Counts, Making, Row, Table, add};
 use crate::{
-    log::barrier::{sync_files, sync_folder},
+    log::{
+        barrier::{sync_files, sync_folder},
+        durable::create_folder,
+    },
     views::{
         error::ViewError,
-        files::{create_folder, failed, temporary_of},
+        files::{failed, temporary_of},
     },
 };
 
@@ -181,6 +184,10 @@ impl Files {
     /// # Errors
     ///
     /// Returns why one cannot be deleted.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "files of the view are made again from the log"
+    )]
     pub(super) fn delete(&self) -> Result<(), ViewError> {
         match fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -211,6 +218,7 @@ impl Files {
     /// # Errors
     ///
     /// Returns why it cannot be written.
+    #[expect(clippy::disallowed_methods, reason = "the sync of the folder follows")]
     pub(super) fn write_run(
         &self,
         hour: i64,
@@ -311,6 +319,7 @@ impl Files {
     /// # Errors
     ///
     /// Returns why one cannot be renamed.
+    #[expect(clippy::disallowed_methods, reason = "the sync of the folders follows")]
     pub(super) fn put(&self, ready: &Ready, present: &mut Present) -> Result<(), ViewError> {
         for &(unit, span) in &ready.tables {
             let path = self.path(unit, span);
@@ -443,6 +452,10 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     names.collect()
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a table that comes back is not named, and removed again"
+)]
 fn delete(path: &Path) -> Result<(), ViewError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("delete", path)(error)),

@@ -88,6 +88,7 @@ impl Making {
     /// # Errors
     ///
     /// Returns why the file cannot be made.
+    #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn new(path: PathBuf, name: Name) -> Result<Self, ViewError> {
         let file = File::create(&path).map_err(failed("create", &path))?;
         Ok(Self {

@@ -22,13 +22,11 @@ use uuid::Uuid;
 use super::windows::{Beginning, SupWindows, Update, Window, file_name, series_name};
 use crate::{
     codec::{Reader, Writer},
-    log::{EntryLog, barrier::sync_folder},
+    log::{EntryLog, barrier::sync_folder, durable::create_folder},
     resource::Visibility,
     views::{
         error::ViewError,
-        files::{
-            Coded, FrozenFiles, Remade, create_folder, failed, gunzip, replace_unsynced, twin_of,
-        },
+        files::{Coded, FrozenFiles, Remade, failed, gunzip, replace_unsynced, twin_of},
         folders::Folders,
     },
 };
@@ -269,6 +267,12 @@ impl SupFiles {
         {
             return Ok(remade);
         }
+        #[cfg(planted)]
+        if crate::planted::is("window-unsynced") {
+            files.put_in_place_unsynced()?;
+            self.note(visibility, &record)?;
+            return Ok(remade);
+        }
         files.put_in_place()?;
         // The record comes last: it promises durable files.
         self.note(visibility, &record)?;
@@ -276,6 +280,7 @@ impl SupFiles {
     }
 
     /// Writes the record of a durable window, and syncs it.
+    #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
     fn note(&self, visibility: Visibility, record: &Record) -> Result<(), ViewError> {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.records_path(visibility);

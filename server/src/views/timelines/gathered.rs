@@ -35,7 +35,7 @@ use super::{
     graph::{Graph, Source, Timeline, each_gain},
 };
 use crate::{
-    log::{EntryLog, LogError},
+    log::{EntryLog, LogError, durable::create_folder},
     views::{error::ViewError, files::failed},
 };
 
@@ -372,6 +372,10 @@ fn followers_max(fan_out: FanOut) -> Option<u64> {
 }
 
 /// Opens the runs of a folder which follow one another from the beginning of the log on, and removes all other files.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the next opening removes a run that comes back"
+)]
 fn open_runs(
     folder: &Path,
     chain: impl Fn(CommitNumber) -> Result<Option<ChainHash>, LogError>,
@@ -442,9 +446,13 @@ fn span_of(runs: &[Arc<Run>]) -> Option<Span> {
     })
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the next opening removes a run that comes back"
+)]
 fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, Failed> {
     let write = || {
-        fs::create_dir_all(folder)?;
+        create_folder(folder)?;
         let written = run::merge(inputs, |entries| Writing::create(folder, &span, entries))?;
         written.into_file(folder, span, apart_of(inputs))
     };
@@ -460,6 +468,10 @@ fn write_merged(folder: &Path, inputs: &[Arc<Run>], span: Span) -> Result<Run, F
     })
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the next opening removes a run that comes back"
+)]
 fn remove_files(runs: &[Arc<Run>]) {
     for path in runs.iter().filter_map(|run| run.path()) {
         if let Err(error) = fs::remove_file(path) {

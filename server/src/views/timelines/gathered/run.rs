@@ -33,7 +33,10 @@ use simplefeed_core::{
 };
 
 use super::super::graph::{Source, Timeline};
-use crate::codec::{Reader, Writer, seal, unseal};
+use crate::{
+    codec::{Reader, Writer, seal, unseal},
+    log::durable,
+};
 
 const MAGIC: &[u8; 4] = b"SFT1";
 const END_BYTES: usize = 16;
@@ -270,14 +273,14 @@ impl Writing<BufWriter<File>> {
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
         let path = folder.join(name_of(&span));
-        std::fs::rename(partial(folder, &span), &path)?;
-        crate::log::barrier::sync_folder(folder)?;
+        durable::rename(&partial(folder, &span), &path)?;
         // Opened for reading only.
         let body = Body::File(File::open(&path)?, path);
         Ok(Run { body, ..run })
     }
 
     /// Begins the file of a run in a folder.
+    #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn create(
         folder: &Path,
         span: &Span,

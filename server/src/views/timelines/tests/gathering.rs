@@ -1,7 +1,7 @@
 //! Runs of gathered entries: few of them, found again after a stop, gathered again after damage.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     time::{Duration, Instant},
 };
 

@@ -1,5 +1,7 @@
 //! What is kept for readers: for whom, how much, and in spite of which trouble.
 
+use std::fs;
+
 use super::*;
 
 /// A world with so many timelines, which follow everything.
