@@ -254,6 +254,11 @@ impl Server {
         assert!(status.success(), "{:?}", self.said());
     }
 
+    /// Returns the id of its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until the server has ended; returns its exit code.
     pub(crate) fn exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()

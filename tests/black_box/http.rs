@@ -8,13 +8,15 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
+
 /// A request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
-    method: String,
-    path: String,
+    pub(crate) method: String,
+    pub(crate) path: String,
     headers: Vec<(String, String)>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     host: bool,
 }
 
@@ -67,10 +69,11 @@ impl Request {
     }
 
     pub(crate) fn send(&self, address: &str) -> io::Result<Response> {
-        let mut head = format!(
-            "{} {} HTTP/1.1\r\nConnection: close\r\n",
-            self.method, self.path
-        );
+        self.send_on(TcpStream::connect(address)?, address)
+    }
+
+    fn head(&self, address: &str, connection: &str) -> String {
+        let mut head = format!("{} {} HTTP/1.1\r\n{connection}", self.method, self.path);
         if self.host {
             head.push_str(&format!("Host: {address}\r\n"));
         }
@@ -81,7 +84,39 @@ impl Request {
             head.push_str(&format!("Content-Length: {}\r\n", self.body.len()));
         }
         head.push_str("\r\n");
-        let mut stream = TcpStream::connect(address)?;
+        head
+    }
+
+    /// Sends the request on a connection that is used again. The answer must have a length.
+    pub(crate) fn send_and_keep(
+        &self,
+        stream: &mut TcpStream,
+        address: &str,
+    ) -> io::Result<Response> {
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
+        let mut request = self.head(address, "").into_bytes();
+        request.extend_from_slice(&self.body);
+        stream.write_all(&request)?;
+        let (mut answer, mut piece) = (vec![], vec![0; 64 * 1024]);
+        loop {
+            let read = stream.read(&mut piece)?;
+            if read == 0 {
+                return Err(io::Error::other("the connection was closed"));
+            }
+            answer.extend_from_slice(&piece[..read]);
+            if let Some(answer) = Response::parse(&answer) {
+                let length = answer.maybe("content-length");
+                let length = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+                if answer.body.len() >= length {
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+
+    /// Sends the request on a connection to `address`, its only one.
+    pub(crate) fn send_on(&self, mut stream: TcpStream, address: &str) -> io::Result<Response> {
+        let head = self.head(address, "Connection: close\r\n");
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         stream.write_all(head.as_bytes())?;
         // A server that refuses early closes before it has read all.
@@ -113,7 +148,7 @@ fn is_event_stream(answer: &[u8]) -> bool {
 }
 
 /// An answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,

@@ -38,6 +38,7 @@ mod chain;
 mod commands;
 mod conditional;
 mod crash;
+mod crash_states;
 mod damage;
 mod faults;
 mod feed_service;

@@ -1,0 +1,37 @@
+//! The bugs that are planted in a second build, and the workloads that reach them.
+//!
+//! Pure.
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bug {
+    pub(super) name: &'static str,
+    pub(super) workload: &'static str,
+}
+
+const fn bug(name: &'static str, workload: &'static str) -> Bug {
+    Bug { name, workload }
+}
+
+pub(super) const BUGS: &[Bug] = &[
+    bug("append-unsynced", "small"),
+    bug("shown-first", "small"),
+    bug("name-unsynced", "small"),
+    bug("head-before-name", "settle"),
+    bug("witness-first", "settle"),
+    bug("witness-unsynced", "settle"),
+    bug("sled-names-unsynced", "settle"),
+    bug("leftovers-kept", "settle"),
+    bug("opening-names-unsynced", "rotation"),
+    bug("documents-unsynced", "small"),
+    bug("begun-is-damaged", "begun"),
+    bug("torn-is-damage", "small"),
+    bug("document-time-unsynced", "small"),
+    bug("run-unsynced", "ids"),
+    bug("graph-skips-a-commit", "timelines"),
+    bug("window-unsynced", "sup"),
+    bug("revoke-unsynced", "tokens"),
+    bug("bookmark-unsynced", "bookmark"),
+    bug("parked-unsynced", "state"),
+    bug("place-first", "queue"),
+];

@@ -1,0 +1,217 @@
+//! Builds states of a recording and has each checked.
+//!
+//! Shell: folders and threads. One thread builds, as many check as there are cores.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    disk::{Disk, Survivors},
+    oracle::{Oracle, Verdict},
+    record::scratch,
+    states::{self, Family, History, State},
+};
+use crate::dice::Dice;
+
+/// One check in so many is a thorough one.
+const THOROUGH: usize = 5;
+
+/// Which states are checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// At most so many; those of a sample are drawn, each with the same chance in its family and part.
+    pub(super) states: usize,
+    /// Operations behind which states are listed.
+    pub(super) operations: usize,
+    pub(super) seed: u64,
+    /// Faults after which no more states are checked.
+    pub(super) faults: usize,
+}
+
+/// A state that does not keep the promises.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) state: State,
+    pub(super) problem: String,
+    /// Pending changes in words, with `x` before those on the disk.
+    pub(super) changes: Vec<String>,
+}
+
+/// Outcome of a sample.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// States of the recording.
+    pub(super) all: usize,
+    /// Those that differ from each other.
+    pub(super) different: usize,
+    pub(super) checked: BTreeMap<Family, usize>,
+    /// States in which nothing was promised and nothing is there.
+    pub(super) trivial: usize,
+    pub(super) faults: Vec<Fault>,
+    listing: Duration,
+    checking: Duration,
+    building: Duration,
+}
+
+impl Report {
+    pub(super) fn checked(&self) -> usize {
+        self.checked.values().sum()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (all, different, checked) = (self.all, self.different, self.checked());
+        let seconds = self.checking.as_secs_f64();
+        let rate = f64::from(u32::try_from(checked).unwrap_or(0)) / seconds.max(0.001);
+        write!(
+            f,
+            "{all} states, {different} different, listed in {:.1} s; {checked} checked in {seconds:.1} s, {rate:.1}/s \
+             ({} trivial, {:.1} s building), {} faults",
+            self.listing.as_secs_f64(),
+            self.trivial,
+            self.building.as_secs_f64(),
+            self.faults.len()
+        )
+    }
+}
+
+/// A state that was written into a folder.
+struct Built {
+    state: State,
+    folder: PathBuf,
+    changes: Vec<String>,
+    is_thorough: bool,
+}
+
+/// Checks states of a history.
+pub(super) fn check(history: History<'_>, oracle: &dyn Oracle, sample: Sample) -> Report {
+    let began = Instant::now();
+    let mut dice = Dice::new(sample.seed);
+    let listed = states::list(history, sample.operations, &mut dice);
+    let listed = listed.expect("the recording followed itself to its end");
+    let drawn = states::sample(&listed, sample.states, &mut dice);
+    let mut report = Report {
+        all: listed.all,
+        different: listed.states.len(),
+        listing: began.elapsed(),
+        ..Report::default()
+    };
+    let began = Instant::now();
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let workers = cores * oracle.checks_per_core();
+    let (sender, receiver) = sync_channel::<Built>(2 * workers);
+    let (receiver, found) = (Mutex::new(receiver), Mutex::new(report));
+    let faults = AtomicUsize::new(0);
+    let folder = scratch();
+    let building = std::thread::scope(|threads| {
+        for _ in 0..workers {
+            threads.spawn(|| work(&receiver, oracle, &found, &faults));
+        }
+        let mut wanted: HashMap<(usize, String), State> = drawn
+            .into_iter()
+            .map(|state| ((state.operation, state.name.clone()), state))
+            .collect();
+        let operations: std::collections::HashSet<usize> =
+            wanted.keys().map(|(operation, _)| *operation).collect();
+        let (mut count, mut building) = (0, Duration::ZERO);
+        let built = states::visit(
+            history,
+            |operation| operations.contains(&operation),
+            |disk, state, survivors| {
+                let Some(state) = wanted.remove(&(state.operation, state.name)) else {
+                    return Ok(());
+                };
+                if faults.load(Ordering::Acquire) >= sample.faults {
+                    return Err("enough".into());
+                }
+                let began = Instant::now();
+                let folder = folder.path().join(count.to_string());
+                let tree = disk.after(&survivors);
+                tree.write_to(&folder)
+                    .map_err(|error| format!("{}: {error}", state.name))?;
+                building += began.elapsed();
+                count += 1;
+                let built = Built {
+                    changes: described(disk, &survivors),
+                    is_thorough: count % THOROUGH == 0,
+                    state,
+                    folder,
+                };
+                sender.send(built).map_err(|unsent| unsent.to_string())
+            },
+        );
+        drop(sender);
+        if let Err(problem) = built {
+            assert!(faults.load(Ordering::Acquire) >= sample.faults, "{problem}");
+        }
+        building
+    });
+    report = found.into_inner().unwrap();
+    (report.building, report.checking) = (building, began.elapsed());
+    report.faults.sort_by_key(|fault| fault.state.operation);
+    report
+}
+
+fn work(
+    built: &Mutex<Receiver<Built>>,
+    oracle: &dyn Oracle,
+    report: &Mutex<Report>,
+    faults: &AtomicUsize,
+) {
+    loop {
+        let next = built.lock().unwrap().recv();
+        let Ok(built) = next else {
+            return;
+        };
+        let verdict = oracle.check(&built.folder, built.state.moments, built.is_thorough);
+        let mut report = report.lock().unwrap();
+        *report.checked.entry(built.state.family).or_default() += 1;
+        let problem = match verdict {
+            Verdict::Sound => None,
+            Verdict::Nothing => {
+                report.trivial += 1;
+                None
+            }
+            Verdict::Momentary(problem) => Some(format!("for a moment: {problem}")),
+            Verdict::Broken(problem) => Some(problem),
+        };
+        if let Some(problem) = problem {
+            faults.fetch_add(1, Ordering::AcqRel);
+            report.faults.push(Fault {
+                state: built.state,
+                problem,
+                changes: built.changes,
+            });
+        }
+        drop(report);
+        let _gone = std::fs::remove_dir_all(&built.folder);
+    }
+}
+
+pub(super) fn described(disk: &Disk, survivors: &Survivors) -> Vec<String> {
+    let is_there = |number| {
+        survivors
+            .changes
+            .iter()
+            .any(|pending| pending.number == number)
+    };
+    let each = disk.pending().iter().map(|pending| {
+        let mark = if is_there(pending.number) { 'x' } else { ' ' };
+        let torn = survivors
+            .torn
+            .filter(|(number, _)| *number == pending.number);
+        let torn = torn.map_or_else(String::new, |(_, torn)| format!(" {torn:?}"));
+        format!("{mark} {} {}{torn}", pending.number, disk.describe(pending))
+    });
+    each.collect()
+}

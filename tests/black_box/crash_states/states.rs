@@ -1,0 +1,412 @@
+//! Which disks a power cut can leave at an instant of a recording, and which of them are looked at.
+//!
+//! Pure. Any subset of the pending changes may have survived, which are too many to try; the [`Family`]s are those in
+//! which faults hide. Equal disks are one state, held to the newest of the promises made over it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    path::Path,
+    rc::Rc,
+};
+
+use super::disk::{Change, Disk, Model, Moment, Operation, Pending, Survivors, Torn, Write};
+use crate::dice::Dice;
+
+/// Newest pending changes that are also tried one by one.
+const SINGLE: usize = 24;
+/// Parts of a recording that get equal shares of a sample.
+const PARTS: usize = 10;
+
+/// A rule by which pending changes are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Family {
+    None,
+    All,
+    OnlyNames,
+    OnlyBytes,
+    WithoutAttributes,
+    OnlyAttributes,
+    WithoutFile,
+    NamesAndFile,
+    WithoutFolder,
+    OnlyFolder,
+    Prefix,
+    Without,
+    Only,
+    HalfRename,
+    TornFirst,
+    TornLast,
+    TornAmongAll,
+    Hole,
+    Length,
+    OtherBytes,
+}
+
+/// A state of the disk: which changes survived behind an operation.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    /// Index of the operation.
+    pub(super) operation: usize,
+    pub(super) family: Family,
+    /// The operation, the family and its parameters; valid in its recording only.
+    pub(super) name: String,
+    /// When the disk was so first, and last.
+    pub(super) moments: Moments,
+}
+
+/// The time in which the power may have failed, for one state of the disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moments {
+    /// No more than what was done by then may count as done.
+    pub(super) first: Moment,
+    /// What was promised by then must hold.
+    pub(super) last: Moment,
+}
+
+/// The operations of a recording with what they began on.
+#[derive(Clone, Copy)]
+pub(super) struct History<'a> {
+    pub(super) start: &'a Path,
+    pub(super) operations: &'a [Operation],
+    /// When something was promised, in order.
+    pub(super) promises: &'a [Moment],
+    pub(super) model: Model,
+    /// First operation behind which the power may fail.
+    pub(super) from: usize,
+    /// Whether an operation is left out, as a control: a disk that ignores it.
+    pub(super) ignores: &'a dyn Fn(&Disk, &Operation) -> bool,
+}
+
+impl std::fmt::Debug for History<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("History")
+            .field("start", &self.start)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Visits every state of a history, in order.
+///
+/// # Errors
+///
+/// Returns why the history cannot be followed.
+pub(super) fn visit(
+    history: History<'_>,
+    mut is_wanted: impl FnMut(usize) -> bool,
+    mut visit: impl FnMut(&Disk, State, Survivors) -> Result<(), String>,
+) -> Result<(), String> {
+    let load = Disk::load(history.model, history.start);
+    let mut disk = load.map_err(|error| error.to_string())?;
+    let mut promises = history.promises.iter().copied().peekable();
+    for (index, operation) in history.operations.iter().enumerate() {
+        if (history.ignores)(&disk, operation) {
+            continue;
+        }
+        let changed = disk
+            .step(operation)
+            .map_err(|what| format!("operation {index}: {what}"))?;
+        // Promises up to the next operation are made over the same disk.
+        let next = history.operations.get(index + 1);
+        let until = next.map_or(Moment::MAX, |next| next.exit);
+        let mut moment = operation.exit;
+        let mut promised = false;
+        while let Some(promise) = promises.next_if(|promise| *promise < until) {
+            moment = moment.max(promise);
+            promised = true;
+        }
+        if index < history.from || !(changed || promised) || !is_wanted(index) {
+            continue;
+        }
+        for (family, label, survivors) in families(disk.pending()) {
+            let name = format!("{index}/{label}");
+            let state = State {
+                operation: index,
+                family,
+                name,
+                moments: Moments {
+                    first: operation.exit,
+                    last: moment,
+                },
+            };
+            visit(&disk, state, survivors)?;
+        }
+    }
+    Ok(())
+}
+
+/// Different states of a history.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) states: Vec<State>,
+    /// States before equal ones were made one.
+    pub(super) all: usize,
+}
+
+/// Lists the different states of a history, or those behind so many of its operations, drawn at random.
+///
+/// # Errors
+///
+/// Returns why the history cannot be followed.
+pub(super) fn list(
+    history: History<'_>,
+    operations: usize,
+    dice: &mut Dice,
+) -> Result<Listed, String> {
+    let mut listed = Listed::default();
+    let mut places: HashMap<u128, usize> = HashMap::new();
+    let mut drawn: Vec<usize> = (history.from..history.operations.len()).collect();
+    shuffle(&mut drawn, dice);
+    drawn.truncate(operations);
+    let drawn: HashSet<usize> = drawn.into_iter().collect();
+    visit(
+        history,
+        |operation| drawn.contains(&operation),
+        |disk, state, survivors| {
+            listed.all += 1;
+            let digest = disk.after(&survivors).digest();
+            if let Some(place) = places.get(&digest) {
+                let found = &mut listed.states[*place];
+                let first = found.moments.first;
+                *found = state;
+                found.moments.first = first;
+            } else {
+                places.insert(digest, listed.states.len());
+                listed.states.push(state);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(listed)
+}
+
+/// Draws states: equal shares for each family and each part of the history, as far as there are so many.
+pub(super) fn sample(listed: &Listed, count: usize, dice: &mut Dice) -> Vec<State> {
+    let operations = listed
+        .states
+        .iter()
+        .map(|state| state.operation)
+        .max()
+        .unwrap_or(0)
+        + 1;
+    let mut strata: BTreeMap<(Family, usize), Vec<&State>> = BTreeMap::new();
+    for state in &listed.states {
+        let part = state.operation * PARTS / operations;
+        strata.entry((state.family, part)).or_default().push(state);
+    }
+    let mut strata: Vec<_> = strata.into_values().collect();
+    let mut drawn = vec![];
+    while drawn.len() < count && !strata.is_empty() {
+        // A last round that is not for all takes any of them.
+        shuffle(&mut strata, dice);
+        for stratum in &mut strata {
+            if drawn.len() < count {
+                let state = stratum.swap_remove(dice.below(stratum.len()));
+                drawn.push(state.clone());
+            }
+        }
+        strata.retain(|stratum| !stratum.is_empty());
+    }
+    drawn
+}
+
+pub(super) fn shuffle<T>(items: &mut [T], dice: &mut Dice) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, dice.below(last + 1));
+    }
+}
+
+/// The changes of one file or folder.
+type Group<'a> = (usize, Vec<&'a Rc<Pending>>);
+
+fn families(pending: &[Rc<Pending>]) -> Vec<(Family, String, Survivors)> {
+    let mut all = Families {
+        pending,
+        found: vec![],
+    };
+    all.whole_kinds();
+    all.whole_files_and_folders();
+    all.single_changes();
+    all.torn_writes();
+    all.found
+}
+
+struct Families<'a> {
+    pending: &'a [Rc<Pending>],
+    found: Vec<(Family, String, Survivors)>,
+}
+
+impl<'a> Families<'a> {
+    fn add(&mut self, family: Family, label: String, is_there: impl Fn(&Pending) -> bool) {
+        let changes = self.pending.iter().filter(|pending| is_there(pending));
+        let survivors = Survivors {
+            changes: changes.cloned().collect(),
+            ..Survivors::default()
+        };
+        self.found.push((family, label, survivors));
+    }
+
+    fn has(&self, is_one: impl Fn(&Change) -> bool) -> bool {
+        self.pending.iter().any(|pending| is_one(&pending.change))
+    }
+
+    fn whole_kinds(&mut self) {
+        let is_name = |change: &Change| matches!(change, Change::Names(_));
+        self.add(Family::None, "none".into(), |_| false);
+        self.add(Family::All, "all".into(), |_| true);
+        if self.has(is_name) && self.has(|change| !is_name(change)) {
+            self.add(Family::OnlyNames, "names".into(), |pending| {
+                is_name(&pending.change)
+            });
+            self.add(Family::OnlyBytes, "bytes".into(), |pending| {
+                !is_name(&pending.change)
+            });
+        }
+        if self.has(Change::is_attribute) && self.has(|change| !change.is_attribute()) {
+            let (without, only) = (Family::WithoutAttributes, Family::OnlyAttributes);
+            self.add(without, "without-attributes".into(), |pending| {
+                !pending.change.is_attribute()
+            });
+            self.add(only, "attributes".into(), |pending| {
+                pending.change.is_attribute()
+            });
+        }
+    }
+
+    fn whole_files_and_folders(&mut self) {
+        let files = self.groups(|change| change.node().into_iter().collect());
+        let folders = self.groups(|change| match change {
+            Change::Names(names) => names.iter().take(1).map(|name| name.folder).collect(),
+            _ => vec![],
+        });
+        let is_single = files.len() + folders.len() < 2;
+        for (first, group) in &files {
+            let numbers: BTreeSet<usize> = group.iter().map(|pending| pending.number).collect();
+            self.add(
+                Family::WithoutFile,
+                format!("without-file:{first}"),
+                |pending| !numbers.contains(&pending.number),
+            );
+            if !is_single {
+                self.add(
+                    Family::NamesAndFile,
+                    format!("names+file:{first}"),
+                    |pending| {
+                        let is_name = matches!(pending.change, Change::Names(_));
+                        is_name || numbers.contains(&pending.number)
+                    },
+                );
+            }
+        }
+        for (first, group) in folders.iter().filter(|_| !is_single) {
+            let numbers: BTreeSet<usize> = group.iter().map(|pending| pending.number).collect();
+            self.add(
+                Family::WithoutFolder,
+                format!("without-folder:{first}"),
+                |pending| !numbers.contains(&pending.number),
+            );
+            self.add(Family::OnlyFolder, format!("folder:{first}"), |pending| {
+                numbers.contains(&pending.number)
+            });
+        }
+    }
+
+    fn groups(&self, keys: impl Fn(&Change) -> Vec<usize>) -> Vec<Group<'a>> {
+        let mut groups: BTreeMap<usize, Vec<&Rc<Pending>>> = BTreeMap::new();
+        for pending in self.pending {
+            for key in keys(&pending.change) {
+                groups.entry(key).or_default().push(pending);
+            }
+        }
+        let groups = groups.into_values();
+        groups.map(|group| (group[0].number, group)).collect()
+    }
+
+    fn single_changes(&mut self) {
+        let newest = &self.pending[self.pending.len().saturating_sub(SINGLE)..];
+        for one in newest {
+            let number = one.number;
+            self.add(Family::Prefix, format!("prefix:{number}"), |pending| {
+                pending.number < number
+            });
+            self.add(Family::Without, format!("without:{number}"), |pending| {
+                pending.number != number
+            });
+            self.add(Family::Only, format!("only:{number}"), |pending| {
+                pending.number == number
+            });
+            let is_move = matches!(&one.change, Change::Names(names)
+                if names.len() > 1 && names[0].folder != names[1].folder);
+            for (part, label) in ["half", "half-gone"].iter().enumerate().filter(|_| is_move) {
+                self.add(Family::HalfRename, format!("{label}:{number}"), |_| true);
+                self.last().half = Some((number, part));
+            }
+        }
+    }
+
+    fn last(&mut self) -> &mut Survivors {
+        &mut self.found.last_mut().expect("it was just added").2
+    }
+
+    fn torn_writes(&mut self) {
+        for pending in self.pending {
+            let number = pending.number;
+            let Change::Write(write) = &pending.change else {
+                continue;
+            };
+            let mut torn = |family, label: String, how, is_there: &dyn Fn(&Pending) -> bool| {
+                self.add(family, format!("{label}:{number}"), is_there);
+                let (_, label, survivors) = self.found.last_mut().expect("it was just added");
+                survivors.torn = Some((number, how));
+                if let Torn::First(place) | Torn::Last(place) | Torn::Hole(place, _) = how {
+                    label.push_str(&format!(":{place}"));
+                }
+            };
+            let up_to = |pending: &Pending| pending.number <= number;
+            for place in cuts(write) {
+                let (first, last) = (Torn::First(place), Torn::Last(place));
+                torn(Family::TornFirst, "torn-first".into(), first, &up_to);
+                torn(Family::TornLast, "torn-last".into(), last, &up_to);
+                torn(Family::TornAmongAll, "torn-first+".into(), first, &|_| true);
+                torn(Family::TornAmongAll, "torn-last+".into(), last, &|_| true);
+            }
+            if let Some((from, to)) = hole(write) {
+                torn(Family::Hole, "hole".into(), Torn::Hole(from, to), &up_to);
+                torn(Family::Hole, "hole+".into(), Torn::Hole(from, to), &|_| {
+                    true
+                });
+            }
+            if write.grows() {
+                torn(Family::Length, "length".into(), Torn::Length, &up_to);
+                torn(Family::Length, "length+".into(), Torn::Length, &|_| true);
+                torn(Family::OtherBytes, "noise".into(), Torn::Noise, &up_to);
+                torn(Family::OtherBytes, "noise+".into(), Torn::Noise, &|_| true);
+                torn(Family::OtherBytes, "stale".into(), Torn::Stale, &up_to);
+            }
+        }
+    }
+}
+
+/// Units in which a write may reach the disk: sectors, and blocks.
+const UNITS: [usize; 2] = [512, 4_096];
+
+/// Returns the places at which a write may be torn: the first, the middle and the last boundary within it.
+fn cuts(write: &Write) -> BTreeSet<usize> {
+    let (first, end) = (write.at, write.end());
+    let places = UNITS.iter().flat_map(|unit| {
+        let after = (first / unit + 1) * unit;
+        let middle = usize::midpoint(first, end) / unit * unit;
+        let before = end.saturating_sub(1) / unit * unit;
+        [after, middle, before]
+    });
+    places
+        .filter(|place| first < *place && *place < end)
+        .collect()
+}
+
+/// Returns a unit in the middle of a write, with others on both sides.
+fn hole(write: &Write) -> Option<(usize, usize)> {
+    let [unit, _] = UNITS;
+    let from = usize::midpoint(write.at, write.end()) / unit * unit;
+    let to = from + unit;
+    (write.at < from && to < write.end()).then_some((from, to))
+}
