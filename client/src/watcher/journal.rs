@@ -196,25 +196,30 @@ fn too_many(said: u64) -> u64 {
     said.saturating_mul(2).saturating_add(SMALL_BYTES)
 }
 
-/// Adds the notes of whole lines that follow each other. Returns the length of these, and the number of their last write.
+/// Adds the notes of whole writes that follow each other. Returns the length of these, and the number of the last one.
 ///
 /// # Errors
 ///
 /// Names a line that is not whole and of which no power cut is the reason.
 fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
-    let (mut whole, mut last, mut torn): (usize, Option<Place>, Option<usize>) = (0, None, None);
-    let (mut first, mut count) = (None, 0);
+    let (mut whole, mut writes, mut torn): (usize, Option<u64>, Option<usize>) = (0, None, None);
+    let (mut last, mut read, mut count) = (None, vec![], 0);
     for (number, line) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
         count = number;
         match unsealed(line) {
             Some((at, note)) if torn.is_none() && at.follows(last) => {
-                notes.add(note, line.len());
-                whole += line.len();
-                first.get_or_insert(at.write);
+                read.push((note, line.len()));
                 last = Some(at);
+                if at.ends_its_write() {
+                    writes = Some(at.write);
+                    for (note, bytes) in read.drain(..) {
+                        whole += bytes;
+                        notes.add(note, bytes);
+                    }
+                }
             }
             // Behind the torn write there may be its other lines, and old ones.
-            Some((at, _)) if last.is_some_and(|last| at.write > last.unfinished()) => {
+            Some((at, _)) if writes.is_some_and(|writes| at.write > writes + 1) => {
                 return Err(format!("line {} is damaged", torn.unwrap_or(number)));
             }
             // Without the lines of an older version, feeds would begin at their newest entries.
@@ -228,12 +233,11 @@ fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
             }
         }
     }
-    // The first write of a file comes with its name, as a whole.
-    let is_first = last.is_none_or(|last| Some(last.unfinished()) == first);
-    if is_first && !text.is_empty() {
-        return Err(format!("line {} is damaged", torn.unwrap_or(count)));
+    match writes {
+        // The first write of a file comes with its name, as a whole.
+        None if !text.is_empty() => Err(format!("line {} is damaged", torn.unwrap_or(count))),
+        writes => Ok((whole, writes.unwrap_or(0))),
     }
-    Ok((whole, last.map_or(0, |last| last.write)))
 }
 
 /// Returns whether a line has a note and nothing of a seal.
@@ -272,21 +276,20 @@ impl From<Place> for (u64, u64, u64) {
 }
 
 impl Place {
-    /// Returns the number of the first write that is not there as a whole.
-    fn unfinished(self) -> u64 {
-        self.write + u64::from(self.line + 1 == self.lines)
+    fn ends_its_write(self) -> bool {
+        self.line + 1 == self.lines
     }
 
     /// Returns whether a line is the next one. A file begins with any write.
     fn follows(self, last: Option<Self>) -> bool {
-        let Some(last) = last else {
-            return self.line == 0;
-        };
-        if last.unfinished() == last.write {
-            return (self.write, self.lines) == (last.write, last.lines)
-                && self.line == last.line + 1;
+        match last {
+            None => self.line == 0,
+            Some(last) if last.ends_its_write() => (self.write, self.line) == (last.write + 1, 0),
+            Some(last) => {
+                let next = (last.write, last.line + 1, last.lines);
+                (self.write, self.line, self.lines) == next
+            }
         }
-        (self.write, self.line) == (last.write + 1, 0)
     }
 }
 
