@@ -334,8 +334,8 @@ fn prepare_with(push: &Push, documents: &Arc<Documents>) {
     });
 }
 
-/// Lets each commit invalidate what is kept in memory of its feeds. The log calls this before the publisher is
-/// answered, so a publisher finds its own entries at once.
+/// Lets each commit invalidate what is kept in memory of its feeds, as soon as readers see it. So a publisher finds its
+/// own entries at once, and no reader sees less than before.
 fn invalidate_with(
     log: &Arc<dyn EntryLog>,
     timelines: &Arc<Timelines>,
@@ -345,16 +345,19 @@ fn invalidate_with(
     // The documents hold the log: a strong reference back would keep both for ever.
     let (documents, open) = (Arc::downgrade(documents), Arc::downgrade(open));
     let timelines = Arc::downgrade(timelines);
-    log.announcements().listen(move |commit| {
+    log.announcements().invalidate_with(move |commit| {
         // First, since documents look for timelines.
         if let Some(timelines) = timelines.upgrade() {
             timelines.committed(commit);
         }
-        if let Some(open) = open.upgrade() {
-            open.committed(commit);
-        }
         if let Some(documents) = documents.upgrade() {
             documents.committed(commit);
+        }
+    });
+    // It takes a lock that is not for a moment in which nobody can read.
+    log.announcements().listen(move |commit| {
+        if let Some(open) = open.upgrade() {
+            open.committed(commit);
         }
     });
 }

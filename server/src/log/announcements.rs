@@ -1,7 +1,7 @@
 //! Announcements of commits, by the log that holds them.
 //!
 //! Shell: locks. Threads and tasks wait here for commits, from any number on and in order. What is kept in mind about
-//! a feed is invalidated here, before the publisher of the commit is answered.
+//! a feed is invalidated here, in the same step that shows the commit to readers.
 
 use std::{collections::VecDeque, fmt};
 
@@ -25,7 +25,9 @@ type Listener = Box<dyn Fn(&Commit) + Send + Sync>;
 
 /// Announcements of one log's commits.
 pub struct Announcements {
-    /// Called in the thread that appends.
+    /// Called while the log shows a commit to readers, in the thread that appends.
+    invalidators: RwLock<Vec<Listener>>,
+    /// Called behind that, in the same thread.
     listeners: RwLock<Vec<Listener>>,
     recent: Mutex<Recent>,
     grown: Condvar,
@@ -73,6 +75,7 @@ impl Announcements {
     /// Returns the announcements of a log that has commits up to `newest`.
     pub fn behind(newest: CommitNumber) -> Self {
         Self {
+            invalidators: RwLock::default(),
             listeners: RwLock::default(),
             recent: Mutex::new(Recent {
                 newest,
@@ -88,6 +91,21 @@ impl Announcements {
     pub fn listen(&self, listener: impl Fn(&Commit) + Send + Sync + 'static) {
         let mut listeners = self.listeners.write();
         listeners.push(Box::new(listener));
+    }
+
+    /// Calls `invalidator` with every commit from now on, in one step with its appearance: who reads the log before that
+    /// sees neither, who reads it later sees both. So what is made of an older state and kept afterwards counts as stale.
+    /// An invalidator is quick and never reads the log, which is locked.
+    pub fn invalidate_with(&self, invalidator: impl Fn(&Commit) + Send + Sync + 'static) {
+        self.invalidators.write().push(Box::new(invalidator));
+    }
+
+    /// Invalidates what was made of states before a commit. The log calls this under the lock with which it shows the
+    /// commit to readers.
+    pub(crate) fn invalidate(&self, commit: &Commit) {
+        for invalidator in &*self.invalidators.read() {
+            invalidator(commit);
+        }
     }
 
     /// Announces a commit that readers see from now on. The log calls this, in the order of its commits.

@@ -7,8 +7,9 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -275,6 +276,44 @@ fn agree(knows_heads: bool) {
             commit.number
         );
     }
+}
+
+/// Goal: a reader that sees a commit finds everything stale that was made before it, and nothing is stale without the
+/// commit. Else a reader could keep an older state behind a newer one, and the next one would go back.
+/// Method: an invalidator counts, and takes its time before and after; readers hold the count against what they see.
+#[test]
+fn a_commit_is_seen_in_one_step_with_what_it_invalidates() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = MemoryLog::default();
+    let opened = open(folder.path()).unwrap();
+    let logs: [&dyn EntryLog; 2] = [&memory, &opened.log];
+    for log in logs {
+        let counted = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&counted);
+        log.announcements().invalidate_with(move |commit| {
+            std::thread::sleep(Duration::from_millis(2));
+            counter.store(commit.number.0, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(2));
+        });
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !ended.load(Ordering::SeqCst) {
+                    let before = counted.load(Ordering::SeqCst);
+                    let seen = log.head().number.0;
+                    let after = counted.load(Ordering::SeqCst);
+                    assert!(before <= seen, "commit {before} is counted, {seen} is seen");
+                    assert!(seen <= after, "commit {seen} is seen, {after} is counted");
+                }
+            });
+            for commit in script() {
+                log.append(&commit).unwrap();
+            }
+            ended.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(counted.load(Ordering::SeqCst), log.head().number.0);
+    }
+    opened.close().unwrap();
 }
 
 /// The chain is for ever: this hash is in every log that holds these commits. Recomputed from the

@@ -199,6 +199,7 @@ impl Commits for MemoryLog {
         // One lock for the whole commit, so that readers see all of it or nothing.
         let mut state = self.state.write();
         state.apply(commit);
+        self.announcements.invalidate(commit);
         let chain = state.head().chain;
         drop(state);
         self.announcements.announce(commit);

@@ -122,6 +122,7 @@ impl SledLog {
             let added = chapters.newest.add(record);
             assert!(added.is_some(), "what was just written can be read");
             chapters.head = head;
+            self.announcements.invalidate(commit);
             Ok(())
         })?;
         Ok(head.chain)

@@ -216,6 +216,9 @@ impl Followed {
         let announcements = Arc::new(Announcements::default());
         let ours = Arc::clone(&announcements);
         log.announcements()
+            .invalidate_with(move |commit| ours.invalidate(commit));
+        let ours = Arc::clone(&announcements);
+        log.announcements()
             .listen(move |commit| ours.announce(commit));
         Self {
             log: Arc::clone(log),

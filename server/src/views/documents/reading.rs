@@ -142,7 +142,7 @@ impl Documents {
         &self.log
     }
 
-    /// Makes a commit visible to readers. The log calls this before the writer answers any request.
+    /// Makes what was read before a commit stale. The log calls this while it shows the commit to readers.
     pub fn committed(&self, commit: &Commit) {
         let count = |index: usize| {
             if let Some(counter) = self.stripes.get(index) {
