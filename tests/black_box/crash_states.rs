@@ -23,15 +23,18 @@ mod workloads;
 
 use std::{
     collections::BTreeMap,
+    str::FromStr,
+    sync::mpsc::sync_channel,
     time::{Instant, SystemTime},
 };
 
 use self::{
-    disk::{Call, Disk, Model, Operation},
+    disk::Model,
+    oracle::Depth,
     planted::{BUGS, Bug},
     programs::Programs,
     run::{Report, Sample},
-    states::{Family, History},
+    states::{Family, History, Ignored},
     workloads::{Recorded, WORKLOADS, Workload, workload},
 };
 use crate::{dice::Dice, harness::is_long};
@@ -44,6 +47,13 @@ const SECOND_CRASHES: usize = 20;
 const BUGS_AT_A_TIME: usize = 3;
 /// States in which a fault is enough.
 const FAULTS_MAX: usize = 10;
+/// How deep checks go: most of them quickly, since the others take twice as long.
+const DEPTHS: &[Depth] = {
+    use Depth::{Quick, Repeated, Verified};
+    &[
+        Quick, Quick, Quick, Quick, Verified, Quick, Quick, Quick, Quick, Repeated,
+    ]
+};
 
 /// Returns whether programs can be traced. Without, nothing is found, so it is an error unless somebody wants it so.
 fn is_traceable() -> bool {
@@ -72,6 +82,13 @@ fn seed() -> u64 {
     seed
 }
 
+/// Returns a setting of the environment, for runs that are larger than a test.
+fn setting<T: FromStr>(name: &str) -> Option<T> {
+    let set = std::env::var(name).ok()?;
+    let parsed = set.parse().ok();
+    Some(parsed.unwrap_or_else(|| panic!("{name}={set:?} is nothing like that")))
+}
+
 fn sample_of(workload: &Workload, seed: u64) -> Sample {
     let [long, short] = workload.states;
     Sample {
@@ -83,6 +100,7 @@ fn sample_of(workload: &Workload, seed: u64) -> Sample {
         },
         seed,
         faults: FAULTS_MAX,
+        depths: DEPTHS,
     }
 }
 
@@ -111,7 +129,8 @@ fn conclude(began: Instant, reports: &[(String, Report)]) {
 }
 
 /// Goal and method: see the head of this file. A sample of `tests/run`, or all states of `small` and a large sample of
-/// the rest.
+/// the rest; of so many recordings of each workload as `CRASH_STATES_RECORDINGS` says, or of the workload
+/// `CRASH_STATES_WORKLOAD` only.
 #[test]
 #[ignore = "needs strace"]
 fn every_state_keeps_what_was_promised() {
@@ -119,38 +138,59 @@ fn every_state_keeps_what_was_promised() {
         return;
     }
     let (began, seed) = (Instant::now(), seed());
+    let recordings: u64 = setting("CRASH_STATES_RECORDINGS").unwrap_or(1);
+    let only: Option<String> = setting("CRASH_STATES_WORKLOAD");
+    let is_due = |workload: &&Workload| only.as_ref().is_none_or(|only| only == workload.name);
     let mut reports = vec![];
-    for workload in WORKLOADS {
-        let recorded = workload.record(&Programs::real());
-        let name = workload.name;
-        let report = kept::check(&*recorded, Model::Weak, sample_of(workload, seed));
-        eprintln!("{name}: {report}");
-        reports.push((name.to_owned(), report));
-        // A server goes on over what a crash has left, or a kill, and its power fails again.
-        for second in 0..if is_long() {
-            workload.second_crashes
-        } else {
-            0
-        } {
-            let mut dice = Dice::new(seed.wrapping_add(second));
-            let again = recorded.crashed_again(&mut dice);
-            let sample = Sample {
-                states: SECOND_CRASHES,
-                ..sample_of(workload, seed)
-            };
-            let report = kept::check(&*again, Model::Weak, sample);
-            eprintln!("{name}, second crash {second}: {report}");
-            reports.push((format!("{name}-again"), report));
+    let (sender, recorded) = sync_channel(1);
+    std::thread::scope(|threads| {
+        // One recording ahead of the checks: most of its time, it waits.
+        threads.spawn(move || {
+            for workload in WORKLOADS.iter().filter(is_due) {
+                for recording in 0..recordings {
+                    let recorded = workload.record(&Programs::real());
+                    let seed = seed.wrapping_add(recording);
+                    if sender.send((workload, seed, recorded)).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        for (workload, seed, recorded) in recorded {
+            check_recording(workload, &*recorded, seed, &mut reports);
         }
-    }
+    });
     conclude(began, &reports);
 }
 
-/// A sync that a control leaves out: of a file or folder whose path has this part.
-struct Control {
-    workload: &'static str,
-    path: &'static str,
-    is_folder: bool,
+/// Checks states of a recording; in a long run, also of servers that go on over what a crash or a kill has left, and
+/// whose power fails again.
+fn check_recording(
+    workload: &Workload,
+    recorded: &dyn Recorded,
+    seed: u64,
+    reports: &mut Vec<(String, Report)>,
+) {
+    let name = workload.name;
+    let report = kept::check(recorded, Model::Weak, sample_of(workload, seed));
+    eprintln!("{name}: {report}");
+    reports.push((name.to_owned(), report));
+    let again = if is_long() {
+        workload.second_crashes
+    } else {
+        0
+    };
+    for second in 0..again {
+        let mut dice = Dice::new(seed.wrapping_add(second));
+        let again = recorded.crashed_again(&mut dice);
+        let sample = Sample {
+            states: SECOND_CRASHES,
+            ..sample_of(workload, seed)
+        };
+        let report = kept::check(&*again, Model::Weak, sample);
+        eprintln!("{name}, second crash {second}: {report}");
+        reports.push((format!("{name}-again"), report));
+    }
 }
 
 /// Goal: the checks find what is lost on a disk that ignores syncs.
@@ -161,47 +201,39 @@ fn a_disk_that_ignores_syncs_is_found() {
     if !is_traceable() {
         return;
     }
-    let control = |workload, path, is_folder| Control {
-        workload,
-        path,
-        is_folder,
+    let of_files = |workload, path| {
+        let is_folder = false;
+        (workload, Ignored { path, is_folder })
+    };
+    let of_folder = |workload, path| {
+        let is_folder = true;
+        (workload, Ignored { path, is_folder })
     };
     let controls = [
-        control("small", "data/journal/", false),
-        control("small", "data/journal", true),
-        control("settle", "data/witness", false),
-        control("settle", "data/sled", true),
-        control("settle", "data/sled/snap", false),
-        control("state", "parked/", false),
-        control("bookmark", "bookmark", false),
-        control("tokens", "", true),
+        of_files("small", "data/journal/"),
+        of_folder("small", "data/journal"),
+        of_files("small", "data/www/"),
+        of_folder("small", "data/www/feeds/a"),
+        of_files("small", "data/sidecars/"),
+        of_files("small", "data/views/"),
+        of_files("settle", "data/witness"),
+        of_folder("settle", "data/sled"),
+        of_files("settle", "data/sled/snap"),
+        of_files("ids", "data/ids/"),
+        of_files("rates", "data/views/"),
+        of_files("timelines", "data/views/"),
+        of_files("state", "parked/"),
+        of_files("bookmark", "bookmark"),
+        of_folder("tokens", ""),
     ];
     let mut recorded: Vec<(&str, Box<dyn Recorded>)> = vec![];
-    for Control {
-        workload: name,
-        path,
-        is_folder,
-    } in controls
-    {
+    for (name, ignored) in controls {
         if recorded.last().is_none_or(|(last, _)| *last != name) {
             recorded.push((name, workload(name).record(&Programs::real())));
         }
         let (_, recorded) = recorded.last().expect("it was just recorded");
-        let ignores = move |disk: &Disk, operation: &Operation| match operation.call {
-            Call::Sync {
-                file: Some(file), ..
-            } => disk.path_of(file).is_some_and(|(found, folder)| {
-                folder == is_folder
-                    && if folder {
-                        found == path
-                    } else {
-                        found.contains(path)
-                    }
-            }),
-            _ => false,
-        };
         let history = History {
-            ignores: &ignores,
+            ignored: Some(ignored),
             ..recorded.recording().history(Model::Weak)
         };
         let sample = Sample {
@@ -209,9 +241,15 @@ fn a_disk_that_ignores_syncs_is_found() {
             operations: usize::MAX,
             seed: SEED,
             faults: 1,
+            // Quick checks do not miss what is made of the log again.
+            depths: &[Depth::Verified, Depth::Repeated],
         };
         let report = run::check(history, &*recorded.oracle(), sample);
-        eprintln!("without syncs of {path:?} in {name}: {report}");
+        let first = report.faults.first();
+        let first = first.map_or("", |fault| fault.problem.as_str());
+        let first: String = first.chars().take(150).collect();
+        let path = ignored.path;
+        eprintln!("without syncs of {path:?} in {name}: {report}; {first}");
         assert!(
             !report.faults.is_empty(),
             "{name} without syncs of {path:?}: no fault is found"
@@ -256,9 +294,8 @@ fn planted_bugs_are_found() {
     if !is_traceable() {
         return;
     }
-    let setting = |name: &str| std::env::var(name).ok();
-    let rounds = setting("CRASH_STATES_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
-    let only = setting("CRASH_STATES_BUG");
+    let rounds: u64 = setting("CRASH_STATES_ROUNDS").unwrap_or(1);
+    let only: Option<String> = setting("CRASH_STATES_BUG");
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let day = usize::try_from(since.unwrap_or_default().as_secs() / 86_400).unwrap();
     let is_due = |(number, bug): &(usize, &Bug)| match &only {

@@ -99,7 +99,7 @@ impl Request {
         stream.write_all(&request)?;
         let (mut answer, mut piece) = (vec![], vec![0; 64 * 1024]);
         loop {
-            let read = stream.read(&mut piece)?;
+            let read = read(stream, &mut piece)?;
             if read == 0 {
                 return Err(io::Error::other("the connection was closed"));
             }
@@ -125,7 +125,7 @@ impl Request {
         let mut piece = vec![0; 64 * 1024];
         // Of a stream without an end, only the head counts.
         while !is_event_stream(&answer) {
-            match stream.read(&mut piece) {
+            match read(&mut stream, &mut piece) {
                 Ok(0) => break,
                 Ok(read) => answer.extend_from_slice(&piece[..read]),
                 Err(error) if answer.is_empty() => return Err(error),
@@ -133,6 +133,16 @@ impl Request {
             }
         }
         Response::parse(&answer).ok_or_else(|| io::Error::other("no answer"))
+    }
+}
+
+/// Reads once. A read with a timeout is not resumed by itself when the machine was stopped for a while.
+fn read(stream: &mut TcpStream, piece: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
     }
 }
 

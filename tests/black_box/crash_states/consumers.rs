@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     disk::Moment,
-    oracle::{Oracle, Verdict},
+    oracle::{Depth, Oracle, Verdict},
     programs::Programs,
     record::{Recorder, Recording, copy, scratch},
     states::Moments,
@@ -648,7 +648,7 @@ impl Consumer {
 struct Checked<'a>(&'a Consumer);
 
 impl Oracle for Checked<'_> {
-    fn check(&self, root: &Path, moments: Moments, _thorough: bool) -> Verdict {
+    fn check(&self, root: &Path, moments: Moments, _: Depth) -> Verdict {
         match self.0.try_check(root, moments) {
             Ok(()) => Verdict::Sound,
             Err(problem) => Verdict::Broken(problem),

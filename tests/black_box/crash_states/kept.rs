@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     disk::{Model, Survivors},
-    oracle::{Oracle, Verdict},
+    oracle::{Depth, Oracle, Verdict},
     record::scratch,
     run::{self, Fault, Report, Sample},
     states::{self, History, State},
@@ -106,13 +106,16 @@ fn problem(
     state: &State,
     survivors: &Survivors,
 ) -> Option<String> {
-    let folder = scratch();
-    let root = folder.path().join("root");
-    disk.after(survivors).write_to(&root).unwrap();
-    match oracle.check(&root, state.moments, true) {
-        Verdict::Broken(problem) | Verdict::Momentary(problem) => Some(problem),
-        Verdict::Sound | Verdict::Nothing => None,
-    }
+    let check = |depth| {
+        let folder = scratch();
+        let root = folder.path().join("root");
+        disk.after(survivors).write_to(&root).unwrap();
+        match oracle.check(&root, state.moments, depth) {
+            Verdict::Broken(problem) | Verdict::Momentary(problem) => Some(problem),
+            Verdict::Sound | Verdict::Nothing => None,
+        }
+    };
+    check(Depth::Repeated).or_else(|| check(Depth::Verified))
 }
 
 /// Brings lost changes back as long as the state stays broken. Prints those that are left: losing them is enough.

@@ -40,14 +40,25 @@ pub(super) enum Verdict {
     Broken(String),
 }
 
+/// How much of a state is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// A server over it.
+    Quick,
+    /// All that was published is repeated, and `verify` looks at what the server leaves at its end.
+    Repeated,
+    /// `verify` comes first, whose repairs may hide something from the server, and last.
+    Verified,
+}
+
 /// Compares crash states with what was promised.
 pub(super) trait Oracle: Sync {
-    /// Checks the state in `root`, which it may change. A thorough check takes longer.
-    fn check(&self, root: &Path, moments: Moments, thorough: bool) -> Verdict;
+    /// Checks the state in `root`, which it may change.
+    fn check(&self, root: &Path, moments: Moments, depth: Depth) -> Verdict;
 
     /// Returns how many states are checked at a time for each core.
     fn checks_per_core(&self) -> usize {
-        1
+        2
     }
 }
 
@@ -168,7 +179,7 @@ impl<'a> ServerOracle<'a> {
         least
     }
 
-    fn try_check(&self, root: &Path, moment: Moment, thorough: bool) -> Result<Verdict, String> {
+    fn try_check(&self, root: &Path, moment: Moment, depth: Depth) -> Result<Verdict, String> {
         let data = root.join("data");
         let ended = self.recording.ended(moment).any(|run| run.code == Some(0));
         let has_promises = self.began_with_log
@@ -187,7 +198,7 @@ impl<'a> ServerOracle<'a> {
             .find(|run| run.args[0] == "rebuild");
         let rebuilt = rebuild.map(|run| run.ended <= moment);
         check_modes(&data)?;
-        if thorough && has_promises && rebuilt != Some(false) {
+        if depth == Depth::Verified && has_promises && rebuilt != Some(false) {
             verify(&self.recording.programs, &data)?;
         }
         let opened = Opened::start(self.recording, root)?;
@@ -195,11 +206,14 @@ impl<'a> ServerOracle<'a> {
             self.check_feed(&opened, feed, moment)?;
         }
         self.check_frozen(&opened, &data, moment)?;
-        self.check_goes_on(&opened, moment)?;
+        self.check_goes_on(&opened, moment, depth)?;
+        // Before it is rebuilt, a damaged log stays one.
+        if rebuilt != Some(false) {
+            opened.check_log()?;
+        }
         let momentary = opened.momentary();
-        if thorough {
+        if depth != Depth::Quick {
             opened.stop()?;
-            // Before it is rebuilt, a damaged log stays one.
             if rebuilt != Some(false) {
                 verify(&self.recording.programs, &data)?;
             }
@@ -267,8 +281,8 @@ impl<'a> ServerOracle<'a> {
         Ok(())
     }
 
-    /// A repeat is known, and a new entry follows.
-    fn check_goes_on(&self, opened: &Opened, moment: Moment) -> Result<(), String> {
+    /// A repeat is known, and a new entry follows. Mostly, only the first publication and the last one are repeated.
+    fn check_goes_on(&self, opened: &Opened, moment: Moment, depth: Depth) -> Result<(), String> {
         let published = self
             .recording
             .ledger
@@ -282,8 +296,9 @@ impl<'a> ServerOracle<'a> {
                     published_to(exchange, feed) && response.status == 201
                 })
                 .collect();
-            let ends: [Option<&(&Exchange, &Response)>; 2] = [stored.first(), stored.last()];
-            for (exchange, response) in ends.into_iter().flatten() {
+            let last = stored.len().saturating_sub(1);
+            let is_due = |(at, _): &(usize, _)| depth == Depth::Repeated || *at == 0 || *at == last;
+            for (_, (exchange, response)) in stored.iter().enumerate().filter(is_due) {
                 let again = opened.send(&exchange.request)?;
                 if again.status != 200 || positions(&again) != positions(response) {
                     return Err(format!(
@@ -317,8 +332,8 @@ impl<'a> ServerOracle<'a> {
 }
 
 impl Oracle for ServerOracle<'_> {
-    fn check(&self, root: &Path, moments: Moments, thorough: bool) -> Verdict {
-        let checked = self.try_check(root, moments.last, thorough);
+    fn check(&self, root: &Path, moments: Moments, depth: Depth) -> Verdict {
+        let checked = self.try_check(root, moments.last, depth);
         checked.unwrap_or_else(Verdict::Broken)
     }
 }
@@ -402,6 +417,15 @@ impl Opened {
             self.failed.borrow_mut().push(said);
             pause(Duration::from_millis(10));
         }
+    }
+
+    /// What a power cut leaves is no damage that operators need to know of.
+    fn check_log(&self) -> Result<(), String> {
+        let said = self.server.said();
+        let warning = said
+            .iter()
+            .find(|line| line.contains(" WARN ") || line.contains(" ERROR "));
+        warning.map_or(Ok(()), |line| Err(format!("the server says {line}")))
     }
 
     /// Returns the first answer that the server could not give at once.

@@ -3,6 +3,7 @@
 //! Shell: processes and files. A recording checks itself: the model's tree must be the folder, byte for byte.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io::Write as _,
     net::TcpStream,
@@ -64,6 +65,8 @@ pub(super) struct Recorder {
     name: String,
     folder: tempfile::TempDir,
     ledger: Mutex<Vec<Exchange>>,
+    /// Ports from which the program that runs was asked.
+    ports: Mutex<HashSet<u16>>,
     runs: Vec<Run>,
     printed: Vec<(Moment, String)>,
     operations: Vec<Operation>,
@@ -104,6 +107,7 @@ impl Recorder {
             name: name.into(),
             folder,
             ledger: Mutex::default(),
+            ports: Mutex::default(),
             runs: vec![],
             printed: vec![],
             operations: vec![],
@@ -237,10 +241,8 @@ impl Recorder {
         request: &Request,
         published: Option<(String, Vec<String>)>,
     ) -> Option<Response> {
-        let address = &self.setup.address;
-        let stream = TcpStream::connect(address).ok()?;
-        let port = stream.local_addr().unwrap().port();
-        let response = request.send_on(stream, address).ok();
+        let (stream, port) = self.connect()?;
+        let response = request.send_on(stream, &self.setup.address).ok();
         self.ledger.lock().unwrap().push(Exchange {
             request: request.clone(),
             published,
@@ -250,6 +252,20 @@ impl Recorder {
             port,
         });
         response
+    }
+
+    /// Connects from a port that no other request to this program came from: the trace knows requests by their ports.
+    fn connect(&self) -> Option<(TcpStream, u16)> {
+        let mut used = vec![];
+        loop {
+            let stream = TcpStream::connect(&self.setup.address).ok()?;
+            let port = stream.local_addr().unwrap().port();
+            if self.ports.lock().unwrap().insert(port) {
+                return Some((stream, port));
+            }
+            // While it is open, its port is not given out again.
+            used.push(stream);
+        }
     }
 
     /// Sends a request that must be answered with this status.
@@ -408,6 +424,7 @@ impl Recorder {
                 );
             }
         }
+        self.ports.lock().unwrap().clear();
         self.printed.extend(trace.printed);
         self.operations.extend(trace.operations);
         self.base = trace.end + 1;
@@ -522,7 +539,7 @@ impl Recording {
             promises: &self.promises,
             model,
             from: self.from,
-            ignores: &|_, _| false,
+            ignored: None,
         }
     }
 

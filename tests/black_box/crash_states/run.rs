@@ -16,14 +16,11 @@ use std::{
 
 use super::{
     disk::{Disk, Survivors},
-    oracle::{Oracle, Verdict},
+    oracle::{Depth, Oracle, Verdict},
     record::scratch,
     states::{self, Family, History, State},
 };
 use crate::dice::Dice;
-
-/// One check in so many is a thorough one.
-const THOROUGH: usize = 5;
 
 /// Which states are checked.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +32,8 @@ pub(super) struct Sample {
     pub(super) seed: u64,
     /// Faults after which no more states are checked.
     pub(super) faults: usize,
+    /// How deep the checks go, in turn.
+    pub(super) depths: &'static [Depth],
 }
 
 /// A state that does not keep the promises.
@@ -90,7 +89,7 @@ struct Built {
     state: State,
     folder: PathBuf,
     changes: Vec<String>,
-    is_thorough: bool,
+    depth: Depth,
 }
 
 /// Checks states of a history.
@@ -143,7 +142,7 @@ pub(super) fn check(history: History<'_>, oracle: &dyn Oracle, sample: Sample) -
                 count += 1;
                 let built = Built {
                     changes: described(disk, &survivors),
-                    is_thorough: count % THOROUGH == 0,
+                    depth: sample.depths[count % sample.depths.len()],
                     state,
                     folder,
                 };
@@ -173,7 +172,7 @@ fn work(
         let Ok(built) = next else {
             return;
         };
-        let verdict = oracle.check(&built.folder, built.state.moments, built.is_thorough);
+        let verdict = oracle.check(&built.folder, built.state.moments, built.depth);
         let mut report = report.lock().unwrap();
         *report.checked.entry(built.state.family).or_default() += 1;
         let problem = match verdict {

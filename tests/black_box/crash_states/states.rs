@@ -9,7 +9,7 @@ use std::{
     rc::Rc,
 };
 
-use super::disk::{Change, Disk, Model, Moment, Operation, Pending, Survivors, Torn, Write};
+use super::disk::{Call, Change, Disk, Model, Moment, Operation, Pending, Survivors, Torn, Write};
 use crate::dice::Dice;
 
 /// Newest pending changes that are also tried one by one.
@@ -73,8 +73,44 @@ pub(super) struct History<'a> {
     pub(super) model: Model,
     /// First operation behind which the power may fail.
     pub(super) from: usize,
-    /// Whether an operation is left out, as a control: a disk that ignores it.
-    pub(super) ignores: &'a dyn Fn(&Disk, &Operation) -> bool,
+    /// Syncs that count for nothing, as a control.
+    pub(super) ignored: Option<Ignored>,
+}
+
+/// A disk that ignores the syncs of some files or of a folder. Of its states, those count that lose something of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ignored {
+    /// Part of the paths of files, or the path of a folder.
+    pub(super) path: &'static str,
+    pub(super) is_folder: bool,
+}
+
+impl Ignored {
+    fn is_synced_by(self, disk: &Disk, operation: &Operation) -> bool {
+        let Call::Sync {
+            file: Some(file), ..
+        } = operation.call
+        else {
+            return false;
+        };
+        disk.path_of(file).is_some_and(|(path, is_folder)| {
+            is_folder == self.is_folder
+                && match is_folder {
+                    true => path == self.path,
+                    false => path.contains(self.path),
+                }
+        })
+    }
+
+    fn is_lost(self, disk: &Disk, survivors: &Survivors) -> bool {
+        let is_whole = |pending: &Rc<Pending>| {
+            let is_torn = |torn: (usize, Torn)| torn.0 == pending.number;
+            let mut whole = survivors.changes.iter();
+            !survivors.torn.is_some_and(is_torn) && whole.any(|whole| Rc::ptr_eq(whole, pending))
+        };
+        let mut pending = disk.pending().iter();
+        pending.any(|pending| disk.describe(pending).contains(self.path) && !is_whole(pending))
+    }
 }
 
 impl std::fmt::Debug for History<'_> {
@@ -99,7 +135,8 @@ pub(super) fn visit(
     let mut disk = load.map_err(|error| error.to_string())?;
     let mut promises = history.promises.iter().copied().peekable();
     for (index, operation) in history.operations.iter().enumerate() {
-        if (history.ignores)(&disk, operation) {
+        let ignored = history.ignored;
+        if ignored.is_some_and(|ignored| ignored.is_synced_by(&disk, operation)) {
             continue;
         }
         let changed = disk
@@ -118,6 +155,9 @@ pub(super) fn visit(
             continue;
         }
         for (family, label, survivors) in families(disk.pending()) {
+            if ignored.is_some_and(|ignored| !ignored.is_lost(&disk, &survivors)) {
+                continue;
+            }
             let name = format!("{index}/{label}");
             let state = State {
                 operation: index,

@@ -93,7 +93,7 @@ impl Workload {
 }
 
 /// A recording and what its states are compared with.
-pub(super) trait Recorded {
+pub(super) trait Recorded: Send {
     fn recording(&self) -> &Recording;
 
     fn oracle(&self) -> Box<dyn Oracle + '_>;
@@ -486,10 +486,16 @@ fn ids(programs: &Programs) -> Box<dyn Recorded> {
 /// 10,000 feeds: a window of updates is archived.
 fn sup(programs: &Programs) -> Box<dyn Recorded> {
     let mut recorder = prepared("sup", programs, 3, NEVER, |server| {
-        for feed in 0..9_990 {
-            let feed = format!("f{feed:05}");
-            assert_eq!(server.publish(&feed, &lines(&feed, 0..1, 0)).status, 201);
-        }
+        std::thread::scope(|threads| {
+            for publisher in 0..6 {
+                threads.spawn(move || {
+                    for feed in (publisher..9_990).step_by(6) {
+                        let feed = format!("f{feed:05}");
+                        assert_eq!(server.publish(&feed, &lines(&feed, 0..1, 0)).status, 201);
+                    }
+                });
+            }
+        });
     });
     let mut publisher = Publisher::new(0);
     recorder.start_settling(NEVER);
