@@ -19,6 +19,7 @@ mod record;
 mod run;
 mod states;
 mod trace;
+mod tree;
 mod workloads;
 
 use std::{

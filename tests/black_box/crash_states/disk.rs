@@ -8,22 +8,22 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
     fs, io,
-    os::unix::{fs::PermissionsExt as _, net::UnixListener},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     rc::Rc,
-    time::{Duration, SystemTime},
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::content::{Content, PAGE, folded};
+use super::{
+    content::{Content, PAGE},
+    tree::{FileTime, ItemKind, Tree, file_time, join},
+};
 
 /// A place in the order of a recording: the line of its trace.
 pub(super) type Moment = u64;
 /// An opening of a file, from then to its closing.
 pub(super) type Handle = u64;
-/// Seconds and nanoseconds since 1970.
-pub(super) type FileTime = (i64, u32);
 type NodeId = usize;
 
 /// What of the order of changes survives a power cut.
@@ -241,10 +241,10 @@ pub(super) enum Torn {
     Hole(usize, usize),
     /// The length, with zeros.
     Length,
-    /// The length, with bytes that were never written to a file.
-    Noise,
-    /// The length, with the first bytes of the same file.
-    Stale,
+    /// The length, with bytes from the place on that were never written to a file.
+    Noise(usize),
+    /// The length, with the first bytes of the same file from the place on.
+    Stale(usize),
 }
 
 /// The pending changes that a power cut leaves.
@@ -851,20 +851,21 @@ fn apply(content: &mut Content, change: &Change, torn: Option<Torn>) {
         let (from, to) = (from.clamp(write.at, end), to.clamp(write.at, end));
         (from, &bytes[from - write.at..to - write.at])
     };
-    let mut put = |(at, bytes): (usize, &[u8])| content.write(at, bytes);
+    let put = |content: &mut Content, (at, bytes): (usize, &[u8])| content.write(at, bytes);
     match torn {
-        None => put((write.at, bytes)),
-        Some(Torn::First(place)) => put(part(write.at, place)),
-        Some(Torn::Last(place)) => put(part(place, end)),
+        None => put(content, (write.at, bytes)),
+        Some(Torn::First(place)) => put(content, part(write.at, place)),
+        Some(Torn::Last(place)) => put(content, part(place, end)),
         Some(Torn::Hole(from, to)) => {
-            put(part(write.at, from));
-            put(part(to, end));
+            put(content, part(write.at, from));
+            put(content, part(to, end));
         }
         Some(Torn::Length) => content.truncate(content.len().max(end)),
-        Some(how @ (Torn::Noise | Torn::Stale)) => {
+        Some(how @ (Torn::Noise(place) | Torn::Stale(place))) => {
+            put(content, part(write.at, place));
             let from = content.len().max(write.at);
             if from < end {
-                let fill = if how == Torn::Noise {
+                let fill = if matches!(how, Torn::Noise(_)) {
                     vec![0xa7; end - from]
                 } else {
                     let head = content.read(0, PAGE);
@@ -873,138 +874,5 @@ fn apply(content: &mut Content, change: &Change, torn: Option<Torn>) {
                 content.write(from, &fill);
             }
         }
-    }
-}
-
-fn join(folder: &str, name: &str) -> String {
-    if folder.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{folder}/{name}")
-    }
-}
-
-fn file_time(time: SystemTime) -> FileTime {
-    match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(since) => (
-            i64::try_from(since.as_secs()).unwrap(),
-            since.subsec_nanos(),
-        ),
-        Err(_) => (0, 0),
-    }
-}
-
-/// Files and folders by their paths.
-#[derive(Debug, Default)]
-pub(super) struct Tree(BTreeMap<String, Item>);
-
-#[derive(Debug)]
-struct Item {
-    kind: ItemKind,
-    mode: u32,
-    modified: Option<FileTime>,
-}
-
-#[derive(Debug)]
-enum ItemKind {
-    Folder,
-    File(Rc<Content>),
-    Socket,
-}
-
-impl Tree {
-    fn add(&mut self, path: String, kind: ItemKind, mode: u32, modified: Option<FileTime>) {
-        let item = Item {
-            kind,
-            mode,
-            modified,
-        };
-        self.0.insert(path, item);
-    }
-
-    /// Returns a digest that is equal for equal trees only.
-    pub(super) fn digest(&self) -> u128 {
-        let mut all = Vec::with_capacity(self.0.len() * 100);
-        for (path, item) in &self.0 {
-            all.extend_from_slice(path.as_bytes());
-            let (kind, digest) = match &item.kind {
-                ItemKind::Folder => (0, 0),
-                ItemKind::File(content) => (1, content.digest()),
-                ItemKind::Socket => (2, 0),
-            };
-            let (seconds, nanos) = item.modified.unwrap_or_default();
-            all.extend_from_slice(&[0, kind]);
-            all.extend_from_slice(&digest.to_be_bytes());
-            all.extend_from_slice(&item.mode.to_be_bytes());
-            all.extend_from_slice(&seconds.to_be_bytes());
-            all.extend_from_slice(&nanos.to_be_bytes());
-        }
-        folded(&all)
-    }
-
-    /// Writes the tree into a new folder.
-    pub(super) fn write_to(&self, folder: &Path) -> io::Result<()> {
-        fs::create_dir(folder)?;
-        for (path, item) in &self.0 {
-            let path = folder.join(path);
-            match &item.kind {
-                ItemKind::Folder => fs::create_dir(&path)?,
-                ItemKind::File(content) => {
-                    fs::write(&path, content.bytes())?;
-                    if let Some((seconds, nanos)) = item.modified {
-                        let since = Duration::new(u64::try_from(seconds).unwrap_or(0), nanos);
-                        let file = fs::File::options().write(true).open(&path)?;
-                        file.set_modified(SystemTime::UNIX_EPOCH + since)?;
-                    }
-                }
-                ItemKind::Socket => drop(UnixListener::bind(&path)?),
-            }
-        }
-        // Behind the items within: a folder may be closed to its owner.
-        for (path, item) in self.0.iter().rev() {
-            fs::set_permissions(folder.join(path), fs::Permissions::from_mode(item.mode))?;
-        }
-        Ok(())
-    }
-
-    /// Returns the differences between the tree and a folder.
-    pub(super) fn differences(&self, folder: &Path) -> io::Result<Vec<String>> {
-        let mut found = vec![];
-        let mut rest: BTreeMap<&str, &Item> = self
-            .0
-            .iter()
-            .map(|(path, item)| (path.as_str(), item))
-            .collect();
-        let mut folders = vec![String::new()];
-        while let Some(within) = folders.pop() {
-            for entry in fs::read_dir(folder.join(&within))? {
-                let entry = entry?;
-                let path = join(&within, &entry.file_name().to_string_lossy());
-                let meta = fs::symlink_metadata(entry.path())?;
-                let Some(item) = rest.remove(path.as_str()) else {
-                    found.push(format!("{path} is not in the model"));
-                    continue;
-                };
-                if meta.permissions().mode() & 0o7777 != item.mode {
-                    found.push(format!("{path} has another mode"));
-                }
-                match &item.kind {
-                    ItemKind::Folder if meta.is_dir() => folders.push(path),
-                    ItemKind::File(content) if meta.is_file() => {
-                        if fs::read(entry.path())? != content.bytes() {
-                            found.push(format!("{path} has other bytes"));
-                        }
-                        let set = item.modified;
-                        if set.is_some_and(|set| meta.modified().ok().map(file_time) != Some(set)) {
-                            found.push(format!("{path} has another time"));
-                        }
-                    }
-                    ItemKind::Socket if !meta.is_file() && !meta.is_dir() => {}
-                    _ => found.push(format!("{path} is of another kind")),
-                }
-            }
-        }
-        found.extend(rest.keys().map(|path| format!("{path} is not on the disk")));
-        Ok(found)
     }
 }

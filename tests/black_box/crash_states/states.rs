@@ -397,9 +397,12 @@ impl<'a> Families<'a> {
                 self.add(family, format!("{label}:{number}"), is_there);
                 let (_, label, survivors) = self.found.last_mut().expect("it was just added");
                 survivors.torn = Some((number, how));
-                if let Torn::First(place) | Torn::Last(place) | Torn::Hole(place, _) = how {
-                    label.push_str(&format!(":{place}"));
-                }
+                let place = match how {
+                    Torn::First(place) | Torn::Last(place) | Torn::Hole(place, _) => place,
+                    Torn::Noise(place) | Torn::Stale(place) => place,
+                    Torn::Length => return,
+                };
+                label.push_str(&format!(":{place}"));
             };
             let up_to = |pending: &Pending| pending.number <= number;
             for place in cuts(write) {
@@ -418,9 +421,12 @@ impl<'a> Families<'a> {
             if write.grows() {
                 torn(Family::Length, "length".into(), Torn::Length, &up_to);
                 torn(Family::Length, "length+".into(), Torn::Length, &|_| true);
-                torn(Family::OtherBytes, "noise".into(), Torn::Noise, &up_to);
-                torn(Family::OtherBytes, "noise+".into(), Torn::Noise, &|_| true);
-                torn(Family::OtherBytes, "stale".into(), Torn::Stale, &up_to);
+                for place in [Some(write.at), sectors(write)].into_iter().flatten() {
+                    let (noise, stale) = (Torn::Noise(place), Torn::Stale(place));
+                    torn(Family::OtherBytes, "noise".into(), noise, &up_to);
+                    torn(Family::OtherBytes, "noise+".into(), noise, &|_| true);
+                    torn(Family::OtherBytes, "stale".into(), stale, &up_to);
+                }
             }
         }
     }
@@ -441,6 +447,13 @@ fn cuts(write: &Write) -> BTreeSet<usize> {
     places
         .filter(|place| first < *place && *place < end)
         .collect()
+}
+
+/// Returns the boundary of sectors in the middle of a write.
+fn sectors(write: &Write) -> Option<usize> {
+    let [sector, _] = UNITS;
+    let middle = usize::midpoint(write.at, write.end()) / sector * sector;
+    (middle > write.at).then_some(middle)
 }
 
 /// Returns a unit in the middle of a write, with others on both sides.
