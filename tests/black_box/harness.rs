@@ -10,15 +10,17 @@ use std::{
     process::{Child, Command, Output, Stdio},
     sync::{
         Mutex, OnceLock,
-        mpsc::{Receiver, channel},
+        mpsc::{Receiver, RecvTimeoutError, channel},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::http::{Request, Response};
 
 /// How long a server may take to be ready, on a busy machine.
 const START: Duration = Duration::from_mins(1);
+/// How long a command may take.
+const HANGS: Duration = Duration::from_mins(10);
 
 /// Returns a program of the workspace, building all of them first, once.
 ///
@@ -78,6 +80,8 @@ pub(crate) struct Server {
     child: Child,
     /// Where it listens: `127.0.0.1:PORT`.
     pub(crate) address: String,
+    /// What it logged until it listened.
+    opening: Vec<String>,
     log: Mutex<Receiver<String>>,
 }
 
@@ -191,6 +195,7 @@ impl Server {
         Ok(Self {
             child,
             address,
+            opening: seen,
             log: Mutex::new(log),
         })
     }
@@ -262,6 +267,33 @@ impl Server {
     /// Waits until the server has ended; returns its exit code.
     pub(crate) fn exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
+    }
+
+    /// Ends the server by a signal. Returns its exit code, and all that it logged.
+    ///
+    /// # Errors
+    ///
+    /// Returns that it does not end.
+    pub(crate) fn end(mut self, by: &str) -> Result<(Option<i32>, Vec<String>), String> {
+        match by {
+            // Without a process of its own: there are thousands of these.
+            "KILL" => self.child.kill().unwrap(),
+            _ => signal(by, self.child.id()),
+        }
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if began.elapsed() > START {
+                return Err(format!("the server does not end by {by}"));
+            }
+            pause(Duration::from_millis(1));
+        };
+        let mut said = std::mem::take(&mut self.opening);
+        // Up to the last line: the reader of them ends with the server.
+        said.extend(self.log.lock().unwrap().iter());
+        Ok((status.code(), said))
     }
 
     /// Asks the server to end, and waits until it has, well or not.
@@ -369,7 +401,17 @@ pub(crate) fn run_command(command: &mut Command, input: &[u8]) -> Output {
         // A program that refuses early reads no further.
         let _broken_pipe = stdin.write_all(&input);
     });
+    // A program that hangs fails the test that waits for it.
+    let (ended, waits) = channel::<()>();
+    let process = child.id();
+    let watchdog = std::thread::spawn(move || {
+        if waits.recv_timeout(HANGS) == Err(RecvTimeoutError::Timeout) {
+            signal("KILL", process);
+        }
+    });
     let output = child.wait_with_output().unwrap();
+    drop(ended);
+    watchdog.join().unwrap();
     writer.join().unwrap();
     output
 }

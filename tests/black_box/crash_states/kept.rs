@@ -17,7 +17,7 @@ use super::{
     oracle::{Depth, Oracle, Verdict},
     record::scratch,
     run::{self, Fault, Report, Sample},
-    states::{self, History, State},
+    states::{self, History, Moments, State},
     workloads::Recorded,
 };
 use crate::harness::program;
@@ -33,8 +33,9 @@ pub(super) fn check(recorded: &dyn Recorded, model: Model, sample: Sample) -> Re
         let folder = keep(recorded, fault);
         // A fault of both is no doubt about the order of names.
         let ext4 = recorded.recording().history(Model::Ext4);
-        let is_weak_only = repeat(ext4, &*oracle, &fault.state.name).is_none();
-        let label = if is_weak_only { " (weak only)" } else { "" };
+        let repeated = repeat(ext4, &*oracle, &fault.state.name, fault.state.moments);
+        let is_of_both = matches!(repeated, Some(Repeated::Broken(..)));
+        let label = if is_of_both { "" } else { " (weak only)" };
         eprintln!("kept in {}{label}", folder.display());
         shrink(history, &*oracle, &fault.state);
     }
@@ -53,8 +54,9 @@ fn keep(recorded: &dyn Recorded, fault: &Fault) -> PathBuf {
     let _before = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     recorded.keep(&folder);
+    let Moments { first, last } = fault.state.moments;
     let text = format!(
-        "{}\n{}\n{}\n",
+        "{}\n{first} {last}\n{}\n{}\n",
         fault.state.name,
         fault.problem,
         fault.changes.join("\n")
@@ -66,38 +68,57 @@ fn keep(recorded: &dyn Recorded, fault: &Fault) -> PathBuf {
 /// Checks the state of a fault that was kept, and makes it smaller.
 pub(super) fn replay(recorded: &dyn Recorded, kept: &Path) {
     let text = fs::read_to_string(kept.join("fault")).unwrap();
-    let name = text
-        .lines()
-        .next()
-        .expect("it begins with the name of the state");
+    let mut lines = text.lines();
+    let name = lines.next().expect("it begins with the name of the state");
+    let moments = lines.next().and_then(|line| line.split_once(' '));
+    let (first, last) = moments.expect("the moments follow");
+    let moments = Moments {
+        first: first.parse().unwrap(),
+        last: last.parse().unwrap(),
+    };
     let history = recorded.recording().history(Model::Weak);
     let oracle = recorded.oracle();
-    match repeat(history, &*oracle, name) {
-        None => eprintln!("{name} is sound"),
-        Some((state, problem)) => {
+    match repeat(history, &*oracle, name, moments) {
+        None => panic!("the recording has no state {name}"),
+        Some(Repeated::Sound) => eprintln!("{name} is sound"),
+        Some(Repeated::Broken(state, problem)) => {
             shrink(history, &*oracle, &state);
             panic!("{name}: {problem}");
         }
     }
 }
 
-/// Builds and checks one state. Returns its problem, if it has one.
-fn repeat(history: History<'_>, oracle: &dyn Oracle, name: &str) -> Option<(State, String)> {
+/// What a state is found to be when it is built and checked once more.
+enum Repeated {
+    Sound,
+    Broken(State, String),
+}
+
+/// Builds and checks one state; `None` if there is none of that name.
+fn repeat(
+    history: History<'_>,
+    oracle: &dyn Oracle,
+    name: &str,
+    moments: Moments,
+) -> Option<Repeated> {
     let operation: usize = name.split('/').next()?.parse().ok()?;
-    let mut found = None;
+    let mut repeated = None;
     let visited = states::visit(
         history,
         |index| index == operation,
         |disk, state, survivors| {
             if state.name == name {
+                let state = State { moments, ..state };
                 let problem = problem(disk, oracle, &state, &survivors);
-                found = problem.map(|problem| (state, problem));
+                repeated = Some(
+                    problem.map_or(Repeated::Sound, |problem| Repeated::Broken(state, problem)),
+                );
             }
             Ok(())
         },
     );
     visited.expect("the recording followed itself");
-    found
+    repeated
 }
 
 fn problem(

@@ -14,6 +14,7 @@ use std::{
 };
 
 use super::{
+    changes,
     disk::Moment,
     programs::Programs,
     record::{Exchange, Recording, Setup, copy, scratch, serve_args},
@@ -95,6 +96,17 @@ impl<'a> ServerOracle<'a> {
             names.iter().filter_map(walk).collect::<BTreeMap<_, _>>()
         };
         let became = look(&recording.root());
+        for exchange in &recording.ledger {
+            let is_stored = exchange
+                .response
+                .as_ref()
+                .is_some_and(|response| response.status == 201);
+            let stored = exchange.published.as_ref().filter(|_| is_stored);
+            assert!(
+                stored.is_none_or(|(feed, _)| !names.contains(feed) || became.contains_key(feed)),
+                "a feed is gone at the end: {stored:?}"
+            );
+        }
         let positions = became.iter().map(|(name, fragments)| {
             let each = fragments
                 .iter()
@@ -205,16 +217,15 @@ impl<'a> ServerOracle<'a> {
         for feed in self.became.keys() {
             self.check_feed(&opened, feed, moment)?;
         }
+        changes::check(self.recording, &opened, moment)?;
         self.check_frozen(&opened, &data, moment)?;
         self.check_goes_on(&opened, moment, depth)?;
+        let momentary = opened.momentary();
+        let said = opened.end(depth)?;
         // Before it is rebuilt, a damaged log stays one.
         if rebuilt != Some(false) {
-            opened.check_log()?;
-        }
-        let momentary = opened.momentary();
-        if depth != Depth::Quick {
-            opened.stop()?;
-            if rebuilt != Some(false) {
+            check_log(&said)?;
+            if depth != Depth::Quick {
                 verify(&self.recording.programs, &data)?;
             }
         }
@@ -351,6 +362,17 @@ fn check_modes(data: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// What a power cut leaves is no damage that operators need to know of.
+fn check_log(said: &[String]) -> Result<(), String> {
+    let is_warning = |line: &&String| {
+        let is_one = [" WARN ", " ERROR ", "panicked at"];
+        // The machine is slow, and not the state wrong.
+        is_one.iter().any(|mark| line.contains(mark)) && !line.contains("a flush takes long")
+    };
+    let warning = said.iter().find(is_warning);
+    warning.map_or(Ok(()), |line| Err(format!("the server says {line}")))
+}
+
 /// Runs `verify`, which must find nothing.
 pub(super) fn verify(programs: &Programs, data: &Path) -> Result<(), String> {
     let mut command = programs.command("simplefeed-server");
@@ -396,7 +418,7 @@ impl Opened {
         })
     }
 
-    fn get(&self, path: &str) -> Result<Response, String> {
+    pub(super) fn get(&self, path: &str) -> Result<Response, String> {
         self.send(&Request::get(path))
     }
 
@@ -417,15 +439,6 @@ impl Opened {
             self.failed.borrow_mut().push(said);
             pause(Duration::from_millis(10));
         }
-    }
-
-    /// What a power cut leaves is no damage that operators need to know of.
-    fn check_log(&self) -> Result<(), String> {
-        let said = self.server.said();
-        let warning = said
-            .iter()
-            .find(|line| line.contains(" WARN ") || line.contains(" ERROR "));
-        warning.map_or(Ok(()), |line| Err(format!("the server says {line}")))
     }
 
     /// Returns the first answer that the server could not give at once.
@@ -458,12 +471,14 @@ impl Opened {
         Ok(Some(entries.collect()))
     }
 
-    /// Asks the server to end, which must succeed.
-    pub(super) fn stop(self) -> Result<(), String> {
-        self.server.signal("TERM");
-        match self.server.exit_code() {
-            Some(0) => Ok(()),
-            code => Err(format!("the stop ends with {code:?}")),
+    /// Ends the server: by a request, which must succeed, or by a kill. Returns all that it logged.
+    pub(super) fn end(self, depth: Depth) -> Result<Vec<String>, String> {
+        if depth == Depth::Quick {
+            return Ok(self.server.end("KILL")?.1);
+        }
+        match self.server.end("TERM")? {
+            (Some(0), said) => Ok(said),
+            (code, said) => Err(format!("the stop ends with {code:?}: {said:?}")),
         }
     }
 }

@@ -150,8 +150,9 @@ pub(super) fn check(history: History<'_>, oracle: &dyn Oracle, sample: Sample) -
             },
         );
         drop(sender);
-        if let Err(problem) = built {
-            assert!(faults.load(Ordering::Acquire) >= sample.faults, "{problem}");
+        match built {
+            Ok(()) => assert!(wanted.is_empty(), "states that were listed are gone"),
+            Err(problem) => assert!(faults.load(Ordering::Acquire) >= sample.faults, "{problem}"),
         }
         building
     });
@@ -172,7 +173,9 @@ fn work(
         let Ok(built) = next else {
             return;
         };
-        let verdict = oracle.check(&built.folder, built.state.moments, built.depth);
+        let check = || oracle.check(&built.folder, built.state.moments, built.depth);
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+        let verdict = checked.unwrap_or_else(|_| Verdict::Broken("the check panics".into()));
         let mut report = report.lock().unwrap();
         *report.checked.entry(built.state.family).or_default() += 1;
         let problem = match verdict {
