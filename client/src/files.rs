@@ -74,9 +74,11 @@ pub(crate) fn create_folder(folder: &Path) -> io::Result<()> {
     let parent = folder_of(folder);
     create_folder(parent)?;
     match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => sync_folder(parent),
+        // Somebody has made it meanwhile, and may not have synced its name.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+        created => created?,
     }
+    sync_folder(parent)
 }
 
 /// Renames a file within its folder, durably.

@@ -56,16 +56,22 @@ pub struct Redb {
 /// the length alone.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the opening syncs the folder, and a second name that comes back is removed by the next one"
+    reason = "the opening syncs the folder; a second name that comes back goes before another queue is made"
 )]
 fn begin(path: &Path) -> Result<(), redb::DatabaseError> {
+    if path.exists() {
+        return Ok(());
+    }
+    let storage = |why: io::Error| redb::DatabaseError::Storage(redb::StorageError::Io(why));
+    // Another process that makes the queue waits, and finds it made. A folder that knows no locks has none.
+    let lock = |folder: File| folder.lock().map(|()| folder);
+    let _locked = File::open(folder_of(path)).and_then(lock).ok();
     if path.exists() {
         return Ok(());
     }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".new");
     let unfinished = Path::new(&unfinished);
-    let storage = |why: io::Error| redb::DatabaseError::Storage(redb::StorageError::Io(why));
     match fs::remove_file(unfinished) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(storage(why)),
         _ => {}

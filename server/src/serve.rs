@@ -335,7 +335,7 @@ fn prepare_with(push: &Push, documents: &Arc<Documents>) {
 }
 
 /// Lets each commit invalidate what is kept in memory of its feeds, as soon as readers see it. So a publisher finds its
-/// own entries at once, and no reader sees less than before.
+/// own entries at once, and no reader of a document sees less than before.
 fn invalidate_with(
     log: &Arc<dyn EntryLog>,
     timelines: &Arc<Timelines>,

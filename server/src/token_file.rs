@@ -31,11 +31,14 @@ impl TokenFile {
     ///
     /// Returns why the file cannot be read, or its folder not be locked.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        // Behind a link, the file itself is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-        // The folder, because the file is another one after each change.
-        let folder = File::open(parent_of(&path))?;
-        folder.lock()?;
+        let path = behind_links(path)?;
+        // The folder, because the file is another one after each change. Where it cannot be read, nothing in it can be
+        // replaced, and the file stays.
+        let locked = match File::open(parent_of(&path)) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(&path)?,
+            folder => folder?,
+        };
+        locked.lock()?;
         let (text, found) = match fs::read_to_string(&path) {
             Ok(text) => (text, Some(fs::metadata(&path)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (String::new(), None),
@@ -45,7 +48,7 @@ impl TokenFile {
             path,
             text,
             found,
-            _locked: folder,
+            _locked: locked,
         })
     }
 
@@ -64,7 +67,9 @@ impl TokenFile {
                 if self.found.is_some()
                     && matches!(
                         error.kind(),
-                        io::ErrorKind::PermissionDenied | io::ErrorKind::ResourceBusy
+                        io::ErrorKind::PermissionDenied
+                            | io::ErrorKind::ReadOnlyFilesystem
+                            | io::ErrorKind::ResourceBusy
                     ) =>
             {
                 let mut file = File::options().append(true).open(&self.path)?;
@@ -84,7 +89,15 @@ impl TokenFile {
         let mut temporary = self.path.as_os_str().to_owned();
         temporary.push(".new");
         let temporary = PathBuf::from(temporary);
-        let mut file = create(&temporary)?;
+        let replaced = self.replace_by(&temporary, text);
+        if replaced.is_err() {
+            remove(&temporary);
+        }
+        replaced
+    }
+
+    fn replace_by(&self, temporary: &Path, text: &str) -> io::Result<()> {
+        let mut file = create(temporary)?;
         file.write_all(text.as_bytes())?;
         if let Some(found) = &self.found {
             let new = file.metadata()?;
@@ -97,10 +110,32 @@ impl TokenFile {
         file.sync_all()?;
         #[cfg(planted)]
         if crate::planted::is("revoke-unsynced") {
-            return fs::rename(&temporary, &self.path);
+            return fs::rename(temporary, &self.path);
         }
-        durable::rename(&temporary, &self.path)
+        durable::rename(temporary, &self.path)
     }
+}
+
+/// Returns the path of the file itself, which need not be there yet, behind symbolic links: it is replaced, and no link.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    match fs::read_link(path) {
+        Ok(target) => match fs::canonicalize(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                behind_links(&parent_of(path).join(target))
+            }
+            found => found,
+        },
+        Err(_) => Ok(path.into()),
+    }
+}
+
+/// Removes a file that did not take the place of another one, if it was made.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the name is temporary: the next change takes one that comes back"
+)]
+fn remove(temporary: &Path) {
+    let _none = fs::remove_file(temporary);
 }
 
 /// Creates a file that others cannot read, until it has the mode and owner of the old one.
@@ -112,4 +147,56 @@ fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(true).mode(0o600);
     options.open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn names_in(folder: &Path) -> Vec<String> {
+        let items = fs::read_dir(folder).unwrap();
+        let name = |item: io::Result<fs::DirEntry>| item.unwrap().file_name().into_string();
+        let mut names: Vec<String> = items.map(|item| name(item).unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Goal: a link stays a link, also one to a file that is not there yet, and through several folders.
+    #[test]
+    fn a_link_is_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, other) = (folder.path().join("link"), folder.path().join("other"));
+        fs::create_dir(&other).unwrap();
+        symlink("other/second", &link).unwrap();
+        symlink("tokens", other.join("second")).unwrap();
+        for (line, text) in [("one", "one\n"), ("two", "one\ntwo\n")] {
+            TokenFile::open(&link).unwrap().add(line).unwrap();
+            assert_eq!(fs::read_to_string(other.join("tokens")).unwrap(), text);
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+            assert_eq!(names_in(&other), ["second", "tokens"]);
+        }
+    }
+
+    /// Goal: a circle of links is an error, and not a search without end.
+    #[test]
+    fn a_circle_of_links_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        symlink("link", &link).unwrap();
+        assert!(TokenFile::open(&link).is_err());
+    }
+
+    /// Goal: what could not take the place of the file is removed: it has all tokens in it.
+    #[test]
+    fn a_failed_change_leaves_no_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let file = TokenFile::open(&path).unwrap();
+        // No file takes the place of a folder.
+        fs::create_dir(&path).unwrap();
+        assert!(file.replace("secret\n").is_err());
+        assert_eq!(names_in(folder.path()), ["tokens"]);
+    }
 }

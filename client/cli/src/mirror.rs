@@ -463,9 +463,11 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     };
     create_folder(parent)?;
     match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => File::open(parent)?.sync_all(),
+        // Somebody has made it meanwhile, and may not have synced its name.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+        created => created?,
     }
+    File::open(parent)?.sync_all()
 }
 
 /// Returns the time for a file, of which static servers make their validators.

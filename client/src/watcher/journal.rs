@@ -222,8 +222,9 @@ fn read_lines(text: &[u8], notes: &mut Notes) -> Result<(usize, u64), String> {
             Some((at, _)) if writes.is_some_and(|writes| at.write > writes + 1) => {
                 return Err(format!("line {} is damaged", torn.unwrap_or(number)));
             }
-            // Without the lines of an older version, feeds would begin at their newest entries.
-            None if is_unsealed_note(line) => {
+            // Without the lines of an older version, feeds would begin at their newest entries. Behind a whole write, a line
+            // without a seal is what the disk had there before.
+            None if writes.is_none() && is_unsealed_note(line) => {
                 return Err(format!(
                     "line {number} is of another version of this program"
                 ));

@@ -166,14 +166,15 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Makes everything below a folder durable that was written before. Of a large tree that takes less than one by one.
+/// Makes everything below a folder durable that was written before. Of a large tree that takes less than one by one. The
+/// folder was opened before the files were written, or a failure may be missed.
 ///
 /// # Errors
 ///
 /// Returns why the file system, or else a file, cannot be synced.
-pub fn sync_large_tree(folder: &Path) -> io::Result<()> {
+pub fn sync_large_tree(folder: &Path, opened: &File) -> io::Result<()> {
     if syncfs_reports_errors() {
-        return sync_file_system(&File::open(folder)?);
+        return sync_file_system(opened);
     }
     sync_tree(folder)
 }

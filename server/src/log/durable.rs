@@ -67,9 +67,9 @@ fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>)
         parents.insert(parent, File::open(parent)?);
     }
     match fs::create_dir(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         // A folder that somebody made meanwhile may lack its sync, so it gets one.
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        created => created,
     }
 }
 
@@ -132,7 +132,11 @@ pub fn sync_names(folder: &Path) -> io::Result<()> {
     for item in items {
         let item = item?;
         if item.file_type()?.is_dir() {
-            sync_if_ours(&item.path())?;
+            match sync_if_ours(&item.path()) {
+                // Beside ours there may be folders of others, who remove them.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                synced => synced?,
+            }
         }
     }
     sync_if_ours(folder)

@@ -4,7 +4,8 @@
 
 use std::{
     collections::HashSet,
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -35,6 +36,8 @@ pub enum ExportError {
 #[derive(Debug)]
 pub struct Tree {
     to: PathBuf,
+    /// The folder, opened before anything is written: its sync then fails if any write does.
+    opened: Option<File>,
     /// Whether every entry gets a file of its own, too.
     pub with_entries: bool,
     /// Number of files.
@@ -50,6 +53,7 @@ impl Tree {
     pub fn new(to: &Path, with_entries: bool) -> Self {
         Self {
             to: to.into(),
+            opened: None,
             with_entries,
             files: 0,
             frozen: vec![],
@@ -86,8 +90,17 @@ impl Tree {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.to);
-        let written = create_folder(parent).and_then(|()| replace_unsynced(&path, bytes));
+        let created = create_folder(parent).and_then(|()| self.open());
+        let written = created.and_then(|()| replace_unsynced(&path, bytes));
         written.map_err(|source| ExportError::Write { path, source })
+    }
+
+    /// Opens the folder, if that is not done yet.
+    fn open(&mut self) -> io::Result<()> {
+        if self.opened.is_none() {
+            self.opened = Some(File::open(&self.to)?);
+        }
+        Ok(())
     }
 
     /// Makes the files durable, also those that an earlier export has written.
@@ -95,13 +108,17 @@ impl Tree {
     /// # Errors
     ///
     /// Returns why they cannot be synced.
-    pub fn sync(&self) -> Result<(), ExportError> {
+    pub fn sync(&mut self) -> Result<(), ExportError> {
         // An export without files has no folder.
-        let synced = if self.to.exists() {
-            sync_large_tree(&self.to)
+        let opened = if self.to.exists() {
+            self.open()
         } else {
             Ok(())
         };
+        let synced = opened.and_then(|()| match &self.opened {
+            Some(folder) => sync_large_tree(&self.to, folder),
+            None => Ok(()),
+        });
         synced.map_err(|source| ExportError::Write {
             path: self.to.clone(),
             source,

@@ -6,10 +6,13 @@ use std::{
     collections::HashSet,
     fs::{self, File},
     io::Write as _,
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +24,7 @@ use super::{
     trace::{self, PRINTED, UNTRACED},
 };
 use crate::{
-    harness::{Server, free_address, signal, text, wait_for},
+    harness::{Server, signal, text, wait_for},
     http::{Request, Response},
 };
 
@@ -101,7 +104,7 @@ impl Recorder {
             programs: programs.clone(),
             setup: Setup {
                 document_entries,
-                address: free_address(),
+                address: address(),
             },
             fresh_ids: None,
             name: name.into(),
@@ -577,6 +580,16 @@ impl Recording {
         let answered = self.ledger.iter().filter(answered);
         answered.filter_map(|exchange| Some((exchange, exchange.response.as_ref()?)))
     }
+}
+
+/// Returns an address of this recording's own. Its servers start there again, and no other program may be given its port
+/// meanwhile: the others are at 127.0.0.1.
+fn address() -> String {
+    static RECORDINGS: AtomicU32 = AtomicU32::new(0);
+    let [_, _, first, second] = std::process::id().to_be_bytes();
+    let number = RECORDINGS.fetch_add(1, Ordering::Relaxed) % 250 + 2;
+    let listener = TcpListener::bind(format!("127.{first}.{second}.{number}:0")).unwrap();
+    listener.local_addr().unwrap().to_string()
 }
 
 fn start_of(folder: &Path) -> PathBuf {

@@ -296,11 +296,15 @@ impl Documents {
                 Ok(Some(index_resource(bytes)))
             }
             Address::IndexBlock(numbered) => {
-                let id = &state.settings.id;
-                let block = index::closed_block(&self.archive.manifests, feed, id, numbered.number);
+                let (id, manifests) = (&state.settings.id, &self.archive.manifests);
+                let block = index::closed_block(manifests, feed, id, numbered.number);
                 let block = match block {
-                    // A power cut has damaged a record, which the view writes again.
-                    Err(ViewError::DamagedRecord { .. }) => None,
+                    // A power cut has damaged records of the last write, which the view writes again.
+                    Err(ViewError::DamagedRecord { document, .. })
+                        if manifests.count_before_hole(feed)? < document =>
+                    {
+                        None
+                    }
                     block => block?,
                 };
                 // The epoch is part of the name, and a block has only one name.
