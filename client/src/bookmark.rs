@@ -239,13 +239,14 @@ impl Attempt {
 }
 
 impl FileBookmark {
-    /// Uses the file at `path`, which need not exist yet; its folder must.
+    /// Uses the file at `path`, which need not exist yet; its folder must. A symbolic link stays: the file behind it is
+    /// used, and locked.
     ///
     /// # Errors
     ///
     /// Returns why the folder cannot be used.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
-        let path = path.as_ref().to_path_buf();
+        let path = files::behind_links(path.as_ref())?;
         let lock = Arc::default();
         let bookmark = Self { path, lock };
         let folder = fs::metadata(files::folder_of(&bookmark.path))?;
@@ -398,6 +399,30 @@ mod tests {
     const GOLDEN: &str = include_str!("../../fixtures/bookmark.json");
 
     /// Bookmarks outlive programs: a file of version 1 is read and written the same, for ever.
+    /// Goal: two names of one bookmark are one bookmark, also before there is a file.
+    #[tokio::test]
+    async fn a_link_leads_to_the_bookmark() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("bookmark"), folder.path().join("link"));
+        std::os::unix::fs::symlink("bookmark", &link).unwrap();
+        let bookmark = Bookmark {
+            feed: "urn:f".into(),
+            ..Bookmark::default()
+        };
+        let mut first = FileBookmark::open(&link).unwrap();
+        BookmarkStore::save(&mut first, &bookmark).await.unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(
+            FileBookmark::open(&path).unwrap().peek().unwrap(),
+            Some(bookmark)
+        );
+        let mut second = FileBookmark::open(&path).unwrap();
+        assert!(
+            BookmarkStore::load(&mut second).await.is_err(),
+            "it is in use"
+        );
+    }
+
     #[test]
     fn the_form_of_the_file_never_changes() {
         let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     time::SystemTime,
 };
 
@@ -149,6 +149,19 @@ pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>
         }
     }
     Ok(found)
+}
+
+/// Returns the path of the file itself, which need not be there yet, behind symbolic links: it is replaced, and no link.
+pub(crate) fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    match fs::read_link(path) {
+        Ok(target) => match fs::canonicalize(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                behind_links(&folder_of(path).join(target))
+            }
+            found => found,
+        },
+        Err(_) => Ok(path.into()),
+    }
 }
 
 /// Returns an error that names its file.

@@ -104,14 +104,15 @@ impl fmt::Display for Day {
 pub struct Tokens(Vec<Grant>);
 
 impl Tokens {
-    /// Reads a file of tokens.
+    /// Reads a file of tokens. A last line without its end, or with bytes that a power cut has kept from it, counts as not
+    /// written if it is no token: nobody was told that it is one.
     ///
     /// # Errors
     ///
     /// Returns one problem for each wrong line. A problem never quotes its line, which may hold a token by mistake.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let (mut grants, mut problems) = (vec![], vec![]);
-        for (number, line) in text.lines().enumerate() {
+        for (number, line) in whole_lines(text).lines().enumerate() {
             if !is_grant(line) {
                 continue;
             }
@@ -144,6 +145,17 @@ impl Tokens {
         let grants: Vec<&Grant> = self.0.iter().filter(is_offered).collect();
         (!grants.is_empty()).then_some(Caller(grants))
     }
+}
+
+/// Returns the text of a file of tokens without a last line of which a power cut has kept a part only.
+pub fn whole_lines(text: &str) -> &str {
+    let last = text.lines().next_back().unwrap_or_default();
+    let is_torn = !text.ends_with('\n') || last.contains('\0');
+    if is_torn && is_grant(last) && grant(last.trim()).is_err() {
+        let end = text.trim_end_matches('\n').rfind('\n');
+        return &text[..end.map_or(0, |end| end + 1)];
+    }
+    text
 }
 
 /// Returns whether a line of a file of tokens gives a right: it is no comment and not blank.

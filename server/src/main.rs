@@ -10,7 +10,7 @@
 
 use std::{
     fs,
-    io::IsTerminal as _,
+    io::{self, IsTerminal as _, Write as _},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -269,12 +269,12 @@ fn main() -> ExitCode {
 fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
     // A parser of HTML warns of each tag that is out of place: thousands of lines for one entry on a page.
     let filter = EnvFilter::try_new(format!("{filter},html5ever=off"))?;
-    let color = std::io::stderr().is_terminal();
+    let color = io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_ansi(color)
         .with_env_filter(filter)
         // Results go to stdout, so the log must not.
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .init();
     Ok(())
 }
@@ -375,18 +375,25 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
         }
     }
     // Printed only once the file has it.
-    println!("{token}");
-    Ok(exit::OK)
+    let printed = writeln!(io::stdout(), "{token}").context("cannot print the token");
+    if let (Err(_), Some(path)) = (&printed, &args.tokens) {
+        // Nobody knows it.
+        TokenFile::open(path)
+            .and_then(|file| file.take_back(&line))
+            .with_context(|| format!("cannot take the token back from {}", path.display()))?;
+    }
+    printed.map(|()| exit::OK)
 }
 
 /// Prints the tokens of a file, a line each: name, right, feeds, last day.
 fn list_tokens(args: &TokensArgs) -> anyhow::Result<u8> {
     let text = read_tokens(&args.tokens)?;
+    let mut out = io::stdout();
     for line in text.lines().filter(|line| access::is_grant(line)) {
         let fields: Vec<&str> = line.trim().splitn(5, ':').collect();
         if let [name, _secret, right, feeds, until @ ..] = &fields[..] {
             let until = until.first().unwrap_or(&"-");
-            println!("{name}\t{right}\t{feeds}\t{until}");
+            writeln!(out, "{name}\t{right}\t{feeds}\t{until}")?;
         }
     }
     Ok(exit::OK)
@@ -408,9 +415,8 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
         );
         return Ok(exit::NOT_FOUND);
     }
-    let kept = file.text.lines().filter(|line| !is_of(line, &args.name));
-    let kept: String = kept.flat_map(|line| [line, "\n"]).collect();
-    file.replace(&kept).with_context(failed)?;
+    file.keep(|line| !is_of(line, &args.name))
+        .with_context(failed)?;
     let (tokens, are) = if revoked == 1 {
         ("token", "is")
     } else {

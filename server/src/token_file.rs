@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use simplefeed_server::log::durable::{self, parent_of};
+use simplefeed_server::{
+    access,
+    log::durable::{self, parent_of},
+};
 
 /// A file of tokens that no other command changes meanwhile.
 #[derive(Debug)]
@@ -58,10 +61,12 @@ impl TokenFile {
     ///
     /// Returns why the file cannot be written.
     pub(crate) fn add(&self, line: &str) -> io::Result<()> {
-        let is_ended = self.text.is_empty() || self.text.ends_with('\n');
+        // A torn line would become a wrong one by its end.
+        let whole = access::whole_lines(&self.text);
+        let is_ended = whole.is_empty() || whole.ends_with('\n');
         let end = if is_ended { "" } else { "\n" };
         let added = format!("{end}{line}\n");
-        match self.replace(&format!("{}{added}", self.text)) {
+        match self.replace(&format!("{whole}{added}")) {
             // The folder, or the owner of the file, allows no new file in its place: a mount, or a group's file.
             Err(error)
                 if self.found.is_some()
@@ -73,6 +78,9 @@ impl TokenFile {
                     ) =>
             {
                 let mut file = File::options().append(true).open(&self.path)?;
+                if whole.len() < self.text.len() {
+                    file.set_len(u64::try_from(whole.len()).unwrap_or(u64::MAX))?;
+                }
                 file.write_all(added.as_bytes())?;
                 file.sync_all()
             }
@@ -80,12 +88,32 @@ impl TokenFile {
         }
     }
 
+    /// Removes a line.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be written.
+    pub(crate) fn take_back(&self, line: &str) -> io::Result<()> {
+        self.keep(|found| found != line)
+    }
+
+    /// Keeps the lines that `is_kept` wants.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the file cannot be written.
+    pub(crate) fn keep(&self, is_kept: impl Fn(&str) -> bool) -> io::Result<()> {
+        let kept = access::whole_lines(&self.text).lines();
+        let kept = kept.filter(|line| is_kept(line));
+        self.replace(&kept.flat_map(|line| [line, "\n"]).collect::<String>())
+    }
+
     /// Replaces the text. The file keeps its owner and mode; only the owner can read a new one.
     ///
     /// # Errors
     ///
     /// Returns why the file cannot be written.
-    pub(crate) fn replace(&self, text: &str) -> io::Result<()> {
+    fn replace(&self, text: &str) -> io::Result<()> {
         let mut temporary = self.path.as_os_str().to_owned();
         temporary.push(".new");
         let temporary = PathBuf::from(temporary);
@@ -186,6 +214,26 @@ mod tests {
         let link = folder.path().join("link");
         symlink("link", &link).unwrap();
         assert!(TokenFile::open(&link).is_err());
+    }
+
+    /// Goal: what a power cut has kept of a line that was added is dropped by the next change.
+    #[test]
+    fn a_torn_line_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let whole = format!("one:{}:read:*\n", "0".repeat(64));
+        for torn in ["two:00", "\0\0\0\0", "\0\0\0\0:read:*\n"] {
+            fs::write(&path, format!("{whole}{torn}")).unwrap();
+            access::Tokens::parse(&fs::read_to_string(&path).unwrap()).unwrap();
+            TokenFile::open(&path).unwrap().add("# next").unwrap();
+            assert_eq!(
+                fs::read_to_string(&path).unwrap(),
+                format!("{whole}# next\n")
+            );
+        }
+        // A mistake of somebody is none of a power cut.
+        assert!(access::Tokens::parse(&format!("{whole}two:00\n")).is_err());
+        assert!(access::Tokens::parse(&format!("two:00\n{whole}")).is_err());
     }
 
     /// Goal: what could not take the place of the file is removed: it has all tokens in it.

@@ -30,6 +30,7 @@ mod lint;
 mod mirror;
 mod parked;
 mod plot;
+mod printed;
 mod progress;
 mod refresh;
 mod replay;

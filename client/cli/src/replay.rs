@@ -1,9 +1,9 @@
 //! `replay` and `tail`: a feed's entries on stdout, or to a command, oldest first.
 //!
-//! Shell: stdout. The bookmark moves only past entries that are written and flushed, or accepted by the command.
+//! Shell: stdout. The bookmark moves only past entries that are written, in a file durably, or accepted by the command.
 
 use std::{
-    io::{self, BufWriter, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     num::NonZeroU32,
     path::PathBuf,
     time::{Duration, Instant},
@@ -24,6 +24,7 @@ use crate::{
     exit::{self, Usage},
     format::{Format, Paint},
     handler::HandlerArgs,
+    printed::Printed,
     progress,
     reversed::Reversed,
     say,
@@ -138,7 +139,7 @@ async fn print(args: ReplayArgs, follow: bool) -> anyhow::Result<u8> {
     }
     let mut output = Output {
         consumer: builder.build()?,
-        out: BufWriter::with_capacity(256 * 1024, io::stdout()),
+        out: Printed::new(args.bookmark.is_some() || args.state.state.is_some())?,
         written: None,
         settled: Instant::now(),
         unsettled: 0,
@@ -348,7 +349,7 @@ impl Observer for Warnings {
 
 struct Output {
     consumer: Consumer,
-    out: BufWriter<io::Stdout>,
+    out: Printed,
     /// The last entry written, while it is not accepted.
     written: Option<Delivery>,
     settled: Instant,
@@ -426,10 +427,10 @@ impl Output {
         self.settle().await
     }
 
-    /// Flushes, and then moves the bookmark past the entries written.
+    /// Settles the output, and then moves the bookmark past the entries written.
     async fn settle(&mut self) -> anyhow::Result<()> {
-        // First: the bookmark must not move past bytes that are still in this process.
-        self.out.flush()?;
+        // First: the bookmark must not move past bytes that may still be lost.
+        self.out.settle()?;
         if let Some(delivery) = self.written.take() {
             self.consumer.accept(&delivery).await?;
         }

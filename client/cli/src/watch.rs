@@ -1,10 +1,10 @@
 //! `watch`: the new entries of many feeds.
 //!
-//! Shell: the files that list feeds, and stdout. The state moves only past entries that are written and flushed.
+//! Shell: the files that list feeds, and stdout. The state moves only past entries that are written, in a file durably.
 
 use std::{
     fs,
-    io::{self, BufWriter, Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -23,6 +23,7 @@ use crate::{
     duration, exit,
     exit::Usage,
     format::Format,
+    printed::Printed,
     say, signals, since,
     source::{Gap, SourceArgs},
 };
@@ -111,7 +112,7 @@ pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
     }
     let mut output = Output {
         feeds: builder.build()?,
-        out: BufWriter::with_capacity(256 * 1024, io::stdout()),
+        out: Printed::new(args.state.is_some())?,
         line: vec![],
         written: vec![],
         settled: Instant::now(),
@@ -214,7 +215,7 @@ fn in_list(text: &str) -> anyhow::Result<Vec<String>> {
 
 struct Output {
     feeds: FeedWatcher,
-    out: BufWriter<io::Stdout>,
+    out: Printed,
     line: Vec<u8>,
     /// Entries written and not accepted yet.
     written: Vec<WatchedEntry>,
@@ -270,10 +271,10 @@ impl Output {
         Ok(())
     }
 
-    /// Flushes, and then accepts the entries written.
+    /// Settles the output, and then accepts the entries written.
     async fn settle(&mut self) -> anyhow::Result<()> {
         if !self.written.is_empty() {
-            self.out.flush()?;
+            self.out.settle()?;
             self.feeds.accept(&self.written).await?;
             self.written.clear();
         }

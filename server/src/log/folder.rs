@@ -25,6 +25,7 @@ use super::{
     barrier::sync_folder,
     durable::{self, create_folder, create_private_folder, parent_of, sync_if_ours},
     record::STORAGE_VERSION,
+    space::is_full,
 };
 
 /// Name of the socket at which a server takes upkeep tasks.
@@ -247,6 +248,12 @@ impl DataFolder {
                 action,
                 path,
                 source,
+            },
+            // Room is all it needs.
+            error if is_full(&error) => OpenError::Io {
+                action: "write",
+                path: self.path.clone(),
+                source: io::ErrorKind::StorageFull.into(),
             },
             // It says already that the log is damaged.
             LogError::Damaged { what } => self.damaged(what),

@@ -48,6 +48,7 @@ pub(super) struct Consumer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     Bookmark,
+    Output,
     State,
     Watch,
     Mirror,
@@ -143,6 +144,24 @@ pub(super) fn bookmark(programs: &Programs) -> Box<dyn Recorded> {
     scene.publish("a", 9..12);
     scene.run("simplefeed", &replay, 0);
     scene.finish(Kind::Bookmark)
+}
+
+/// Appends the ids of new entries to a file.
+const APPEND: &str = r#""$0" replay "$1" --bookmark "$2" --format id >> "$3""#;
+
+/// A consumer with a bookmark whose output is a file, over several runs.
+pub(super) fn output(programs: &Programs) -> Box<dyn Recorded> {
+    let mut scene = Scene::new("output", programs);
+    let (url, bookmark, output) = (scene.url("a"), scene.path("bookmark"), scene.path("output"));
+    let program = programs.path("simplefeed");
+    let program = program.to_str().expect("a target folder has a plain path");
+    for (first, end) in [(0, 4), (4, 9), (9, 40)] {
+        scene.publish("a", first..end);
+        let args = ["-c", APPEND, program, &url, &bookmark, &output];
+        let run = scene.recorder.run("/bin/sh", &args, "");
+        assert_eq!(run.code, Some(0), "{}", run.output);
+    }
+    scene.finish(Kind::Output)
 }
 
 /// A worker whose handler fails for some entries, which are parked, tried again and dropped.
@@ -408,6 +427,7 @@ impl Consumer {
     fn try_check(&self, root: &Path, moments: Moments) -> Result<(), String> {
         match self.kind {
             Kind::Bookmark => self.check_bookmark(root, moments),
+            Kind::Output => self.check_output(root),
             Kind::State => self.check_state(root, moments),
             Kind::Watch => self.check_watch(root, moments),
             Kind::Mirror => self.check_mirror(root, moments.last),
@@ -425,6 +445,26 @@ impl Consumer {
             moments,
             &again.lines().map(str::to_owned).collect::<Vec<_>>(),
         )
+    }
+
+    /// What the file lacks comes again, each in a line of its own.
+    fn check_output(&self, root: &Path) -> Result<(), String> {
+        let (url, output) = (self.url("a"), root.join("output"));
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", APPEND]);
+        shell.arg(self.programs().path("simplefeed"));
+        shell.args([&url, &path(root, "bookmark")]).arg(&output);
+        let ran = run_command(&mut shell, b"");
+        if !ran.status.success() {
+            return Err(format!("{}: {}", ran.status, text(&ran.stderr)));
+        }
+        let lines = fs::read(&output).unwrap();
+        let lines = String::from_utf8_lossy(&lines).into_owned();
+        let there: BTreeSet<&str> = lines.lines().collect();
+        let lost = self.all["a"].iter().find(|id| !there.contains(id.as_str()));
+        lost.map_or(Ok(()), |id| {
+            Err(format!("{id} is in no line of the output"))
+        })
     }
 
     /// The entries of a feed that come again must be its end, and that must begin in the right place.

@@ -111,7 +111,6 @@ const HARMLESS: &[&str] = &[
 /// Requests of `ioctl` and `fcntl` that change nothing.
 const HARMLESS_REQUESTS: &[&str] = &[
     "F_GETFD",
-    "F_SETFD",
     "F_GETFL",
     "F_SETFL",
     "F_SETLK",
@@ -203,6 +202,8 @@ struct OpenFile {
     handle: Handle,
     offset: usize,
     appends: bool,
+    /// Whether a program that takes the place of this one has it, too.
+    is_inherited: bool,
     /// Path of a file that is not in the folder: its bytes may be copied into it.
     elsewhere: Option<PathBuf>,
 }
@@ -402,11 +403,22 @@ impl Reader {
             }
             "io_uring_setup" => Err("io_uring".into()),
             "dup" | "dup2" | "dup3" => {
-                self.duplicate(args, result, thread);
+                let is_inherited = name != "dup3" || !args.text(2).contains("CLOEXEC");
+                self.duplicate(args, result, thread, is_inherited);
                 Ok(None)
             }
             "fcntl" if args.text(1).starts_with("F_DUPFD") => {
-                self.duplicate(args, result, thread);
+                let is_inherited = !args.text(1).contains("CLOEXEC");
+                self.duplicate(args, result, thread, is_inherited);
+                Ok(None)
+            }
+            "fcntl" if args.text(1) == "F_SETFD" => {
+                let is_inherited = !args.text(2).contains("CLOEXEC");
+                if let Some(number) = args.number(0)
+                    && let Some(file) = self.files(thread).get_mut(&number)
+                {
+                    file.is_inherited = is_inherited;
+                }
                 Ok(None)
             }
             "fcntl" | "ioctl" => {
@@ -421,9 +433,8 @@ impl Reader {
                 self.process(&result.to_string());
                 Ok(None)
             }
-            // All files of ours are closed then.
             "execve" => {
-                self.files(thread).clear();
+                self.files(thread).retain(|_, file| file.is_inherited);
                 Ok(None)
             }
             "mkdir" => Ok(self
@@ -505,6 +516,7 @@ impl Reader {
                 handle: 0,
                 offset: 0,
                 appends: false,
+                is_inherited: false,
                 elsewhere: Some(path.into()),
             };
             self.files(thread).insert(result, file);
@@ -523,6 +535,7 @@ impl Reader {
             handle,
             offset,
             appends,
+            is_inherited: !has("O_CLOEXEC"),
             elsewhere: None,
         };
         self.files(thread).insert(result, file);
@@ -581,11 +594,15 @@ impl Reader {
         }))
     }
 
-    fn duplicate(&mut self, args: &Args<'_>, result: i64, thread: &str) {
+    fn duplicate(&mut self, args: &Args<'_>, result: i64, thread: &str, is_inherited: bool) {
         let number = args.number(0);
         let files = self.files(thread);
         files.remove(&result);
         if let Some(file) = number.and_then(|number| files.get(&number)).cloned() {
+            let file = OpenFile {
+                is_inherited,
+                ..file
+            };
             files.insert(result, file);
         }
     }

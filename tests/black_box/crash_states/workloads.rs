@@ -73,6 +73,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
         usize::MAX,
         0,
     ),
+    workload_of("output", consumers::output, [usize::MAX, 50], usize::MAX, 0),
     workload_of("state", consumers::state, [2_000, 120], usize::MAX, 0),
     workload_of("watch", consumers::watch, [usize::MAX, 40], usize::MAX, 0),
     workload_of("mirror", consumers::mirror, [usize::MAX, 80], usize::MAX, 0),
