@@ -178,6 +178,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the files of a test")]
 mod tests {
     use std::os::unix::fs::symlink;
 

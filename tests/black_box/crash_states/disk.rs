@@ -759,6 +759,31 @@ impl Disk {
         Some((&node.path, matches!(node.kind, Kind::Folder { .. })))
     }
 
+    /// Returns what an operation does to which kind of file: its call, and the path without numbers.
+    pub(super) fn kind_of(&self, operation: &Operation) -> String {
+        let path_of = |file: Handle| self.path_of(file).map_or("", |(path, _)| path);
+        let (call, path) = match &operation.call {
+            Call::Open { path, .. } => ("open", path.as_str()),
+            Call::Write { file, .. } => ("write", path_of(*file)),
+            Call::Copy { to, .. } => ("copy", path_of(*to)),
+            Call::Truncate { file, .. } => ("truncate", path_of(*file)),
+            Call::Allocate { file, .. } => ("allocate", path_of(*file)),
+            Call::Sync { file, .. } => ("sync", file.map_or("", path_of)),
+            Call::MakeFolder { path, .. } => ("folder", path.as_str()),
+            Call::MakeSocket { path, .. } => ("socket", path.as_str()),
+            Call::Remove { path } => ("remove", path.as_str()),
+            Call::Rename { to, .. } => ("rename", to.as_str()),
+            Call::Link { to, .. } => ("link", to.as_str()),
+            Call::SetMode { target, .. } | Call::SetModified { target, .. } => match target {
+                Target::Path(path) => ("set", path.as_str()),
+                Target::File(file) => ("set", path_of(*file)),
+            },
+        };
+        let mut kind = format!("{call} {path}");
+        kind.retain(|c| !c.is_ascii_digit());
+        kind
+    }
+
     /// Returns a change in words.
     pub(super) fn describe(&self, pending: &Pending) -> String {
         let path = |node: NodeId| &self.nodes[node].path;

@@ -164,7 +164,10 @@ impl<'a> ServerOracle<'a> {
             };
             let before = ids.keys().filter(|id| !published(id)).count();
             ends.extend([0, before]);
-            self.before.insert(feed.clone(), before);
+            // What a timeline has, requests to others have published.
+            let is_timeline = self.timelines.contains(feed);
+            self.before
+                .insert(feed.clone(), if is_timeline { 0 } else { before });
         }
     }
 

@@ -193,10 +193,16 @@ impl Recorder {
         let moment = operations.last().map_or(0, |operation| operation.exit);
         copy(recording.start(), &start_of(self.folder.path()));
         self.operations = operations.to_vec();
-        let answered = recording
-            .answered(moment)
-            .map(|(exchange, _)| exchange.clone());
-        self.ledger = Mutex::new(answered.collect());
+        // Those that were not answered by then may have been stored as well.
+        let cut_off = |exchange: &Exchange| match exchange.answered {
+            Some(answered) if answered <= moment => exchange.clone(),
+            _ => Exchange {
+                response: None,
+                answered: None,
+                ..exchange.clone()
+            },
+        };
+        self.ledger = Mutex::new(recording.ledger.iter().map(cut_off).collect());
         self.runs.push(Run {
             args: vec!["kill".into()],
             code: None,

@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::Path,
     rc::Rc,
+    sync::Arc,
 };
 
 use super::disk::{Call, Change, Disk, Model, Moment, Operation, Pending, Survivors, Torn, Write};
@@ -47,6 +48,8 @@ pub(super) enum Family {
 pub(super) struct State {
     /// Index of the operation.
     pub(super) operation: usize,
+    /// What the operation does to which kind of file.
+    pub(super) kind: Arc<str>,
     pub(super) family: Family,
     /// The operation, the family and its parameters; valid in its recording only.
     pub(super) name: String,
@@ -95,9 +98,10 @@ impl Ignored {
         };
         disk.path_of(file).is_some_and(|(path, is_folder)| {
             is_folder == self.is_folder
-                && match is_folder {
-                    true => path == self.path,
-                    false => path.contains(self.path),
+                && if is_folder {
+                    path == self.path
+                } else {
+                    path.contains(self.path)
                 }
         })
     }
@@ -154,6 +158,7 @@ pub(super) fn visit(
         if index < history.from || !(changed || promised) || !is_wanted(index) {
             continue;
         }
+        let kind: Arc<str> = disk.kind_of(operation).into();
         for (family, label, survivors) in families(disk.pending()) {
             if ignored.is_some_and(|ignored| !ignored.is_lost(&disk, &survivors)) {
                 continue;
@@ -161,6 +166,7 @@ pub(super) fn visit(
             let name = format!("{index}/{label}");
             let state = State {
                 operation: index,
+                kind: Arc::clone(&kind),
                 family,
                 name,
                 moments: Moments {
@@ -219,29 +225,50 @@ pub(super) fn list(
     Ok(listed)
 }
 
-/// Draws states: equal shares for each family and each part of the history, as far as there are so many.
+/// Draws states. Half of them by equal shares for each family and each part of the history, half by equal shares for each
+/// family and each kind of operation, since few operations are of the kinds that happen seldom.
 pub(super) fn sample(listed: &Listed, count: usize, dice: &mut Dice) -> Vec<State> {
-    let operations = listed
-        .states
-        .iter()
-        .map(|state| state.operation)
-        .max()
-        .unwrap_or(0)
-        + 1;
-    let mut strata: BTreeMap<(Family, usize), Vec<&State>> = BTreeMap::new();
-    for state in &listed.states {
-        let part = state.operation * PARTS / operations;
-        strata.entry((state.family, part)).or_default().push(state);
+    let operations = listed.states.iter().map(|state| state.operation).max();
+    let operations = operations.unwrap_or(0) + 1;
+    let part_of = |state: &State| state.operation * PARTS / operations;
+    let all: Vec<usize> = (0..listed.states.len()).collect();
+    let mut drawn = draw(&all, count.div_ceil(2), dice, |index| {
+        let state = &listed.states[index];
+        (state.family, part_of(state))
+    });
+    let taken: HashSet<usize> = drawn.iter().copied().collect();
+    let rest: Vec<usize> = all
+        .into_iter()
+        .filter(|index| !taken.contains(index))
+        .collect();
+    let left = count.saturating_sub(drawn.len());
+    drawn.extend(draw(&rest, left, dice, |index| {
+        let state = &listed.states[index];
+        (state.family, Arc::clone(&state.kind))
+    }));
+    let state = |index: usize| listed.states[index].clone();
+    drawn.into_iter().map(state).collect()
+}
+
+/// Draws items: equal shares for each stratum, as far as it has so many.
+fn draw<S: Ord>(
+    items: &[usize],
+    count: usize,
+    dice: &mut Dice,
+    stratum_of: impl Fn(usize) -> S,
+) -> Vec<usize> {
+    let mut strata: BTreeMap<S, Vec<usize>> = BTreeMap::new();
+    for item in items {
+        strata.entry(stratum_of(*item)).or_default().push(*item);
     }
-    let mut strata: Vec<_> = strata.into_values().collect();
+    let mut strata: Vec<Vec<usize>> = strata.into_values().collect();
     let mut drawn = vec![];
     while drawn.len() < count && !strata.is_empty() {
         // A last round that is not for all takes any of them.
         shuffle(&mut strata, dice);
         for stratum in &mut strata {
             if drawn.len() < count {
-                let state = stratum.swap_remove(dice.below(stratum.len()));
-                drawn.push(state.clone());
+                drawn.push(stratum.swap_remove(dice.below(stratum.len())));
             }
         }
         strata.retain(|stratum| !stratum.is_empty());
@@ -398,9 +425,12 @@ impl<'a> Families<'a> {
                 let (_, label, survivors) = self.found.last_mut().expect("it was just added");
                 survivors.torn = Some((number, how));
                 let place = match how {
-                    Torn::First(place) | Torn::Last(place) | Torn::Hole(place, _) => place,
-                    Torn::Noise(place) | Torn::Stale(place) => place,
                     Torn::Length => return,
+                    Torn::First(place)
+                    | Torn::Last(place)
+                    | Torn::Hole(place, _)
+                    | Torn::Noise(place)
+                    | Torn::Stale(place) => place,
                 };
                 label.push_str(&format!(":{place}"));
             };
