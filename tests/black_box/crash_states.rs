@@ -223,8 +223,6 @@ fn a_disk_that_ignores_syncs_is_found() {
         of_folder("settle", "data/sled"),
         of_files("settle", "data/sled/snap"),
         of_files("ids", "data/ids/"),
-        of_files("rates", "data/views/"),
-        of_files("timelines", "data/views/"),
         of_files("state", "parked/"),
         of_files("bookmark", "bookmark"),
         of_folder("tokens", ""),

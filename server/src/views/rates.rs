@@ -300,6 +300,8 @@ impl View for Rates {
         let compared = match found.map(|found| found.hour) {
             Some(Some(open)) => self.compare(&again, open, findings),
             Some(None) => Ok(()),
+            // A power cut may have taken the file that is written behind the tables: the next start counts again.
+            None if self.counting.state.read().is_none() => Ok(()),
             None => {
                 let present = self.counting.files.present()?;
                 if KEPT.iter().any(|unit| !present.of(*unit).is_empty()) {
