@@ -217,7 +217,7 @@ mod tests {
         assert!(TokenFile::open(&link).is_err());
     }
 
-    /// Goal: what a power cut has kept of a line that was added is dropped by the next change.
+    /// Goal: the next change drops the part of an added line that a power cut has kept.
     #[test]
     fn a_torn_line_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ mod tests {
         assert!(access::Tokens::parse(&format!("two:00\n{whole}")).is_err());
     }
 
-    /// Goal: what could not take the place of the file is removed: it has all tokens in it.
+    /// Goal: a new file that could not take the place of the old one is removed, since it has all tokens.
     #[test]
     fn a_failed_change_leaves_no_copy() {
         let folder = tempfile::tempdir().unwrap();

@@ -66,7 +66,7 @@ impl Printed {
 fn sync_name() {
     let path = fs::read_link("/proc/self/fd/1").ok();
     let folder = path.as_deref().and_then(Path::parent).map(File::open);
-    // Whoever may not read the folder did not make the file.
+    // A folder that cannot be read had the file before.
     let _best_effort = folder.map(|folder| folder.and_then(|folder| folder.sync_all()));
 }
 

@@ -1,4 +1,4 @@
-//! What requests changed beside entries: settings of feeds, and what timelines follow.
+//! Changes beside entries: settings of feeds, and items that timelines follow.
 //!
 //! Pure, but for the requests that ask for them. After a power cut, each has the value of the last change that was
 //! acknowledged by then, or of a later one.

@@ -447,7 +447,7 @@ impl Consumer {
         )
     }
 
-    /// What the file lacks comes again, each in a line of its own.
+    /// Entries that the file lacks come again, each in a line of its own.
     fn check_output(&self, root: &Path) -> Result<(), String> {
         let (url, output) = (self.url("a"), root.join("output"));
         let mut shell = Command::new("/bin/sh");

@@ -164,7 +164,7 @@ impl<'a> ServerOracle<'a> {
             };
             let before = ids.keys().filter(|id| !published(id)).count();
             ends.extend([0, before]);
-            // What a timeline has, requests to others have published.
+            // Entries of a timeline are published to other feeds.
             let is_timeline = self.timelines.contains(feed);
             self.before
                 .insert(feed.clone(), if is_timeline { 0 } else { before });
@@ -365,7 +365,7 @@ fn check_modes(data: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What a power cut leaves is no damage that operators need to know of.
+/// Refuses warnings: a power cut leaves no damage that an operator has to mend.
 fn check_log(said: &[String]) -> Result<(), String> {
     let is_warning = |line: &&String| {
         let is_one = [" WARN ", " ERROR ", "panicked at"];

@@ -67,8 +67,8 @@ fn check_documents(
     // In this order, because both may grow meanwhile.
     let closed = closed_documents(log, feed, findings)?;
     let complete = archive.is_up_to(log.head().number);
-    // What was recorded last, and is not behind the cursor, a power cut may have taken: the archive records it again. The
-    // cursor says nothing of timelines.
+    // A power cut may take the newest records, which the cursor does not cover yet: the archive writes them again. The
+    // cursor does not cover timelines.
     let recorded = if complete && !settings.is_timeline() {
         archive.manifests.count(name)?
     } else {
