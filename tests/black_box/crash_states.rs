@@ -110,13 +110,19 @@ fn sample_of(workload: &Workload, seed: u64) -> Sample {
 fn conclude(began: Instant, reports: &[(String, Report)]) {
     let mut families: BTreeMap<Family, usize> = BTreeMap::new();
     let (mut checked, mut trivial, mut faults) = (0, 0, 0);
-    for (_, report) in reports {
+    let mut workloads: BTreeMap<&str, BTreeMap<Family, usize>> = BTreeMap::new();
+    for (workload, report) in reports {
         checked += report.checked();
         trivial += report.trivial;
         faults += report.faults.len();
+        let of_workload = workloads.entry(workload).or_default();
         for (family, count) in &report.checked {
             *families.entry(*family).or_default() += count;
+            *of_workload.entry(*family).or_default() += count;
         }
+    }
+    for (workload, families) in workloads {
+        eprintln!("{workload}: by family: {families:?}");
     }
     let seconds = began.elapsed().as_secs_f64();
     let rate = f64::from(u32::try_from(checked).unwrap()) / seconds;
