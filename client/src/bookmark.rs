@@ -398,7 +398,6 @@ mod tests {
 
     const GOLDEN: &str = include_str!("../../fixtures/bookmark.json");
 
-    /// Bookmarks outlive programs: a file of version 1 is read and written the same, for ever.
     /// Goal: two names of one bookmark are one bookmark, also before there is a file.
     #[tokio::test]
     async fn a_link_leads_to_the_bookmark() {
@@ -423,6 +422,7 @@ mod tests {
         );
     }
 
+    /// Bookmarks outlive programs: a file of version 1 is read and written the same, for ever.
     #[test]
     fn the_form_of_the_file_never_changes() {
         let folder = tempfile::tempdir().unwrap();

@@ -151,7 +151,8 @@ pub(crate) fn foreign_in(folder: &Path, mark: &str) -> io::Result<Option<String>
     Ok(found)
 }
 
-/// Returns the path of the file itself, which need not be there yet, behind symbolic links: it is replaced, and no link.
+/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a save replaces the file, not
+/// the link.
 pub(crate) fn behind_links(path: &Path) -> io::Result<PathBuf> {
     match fs::read_link(path) {
         Ok(target) => match fs::canonicalize(path) {

@@ -104,15 +104,14 @@ impl fmt::Display for Day {
 pub struct Tokens(Vec<Grant>);
 
 impl Tokens {
-    /// Reads a file of tokens. A last line without its end, or with bytes that a power cut has kept from it, counts as not
-    /// written if it is no token: nobody was told that it is one.
+    /// Reads a file of tokens.
     ///
     /// # Errors
     ///
     /// Returns one problem for each wrong line. A problem never quotes its line, which may hold a token by mistake.
     pub fn parse(text: &str) -> Result<Self, Vec<String>> {
         let (mut grants, mut problems) = (vec![], vec![]);
-        for (number, line) in whole_lines(text).lines().enumerate() {
+        for (number, line) in text.lines().enumerate() {
             if !is_grant(line) {
                 continue;
             }
@@ -147,13 +146,17 @@ impl Tokens {
     }
 }
 
-/// Returns the text of a file of tokens without a last line of which a power cut has kept a part only.
+/// Returns the text of a file of tokens without a last line of which a power cut has kept a part only: nobody was told
+/// that it is a token.
 pub fn whole_lines(text: &str) -> &str {
-    let last = text.lines().next_back().unwrap_or_default();
-    let is_torn = !text.ends_with('\n') || last.contains('\0');
-    if is_torn && is_grant(last) && grant(last.trim()).is_err() {
-        let end = text.trim_end_matches('\n').rfind('\n');
-        return &text[..end.map_or(0, |end| end + 1)];
+    let trimmed = text.trim_end_matches('\n');
+    let begin = trimmed.rfind('\n').map_or(0, |end| end + 1);
+    // The length of an added line may have been kept without its bytes.
+    let kept = trimmed[begin..].find('\0').map(|bytes| begin + bytes);
+    let text = &text[..kept.unwrap_or(text.len())];
+    let last = &text[begin.min(text.len())..];
+    if !text.ends_with('\n') && is_grant(last) && grant(last.trim()).is_err() {
+        return &text[..begin];
     }
     text
 }

@@ -28,7 +28,7 @@ use tracing::warn;
 use url::{Host, Url};
 
 use crate::{
-    access::{Access, Tokens},
+    access::{self, Access, Tokens},
     views::timelines::fan_out::{FanOut, Keeping},
 };
 
@@ -452,7 +452,7 @@ impl Config {
         args.check_folders(&mut problems);
         // Read for its problems only. The listeners get their rules from `access`, and again on SIGHUP.
         if let Some(path) = &args.tokens {
-            match read_tokens(path) {
+            match read_tokens_at_start(path) {
                 Ok(tokens) if tokens.is_empty() => {
                     warn!(path = %path.display(), "the file of tokens is empty, so nobody can publish");
                 }
@@ -493,9 +493,28 @@ impl Config {
     /// Returns the problems of the file of tokens.
     pub fn access(&self) -> Result<(Access, Option<Access>), ConfigError> {
         let tokens = self.tokens.as_deref().map(read_tokens).transpose()?;
+        Ok(self.access_of(tokens))
+    }
+
+    /// Returns the rules as [`access`](Self::access) does, for a start after a power cut: a last line of which only a part
+    /// was kept is left out.
+    ///
+    /// # Errors
+    ///
+    /// Returns the problems of the file of tokens.
+    pub fn access_at_start(&self) -> Result<(Access, Option<Access>), ConfigError> {
+        let tokens = self
+            .tokens
+            .as_deref()
+            .map(read_tokens_at_start)
+            .transpose()?;
+        Ok(self.access_of(tokens))
+    }
+
+    fn access_of(&self, tokens: Option<Tokens>) -> (Access, Option<Access>) {
         let publishes = self.publish_listen.is_some();
         // With a listener for publishing, nobody publishes at the main one, not even with a token.
-        Ok(match (tokens, publishes) {
+        match (tokens, publishes) {
             (None, false) => (Access::Anyone, None),
             (None, true) => (Access::Readers, Some(Access::Anyone)),
             (Some(tokens), false) => (Access::Holders(tokens), None),
@@ -503,7 +522,7 @@ impl Config {
                 Access::ReadingHolders(tokens.clone()),
                 Some(Access::Holders(tokens)),
             ),
-        })
+        }
     }
 
     /// Returns the data folder, which holds the log and everything made from it.
@@ -555,13 +574,33 @@ impl Config {
 }
 
 fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| vec![format!("cannot read {}: {error}", path.display())]);
-    let told = |problem| format!("{}: {problem}", path.display());
-    text.and_then(|text| {
-        Tokens::parse(&text).map_err(|problems| problems.into_iter().map(told).collect())
+    parse_tokens(path, &text_of_tokens(path)?)
+}
+
+/// Reads a file of tokens without a last line that a power cut has torn. Later on, such a line is a mistake, or somebody
+/// is still writing it.
+fn read_tokens_at_start(path: &Path) -> Result<Tokens, ConfigError> {
+    let text = text_of_tokens(path)?;
+    let whole = access::whole_lines(&text);
+    let tokens = parse_tokens(path, whole)?;
+    if whole.trim_end().len() < text.trim_end_matches(['\0', '\n']).trim_end().len() {
+        let (path, line) = (path.display(), whole.lines().count() + 1);
+        warn!(%path, line, "the last line is cut short and is left out; the next change of the file removes it");
+    }
+    Ok(tokens)
+}
+
+fn text_of_tokens(path: &Path) -> Result<String, ConfigError> {
+    fs::read_to_string(path).map_err(|error| ConfigError {
+        problems: vec![format!("cannot read {}: {error}", path.display())],
     })
-    .map_err(|problems| ConfigError { problems })
+}
+
+fn parse_tokens(path: &Path, text: &str) -> Result<Tokens, ConfigError> {
+    let told = |problem| format!("{}: {problem}", path.display());
+    Tokens::parse(text).map_err(|problems| ConfigError {
+        problems: problems.into_iter().map(told).collect(),
+    })
 }
 
 /// Returns the listener's address in a configuration file, if it has one.

@@ -217,7 +217,7 @@ impl Gates {
     ///
     /// Returns the problems of the file of tokens.
     pub(crate) fn new(config: &Config) -> Result<Self, ConfigError> {
-        let (reading, publishing) = config.access()?;
+        let (reading, publishing) = config.access_at_start()?;
         Ok(Self {
             reading: Arc::new(Rules::new(reading)),
             // Without a listener for publishing, no request ever gets to these rules.

@@ -366,6 +366,7 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
             let file = TokenFile::open(path);
             let file = file.and_then(|file| file.add(&line).map(|()| file));
             let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
+            tell_dropped(&file, path);
             if tokens_of(&file.text, &args.name).count() > 0 {
                 eprintln!(
                     "note: {} has another token there; `token revoke` revokes both",
@@ -377,10 +378,15 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
     // Printed only once the file has it.
     let printed = writeln!(io::stdout(), "{token}").context("cannot print the token");
     if let (Err(_), Some(path)) = (&printed, &args.tokens) {
-        // Nobody knows it.
-        TokenFile::open(path)
-            .and_then(|file| file.take_back(&line))
-            .with_context(|| format!("cannot take the token back from {}", path.display()))?;
+        // The token was not printed, so nobody has it.
+        let taken_back = TokenFile::open(path).and_then(|file| file.take_back(&line));
+        if let Err(error) = taken_back {
+            let path = path.display();
+            eprintln!(
+                "warning: cannot take the token of {} back from {path}: {error}",
+                args.name
+            );
+        }
     }
     printed.map(|()| exit::OK)
 }
@@ -417,6 +423,7 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     }
     file.keep(|line| !is_of(line, &args.name))
         .with_context(failed)?;
+    tell_dropped(&file, path);
     let (tokens, are) = if revoked == 1 {
         ("token", "is")
     } else {
@@ -429,6 +436,17 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     Ok(exit::OK)
 }
 
+/// Tells that a change has dropped a last line that was cut short.
+fn tell_dropped(file: &TokenFile, path: &Path) {
+    let (text, whole) = (&file.text, access::whole_lines(&file.text));
+    if whole.len() < text.trim_end_matches(['\0', '\n']).len() {
+        eprintln!(
+            "note: the last line of {} was cut short and no token; it is removed",
+            path.display()
+        );
+    }
+}
+
 /// Returns the lines of a holder in a file of tokens.
 fn tokens_of<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     text.lines().filter(move |line| is_of(line, name))
@@ -439,12 +457,13 @@ fn is_of(line: &str, name: &str) -> bool {
     access::is_grant(line) && line.trim().split(':').next() == Some(name)
 }
 
-/// Returns the text of a file of tokens that a server would take.
+/// Returns the lines of a file of tokens that a server takes at its start.
 fn read_tokens(path: &Path) -> anyhow::Result<String> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    match access::Tokens::parse(&text) {
-        Ok(_) => Ok(text),
+    let whole = access::whole_lines(&text);
+    match access::Tokens::parse(whole) {
+        Ok(_) => Ok(whole.into()),
         Err(problems) => anyhow::bail!("{}: {}", path.display(), problems.join("; ")),
     }
 }

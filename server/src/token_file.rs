@@ -61,40 +61,52 @@ impl TokenFile {
     ///
     /// Returns why the file cannot be written.
     pub(crate) fn add(&self, line: &str) -> io::Result<()> {
-        // A torn line would become a wrong one by its end.
+        // A line break would turn a torn line into a wrong one.
         let whole = access::whole_lines(&self.text);
         let is_ended = whole.is_empty() || whole.ends_with('\n');
         let end = if is_ended { "" } else { "\n" };
         let added = format!("{end}{line}\n");
         match self.replace(&format!("{whole}{added}")) {
             // The folder, or the owner of the file, allows no new file in its place: a mount, or a group's file.
-            Err(error)
-                if self.found.is_some()
-                    && matches!(
-                        error.kind(),
-                        io::ErrorKind::PermissionDenied
-                            | io::ErrorKind::ReadOnlyFilesystem
-                            | io::ErrorKind::ResourceBusy
-                    ) =>
-            {
-                let mut file = File::options().append(true).open(&self.path)?;
-                if whole.len() < self.text.len() {
-                    file.set_len(u64::try_from(whole.len()).unwrap_or(u64::MAX))?;
-                }
-                file.write_all(added.as_bytes())?;
-                file.sync_all()
-            }
+            Err(error) if self.stays(&error) => self.add_in_place(whole, &added),
             replaced => replaced,
         }
     }
 
-    /// Removes a line.
+    /// Removes a line that was added just now.
     ///
     /// # Errors
     ///
     /// Returns why the file cannot be written.
     pub(crate) fn take_back(&self, line: &str) -> io::Result<()> {
-        self.keep(|found| found != line)
+        match self.keep(|found| found != line) {
+            Err(error) if self.stays(&error) => {
+                let before = self.text.strip_suffix(&format!("{line}\n"));
+                before.map_or(Err(error), |before| self.add_in_place(before, ""))
+            }
+            kept => kept,
+        }
+    }
+
+    /// Returns whether an error says that no other file can take the place of this one.
+    fn stays(&self, error: &io::Error) -> bool {
+        let refused = matches!(
+            error.kind(),
+            io::ErrorKind::PermissionDenied
+                | io::ErrorKind::ReadOnlyFilesystem
+                | io::ErrorKind::ResourceBusy
+        );
+        refused && self.found.is_some()
+    }
+
+    /// Cuts the file behind the text `whole`, its beginning, and adds lines there.
+    fn add_in_place(&self, whole: &str, added: &str) -> io::Result<()> {
+        let mut file = File::options().append(true).open(&self.path)?;
+        if whole.len() < self.text.len() {
+            file.set_len(u64::try_from(whole.len()).unwrap_or(u64::MAX))?;
+        }
+        file.write_all(added.as_bytes())?;
+        file.sync_all()
     }
 
     /// Keeps the lines that `is_kept` wants.
@@ -144,7 +156,8 @@ impl TokenFile {
     }
 }
 
-/// Returns the path of the file itself, which need not be there yet, behind symbolic links: it is replaced, and no link.
+/// Returns the path of the file itself, which need not be there yet, behind symbolic links: a change replaces the file, not
+/// the link.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     match fs::read_link(path) {
         Ok(target) => match fs::canonicalize(path) {
@@ -223,18 +236,33 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         let whole = format!("one:{}:read:*\n", "0".repeat(64));
-        for torn in ["two:00", "\0\0\0\0", "\0\0\0\0:read:*\n"] {
-            fs::write(&path, format!("{whole}{torn}")).unwrap();
-            access::Tokens::parse(&fs::read_to_string(&path).unwrap()).unwrap();
+        let wanted = format!("{whole}# next\n");
+        for torn in ["two:00", "\0\0\0\0", "\0\0\0\0:read:*\n", "two:0\0\0"] {
+            let text = format!("{whole}{torn}");
+            assert_eq!(access::whole_lines(&text), whole);
+            fs::write(&path, &text).unwrap();
             TokenFile::open(&path).unwrap().add("# next").unwrap();
-            assert_eq!(
-                fs::read_to_string(&path).unwrap(),
-                format!("{whole}# next\n")
-            );
+            assert_eq!(fs::read_to_string(&path).unwrap(), wanted);
+            fs::write(&path, &text).unwrap();
+            let file = TokenFile::open(&path).unwrap();
+            file.add_in_place(access::whole_lines(&text), "# next\n")
+                .unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), wanted);
+        }
+        // A token whose line had no end stays, also where only the length of an addition was kept.
+        let unended = whole.trim_end();
+        for torn in ["", "\0\0\0"] {
+            assert_eq!(access::whole_lines(&format!("{unended}{torn}")), unended);
         }
         // A mistake of somebody is none of a power cut.
-        assert!(access::Tokens::parse(&format!("{whole}two:00\n")).is_err());
-        assert!(access::Tokens::parse(&format!("two:00\n{whole}")).is_err());
+        for wrong in [
+            format!("{whole}two:00\n"),
+            format!("two:00\n{whole}"),
+            format!("\0\0\n{whole}"),
+        ] {
+            assert_eq!(access::whole_lines(&wrong), wrong);
+            assert!(access::Tokens::parse(&wrong).is_err());
+        }
     }
 
     /// Goal: a new file that could not take the place of the old one is removed, since it has all tokens.

@@ -18,6 +18,8 @@ pub(crate) struct Printed {
     out: BufWriter<Stdout>,
     /// Stdout, if it is a file and a place is kept.
     file: Option<File>,
+    /// Whether something was written.
+    has_begun: bool,
     is_settled: bool,
 }
 
@@ -32,8 +34,7 @@ impl Printed {
             let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
             let file = file.metadata()?.is_file().then_some(file);
             if let Some(file) = &file {
-                sync_name();
-                end_torn_line(file)?;
+                sync_name(file)?;
             }
             file
         } else {
@@ -42,6 +43,7 @@ impl Printed {
         Ok(Self {
             out: BufWriter::with_capacity(BUFFER_BYTES, io::stdout()),
             file,
+            has_begun: false,
             is_settled: true,
         })
     }
@@ -62,22 +64,37 @@ impl Printed {
     }
 }
 
-/// Makes the name of the file that stdout is durable, where the system tells it: a shell may have made it just now.
-fn sync_name() {
+/// Makes the name of stdout's file durable: a shell may have made it just now.
+fn sync_name(file: &File) -> io::Result<()> {
     let path = fs::read_link("/proc/self/fd/1").ok();
     let folder = path.as_deref().and_then(Path::parent).map(File::open);
-    // A folder that cannot be read had the file before.
-    let _best_effort = folder.map(|folder| folder.and_then(|folder| folder.sync_all()));
+    match folder {
+        Some(Ok(folder)) => match folder.sync_all() {
+            // A file system that knows no sync of a folder.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced,
+        },
+        // The folder cannot be read, or the system does not tell its name.
+        _ => sync_file_system(file),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn sync_file_system(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(file)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn sync_file_system(file: &File) -> io::Result<()> {
+    file.sync_all()
 }
 
 /// Ends a line that a crash has cut short at the end of a file that is appended to: the next entry is a line of its own.
-fn end_torn_line(mut file: &File) -> io::Result<()> {
+/// `read` opens the file for reading. Where it cannot be read, its last line is taken for a whole one.
+fn end_torn_line(mut file: &File, read: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
     let length = file.metadata()?.len();
     let appends = rustix::fs::fcntl_getfl(file)?.contains(rustix::fs::OFlags::APPEND);
-    // The file may be open for writing only. Where it cannot be read, its last line is taken for a whole one.
-    let read = File::open("/proc/self/fd/1")
-        .ok()
-        .filter(|_| appends && length > 0);
+    let read = (appends && length > 0).then(read).and_then(Result::ok);
     let mut last = [0];
     match read.map(|read| read.read_exact_at(&mut last, length - 1)) {
         Some(Ok(())) if last != *b"\n" => file.write_all(b"\n"),
@@ -88,10 +105,45 @@ fn end_torn_line(mut file: &File) -> io::Result<()> {
 impl Write for Printed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.is_settled = false;
+        if !self.has_begun {
+            // Not before: until the place is locked, another process may be in the middle of a line.
+            if let Some(file) = &self.file {
+                end_torn_line(file, || File::open("/proc/self/fd/1"))?;
+            }
+            self.has_begun = true;
+        }
         self.out.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an entry behind a line that was cut short is a line of its own; a whole file stays as it is.
+    #[test]
+    fn a_torn_line_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        for (found, wanted) in [
+            ("one\ntw", "one\ntw\nnext\n"),
+            ("one\n", "one\nnext\n"),
+            ("", "next\n"),
+        ] {
+            fs::write(&path, found).unwrap();
+            let mut file = File::options().append(true).open(&path).unwrap();
+            end_torn_line(&file, || File::open(&path)).unwrap();
+            file.write_all(b"next\n").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), wanted);
+        }
+        // A file that is written from its beginning has no line to end.
+        fs::write(&path, "old").unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        end_torn_line(&file, || File::open(&path)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
     }
 }

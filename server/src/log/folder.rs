@@ -249,7 +249,7 @@ impl DataFolder {
                 path,
                 source,
             },
-            // Room is all it needs.
+            // A full disk is no damage.
             error if is_full(&error) => OpenError::Io {
                 action: "write",
                 path: self.path.clone(),

@@ -25,7 +25,12 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use simplefeed_core::feed::FeedKey;
 use sled::{Db, Mode};
 
-use super::{LogError, record, snapshots, space::try_room, tail::FeedRecord, watchdog::Watchdog};
+use super::{
+    LogError, record, snapshots,
+    space::{is_full_at, try_room},
+    tail::FeedRecord,
+    watchdog::Watchdog,
+};
 use crate::codec;
 
 /// sled's page cache, in bytes.
@@ -567,6 +572,10 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
     match quietly(open) {
         Some(Ok(db)) => Ok(db),
         Some(Err(error)) => Err(storage_error(error)),
+        // sled panics where it cannot write, and the panic does not tell why.
+        None if is_full_at(folder) => Err(LogError::io("write", folder)(
+            std::io::ErrorKind::StorageFull.into(),
+        )),
         None => Err(LogError::damaged("sled cannot read its files")),
     }
 }

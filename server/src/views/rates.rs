@@ -296,11 +296,18 @@ impl View for Rates {
         let again = self.count_again(log)?;
         let writing = self.folders.writing();
         // Tables are known to be right up to the hour of the file of the counts.
-        let found = State::of(&self.counting.files, log)?;
-        let compared = match found.map(|found| found.hour) {
-            Some(Some(open)) => self.compare(&again, open, findings),
-            Some(None) => Ok(()),
-            // A power cut may have taken the file that is written behind the tables: the next start counts again.
+        let compared = match State::read(&self.counting.files) {
+            Some(found) if found.fits(&self.counting.files, log)? => match found.hour {
+                Some(open) => self.compare(&again, open, findings),
+                None => Ok(()),
+            },
+            Some(_) => {
+                findings.fault(format!(
+                    "{NAME}/{COUNTED} is of another log, or tables that it names are missing or damaged"
+                ));
+                Ok(())
+            }
+            // The file comes after its tables, and a power cut may have taken it: the next start counts again.
             None if self.counting.state.read().is_none() => Ok(()),
             None => {
                 let present = self.counting.files.present()?;

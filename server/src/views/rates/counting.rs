@@ -302,17 +302,26 @@ impl State {
 
     /// Returns the counts that a folder has, if they are of a commit of this log.
     pub(super) fn of(files: &Files, log: &dyn Commits) -> Result<Option<Self>, LogError> {
-        let file = fs::read(files.folder().join(COUNTED)).ok();
-        let Some(state) = file.and_then(|file| Self::decode(&file)) else {
-            return Ok(None);
-        };
-        if state.applied > log.head().number {
-            return Ok(None);
+        match Self::read(files) {
+            Some(state) if state.fits(files, log)? => Ok(Some(state)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the counts of a folder's file; `None` if there is no sound file, as after a power cut.
+    pub(super) fn read(files: &Files) -> Option<Self> {
+        Self::decode(&fs::read(files.folder().join(COUNTED)).ok()?)
+    }
+
+    /// Returns whether the counts are of a commit of this log, and their tables and runs are there.
+    pub(super) fn fits(&self, files: &Files, log: &dyn Commits) -> Result<bool, LogError> {
+        if self.applied > log.head().number {
+            return Ok(false);
         }
         // Another log may have such a commit, but of another microsecond.
-        let outlines = log.outlines(state.applied, 1)?;
+        let outlines = log.outlines(self.applied, 1)?;
         let instant = outlines.first().map(|outline| outline.instant);
-        Ok((instant == state.through && state.has_files(files)).then_some(state))
+        Ok(instant == self.through && self.has_files(files))
     }
 
     /// Returns whether all tables and runs are there, each with a sound index.

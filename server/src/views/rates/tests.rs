@@ -399,6 +399,14 @@ fn a_start_mends_what_is_missing() {
             growing.view.counting.note().unwrap();
         }
     }
+    // A missing table is a fault also where no server runs.
+    let (path, bytes) = right.iter().next().unwrap();
+    fs::remove_file(path).unwrap();
+    let folders = Folders::new(growing.folder.path(), None);
+    let served = mem::replace(&mut growing.view, Rates::new(&folders));
+    assert_eq!(growing.faults().len(), 1);
+    growing.view = served;
+    fs::write(path, bytes).unwrap();
     // Without the file of the counts, nothing says which tables are right.
     fs::remove_file(growing.view.counting.files.folder().join(COUNTED)).unwrap();
     assert_eq!(growing.faults().len(), 1);
