@@ -780,7 +780,8 @@ impl Disk {
             },
         };
         let mut kind = format!("{call} {path}");
-        kind.retain(|c| !c.is_ascii_digit());
+        // sled's snapshots have hexadecimal numbers.
+        kind.retain(|c| !matches!(c, '0'..='9' | 'A'..='F'));
         kind
     }
 

@@ -153,6 +153,8 @@ impl<'a> ServerOracle<'a> {
                 ends.extend(places.last().map(|last| last + 1));
                 ends.extend(places.first());
             }
+            // Entries of a timeline are published to other feeds.
+            let is_timeline = self.timelines.contains(feed);
             // All that no request of the recording has published came before, at once.
             let published = |id: &&str| {
                 let mut batches = self
@@ -160,14 +162,13 @@ impl<'a> ServerOracle<'a> {
                     .ledger
                     .iter()
                     .filter_map(|exchange| exchange.published.as_ref());
-                batches.any(|(of, sent)| of == feed && sent.iter().any(|sent| sent == id))
+                batches.any(|(of, sent)| {
+                    (is_timeline || of == feed) && sent.iter().any(|sent| sent == id)
+                })
             };
             let before = ids.keys().filter(|id| !published(id)).count();
             ends.extend([0, before]);
-            // Entries of a timeline are published to other feeds.
-            let is_timeline = self.timelines.contains(feed);
-            self.before
-                .insert(feed.clone(), if is_timeline { 0 } else { before });
+            self.before.insert(feed.clone(), before);
         }
     }
 
