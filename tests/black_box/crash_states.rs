@@ -231,6 +231,7 @@ fn a_disk_that_ignores_syncs_is_found() {
         of_files("ids", "data/ids/"),
         of_files("state", "parked/"),
         of_files("bookmark", "bookmark"),
+        of_files("output", "output"),
         of_folder("tokens", ""),
     ];
     let mut recorded: Vec<(&str, Box<dyn Recorded>)> = vec![];

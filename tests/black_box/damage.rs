@@ -234,6 +234,34 @@ fn verify_finds_what_is_wrong_with_the_archive() {
     }
 }
 
+/// Goal: a damaged record of a feed without news is a fault, also while the archive is behind with another feed. What the
+/// archive makes again is none.
+#[test]
+fn verify_forgives_what_the_archive_makes_again() {
+    let folder = tempfile::tempdir().unwrap();
+    data(folder.path(), true);
+    let server = Server::start(folder.path(), &["--document-entries", "10"]);
+    simplefeed(&["append", &server.url("/feeds/b")], events(5).as_bytes());
+    server.stop();
+    let views = folder.path().join("views/archive-files");
+    let mut manifest = fs::read(views.join("a.manifest")).unwrap();
+    manifest[40 * 160 + 50] ^= 1;
+    fs::write(views.join("a.manifest"), manifest).unwrap();
+    let cursor = fs::read_to_string(views.join("cursor")).unwrap();
+    let end: u64 = cursor.trim().parse().unwrap();
+    let args = ["verify", "--data", folder.path().to_str().unwrap()];
+    for (cursor, code) in [(end, 15), (end - 1, 15), (0, 0)] {
+        fs::write(views.join("cursor"), format!("{cursor}\n")).unwrap();
+        let verified = run("simplefeed-server", &args, b"");
+        assert_eq!(
+            verified.status.code(),
+            Some(code),
+            "cursor {cursor}: {}",
+            text(&verified.stdout)
+        );
+    }
+}
+
 /// Goal: what is damaged is never served; what the log can still give is.
 #[test]
 fn a_damaged_archive_file_is_served_from_the_log() {

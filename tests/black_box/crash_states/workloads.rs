@@ -52,7 +52,7 @@ const fn workload_of(
 /// All of them, the ones that find most first.
 pub(super) const WORKLOADS: &[Workload] = &[
     workload_of("small", small, [usize::MAX, 220], usize::MAX, 6),
-    workload_of("settle", settle, [4_000, 180], 300, 6),
+    workload_of("settle", settle, [4_000, 240], usize::MAX, 6),
     workload_of("writers", writers, [2_000, 40], 100, 2),
     workload_of("fresh", fresh, [1_000, 40], 200, 2),
     workload_of("begun", first_start, [usize::MAX, 60], usize::MAX, 0),
