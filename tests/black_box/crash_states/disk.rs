@@ -8,7 +8,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
     fs, io,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::Path,
     rc::Rc,
 };
@@ -307,8 +307,10 @@ impl Disk {
                 let time = file_time(item.metadata()?.modified()?);
                 self.nodes[node].modified = [Some(time); 2];
                 node
+            } else if kind.is_socket() {
+                self.add_node(Kind::Socket, path, mode)
             } else {
-                continue;
+                return Err(io::Error::other(format!("{path} is of no known kind")));
             };
             let Kind::Folder { now, synced } = &mut self.nodes[into].kind else {
                 unreachable!("a folder was read into it")
