@@ -154,11 +154,16 @@ pub fn whole_lines(text: &str) -> &str {
     // The length of an added line may have been kept without its bytes.
     let kept = trimmed[begin..].find('\0').map(|bytes| begin + bytes);
     let text = &text[..kept.unwrap_or(text.len())];
-    let last = &text[begin.min(text.len())..];
+    let last = &text[begin..];
     if !text.ends_with('\n') && is_grant(last) && grant(last.trim()).is_err() {
         return &text[..begin];
     }
     text
+}
+
+/// Returns whether the last line of a file of tokens is one of which a power cut has kept a part only.
+pub fn is_torn(text: &str) -> bool {
+    whole_lines(text).len() < text.trim_end_matches('\n').len()
 }
 
 /// Returns whether a line of a file of tokens gives a right: it is no comment and not blank.

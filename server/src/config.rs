@@ -450,13 +450,17 @@ impl Config {
         // A problem does not end the checks: the operator sees all of them at once.
         args.check(&keys, &mut problems);
         args.check_folders(&mut problems);
-        // Read for its problems only. The listeners get their rules from `access`, and again on SIGHUP.
+        // Read for its problems only. The listeners get their rules from `access_at_start`, and from `access` on SIGHUP.
         if let Some(path) = &args.tokens {
             match read_tokens_at_start(path) {
-                Ok(tokens) if tokens.is_empty() => {
-                    warn!(path = %path.display(), "the file of tokens is empty, so nobody can publish");
+                Ok((tokens, is_torn)) => {
+                    if is_torn {
+                        warn!(path = %path.display(), "the last line of the file of tokens is cut short and left out");
+                    }
+                    if tokens.is_empty() {
+                        warn!(path = %path.display(), "the file of tokens is empty, so nobody can publish");
+                    }
                 }
-                Ok(_) => {}
                 Err(wrong) => problems.extend(wrong.problems),
             }
         }
@@ -508,7 +512,7 @@ impl Config {
             .as_deref()
             .map(read_tokens_at_start)
             .transpose()?;
-        Ok(self.access_of(tokens))
+        Ok(self.access_of(tokens.map(|(tokens, _)| tokens)))
     }
 
     fn access_of(&self, tokens: Option<Tokens>) -> (Access, Option<Access>) {
@@ -578,16 +582,11 @@ fn read_tokens(path: &Path) -> Result<Tokens, ConfigError> {
 }
 
 /// Reads a file of tokens without a last line that a power cut has torn. Later on, such a line is a mistake, or somebody
-/// is still writing it.
-fn read_tokens_at_start(path: &Path) -> Result<Tokens, ConfigError> {
+/// is still writing it. Returns whether there is one, too.
+fn read_tokens_at_start(path: &Path) -> Result<(Tokens, bool), ConfigError> {
     let text = text_of_tokens(path)?;
-    let whole = access::whole_lines(&text);
-    let tokens = parse_tokens(path, whole)?;
-    if whole.trim_end().len() < text.trim_end_matches(['\0', '\n']).trim_end().len() {
-        let (path, line) = (path.display(), whole.lines().count() + 1);
-        warn!(%path, line, "the last line is cut short and is left out; the next change of the file removes it");
-    }
-    Ok(tokens)
+    let tokens = parse_tokens(path, access::whole_lines(&text))?;
+    Ok((tokens, access::is_torn(&text)))
 }
 
 fn text_of_tokens(path: &Path) -> Result<String, ConfigError> {

@@ -290,10 +290,10 @@ fn source_of(name: &str, matches: &ArgMatches) -> Option<ValueSource> {
 }
 
 fn checked_config(args: ServeArgs, matches: &ArgMatches) -> anyhow::Result<Config> {
-    let config = Config::new(args, |name| source_of(name, matches).is_some())?;
-    // Reads the tokens, so that a wrong file is found before anything is opened.
-    config.access()?;
-    Ok(config)
+    // Reads the tokens, too, so that a wrong file is found before anything is opened.
+    Ok(Config::new(args, |name| {
+        source_of(name, matches).is_some()
+    })?)
 }
 
 /// Prints each setting in TOML, with its origin on request.
@@ -367,7 +367,7 @@ fn new_token(args: &NewTokenArgs) -> anyhow::Result<u8> {
             let file = file.and_then(|file| file.add(&line).map(|()| file));
             let file = file.with_context(|| format!("cannot write to {}", path.display()))?;
             tell_dropped(&file, path);
-            if tokens_of(&file.text, &args.name).count() > 0 {
+            if tokens_of(access::whole_lines(&file.text), &args.name).count() > 0 {
                 eprintln!(
                     "note: {} has another token there; `token revoke` revokes both",
                     args.name
@@ -412,7 +412,7 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
     read_tokens(path)?;
     let failed = || format!("cannot write {}", path.display());
     let file = TokenFile::open(path).with_context(failed)?;
-    let revoked = tokens_of(&file.text, &args.name).count();
+    let revoked = tokens_of(access::whole_lines(&file.text), &args.name).count();
     if revoked == 0 {
         eprintln!(
             "error: nobody called {:?} has a token in {}",
@@ -438,10 +438,9 @@ fn revoke_token(args: &RevokeArgs) -> anyhow::Result<u8> {
 
 /// Tells that a change has dropped a last line that was cut short.
 fn tell_dropped(file: &TokenFile, path: &Path) {
-    let (text, whole) = (&file.text, access::whole_lines(&file.text));
-    if whole.len() < text.trim_end_matches(['\0', '\n']).len() {
+    if access::is_torn(&file.text) {
         eprintln!(
-            "note: the last line of {} was cut short and no token; it is removed",
+            "note: the last line of {} was cut short and is removed",
             path.display()
         );
     }

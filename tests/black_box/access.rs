@@ -545,6 +545,31 @@ fn tokens_are_read_again_and_never_logged() {
     }
 }
 
+/// Goal: a line that a power cut has torn keeps no server from starting; later, a line without an end is a mistake.
+#[test]
+fn a_torn_token_is_left_out_at_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let token = new_token(&tokens, "publish", "a");
+    let whole = fs::read_to_string(&tokens).unwrap();
+    let publish = |server: &Server| {
+        let event = Request::post("/feeds/a", "application/json", "{\"title\":\"t\"}");
+        let event = event.header("Authorization", &format!("Bearer {token}"));
+        server.send(&event).status
+    };
+    let args = ["--public-url", PUBLIC, "--tokens", tokens.to_str().unwrap()];
+    for torn in ["two:00", "\0\0\0\0"] {
+        fs::write(&tokens, format!("{whole}{torn}")).unwrap();
+        let server = Server::start(&folder.path().join("data"), &args);
+        server.wait_for_log(&["is cut short"]);
+        assert_eq!(publish(&server), 201);
+        server.signal("HUP");
+        server.wait_for_log(&["tokens stay as they were", "line 2"]);
+        assert_eq!(publish(&server), 201);
+        server.stop();
+    }
+}
+
 /// Goal: where publishing has a listener of its own, the other one takes nothing from anybody.
 #[test]
 fn publishing_can_be_confined() {

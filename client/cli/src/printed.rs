@@ -68,13 +68,9 @@ impl Printed {
 fn sync_name(file: &File) -> io::Result<()> {
     let path = fs::read_link("/proc/self/fd/1").ok();
     let folder = path.as_deref().and_then(Path::parent).map(File::open);
-    match folder {
-        Some(Ok(folder)) => match folder.sync_all() {
-            // A file system that knows no sync of a folder.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            synced => synced,
-        },
-        // The folder cannot be read, or the system does not tell its name.
+    match folder.and_then(Result::ok).map(|folder| folder.sync_all()) {
+        Some(Ok(())) => Ok(()),
+        // The folder cannot be read or synced, or the system does not tell its name.
         _ => sync_file_system(file),
     }
 }

@@ -30,7 +30,7 @@ use super::{
     scrub::{self, Scrub},
 };
 use crate::{
-    log::{EntryLog, Series},
+    log::{EntryLog, Series, barrier::sync_folder},
     stop::Stop,
 };
 
@@ -199,18 +199,22 @@ impl Rates {
                 rebuilt.add(remade, || table_name(&path));
             }
         }
-        files.keep_only(&state.present)?;
         if let Some(hour) = state.hour {
             for run in 0..state.runs {
                 take(&again.files.run(hour, run), &files.run(hour, run))?;
             }
         }
         files.sync()?;
-        // Last, since it promises the others.
+        // Behind the files that it names, and durable before those go that the one before it names.
         if state.applied > CommitNumber(0) {
-            let counted = again.files.folder().join(COUNTED);
-            take(&counted, &files.folder().join(COUNTED))?;
+            let counted = files.folder().join(COUNTED);
+            take(&again.files.folder().join(COUNTED), &counted)?;
+            let synced = fs::File::open(&counted).and_then(|file| file.sync_data());
+            synced
+                .and_then(|()| sync_folder(files.folder()))
+                .map_err(failed("sync", files.folder()))?;
         }
+        files.keep_only(&state.present)?;
         if let Some(live) = &mut *live {
             (state.start, state.made) = (live.start, live.made);
             *live = state;
@@ -303,7 +307,7 @@ impl View for Rates {
             },
             Some(_) => {
                 findings.fault(format!(
-                    "{NAME}/{COUNTED} is of another log, or tables that it names are missing or damaged"
+                    "{NAME}/{COUNTED} is of another log, or a file that it names is missing or damaged"
                 ));
                 Ok(())
             }

@@ -4,19 +4,14 @@
 //! sidecar, its record and its links.
 
 use simplefeed_core::{
-    feed::{DocumentNumber, FeedKey, FeedName, Position},
+    feed::{CommitNumber, DocumentNumber, FeedKey, FeedName, Position},
     limits::INDEX_BLOCK_DOCUMENTS,
     reader::Document,
     settings::Settings,
 };
 use url::Url;
 
-use super::{
-    archive::Archive,
-    frozen::Frozen,
-    index,
-    manifest::{Archived, TOGETHER_MAX},
-};
+use super::{archive::Archive, frozen::Frozen, index, manifest::Archived};
 use crate::{
     log::{EntryLog, LogError, settings_of},
     views::{
@@ -69,28 +64,28 @@ fn check_documents(
     findings: &mut Findings,
 ) -> Result<(), ViewError> {
     let name = &settings.name;
-    // In this order, because both may grow meanwhile.
+    // In this order, because all of them may grow meanwhile.
     let closed = closed_documents(log, feed, findings)?;
-    let complete = archive.is_up_to(log.head().number);
+    let is_due = is_due(log, archive.cursor(), settings, feed, closed, findings)?;
     let recorded = archive.manifests.count(name)?;
+    // Behind a record of the last write that a power cut has taken, the archive writes all of them again.
+    let whole = archive.manifests.count_before_hole(name)?;
     if recorded > closed_documents(log, feed, findings)? {
         findings.fault(format!(
             "feed {name}: {recorded} documents are archived, {closed} are closed"
         ));
     }
-    // After a crash the archive may be behind, but only behind its own cursor.
-    if recorded < closed && complete && !settings.is_timeline() {
+    if recorded < closed && !is_due {
         findings.fault(format!(
             "feed {name}: {closed} documents are closed, only {recorded} are archived"
         ));
     }
-    if settings.is_timeline() {
-        let recorded = archive.manifests.count_before_hole(name)?;
-        check_unrecorded(log, archive, settings, feed, recorded, findings)?;
-    }
-    // A power cut may take records of the last write: the archive writes them again.
-    let first_of_last_write = recorded.saturating_sub(u64::try_from(TOGETHER_MAX).unwrap_or(0));
-    let mut last_hole = 0;
+    let recorded = if settings.is_timeline() {
+        check_unrecorded(log, archive, settings, feed, whole, findings)?;
+        whole
+    } else {
+        recorded
+    };
     for number in 1..=recorded.min(closed) {
         let Some(number) = DocumentNumber::new(number) else {
             continue;
@@ -98,13 +93,9 @@ fn check_documents(
         let archived = match archive.manifests.get(name, number) {
             Ok(Some(archived)) => archived,
             Ok(None) => continue,
+            Err(ViewError::DamagedRecord { .. }) if is_due && number.get() > whole => continue,
             Err(error) => {
-                let may_be_of_last_write = number.get() > first_of_last_write;
-                if may_be_of_last_write && is_made_again(log, archive, settings, feed, number)? {
-                    last_hole = number.get();
-                } else {
-                    findings.fault(error.to_string());
-                }
+                findings.fault(error.to_string());
                 continue;
             }
         };
@@ -122,8 +113,8 @@ fn check_documents(
         match findings.sound(Frozen::render(log, feed, number))? {
             Some(Some(frozen)) => {
                 check_document(archive, name, &archived, &frozen, findings);
-                // A block behind a hole is written after it.
-                if number.get() - last_hole >= INDEX_BLOCK_DOCUMENTS || last_hole == 0 {
+                // A block needs the records of all its documents.
+                if number.get() <= whole || !is_due {
                     check_block(archive, name, &frozen, findings)?;
                 }
             }
@@ -136,26 +127,30 @@ fn check_documents(
     Ok(())
 }
 
-/// Returns whether the archive will look at a closed document again: the commit that closed it is behind the cursor. A
-/// timeline is archived as it is read, whatever the cursor says.
-fn is_made_again(
+/// Returns whether the archive has yet to look at a feed's newest closed document, hence at all documents before it that
+/// lack a record: the commit that closed it is later than the cursor. A timeline is archived as it is read, whatever the
+/// cursor says.
+fn is_due(
     log: &dyn EntryLog,
-    archive: &Archive,
+    cursor: CommitNumber,
     settings: &Settings,
     feed: FeedKey,
-    document: DocumentNumber,
+    closed: u64,
+    findings: &mut Findings,
 ) -> Result<bool, LogError> {
-    if settings.is_timeline() {
+    // A cursor of another log counts as none.
+    if settings.is_timeline() || cursor == CommitNumber(0) || cursor > log.head().number {
         return Ok(true);
     }
-    let Some(successor) = log.opening(feed, document.next())? else {
+    let Some(open) = DocumentNumber::new(closed + 1) else {
         return Ok(false);
     };
-    let reached = log.outlines(archive.cursor(), 1)?;
-    // Without a cursor, all documents are looked at again.
-    Ok(reached
-        .first()
-        .is_none_or(|reached| reached.instant < successor.opened))
+    let opening = findings.sound(log.opening(feed, open))?.flatten();
+    let reached = findings.sound(log.outlines(cursor, 1))?;
+    let reached = reached.as_deref().and_then(<[_]>::first);
+    Ok(opening
+        .zip(reached)
+        .is_some_and(|(opening, reached)| opening.opened > reached.instant))
 }
 
 /// Checks files of a timeline that no record names: it is archived as it is read, so that the log does not say which files
