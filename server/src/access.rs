@@ -9,7 +9,11 @@
 //! shop:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08:read:orders-*
 //! ```
 
-use std::{fmt, time::SystemTime};
+use std::{
+    fmt,
+    str::{self, Utf8Error},
+    time::SystemTime,
+};
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use simplefeed_core::{
@@ -144,6 +148,29 @@ impl Tokens {
         let grants: Vec<&Grant> = self.0.iter().filter(is_offered).collect();
         (!grants.is_empty()).then_some(Caller(grants))
     }
+}
+
+/// Returns the text of a file of tokens. Where bytes at its end are no text, as a power cut may leave them, it ends before
+/// them with a NUL.
+///
+/// # Errors
+///
+/// Returns that a line before its end is no text.
+pub fn text_of(bytes: Vec<u8>) -> Result<String, Utf8Error> {
+    let bytes = match String::from_utf8(bytes) {
+        Ok(text) => return Ok(text),
+        Err(error) => error,
+    };
+    let (error, bytes) = (bytes.utf8_error(), bytes.into_bytes());
+    let (text, rest) = bytes.split_at(error.valid_up_to());
+    // Of one addition, nothing behind such bytes is a token.
+    let mut lines = rest.split(|byte| *byte == b'\n').skip(1);
+    if lines.any(|line| str::from_utf8(line).is_ok_and(|line| grant(line.trim()).is_ok())) {
+        return Err(error);
+    }
+    let mut text = str::from_utf8(text)?.to_owned();
+    text.push('\0');
+    Ok(text)
 }
 
 /// Returns the text of a file of tokens without a last line of which a power cut has kept a part only: nobody was told

@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeSet,
-    fmt, fs,
+    fmt, fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::Deref,
     path::{Component, Path, PathBuf},
@@ -590,7 +590,8 @@ fn read_tokens_at_start(path: &Path) -> Result<(Tokens, bool), ConfigError> {
 }
 
 fn text_of_tokens(path: &Path) -> Result<String, ConfigError> {
-    fs::read_to_string(path).map_err(|error| ConfigError {
+    let text = fs::read(path).and_then(|bytes| access::text_of(bytes).map_err(io::Error::other));
+    text.map_err(|error| ConfigError {
         problems: vec![format!("cannot read {}: {error}", path.display())],
     })
 }

@@ -458,8 +458,10 @@ fn is_of(line: &str, name: &str) -> bool {
 
 /// Returns the lines of a file of tokens that a server takes at its start.
 fn read_tokens(path: &Path) -> anyhow::Result<String> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read(path)
+        .map_err(anyhow::Error::from)
+        .and_then(|bytes| Ok(access::text_of(bytes)?));
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     let whole = access::whole_lines(&text);
     match access::Tokens::parse(whole) {
         Ok(_) => Ok(whole.into()),

@@ -42,8 +42,11 @@ impl TokenFile {
             folder => folder?,
         };
         locked.lock()?;
-        let (text, found) = match fs::read_to_string(&path) {
-            Ok(text) => (text, Some(fs::metadata(&path)?)),
+        let (text, found) = match fs::read(&path) {
+            Ok(bytes) => {
+                let text = access::text_of(bytes).map_err(io::Error::other)?;
+                (text, Some(fs::metadata(&path)?))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (String::new(), None),
             Err(error) => return Err(error),
         };
@@ -249,6 +252,17 @@ mod tests {
                 .unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), wanted);
         }
+        // A name that was cut within a character, and noise.
+        for torn in [&b"caf\xc3"[..], b"\xff\xfe:\n\x80read:*\n"] {
+            let bytes = [whole.as_bytes(), torn].concat();
+            let text = access::text_of(bytes.clone()).unwrap();
+            assert_eq!(access::whole_lines(&text), whole);
+            fs::write(&path, &bytes).unwrap();
+            TokenFile::open(&path).unwrap().add("# next").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), wanted);
+        }
+        let latin = [b"caf\xe9:0:read:*\n", whole.as_bytes()].concat();
+        assert!(access::text_of(latin).is_err());
         // A token whose line had no end stays, also where only the length of an addition was kept.
         let unended = whole.trim_end();
         for torn in ["", "\0\0\0"] {

@@ -86,15 +86,18 @@ fn sync_file_system(file: &File) -> io::Result<()> {
 }
 
 /// Ends a line that a crash has cut short at the end of a file that is appended to: the next entry is a line of its own.
-/// `read` opens the file for reading. Where it cannot be read, its last line is taken for a whole one.
+/// `read` opens the file for reading. Where it cannot be read, its last line is taken for a torn one: an empty line is
+/// better than a lost entry.
 fn end_torn_line(mut file: &File, read: impl FnOnce() -> io::Result<File>) -> io::Result<()> {
     let length = file.metadata()?.len();
     let appends = rustix::fs::fcntl_getfl(file)?.contains(rustix::fs::OFlags::APPEND);
-    let read = (appends && length > 0).then(read).and_then(Result::ok);
+    if !appends || length == 0 {
+        return Ok(());
+    }
     let mut last = [0];
-    match read.map(|read| read.read_exact_at(&mut last, length - 1)) {
-        Some(Ok(())) if last != *b"\n" => file.write_all(b"\n"),
-        _ => Ok(()),
+    match read().and_then(|read| read.read_exact_at(&mut last, length - 1)) {
+        Ok(()) if last == *b"\n" => Ok(()),
+        _ => file.write_all(b"\n"),
     }
 }
 
@@ -136,6 +139,11 @@ mod tests {
             file.write_all(b"next\n").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), wanted);
         }
+        // A file that others may not read.
+        fs::write(&path, "tw").unwrap();
+        let file = File::options().append(true).open(&path).unwrap();
+        end_torn_line(&file, || Err(io::ErrorKind::PermissionDenied.into())).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "tw\n");
         // A file that is written from its beginning has no line to end.
         fs::write(&path, "old").unwrap();
         let file = File::options().write(true).open(&path).unwrap();
