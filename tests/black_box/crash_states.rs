@@ -14,6 +14,7 @@ mod content;
 mod disk;
 mod kept;
 mod oracle;
+mod order;
 mod planted;
 mod programs;
 mod record;

@@ -120,6 +120,7 @@ impl Write for Printed {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the files of a test")]
 mod tests {
     use super::*;
 

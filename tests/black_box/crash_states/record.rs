@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     disk::{Disk, Model, Moment, Operation},
+    order::in_order,
     programs::Programs,
     states::History,
     trace::{self, PRINTED, UNTRACED},
@@ -450,6 +451,8 @@ impl Recorder {
     pub(super) fn finish(mut self) -> Recording {
         assert!(self.server.is_none(), "a server still runs");
         self.operations.sort_by_key(|operation| operation.exit);
+        let start = start_of(self.folder.path());
+        let operations = in_order(self.operations, &start);
         let ledger = self.ledger.into_inner().unwrap();
         let answers = ledger.iter().filter_map(|exchange| exchange.answered);
         let mut promises: Vec<Moment> = answers
@@ -460,9 +463,9 @@ impl Recorder {
             name: self.name,
             programs: self.programs,
             setup: self.setup,
-            start: start_of(self.folder.path()),
+            start,
             folder: self.folder,
-            operations: self.operations,
+            operations,
             ledger,
             runs: self.runs,
             printed: self.printed,

@@ -52,18 +52,18 @@ const fn workload_of(
 /// All of them, the ones that find most first.
 pub(super) const WORKLOADS: &[Workload] = &[
     workload_of("small", small, [usize::MAX, 220], usize::MAX, 6),
-    workload_of("settle", settle, [4_000, 240], usize::MAX, 6),
+    workload_of("settle", settle, [4_000, 480], usize::MAX, 6),
     workload_of("writers", writers, [2_000, 40], 100, 2),
     workload_of("fresh", fresh, [1_000, 40], 200, 2),
     workload_of("begun", first_start, [usize::MAX, 60], usize::MAX, 0),
-    workload_of("rotation", rotation, [1_000, 60], 100, 0),
+    workload_of("rotation", rotation, [1_000, 100], 200, 0),
     workload_of("ids", ids, [2_000, 50], 200, 0),
     workload_of("closed", closed, [2_000, 60], 200, 2),
     workload_of("timelines", timelines, [3_000, 60], 200, 2),
     workload_of("rates", rates, [1_000, 40], 200, 0),
     workload_of("rebuild", rebuild, [1_000, 40], 200, 0),
-    workload_of("backup", backup, [1_000, 60], 150, 0),
-    workload_of("recover", recover, [1_000, 60], 150, 0),
+    workload_of("backup", backup, [1_000, 200], usize::MAX, 0),
+    workload_of("recover", recover, [1_000, 200], usize::MAX, 0),
     workload_of("sup", sup, [300, 10], 40, 0),
     workload_of("reuse", reuse, [500, 10], 30, 0),
     workload_of(
