@@ -569,7 +569,7 @@ impl Consumer {
             let again: Vec<String> = again.iter().filter(of_feed).cloned().collect();
             self.compare(feed, moments, &again)?;
         }
-        // What a run saves behind the remains of a crash is there for the next one, and for the one after.
+        // Later runs find each saved place, also behind a line that the crash has torn.
         let mut saved = BTreeSet::new();
         for _ in 0..2 {
             let args = [&watch_args(&a, &b, &state)[..], &["--for", "1s"]].concat();

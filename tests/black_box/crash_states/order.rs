@@ -1,7 +1,7 @@
-//! The order of a recording's operations, where what strace saw first came second.
+//! An order of a recording's operations in which each finds the names that it uses.
 //!
-//! Pure, but for the folder that it begins with. Operations are listed as their returns were seen. One thread may use a
-//! name that the call of another has made before that call was seen to return.
+//! Pure, but for the folder at the start. strace lists operations as it sees their returns. A thread may use a name before
+//! strace sees the return of another thread's call that made it.
 
 use std::path::Path;
 
@@ -18,17 +18,17 @@ pub(super) fn in_order(mut operations: Vec<Operation>, start: &Path) -> Vec<Oper
             continue;
         }
         let exit = operation.exit;
-        let makes_what_it_uses = |later: &Operation| {
+        let makes_a_used_name = |later: &Operation| {
             let is_used = |made: &str| uses(&operation.call, made);
             later.enter < exit && made_by(&later.call).is_some_and(is_used)
         };
-        let before = operations[at + 1..].iter().position(makes_what_it_uses);
+        let before = operations[at + 1..].iter().position(makes_a_used_name);
         // Each is moved once at most, unless two wait for each other.
         let Some(before) = before.filter(|_| moved < operations.len()) else {
             return operations;
         };
         let before = at + 1 + before;
-        // It had returned by then, whenever that was seen.
+        // The call had returned by then, and strace saw its return later.
         operations[before].exit = exit;
         operations[at..=before].rotate_right(1);
         moved += 1;
@@ -98,9 +98,9 @@ mod tests {
         operations.iter().all(|next| disk.step(next).is_ok())
     }
 
-    /// Goal: a file that is opened, and a folder that is written to, before the calls that made them were seen to return.
+    /// Goal: a call comes behind those that make its names, if they had begun by then.
     #[test]
-    fn what_is_used_comes_first() {
+    fn a_name_is_made_before_its_use() {
         let start = tempfile::tempdir().unwrap();
         let folder = Call::MakeFolder {
             path: "a".into(),
@@ -116,7 +116,7 @@ mod tests {
         assert!(is_whole(&ordered, start.path()), "{ordered:?}");
         let exits: Vec<u64> = ordered.iter().map(|operation| operation.exit).collect();
         assert!(exits.is_sorted(), "{exits:?}");
-        // A call that began later made nothing that was used before.
+        // A call that began later made no name of an earlier one.
         let later = vec![
             operation(3, 4, open("c", 2, false)),
             operation(5, 6, open("c", 1, true)),

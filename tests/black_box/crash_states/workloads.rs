@@ -503,7 +503,8 @@ fn sup(programs: &Programs) -> Box<dyn Recorded> {
     for feed in 0..12 {
         publisher.publish(&recorder, &format!("g{feed}"), &[1]);
     }
-    pause(Duration::from_millis(1_500));
+    // Behind a start, commits are stamped with the next second, and only the one after it closes the window.
+    pause(Duration::from_millis(2_100));
     publisher.publish(&recorder, "g0", &[1]);
     recorder.wait_until_frozen("/sup/1.json");
     recorder.get("/sup.json");
