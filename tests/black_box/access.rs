@@ -560,8 +560,19 @@ fn a_torn_token_is_left_out_at_a_start() {
     let args = ["--public-url", PUBLIC, "--tokens", tokens.to_str().unwrap()];
     for torn in ["two:00", "\0\0\0\0"] {
         fs::write(&tokens, format!("{whole}{torn}")).unwrap();
-        let server = Server::start(&folder.path().join("data"), &args);
-        server.wait_for_log(&["is cut short"]);
+        let data = folder.path().join("data");
+        let check = [
+            &["config", "check", "--data", data.to_str().unwrap()],
+            &args[..],
+        ]
+        .concat();
+        let checked = run("simplefeed-server", &check, b"");
+        let said = text(&checked.stderr);
+        assert!(
+            checked.status.success() && said.contains("is cut short"),
+            "{said}"
+        );
+        let server = Server::start(&data, &args);
         assert_eq!(publish(&server), 201);
         server.signal("HUP");
         server.wait_for_log(&["tokens stay as they were", "line 2"]);
