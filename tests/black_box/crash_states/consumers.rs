@@ -20,7 +20,7 @@ use super::{
     disk::Moment,
     oracle::{Depth, Oracle, Verdict},
     programs::Programs,
-    record::{Recorder, Recording, copy, scratch},
+    record::{Recorder, Recording, Run, copy, scratch},
     states::Moments,
     workloads::Recorded,
 };
@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A handler that fails for some entries. It notes each one that it begins.
 const HANDLER: &str =
     r#"echo $SIMPLEFEED_ID >> "$PRINTED"; case $SIMPLEFEED_ID in *3|*7) exit 1;; esac"#;
+/// A handler that takes one of these, tried again.
+const TRIED_AGAIN: &str = "case $SIMPLEFEED_ID in *3) exit 1;; esac";
 
 /// A recorded consumer, with the server that has its entries.
 pub(super) struct Consumer {
@@ -186,6 +188,8 @@ pub(super) fn state(programs: &Programs) -> Box<dyn Recorded> {
     scene.run("simplefeed", &run, 3);
     scene.publish("a", 5..9);
     scene.run("simplefeed", &run, 3);
+    let retry = ["parked", "retry", "--state", &state, "--exec", TRIED_AGAIN];
+    scene.run("simplefeed", &retry, 3);
     let reason = ["--reason", "a test order"];
     let drop = ["parked", "drop", "--state", &state, "urn:t:a:3"];
     scene.run("simplefeed", &[&drop[..], &reason].concat(), 0);
@@ -518,13 +522,13 @@ impl Consumer {
         let parked = self.run(&["parked", "list", "--state", &state], root, &[0])?;
         let before: BTreeSet<String> = self.printed(moments.first).into_iter().collect();
         let accepted: BTreeSet<String> = self.accepted(moments.last).into_iter().collect();
-        let dropped = self
-            .recording
-            .runs
-            .iter()
-            .find(|run| run.args.contains(&"drop".to_owned()));
-        let dropping = dropped.is_some_and(|run| self.began(run.ended) <= moments.first);
-        let dropped = dropped.is_some_and(|run| run.ended <= moments.last);
+        // The runs that do away with a parked entry, each with the end of its id: whether it had begun, and had ended.
+        let done = [("drop", ":3"), ("retry", ":7")].map(|(command, id)| {
+            let is_of = |run: &&Run| run.args.iter().any(|arg| arg == command);
+            let run = self.recording.runs.iter().find(is_of);
+            let began = run.is_some_and(|run| self.began(run.ended) <= moments.first);
+            (id, began, run.is_some_and(|run| run.ended <= moments.last))
+        });
         for id in &self.all["a"] {
             let fails = id.ends_with('3') || id.ends_with('7');
             let is_parked = parked
@@ -535,18 +539,26 @@ impl Consumer {
             }
             // Who was handed an entry when the power failed may be the reason, so the entry may be parked.
             let is_handled = !fails && (before.contains(id) || again.contains(id.as_str()));
-            let may_be_gone = dropping && id.ends_with(":3");
+            let is_done = |(end, began, _): &(&str, bool, bool)| *began && id.ends_with(end);
+            let may_be_gone = done.iter().any(is_done);
             if !is_handled && !is_parked && !may_be_gone {
                 return Err(format!("{id} is neither handled nor parked: {parked}"));
             }
-            if dropped && id.ends_with(":3") && is_parked {
-                return Err(format!("{id} was dropped and is parked"));
+            let is_done = |(end, _, ended): &(&str, bool, bool)| *ended && id.ends_with(end);
+            if done.iter().any(is_done) && is_parked {
+                return Err(format!(
+                    "{id} was dropped, or handled in the end, and is parked"
+                ));
             }
         }
         let record =
             fs::read_to_string(Path::new(&state).join("record.ndjson")).unwrap_or_default();
+        let [(_, _, dropped), (_, _, retried)] = done;
         if dropped && !record.contains("a test order") {
             return Err("the record does not say why an entry was dropped".into());
+        }
+        if retried && !record.contains(":7") {
+            return Err("the record does not have an entry that was tried again".into());
         }
         Ok(())
     }
@@ -662,11 +674,15 @@ impl Consumer {
                 .iter()
                 .find(|arg| ["shop", "other", "third"].contains(&arg.as_str()));
             let name = name.expect("each run names a holder").as_str();
-            if run.ended > moment {
+            let is_new = run.args.contains(&"new".to_owned());
+            let began = self.began(run.ended);
+            // Whoever sees the token may use it from then on.
+            let is_printed = |(at, _): &(Moment, String)| (began..=moment).contains(at);
+            if run.ended > moment && !(is_new && self.recording.printed.iter().any(is_printed)) {
                 changing = Some(name);
                 break;
             }
-            holders.insert(name, run.args.contains(&"new".to_owned()));
+            holders.insert(name, is_new);
         }
         if !file.exists() {
             let is_lost = holders.values().any(|is_there| *is_there);

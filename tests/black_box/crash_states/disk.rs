@@ -781,10 +781,12 @@ impl Disk {
                 Target::File(file) => ("set", path_of(*file)),
             },
         };
-        let mut kind = format!("{call} {path}");
-        // sled's snapshots have hexadecimal numbers.
-        kind.retain(|c| !matches!(c, '0'..='9' | 'A'..='F'));
-        kind
+        without_numbers(format!("{call} {path}"))
+    }
+
+    /// Returns what a change does to which kind of file.
+    pub(super) fn kind_of_change(&self, pending: &Pending) -> String {
+        without_numbers(self.describe(pending))
     }
 
     /// Returns a change in words.
@@ -819,6 +821,12 @@ impl Disk {
             Kind::Socket => "socket",
         }
     }
+}
+
+/// Returns the words for a kind of file: sled's snapshots have hexadecimal numbers, all others decimal ones.
+pub(super) fn without_numbers(mut words: String) -> String {
+    words.retain(|c| !matches!(c, '0'..='9' | 'A'..='F'));
+    words
 }
 
 impl Kind {

@@ -172,11 +172,15 @@ impl<'a> ServerOracle<'a> {
         }
     }
 
+    /// Returns whether the log is one that a command makes of another.
+    fn is_of_copy(&self) -> bool {
+        !self.began_with_log && self.recording.makes_a_folder()
+    }
+
     /// Returns how many entries a feed must have by a moment.
     fn promised(&self, feed: &str, moment: Moment) -> usize {
         // A folder that a command makes is whole or absent.
-        let is_copy = !self.began_with_log && self.recording.makes_a_folder();
-        let is_there = self.began_with_log || is_copy;
+        let is_there = self.began_with_log || self.is_of_copy();
         let mut least = if is_there { self.before[feed] } else { 0 };
         let prefix = format!("/feeds/{feed}/");
         for (exchange, response) in self.recording.answered(moment) {
@@ -222,6 +226,10 @@ impl<'a> ServerOracle<'a> {
             self.check_feed(&opened, feed, moment)?;
         }
         changes::check(self.recording, &opened, moment)?;
+        let is_of_updates = |exchange: &Exchange| exchange.request.path.starts_with("/sup");
+        if self.recording.ledger.iter().any(is_of_updates) {
+            check_updates(&opened)?;
+        }
         self.check_frozen(&opened, &data, moment)?;
         self.check_goes_on(&opened, moment, depth)?;
         let momentary = opened.momentary();
@@ -253,6 +261,15 @@ impl<'a> ServerOracle<'a> {
         }
         if !self.timelines.contains(feed) && !self.ends[feed].contains(&found.len()) {
             return Err(format!("a batch of {feed} is torn at {}", found.len()));
+        }
+        // The log that it was copied from goes on, so that names of its own would lead to other contents there.
+        if self.is_of_copy() {
+            let recent = opened.get(&format!("/feeds/{feed}/recent.atom"))?.text();
+            let name = recent.split("rel=\"via\" href=\"").nth(1);
+            let name = name.and_then(|rest| rest.split('"').next()).unwrap_or("");
+            if !name.contains('-') {
+                return Err(format!("no epoch has begun: {feed} has {name}"));
+            }
         }
         Ok(())
     }
@@ -350,6 +367,35 @@ impl Oracle for ServerOracle<'_> {
     fn check(&self, root: &Path, moments: Moments, depth: Depth) -> Verdict {
         let checked = self.try_check(root, moments.last, depth);
         checked.unwrap_or_else(Verdict::Broken)
+    }
+}
+
+/// Every window of updates that is linked to is there.
+fn check_updates(opened: &Opened) -> Result<(), String> {
+    let mut at = url::Url::parse("http://server/sup.json").expect("it is a URL");
+    loop {
+        let began = Instant::now();
+        let answer = loop {
+            let answer = opened.server.get(at.path());
+            // What came before the start is still being read.
+            if answer.status != 503 || began.elapsed() > PATIENCE {
+                break answer;
+            }
+            pause(Duration::from_millis(10));
+        };
+        if answer.status != 200 {
+            return Err(format!("{at} gives {} {}", answer.status, answer.text()));
+        }
+        let links = answer.maybe("link").unwrap_or_default();
+        let mut links = links.split(',').map(str::trim);
+        let previous = links.find_map(|link| {
+            let link = link.strip_suffix(r#"; rel="prev-archive""#)?;
+            link.trim_matches(['<', '>']).to_owned().into()
+        });
+        let Some(previous) = previous else {
+            return Ok(());
+        };
+        at = at.join(&previous).map_err(|error| error.to_string())?;
     }
 }
 

@@ -18,10 +18,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    disk::{Disk, Model, Moment, Operation},
+    disk::{Disk, Model, Moment, Operation, without_numbers},
     order::in_order,
     programs::Programs,
-    states::History,
+    states::{History, Promise},
     trace::{self, PRINTED, UNTRACED},
 };
 use crate::{
@@ -91,7 +91,7 @@ pub(super) struct Recording {
     pub(super) runs: Vec<Run>,
     /// What programs printed, each piece with the moment at which they began to.
     pub(super) printed: Vec<(Moment, String)>,
-    promises: Vec<Moment>,
+    promises: Vec<Promise>,
     /// First operation behind which the power may fail.
     pub(super) from: usize,
 }
@@ -454,11 +454,20 @@ impl Recorder {
         let start = start_of(self.folder.path());
         let operations = in_order(self.operations, &start);
         let ledger = self.ledger.into_inner().unwrap();
-        let answers = ledger.iter().filter_map(|exchange| exchange.answered);
-        let mut promises: Vec<Moment> = answers
-            .chain(self.runs.iter().map(|run| run.ended))
-            .collect();
-        promises.sort_unstable();
+        let answers = ledger.iter().filter_map(|exchange| {
+            let request = &exchange.request;
+            let what = without_numbers(format!("{} {}", request.method, request.path));
+            let at = exchange.answered?;
+            Some(Promise { at, what })
+        });
+        let others = self.runs.iter().map(|run| (run.ended, "an end"));
+        let others = others.chain(self.printed.iter().map(|(at, _)| (*at, "a line")));
+        let others = others.map(|(at, what)| Promise {
+            at,
+            what: what.into(),
+        });
+        let mut promises: Vec<Promise> = answers.chain(others).collect();
+        promises.sort_unstable_by_key(|promise| promise.at);
         let recording = Recording {
             name: self.name,
             programs: self.programs,
@@ -487,7 +496,7 @@ struct Record {
     ledger: Vec<Exchange>,
     runs: Vec<Run>,
     printed: Vec<(Moment, String)>,
-    promises: Vec<Moment>,
+    promises: Vec<Promise>,
     from: usize,
 }
 

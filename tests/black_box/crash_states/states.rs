@@ -10,6 +10,8 @@ use std::{
     sync::Arc,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::disk::{Call, Change, Disk, Model, Moment, Operation, Pending, Survivors, Torn, Write};
 use crate::dice::Dice;
 
@@ -48,9 +50,11 @@ pub(super) enum Family {
 pub(super) struct State {
     /// Index of the operation.
     pub(super) operation: usize,
-    /// What the operation does to which kind of file.
+    /// What the operation does to which kind of file, and what is promised behind it.
     pub(super) kind: Arc<str>,
     pub(super) family: Family,
+    /// What the change does that the family has singled out; empty if it has none.
+    pub(super) subject: Arc<str>,
     /// The operation, the family and its parameters; valid in its recording only.
     pub(super) name: String,
     /// When the disk was so first, and last.
@@ -66,13 +70,21 @@ pub(super) struct Moments {
     pub(super) last: Moment,
 }
 
+/// Something that was promised by a moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Promise {
+    pub(super) at: Moment,
+    /// The kind of request that was answered, or another kind of promise.
+    pub(super) what: String,
+}
+
 /// The operations of a recording with what they began on.
 #[derive(Clone, Copy)]
 pub(super) struct History<'a> {
     pub(super) start: &'a Path,
     pub(super) operations: &'a [Operation],
     /// When something was promised, in order.
-    pub(super) promises: &'a [Moment],
+    pub(super) promises: &'a [Promise],
     pub(super) model: Model,
     /// First operation behind which the power may fail.
     pub(super) from: usize,
@@ -137,7 +149,7 @@ pub(super) fn visit(
 ) -> Result<(), String> {
     let load = Disk::load(history.model, history.start);
     let mut disk = load.map_err(|error| error.to_string())?;
-    let mut promises = history.promises.iter().copied().peekable();
+    let mut promises = history.promises.iter().peekable();
     for (index, operation) in history.operations.iter().enumerate() {
         let ignored = history.ignored;
         if ignored.is_some_and(|ignored| ignored.is_synced_by(&disk, operation)) {
@@ -150,24 +162,36 @@ pub(super) fn visit(
         let next = history.operations.get(index + 1);
         let until = next.map_or(Moment::MAX, |next| next.exit);
         let mut moment = operation.exit;
-        let mut promised = false;
-        while let Some(promise) = promises.next_if(|promise| *promise < until) {
-            moment = moment.max(promise);
-            promised = true;
+        let mut promised = "";
+        while let Some(promise) = promises.next_if(|promise| promise.at < until) {
+            moment = moment.max(promise.at);
+            promised = &promise.what;
         }
-        if index < history.from || !(changed || promised) || !is_wanted(index) {
+        let is_new = changed || !promised.is_empty();
+        if index < history.from || !is_new || !is_wanted(index) {
             continue;
         }
-        let kind: Arc<str> = disk.kind_of(operation).into();
+        let kind: Arc<str> = format!("{}, {promised}", disk.kind_of(operation)).into();
+        let subjects = disk.pending().iter().map(|pending| {
+            let subject: Arc<str> = disk.kind_of_change(pending).into();
+            (pending.number, subject)
+        });
+        let subjects: HashMap<usize, Arc<str>> = subjects.collect();
         for (family, label, survivors) in families(disk.pending()) {
             if ignored.is_some_and(|ignored| !ignored.is_lost(&disk, &survivors)) {
                 continue;
             }
+            let subject = label
+                .split(':')
+                .nth(1)
+                .and_then(|number| number.parse().ok());
+            let subject = subject.and_then(|number: usize| subjects.get(&number).cloned());
             let name = format!("{index}/{label}");
             let state = State {
                 operation: index,
                 kind: Arc::clone(&kind),
                 family,
+                subject: subject.unwrap_or_default(),
                 name,
                 moments: Moments {
                     first: operation.exit,
@@ -225,29 +249,46 @@ pub(super) fn list(
     Ok(listed)
 }
 
-/// Draws states. Half of them by equal shares for each family and each part of the history, half by equal shares for each
-/// family and each kind of operation, since few operations are of the kinds that happen seldom.
+/// Part of a history, or a kind of operation or change, within a family.
+type Stratum = (usize, Arc<str>);
+
+/// Draws states: by equal shares for each family and each part of the history, each kind of operation, and each kind of
+/// change that the family has singled out, a third of them each. What happens seldom has few states.
 pub(super) fn sample(listed: &Listed, count: usize, dice: &mut Dice) -> Vec<State> {
     let operations = listed.states.iter().map(|state| state.operation).max();
     let operations = operations.unwrap_or(0) + 1;
-    let part_of = |state: &State| state.operation * PARTS / operations;
-    let all: Vec<usize> = (0..listed.states.len()).collect();
-    let mut drawn = draw(&all, count.div_ceil(2), dice, |index| {
-        let state = &listed.states[index];
-        (state.family, part_of(state))
-    });
-    let taken: HashSet<usize> = drawn.iter().copied().collect();
-    let rest: Vec<usize> = all
-        .into_iter()
-        .filter(|index| !taken.contains(index))
-        .collect();
-    let left = count.saturating_sub(drawn.len());
-    drawn.extend(draw(&rest, left, dice, |index| {
-        let state = &listed.states[index];
-        (state.family, Arc::clone(&state.kind))
-    }));
+    let part_of = |state: &State| part_of(state.operation, operations);
+    let mut rest: Vec<usize> = (0..listed.states.len()).collect();
+    let mut drawn: Vec<usize> = vec![];
+    let strata: [&dyn Fn(&State) -> Stratum; 3] = [
+        &|state| (part_of(state), Arc::default()),
+        &|state| (0, Arc::clone(&state.kind)),
+        &|state| (0, Arc::clone(&state.subject)),
+    ];
+    for (number, stratum) in strata.into_iter().enumerate() {
+        let share = count.saturating_sub(drawn.len()) / (strata.len() - number);
+        let taken = draw(&rest, share, dice, |index| {
+            let state = &listed.states[index];
+            (state.family, stratum(state))
+        });
+        let is_taken: HashSet<usize> = taken.iter().copied().collect();
+        rest.retain(|index| !is_taken.contains(index));
+        drawn.extend(taken);
+    }
     let state = |index: usize| listed.states[index].clone();
     drawn.into_iter().map(state).collect()
+}
+
+/// Returns the part of a history that an operation is in. The first tenth has four parts, each twice as long as the one
+/// before: what happens once in the life of a folder happens at its beginning.
+fn part_of(operation: usize, operations: usize) -> usize {
+    match operation * 8 * PARTS / operations {
+        0 => 0,
+        1 => 1,
+        2..4 => 2,
+        4..8 => 3,
+        eighths => 3 + eighths / 8,
+    }
 }
 
 /// Draws items: equal shares for each stratum, as far as it has so many.

@@ -57,7 +57,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
     workload_of("fresh", fresh, [1_000, 40], 200, 2),
     workload_of("begun", first_start, [usize::MAX, 60], usize::MAX, 0),
     workload_of("rotation", rotation, [1_000, 100], 200, 0),
-    workload_of("ids", ids, [2_000, 50], 200, 0),
+    workload_of("ids", ids, [2_000, 100], usize::MAX, 0),
     workload_of("closed", closed, [2_000, 60], 200, 2),
     workload_of("timelines", timelines, [3_000, 60], 200, 2),
     workload_of("rates", rates, [1_000, 40], 200, 0),
@@ -65,6 +65,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
     workload_of("backup", backup, [1_000, 200], usize::MAX, 0),
     workload_of("recover", recover, [1_000, 200], usize::MAX, 0),
     workload_of("sup", sup, [300, 10], 40, 0),
+    workload_of("window", window, [300, 10], 40, 0),
     workload_of("reuse", reuse, [500, 10], 30, 0),
     workload_of(
         "bookmark",
@@ -77,7 +78,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
     workload_of("state", consumers::state, [2_000, 120], usize::MAX, 0),
     workload_of("watch", consumers::watch, [usize::MAX, 40], usize::MAX, 0),
     workload_of("mirror", consumers::mirror, [usize::MAX, 80], usize::MAX, 0),
-    workload_of("queue", consumers::queue, [500, 40], usize::MAX, 0),
+    workload_of("queue", consumers::queue, [usize::MAX, 200], usize::MAX, 0),
     workload_of("tokens", consumers::tokens, [usize::MAX, 40], usize::MAX, 0),
 ];
 
@@ -154,7 +155,7 @@ impl Recorded for Served {
     fn crashed_again(&self, dice: &mut Dice) -> Box<dyn Recorded> {
         let operations = self.recording.operations.len();
         if dice.below(2) == 0 {
-            return Box::new(after_kill(self, dice.below(operations)));
+            return Box::new(after_kill(self, dice.below(operations), GoingOn::default()));
         }
         let listed = states::list(self.recording.history(Model::Weak), usize::MAX, dice);
         let listed = listed.expect("the recording followed itself");
@@ -285,7 +286,7 @@ fn rotation(programs: &Programs) -> Box<dyn Recorded> {
     let operations = &before.recording.operations;
     let last = operations.iter().rposition(is_rotation);
     let last = last.expect("the journal has more than one file");
-    Box::new(after_kill(&before, last))
+    Box::new(after_kill(&before, last, GoingOn::default()))
 }
 
 /// The real program, with chapters of its own size, in a folder that it makes itself.
@@ -367,9 +368,11 @@ fn writers(programs: &Programs) -> Box<dyn Recorded> {
                 let recorder = &recorder;
                 threads.spawn(move || {
                     let feed = ["a", "b"][writer % 2];
+                    // Two writers send the same, so that repeats meet what is not stored yet.
+                    let sender = if writer == 3 { 1 } else { writer };
                     for request in 0..12 {
                         let entry =
-                            |n: usize| (format!("urn:t:{round}:{writer}:{request}:{n}"), 300);
+                            |n: usize| (format!("urn:t:{round}:{sender}:{request}:{n}"), 300);
                         let group: Vec<_> = (0..=request % 3).map(entry).collect();
                         // The last requests meet a kill.
                         let _killed = recorder.publish_somehow(feed, &group);
@@ -486,7 +489,24 @@ fn ids(programs: &Programs) -> Box<dyn Recorded> {
 
 /// 10,000 feeds: a window of updates is archived.
 fn sup(programs: &Programs) -> Box<dyn Recorded> {
-    let mut recorder = prepared("sup", programs, 3, NEVER, |server| {
+    Box::new(updates("sup", programs))
+}
+
+/// A server is killed when the files of a window have their names and it is not noted that they are durable.
+fn window(programs: &Programs) -> Box<dyn Recorded> {
+    let before = updates("window", programs);
+    let is_named = |operation: &Operation| matches!(&operation.call, Call::Rename { to, .. } if to == "data/www/sup/1.json");
+    let named = before.recording.operations.iter().position(is_named);
+    let named = named.expect("a window is archived");
+    let going_on = GoingOn {
+        chapter_bytes: NEVER,
+        frozen: "/sup/1.json",
+    };
+    Box::new(after_kill(&before, named, going_on))
+}
+
+fn updates(name: &str, programs: &Programs) -> Served {
+    let mut recorder = prepared(name, programs, 3, NEVER, |server| {
         std::thread::scope(|threads| {
             for publisher in 0..6 {
                 threads.spawn(move || {
@@ -514,7 +534,7 @@ fn sup(programs: &Programs) -> Box<dyn Recorded> {
     publisher.publish(&recorder, "g0", &[1]);
     recorder.wait_until_frozen("/sup/1.json");
     recorder.stop();
-    ended(recorder, &["g0", "g1", "g11"], &[])
+    served(recorder, &["g0", "g1", "g11"], &[])
 }
 
 /// Entries counted over time, over a kill and a rebuild.
@@ -616,6 +636,23 @@ fn copied(how: &'static str, programs: &Programs) -> Box<dyn Recorded> {
     ended(recorder, &["a", "b"], &[])
 }
 
+/// How a server goes on over what a crash has left.
+#[derive(Clone, Copy, Debug)]
+struct GoingOn {
+    chapter_bytes: u32,
+    /// Path of a document that must be a frozen file then; empty if there is none.
+    frozen: &'static str,
+}
+
+impl Default for GoingOn {
+    fn default() -> Self {
+        Self {
+            chapter_bytes: 2_500,
+            frozen: "",
+        }
+    }
+}
+
 /// A server goes on over a crash state of another recording, and is killed.
 fn after_crash(before: &Served, state: &State) -> Served {
     let recording = &before.recording;
@@ -636,7 +673,7 @@ fn after_crash(before: &Served, state: &State) -> Served {
     );
     assert!(is_built, "there is no state {}: {visited:?}", state.name);
     recorder.begin();
-    go_on(&mut recorder, before);
+    go_on(&mut recorder, before, GoingOn::default());
     Served {
         recording: recorder.finish(),
         feeds: before.feeds.clone(),
@@ -645,7 +682,7 @@ fn after_crash(before: &Served, state: &State) -> Served {
 }
 
 /// The server of a recording is killed behind an operation, which leaves what it wrote to the system, and started again.
-fn after_kill(before: &Served, operation: usize) -> Served {
+fn after_kill(before: &Served, operation: usize, going_on: GoingOn) -> Served {
     let recording = &before.recording;
     let mut disk = Disk::load(Model::Weak, recording.start()).unwrap();
     for operation in &recording.operations[..=operation] {
@@ -654,7 +691,7 @@ fn after_kill(before: &Served, operation: usize) -> Served {
     let mut recorder = Recorder::like(recording, "after-kill");
     disk.current().write_to(&recorder.root()).unwrap();
     recorder.follow(recording, operation);
-    go_on(&mut recorder, before);
+    go_on(&mut recorder, before, going_on);
     let mut recording = recorder.finish();
     recording.from = operation + 1;
     Served {
@@ -664,12 +701,15 @@ fn after_kill(before: &Served, operation: usize) -> Served {
     }
 }
 
-fn go_on(recorder: &mut Recorder, before: &Served) {
+fn go_on(recorder: &mut Recorder, before: &Served, going_on: GoingOn) {
     let mut publisher = Publisher::new(200);
     publisher.published = 70_000;
     let feed = before.feeds[0].as_str();
-    recorder.start_settling(2_500);
+    recorder.start_settling(going_on.chapter_bytes);
     publisher.publish(recorder, feed, &[1, 2]);
+    if !going_on.frozen.is_empty() {
+        recorder.wait_until_frozen(going_on.frozen);
+    }
     recorder.get(&format!("/feeds/{feed}/recent.atom"));
     pause(Duration::from_millis(400));
     publisher.publish(recorder, feed, &[1]);
