@@ -2,8 +2,6 @@
 //!
 //! Pure.
 
-use simplefeed_core::feed::CommitNumber;
-
 use crate::{
     config::{ConfigError, ListenAddress},
     log::{LogError, store::StoreError},
@@ -28,23 +26,15 @@ pub enum ServeError {
     /// The file of tokens cannot be used. Nothing was served.
     #[error("the tokens cannot be used")]
     Tokens(#[from] ConfigError),
-    /// The log ends before commits whose documents are archived, so it is an older copy. Nothing was served.
-    #[error(
-        "the log ends with commit {end}, and documents are archived up to commit {covered}: it is an older copy, or has \
-         lost its end"
-    )]
-    Behind {
-        /// Last commit of the log.
-        end: CommitNumber,
-        /// Last commit that a view's files cover.
-        covered: CommitNumber,
-    },
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
-    /// The log cannot be read. Nothing was served.
-    #[error("the log cannot be read")]
+    /// The log cannot be used. Nothing was served.
+    #[error("the log cannot be served")]
     Log(#[from] LogError),
+    /// The data folder was not what the server had opened, so it took no entries any more. Nothing acknowledged is lost.
+    #[error("the data folder was not what the server had opened, so it took no entries any more")]
+    Displaced,
     /// A thread panicked. Nothing is lost.
     #[error("a thread failed, so the log is not closed; nothing is lost")]
     Failed,

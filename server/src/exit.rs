@@ -21,6 +21,8 @@ pub const NOT_FOUND: u8 = 10;
 pub const LOCKED: u8 = 11;
 /// Stored data is damaged, or of a newer version.
 pub const INTEGRITY: u8 = 15;
+/// The data folder of a server was moved, replaced or changed under it, so it took no entries any more.
+pub const DISPLACED: u8 = 16;
 /// Ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 /// Ended at once, by a second SIGTERM.
@@ -31,7 +33,7 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
     let damaged = error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<LogError>())
-        .any(|error| matches!(error, LogError::Damaged { .. }));
+        .any(|error| matches!(error, LogError::Damaged { .. } | LogError::Replaced { .. }));
     // Anywhere in the chain, because `context` wraps errors.
     if error
         .chain()
@@ -45,12 +47,18 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
         Some(OpenError::Damaged { .. } | OpenError::Newer { .. }) => INTEGRITY,
         Some(OpenError::Absent { .. }) => NOT_FOUND,
         Some(OpenError::Foreign { .. }) => USAGE,
-        _ if damaged || is_behind(error) => INTEGRITY,
+        _ if is_displaced(error) => DISPLACED,
+        _ if damaged => INTEGRITY,
         _ => match error.downcast_ref() {
             Some(RecoverError::Nothing { .. }) => NOT_FOUND,
             _ => OTHER,
         },
     }
+}
+
+fn is_displaced(error: &anyhow::Error) -> bool {
+    let displaced = |cause: &ServeError| matches!(cause, ServeError::Displaced);
+    error.downcast_ref().is_some_and(displaced)
 }
 
 fn open_error(error: &anyhow::Error) -> Option<&OpenError> {
@@ -70,20 +78,17 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
         let hint = "hint: keep the folder as it is, and restore a backup into another one";
         texts.push(format!("{hint}, or try `simplefeed-server recover`."));
     }
-    if is_behind(error) {
+    let replaced = |cause: &LogError| matches!(cause, LogError::Replaced { .. });
+    if error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref())
+        .any(replaced)
+    {
         texts.push(
-            "hint: restore a backup into another folder; `simplefeed-server rebuild` makes the documents of this log, \
-             and caches may have others under the same URLs."
+            "hint: keep the folder as it is. `simplefeed-server recover` makes a new log of this one and of the archived \
+             documents beside it, in which no shown URL has other contents."
                 .into(),
         );
     }
     texts
-}
-
-fn is_behind(error: &anyhow::Error) -> bool {
-    let behind = |cause: &ServeError| matches!(cause, ServeError::Behind { .. });
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref())
-        .any(behind)
 }

@@ -6,6 +6,8 @@
 
 use std::{collections::HashMap, fmt, io, ops::Range, path::PathBuf};
 
+use held::visible_path;
+
 use simplefeed_core::{
     commit::{Commit, Outline},
     entry::Entry,
@@ -28,7 +30,10 @@ pub mod pages;
 pub mod memory;
 pub mod barrier;
 pub mod durable;
+pub mod held;
+mod slots;
 pub mod witness;
+pub mod seen;
 mod watchdog;
 mod ids;
 mod record;
@@ -86,6 +91,8 @@ impl LogHead {
 pub enum Closed {
     /// A commit has failed; it takes none until it is opened again.
     Failed,
+    /// The data folder is not what the server has opened.
+    Displaced,
     /// There is too little room on the disk to open it again with more in it.
     Full,
 }
@@ -116,10 +123,22 @@ pub enum LogError {
     /// The timelines lag far behind the log. The same read may succeed soon.
     #[error("the commits that timelines follow from are still being read")]
     Behind,
+    /// The data folder is not what the server has opened. The log takes no more commits until it is opened again.
+    #[error("the data folder is not what the server has opened: {what}")]
+    Displaced {
+        /// What was moved, removed or replaced.
+        what: String,
+    },
     /// Stored records are missing, unreadable or contradict each other.
     #[error("the log is damaged: {what}")]
     Damaged {
         /// The record and its fault.
+        what: String,
+    },
+    /// The log is not the one that readers have seen: another one was put in its place, or it has lost its end.
+    #[error("the log is not the one that was served: {what}")]
+    Replaced {
+        /// The difference.
         what: String,
     },
 }
@@ -136,7 +155,7 @@ impl LogError {
         let path = path.into();
         move |source| Self::Io {
             action,
-            path,
+            path: visible_path(&path),
             source,
         }
     }
@@ -206,6 +225,24 @@ pub trait Commits: Send + Sync {
     ///
     /// See [`LogError`].
     fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError>;
+
+    /// Checks that the log has the last commit that readers had seen when it was opened.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Replaced`] if it has not: what is beside it is another log's.
+    fn check_seen(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Notes, durably, that readers see the log as it is now.
+    ///
+    /// # Errors
+    ///
+    /// See [`LogError`].
+    fn note_seen(&self) -> Result<(), LogError> {
+        Ok(())
+    }
 }
 
 /// Feeds, each with its entries, its documents and its settings, as commits have left them.
@@ -392,6 +429,11 @@ pub trait Room: Send + Sync {
         false
     }
 
+    /// Returns whether the log takes no commits because its folder, or what is in it, is not what was opened.
+    fn is_displaced(&self) -> bool {
+        false
+    }
+
     /// Returns whether the disk has room for a commit with so many bytes of entries, and for settling it.
     ///
     /// # Errors
@@ -407,6 +449,9 @@ pub trait Room: Send + Sync {
     ///
     /// See [`Closed`].
     fn takes_entries(&self) -> Result<(), Closed> {
+        if self.is_displaced() {
+            return Err(Closed::Displaced);
+        }
         if !self.is_open() {
             return Err(Closed::Failed);
         }

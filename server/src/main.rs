@@ -61,8 +61,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 ///
 /// `verify`, `rebuild`, `export` and `backup` also work while a server has the log open.
 ///
-/// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 130
-/// interrupted.
+/// Exit codes: 0 ok, 1 other, 2 usage, 10 not found, 11 data folder locked, 15 integrity, 16 data folder changed under
+/// the server, 130 interrupted.
 #[derive(Debug, Parser)]
 #[command(name = "simplefeed-server", version)]
 struct CommandLine {
@@ -513,7 +513,7 @@ fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     };
     let log = Arc::new(log);
     let shared: Arc<dyn EntryLog> = Arc::<SledLog>::clone(&log);
-    let folders = Folders::new(&args.data, args.www.as_deref());
+    let folders = Folders::held(folder.held(), args.www.as_deref());
     let views = Views::of_upkeep(&folders);
     let shown = with_timelines(&shared).context("the log cannot be read")?;
     let outcome = upkeep::run(task, &shared, &shown, &views, &mut print_line);

@@ -375,6 +375,9 @@ impl Writer {
             if self.log.has_filled_up() {
                 self.stopped = NotCommitted::NoSpace;
             }
+            if self.log.is_displaced() {
+                self.stopped = NotCommitted::Displaced;
+            }
             return Err(self.stopped);
         }
         // Duplicates and refusals without changes rest on commits behind the barrier.
@@ -410,6 +413,9 @@ impl Writer {
                 // The disk filled up although the check found room; later publishers get this cause, too.
                 if is_full(error) {
                     self.stopped = NotCommitted::NoSpace;
+                }
+                if self.log.is_displaced() {
+                    self.stopped = NotCommitted::Displaced;
                 }
                 Err(self.stopped)
             }

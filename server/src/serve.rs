@@ -22,7 +22,9 @@ use crate::{
     error::ServeError,
     http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes},
     listening::{Gates, Listening},
-    log::{EntryLog, durable::sync_names, folder::keep_to_ourselves, store::Store},
+    log::{
+        EntryLog, durable::sync_names, folder::keep_to_ourselves, held::visible_path, store::Store,
+    },
     metrics::Metrics,
     publish::{self, Publisher},
     socket,
@@ -103,7 +105,10 @@ impl Server {
         let public_url = config.public_url.clone().unwrap_or(own);
         let watermark = Arc::new(store.watermark().map_err(ServeError::Start)?);
         let log = store.log();
-        let folders = Folders::new(config.data(), config.www.as_deref());
+        let folders = store.folder().map_or_else(
+            || Folders::new(config.data(), config.www.as_deref()),
+            |held| Folders::held(&held, config.www.as_deref()),
+        );
         let graph = folders.of_view(following::NAME);
         let keeping = Keeping {
             fan_out: config.fan_out,
@@ -119,13 +124,14 @@ impl Server {
         }
         views = views.with(Push::default());
         // Before anything is written: the next commits would be archived under URLs that have other contents.
-        refuse_older(&*log, &views)?;
+        log.check_seen()?;
+        log.note_seen()?;
         store.begin_work();
         // Before any view or reader, because an epoch renames the open documents.
         begin_epoch_if_restored(&*log, &store, &watermark)?;
         // The server before may have given out the log's last second as `Last-Modified`.
         watermark.begin_after(log.head().last);
-        keep_to_ourselves(config.data()).map_err(ServeError::Start)?;
+        keep_to_ourselves(folders.data()).map_err(ServeError::Start)?;
         for tree in folders.trees() {
             sync_names(tree).map_err(ServeError::Start)?;
         }
@@ -133,7 +139,7 @@ impl Server {
         let followers = spawn_followers(&views, &shown, &stop)?;
         let upkept = Views::of_upkeep_beside(&folders, &views);
         let control = spawn_control(store.control_socket(), (&log, &shown), &stop, upkept)?;
-        let metrics = Metrics::new(Arc::clone(&log), views.clone(), config.data().into());
+        let metrics = Metrics::new(Arc::clone(&log), views.clone(), folders.data().into());
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
             Arc::clone(&log),
@@ -230,10 +236,14 @@ impl Server {
         if threads.iter().any(Result::is_err) {
             return Err(ServeError::Failed);
         }
+        let is_displaced = store.log().is_displaced();
         if !store.close().map_err(ServeError::Close)? {
             warn!("the log is still in use and not closed");
         }
         served.map_err(ServeError::Start)?;
+        if is_displaced {
+            return Err(ServeError::Displaced);
+        }
         info!("stopped");
         Ok(())
     }
@@ -362,16 +372,6 @@ fn invalidate_with(
     });
 }
 
-/// Refuses a log that ends before what a view's files cover.
-fn refuse_older(log: &dyn EntryLog, views: &Views) -> Result<(), ServeError> {
-    let end = log.head().number;
-    let covered = views.iter().map(|(view, _)| view.covered()).max();
-    match covered {
-        Some(covered) if covered > end => Err(ServeError::Behind { end, covered }),
-        _ => Ok(()),
-    }
-}
-
 /// Begins an epoch, if the log was restored and not served since.
 fn begin_epoch_if_restored(
     log: &dyn EntryLog,
@@ -448,7 +448,7 @@ fn spawn_control(
         })
         .map(Some),
         Err(error) => {
-            warn!(%error, path = %path.display(), "no control socket: upkeep needs the server stopped");
+            warn!(%error, path = %visible_path(&path).display(), "no control socket: upkeep needs the server stopped");
             Ok(None)
         }
     }

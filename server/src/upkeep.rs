@@ -68,6 +68,10 @@ pub fn run(
     views: &Views,
     tell: &mut dyn FnMut(Line),
 ) -> anyhow::Result<u8> {
+    // What is beside another log must not be taken for this one's.
+    if *task != Task::Verify {
+        log.check_seen()?;
+    }
     match task {
         Task::Verify => {
             let report = verify(&**log, &**shown, views)?;

@@ -61,11 +61,6 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// See [`ViewError`]. The follower tries again.
     fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError>;
 
-    /// Returns the last commit that the view's files are known to cover. A log that ends before it has lost commits.
-    fn covered(&self) -> CommitNumber {
-        CommitNumber(0)
-    }
-
     /// Applies the next commit.
     ///
     /// # Errors

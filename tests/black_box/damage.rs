@@ -612,37 +612,96 @@ fn a_lost_log_is_not_begun_anew() {
     Server::start(&new, &[]).stop();
 }
 
-/// Goal: a log that was put back from an older copy, beside the documents of its lost end, is not served: the same URLs
-/// would get other contents. `rebuild` is the way out for those who know.
+/// Goal: a log that was put back from an older copy, beside what its lost end has left, is not served, also if it has grown
+/// past that end: the same URLs would get other contents. `recover` is the way out.
 #[test]
 fn an_older_copy_of_a_log_is_refused() {
+    const DOCUMENTS: [&str; 2] = ["--document-entries", "3"];
     let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
     let data = archived(folder.path());
-    let older = folder.path().join("older");
-    copy_folder(&data, &older);
-    let server = Server::start(&data, &["--document-entries", "3"]);
+    copy_folder(&data, &path("older"));
+    copy_folder(&data, &path("grown"));
+    let server = Server::start(&data, &DOCUMENTS);
     server.publish_ids("a", (8..20).map(|n| n.to_string()));
-    server.wait_until_frozen("/feeds/a/5.atom");
-    server.stop();
-    for part in ["journal", "sled"] {
-        fs::remove_dir_all(data.join(part)).unwrap();
-        copy_folder(&older.join(part), &data.join(part));
+    let shown = server.wait_until_frozen("/feeds/a/6.atom").body;
+    // This one closes no document, so no file shows it.
+    server.publish_ids("a", ["last".to_owned()]);
+    server.kill();
+    let server = Server::start(&path("grown"), &DOCUMENTS);
+    for n in 100..130 {
+        server.publish_ids("a", [n.to_string()]);
     }
-    fs::copy(older.join("witness"), data.join("witness")).unwrap();
-    for mark in [false, true] {
-        if mark {
-            fs::write(data.join("restored"), "").unwrap();
+    server.stop();
+    for (from, why) in [
+        ("grown", "is not the one that readers have seen"),
+        ("older", "and readers have seen commit"),
+    ] {
+        for part in ["journal", "sled"] {
+            fs::remove_dir_all(data.join(part)).unwrap();
+            copy_folder(&path(from).join(part), &data.join(part));
         }
-        let (code, said) = refused(&data, &SERVE);
-        assert_eq!(code, Some(15), "{said}");
-        assert!(said.contains("it is an older copy"), "{said}");
+        fs::copy(path(from).join("witness"), data.join("witness")).unwrap();
+        let (copy, tree) = (path("copy"), path("tree"));
+        let (copy, tree) = (copy.to_str().unwrap(), tree.to_str().unwrap());
+        let serve = SERVE.as_slice();
+        let tasks: [&[&str]; 4] = [
+            serve,
+            &["rebuild"],
+            &["backup", "--to", copy],
+            &["export", "--to", tree],
+        ];
+        for (task, mark) in tasks
+            .into_iter()
+            .chain([serve])
+            .zip([false, false, false, false, true])
+        {
+            if mark {
+                fs::write(data.join("restored"), "").unwrap();
+            }
+            let (code, said) = refused(&data, task);
+            assert_eq!(code, Some(15), "{task:?}: {said}");
+            assert!(
+                said.contains(why) && said.contains("simplefeed-server recover"),
+                "{task:?}: {said}"
+            );
+        }
+        fs::remove_file(data.join("restored")).unwrap();
+        let verified = run(
+            "simplefeed-server",
+            &["verify", "--data", data.to_str().unwrap()],
+            b"",
+        );
+        assert_eq!(verified.status.code(), Some(15));
+        assert!(
+            text(&verified.stdout).contains(why),
+            "{}",
+            text(&verified.stdout)
+        );
     }
-    fs::remove_file(data.join("restored")).unwrap();
-    check_folder("rebuild", &data);
-    let server = Server::start(&data, &[]);
-    server.publish_ids("a", ["new".to_owned()]);
-    assert_eq!(crate::harness::ids(&server, "a").len(), 9);
+    let recovered = path("recovered");
+    let arguments = [
+        "recover",
+        "--data",
+        data.to_str().unwrap(),
+        "--to",
+        recovered.to_str().unwrap(),
+    ];
+    let said = run("simplefeed-server", &arguments, b"");
+    assert_eq!(said.status.code(), Some(15));
+    let said = text(&said.stdout);
+    assert!(said.contains("the log ended with commit"), "{said}");
+    let server = Server::start(&recovered, &DOCUMENTS);
+    assert_eq!(server.wait_until_frozen("/feeds/a/6.atom").body, shown);
+    server.publish_ids("a", (30..40).map(|n| n.to_string()));
+    // Of 17 entries: at another port, the server has another URL, with which a document begins.
+    let expected = (0..17).chain(30..40).map(|n| format!("urn:t:{n}"));
+    assert_eq!(
+        crate::harness::ids(&server, "a"),
+        expected.collect::<Vec<_>>()
+    );
     server.stop();
+    check_folder("verify", &recovered);
 }
 
 /// Goal: what has no content may have any length.

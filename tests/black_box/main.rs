@@ -40,6 +40,7 @@ mod conditional;
 mod crash;
 mod crash_states;
 mod damage;
+mod displaced;
 mod faults;
 mod feed_service;
 mod fixtures;

@@ -57,6 +57,9 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     Ok(Outcome::Answer(match looked.await? {
         (Err(Closed::Failed), _) => unwell("the log takes no entries\n"),
+        (Err(Closed::Displaced), _) => {
+            unwell("the data folder is not what the server opened: the log takes no entries\n")
+        }
         (Err(Closed::Full), _) => unwell("the disk is full: the log takes no entries\n"),
         (Ok(()), ahead) if ahead > CLOCK_LAG_MICROS_MAX => {
             unwell("the clock is behind the last entry\n")

@@ -342,7 +342,7 @@ impl From<&PublishError> for Problem {
                 Self::new("read-only", "no room on the disk", status, detail)
             }
             // The commit that failed may be found after a restart.
-            PublishError::Unavailable => Self::unavailable(format!(
+            PublishError::Unavailable | PublishError::Displaced => Self::unavailable(format!(
                 "{error}; whether this request is stored is unknown, repeating it is safe"
             )),
         }

@@ -4,10 +4,12 @@
 //! touch its files.
 //!
 //! ```text
-//! <data>/lock          held while open (flock); the process id, for people
+//! <data>               held while open (flock), as <data>/lock is
+//! <data>/lock          the process id, for people
 //! <data>/journal/      the newest commits
 //! <data>/sled/         all commits before
 //! <data>/witness       the last commit in sled, its chain hash, what else must be there
+//! <data>/views/seen    the last commit that readers have seen
 //! <data>/ids/          the position of each id; made from the log
 //! <data>/restored      exists until a restored log is served for the first time
 //! ```
@@ -20,10 +22,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
 use super::{
     LogError,
     barrier::sync_folder,
     durable::{self, create_folder, create_private_folder, parent_of, sync_if_ours},
+    held::{HeldFolder, Identity},
     record::STORAGE_VERSION,
     space::is_full,
 };
@@ -104,8 +110,10 @@ pub enum OpenError {
 /// The data folder of a log, locked.
 #[derive(Debug)]
 pub struct DataFolder {
+    /// By which the system finds it, whatever its name leads to.
     pub(super) path: PathBuf,
-    lock: File,
+    held: HeldFolder,
+    lock: Mutex<File>,
 }
 
 /// Marks the log in a new folder as restored: the first server of it begins an epoch.
@@ -157,11 +165,63 @@ impl DataFolder {
         self.path("watermark")
     }
 
+    /// Returns whether another process holds a folder, whatever has become of its lock file.
+    pub(super) fn is_locked(folder: &Path) -> bool {
+        HeldFolder::open(folder).is_ok_and(|held| {
+            let locked = held.handle().try_lock();
+            matches!(locked, Err(TryLockError::WouldBlock))
+        })
+    }
+
+    /// Returns the folder itself.
+    pub fn held(&self) -> &HeldFolder {
+        &self.held
+    }
+
+    /// Returns the path by which people find a file of the folder.
+    pub(super) fn name_of(&self, name: &str) -> PathBuf {
+        self.held.name().join(name)
+    }
+
+    /// Checks that the folder's name leads to it, and that nobody else has locked it. A lock file that was removed is made
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Displaced`] if the next opening would find another folder, or another process has opened it.
+    pub(super) fn check(&self) -> Result<(), LogError> {
+        if !self.held.has_its_name() {
+            let what = format!("{} does not lead to it", self.held.name().display());
+            return Err(LogError::Displaced { what });
+        }
+        let path = self.path("lock");
+        let mut lock = self.lock.lock();
+        let is_there = lock
+            .metadata()
+            .is_ok_and(|lock| Identity::of(&lock).is_at(&path));
+        if is_there {
+            return Ok(());
+        }
+        let name = self.name_of("lock");
+        match take_lock(&path) {
+            Ok(taken) => {
+                warn!(path = %name.display(), "the lock file was removed or replaced, and is made again");
+                *lock = taken;
+                drop(lock);
+                // For people only.
+                let _unwritten = self.write_process_id();
+                Ok(())
+            }
+            Err(TryLockError::WouldBlock) => {
+                let what = format!("another process has locked {}", name.display());
+                Err(LogError::Displaced { what })
+            }
+            // Without the file, the lock of the folder is enough.
+            Err(TryLockError::Error(_)) => Ok(()),
+        }
+    }
+
     /// Takes the folder, creating it if need be.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the lock file is written anew at each start"
-    )]
     pub(super) fn lock(folder: &Path) -> Result<Self, OpenError> {
         let failed = |action| {
             let path = folder.to_path_buf();
@@ -172,34 +232,38 @@ impl DataFolder {
             }
         };
         make(folder).map_err(failed("create"))?;
-        let path = folder.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .write(true)
-            // The process id in it must survive an attempt that is refused.
-            .truncate(false)
-            .open(&path);
-        let lock = lock.map_err(failed("write to"))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self {
-                path: folder.into(),
-                lock,
-            }),
+        let held = HeldFolder::open(folder).map_err(failed("open"))?;
+        let path = held.path().join("lock");
+        let locked = || {
             // The holder writes its process id into the lock file.
-            Err(TryLockError::WouldBlock) => {
-                let holder = fs::read_to_string(&path).unwrap_or_default();
-                let holder = holder.trim();
-                let holder = if holder.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({holder})")
-                };
-                Err(OpenError::Locked {
-                    folder: folder.into(),
-                    holder,
-                })
+            let holder = fs::read_to_string(&path).unwrap_or_default();
+            let holder = holder.trim();
+            let holder = if holder.is_empty() {
+                String::new()
+            } else {
+                format!(" ({holder})")
+            };
+            OpenError::Locked {
+                folder: folder.into(),
+                holder,
             }
+        };
+        // Its file may be removed; the folder itself cannot be, while it is open.
+        match held.handle().try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(locked()),
+            // Some network file systems lock no folders.
+            Err(TryLockError::Error(error)) => {
+                info!(%error, folder = %folder.display(), "the folder cannot be locked, only the file `lock` in it");
+            }
+        }
+        match take_lock(&path) {
+            Ok(lock) => Ok(Self {
+                path: held.path().into(),
+                held,
+                lock: Mutex::new(lock),
+            }),
+            Err(TryLockError::WouldBlock) => Err(locked()),
             Err(TryLockError::Error(source)) => Err(failed("lock")(source)),
         }
     }
@@ -213,7 +277,7 @@ impl DataFolder {
         action: &'static str,
         name: &str,
     ) -> impl FnOnce(io::Error) -> OpenError {
-        let path = self.path(name);
+        let path = self.name_of(name);
         move |source| OpenError::Io {
             action,
             path,
@@ -223,7 +287,7 @@ impl DataFolder {
 
     pub(super) fn damaged(&self, what: impl Into<String>) -> OpenError {
         OpenError::Damaged {
-            folder: self.path.clone(),
+            folder: self.held.name().into(),
             what: what.into(),
         }
     }
@@ -231,7 +295,7 @@ impl DataFolder {
     /// Writes the process id into the lock file, for people. Only done once the opening has succeeded, so
     /// that a refusal leaves every file as it was.
     pub(super) fn write_process_id(&self) -> Result<(), OpenError> {
-        let mut file = &self.lock;
+        let mut file = self.lock.lock();
         file.set_len(0)
             .and_then(|()| writeln!(file, "process {}", std::process::id()))
             .map_err(self.io("write", "lock"))
@@ -252,7 +316,7 @@ impl DataFolder {
             // A full disk is no damage.
             error if is_full(&error) => OpenError::Io {
                 action: "write",
-                path: self.path.clone(),
+                path: self.held.name().into(),
                 source: io::ErrorKind::StorageFull.into(),
             },
             // It says already that the log is damaged.
@@ -294,6 +358,31 @@ impl DataFolder {
             _ => Ok(()),
         }
     }
+}
+
+impl Drop for DataFolder {
+    fn drop(&mut self) {
+        // Views may still have the handle.
+        let _unlocked = self.held.handle().unlock();
+    }
+}
+
+/// Locks the lock file, which is made if need be.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the lock file is written anew at each start"
+)]
+fn take_lock(path: &Path) -> Result<File, TryLockError> {
+    let lock = OpenOptions::new()
+        .create(true)
+        .read(true)
+        .write(true)
+        // The process id in it must survive an attempt that is refused.
+        .truncate(false)
+        .open(path);
+    let lock = lock.map_err(TryLockError::Error)?;
+    lock.try_lock()?;
+    Ok(lock)
 }
 
 /// Makes a data folder, durably, unless there is one.

@@ -30,6 +30,7 @@ use super::{
     LogError,
     barrier::{Barrier, Step, drop_pages, sync_folder},
     durable::{self, create_private_folder},
+    held::{Identity, visible_path},
 };
 use crate::codec::{Reader, Writer, seal, unseal};
 #[cfg(planted)]
@@ -80,6 +81,7 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: File,
+    identity: Identity,
     path: PathBuf,
     /// Number of the first commit in it.
     pub(super) first: CommitNumber,
@@ -97,13 +99,17 @@ impl JournalFile {
         let mut value = vec![0; usize::try_from(place.length).unwrap_or(usize::MAX)];
         let read = self.file.read_exact_at(&mut value, u64::from(place.at));
         read.map_err(LogError::io("read", &self.path))?;
-        let damaged = || LogError::damaged(format!("{} at {}", self.path.display(), place.at));
+        let damaged = || {
+            let path = visible_path(&self.path);
+            LogError::damaged(format!("{} at {}", path.display(), place.at))
+        };
         let length = unseal(&value).ok_or_else(damaged)?.len();
         Ok(Bytes::from(value).slice(..length))
     }
 
     fn damage(&self, at: u64, what: &str) -> LogError {
-        LogError::damaged(format!("{} {what} at {at}", self.path.display()))
+        let path = visible_path(&self.path);
+        LogError::damaged(format!("{} {what} at {at}", path.display()))
     }
 
     /// Hands over the records from the beginning on. Returns the offset behind the last one.
@@ -373,6 +379,8 @@ fn encode_record(
 /// The journal, for the writer.
 pub(super) struct Journal {
     folder: PathBuf,
+    /// The folder by its name, in which the next opening looks for the files.
+    name: PathBuf,
     barrier: Arc<dyn Barrier>,
     file: Arc<JournalFile>,
     /// Offset of the next record.
@@ -397,11 +405,17 @@ impl Journal {
         let (file, written) = create_file(folder, &*barrier, first, before)?;
         Ok(Self {
             folder: folder.into(),
+            name: folder.into(),
             barrier,
             file: Arc::new(file),
             end: HEAD_BYTES,
             written,
         })
+    }
+
+    /// Notes the name of the folder, which was opened by a handle.
+    pub(super) fn named(self, name: PathBuf) -> Self {
+        Self { name, ..self }
     }
 
     /// Goes on behind the records of the newest file, which end at `end`.
@@ -421,6 +435,7 @@ impl Journal {
         synced.map_err(LogError::io("sync", &file.path))?;
         Ok(Self {
             folder: folder.into(),
+            name: folder.into(),
             barrier,
             file,
             end,
@@ -438,11 +453,12 @@ impl Journal {
         self.end
     }
 
-    /// Appends a commit, and calls `seen` with its record once it would survive a power cut.
+    /// Appends a commit, and calls `seen` with its record once it would survive a power cut, and the next opening finds it.
     ///
     /// # Errors
     ///
-    /// Returns the failure of the disk, or of `seen`. The commit may be found at the next opening.
+    /// Returns the failure of the disk, that the file is not where it was, or the error of `seen`. The commit may be found at
+    /// the next opening.
     pub(super) fn append(
         &mut self,
         number: CommitNumber,
@@ -477,9 +493,28 @@ impl Journal {
         }
         let synced = self.barrier.sync(&self.file.file);
         synced.map_err(LogError::io("sync", path))?;
+        self.check_place()?;
         seen(&record)?;
         self.end = end;
         Ok(())
+    }
+
+    /// Checks that the newest file is found by its name, with the length that it has been given.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Displaced`] if it is not.
+    pub(super) fn check_place(&self) -> Result<(), LogError> {
+        let name = self.file.path.file_name().unwrap_or_default();
+        let path = self.name.join(name);
+        let is_there = fs::metadata(&path).is_ok_and(|found| {
+            Identity::of(&found) == self.file.identity && found.len() == self.written
+        });
+        if is_there {
+            return Ok(());
+        }
+        let what = format!("{} was removed, replaced, cut or moved", path.display());
+        Err(LogError::Displaced { what })
     }
 
     /// Makes the file long enough for a record that ends at `end`. Small records get zeros ahead of them.
@@ -493,20 +528,17 @@ impl Journal {
         let (file, path) = (&self.file.file, &self.file.path);
         // The length comes first, in whole steps, so that any other length is damage.
         file.set_len(length).map_err(LogError::io("write", path))?;
+        let from = std::mem::replace(&mut self.written, length);
         // A large record needs few syncs for its bytes anyway.
         if end - self.end <= most {
-            for at in (self.written..length).step_by(ZEROS.len()) {
+            for at in (from..length).step_by(ZEROS.len()) {
                 let rest = usize::try_from(length - at).unwrap_or(usize::MAX);
                 let zeros = ZEROS.get(..rest).unwrap_or(&ZEROS);
                 let written = file.write_all_at(zeros, at);
                 written.map_err(LogError::io("write", path))?;
             }
         }
-        self.barrier
-            .sync(file)
-            .map_err(LogError::io("sync", path))?;
-        self.written = length;
-        Ok(())
+        self.barrier.sync(file).map_err(LogError::io("sync", path))
     }
 
     /// Begins a new file with commit `first`; the others are only read from now on.
@@ -590,6 +622,7 @@ fn create_file(
         let renamed = fs::rename(&spare, &path);
         renamed.map_err(LogError::io("rename", &spare))?;
         let file = JournalFile {
+            identity: identity_of(&file, &path)?,
             file,
             path,
             first,
@@ -599,12 +632,18 @@ fn create_file(
     }
     durable::rename(&spare, &path).map_err(LogError::io("rename", &spare))?;
     let file = JournalFile {
+        identity: identity_of(&file, &path)?,
         file,
         path,
         first,
         before,
     };
     Ok((file, length))
+}
+
+fn identity_of(file: &File, path: &Path) -> Result<Identity, LogError> {
+    let found = file.metadata().map_err(LogError::io("measure", path))?;
+    Ok(Identity::of(&found))
 }
 
 /// Opens the files of a journal, oldest first.
@@ -633,9 +672,13 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
             let is_ours = from.chunk::<4>()? == *MAGIC && from.long()? == first.0;
             is_ours.then_some(ChainHash(from.digest()?))
         });
-        let damaged = || LogError::damaged(format!("the head of {} is unreadable", path.display()));
+        let damaged = || {
+            let path = visible_path(&path);
+            LogError::damaged(format!("the head of {} is unreadable", path.display()))
+        };
         let before = decoded.ok_or_else(damaged)?;
         files.push(JournalFile {
+            identity: identity_of(&file, &path)?,
             file,
             path,
             first,
@@ -652,8 +695,10 @@ pub(super) fn open_remains(folder: &Path) -> Vec<JournalFile> {
     let mut files: Vec<JournalFile> = items
         .filter_map(|item| {
             let first = item.file_name().to_str()?.parse().ok()?;
+            let file = File::open(item.path()).ok()?;
             Some(JournalFile {
-                file: File::open(item.path()).ok()?,
+                identity: identity_of(&file, &item.path()).ok()?,
+                file,
                 path: item.path(),
                 first: CommitNumber(first),
                 before: ChainHash::START,
@@ -684,6 +729,12 @@ impl JournalFile {
                 _ => step,
             };
         }
+    }
+
+    /// Returns whether a folder has the file under its name.
+    pub(super) fn is_in(&self, folder: &Path) -> bool {
+        let name = self.path.file_name().unwrap_or_default();
+        self.identity.is_at(&folder.join(name))
     }
 
     /// Makes sure that reads see the disk: after a sync that failed, the system keeps pages that never got there, and
@@ -719,6 +770,10 @@ impl JournalFile {
     pub(super) fn recycle(self: Arc<Self>, most: u64) {
         let spare = self.path.with_file_name(SPARE);
         let path = self.path.clone();
+        if !self.identity.is_at(&path) {
+            warn!(path = %visible_path(&path).display(), "a settled file was removed or replaced");
+            return;
+        }
         // A reader holds the file and not its name, so the file must keep its content.
         let unread = Arc::into_inner(self).filter(|_| !spare.exists());
         let done = match unread {
@@ -729,7 +784,7 @@ impl JournalFile {
         };
         // Nothing depends on it: the next opening tries it again.
         if let Err(error) = done {
-            warn!(%error, path = %path.display(), "a settled file cannot be used again");
+            warn!(%error, path = %visible_path(&path).display(), "a settled file cannot be used again");
         }
     }
 }

@@ -232,7 +232,7 @@ fn make_room(data: &DataFolder, source: &str) -> Result<(), OpenError> {
         return Ok(());
     }
     Err(OpenError::NoRoom {
-        folder: data.path.clone(),
+        folder: data.held().name().into(),
         needed,
         free,
     })
@@ -247,7 +247,7 @@ fn open_old(data: &DataFolder, name: &str) -> Result<Settled, OpenError> {
     match version.map(u32::from_be_bytes) {
         None => Err(data.damaged("its storage version is missing")),
         Some(version) if version > STORAGE_VERSION => Err(OpenError::Newer {
-            folder: data.path.clone(),
+            folder: data.held().name().into(),
             version,
         }),
         Some(_) => Ok(settled),

@@ -16,6 +16,7 @@ use simplefeed_core::{
     plan::{FeedHead, Known, Opening},
     settings::{Defaults, Settings},
 };
+use tracing::error;
 
 use super::{
     Commits, FeedHeads, Ids, LogError, LogHead, Room, Series,
@@ -292,7 +293,15 @@ impl Commits for SledLog {
         if !self.is_open() {
             return Err(LogError::Stopped);
         }
-        let chain = self.store(commit, before).inspect_err(|_| {
+        let chain = self.store(commit, before).map_err(|error| match error {
+            // A folder that was moved as a whole is named rather than the file in it.
+            LogError::Displaced { .. } => self.folder.check().err().unwrap_or(error),
+            error => error,
+        });
+        let chain = chain.inspect_err(|error| {
+            if matches!(error, LogError::Displaced { .. }) {
+                self.displaced.store(true, Ordering::Release);
+            }
             // The state of the disk is unknown now. Readers see the log before this commit.
             self.failed.store(true, Ordering::Release);
         })?;
@@ -364,6 +373,14 @@ impl Commits for SledLog {
             return Ok(Some(ChainHash::START));
         }
         Ok(self.facts_of(number)?.map(|facts| facts.chain))
+    }
+
+    fn check_seen(&self) -> Result<(), LogError> {
+        self.check_seen_before()
+    }
+
+    fn note_seen(&self) -> Result<(), LogError> {
+        self.note_seen_durably()
     }
 }
 
@@ -515,12 +532,24 @@ impl Room for SledLog {
         self.has_filled_up.load(Ordering::Acquire)
     }
 
+    fn is_displaced(&self) -> bool {
+        // The file of a commit that failed may have any length.
+        if self.is_open()
+            && let Err(error) = self.check_place()
+        {
+            error!(%error, "the log takes no entries until the server is restarted");
+            self.displaced.store(true, Ordering::Release);
+            self.failed.store(true, Ordering::Release);
+        }
+        self.displaced.load(Ordering::Acquire)
+    }
+
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
         let chapters = self.chapters.read();
         let (unsettled, feeds) = (chapters.bytes(), chapters.feeds());
         drop(chapters);
-        let free =
-            space::free_bytes(&self.folder).map_err(LogError::io("measure", &self.folder))?;
+        let free = space::free_bytes(&self.folder.path)
+            .map_err(LogError::io("measure", &self.folder.path))?;
         // The log is full until the refused commit fits: refusing large commits while taking small ones would
         // flip `/readyz` with each request.
         let wanted = self.wanted.load(Ordering::Acquire).max(bytes);

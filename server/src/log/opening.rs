@@ -19,12 +19,14 @@ use super::{
     chapter::{Chapter, Chapters},
     durable::create_private_folder,
     folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
+    held::{FoundFile, HeldFolder},
     ids::FRESH_IDS,
     journal::{self, Journal, JournalFile},
     legacy,
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
     rehearsal::{Refusal, rehearse},
     salvage::Remains,
+    seen::{self, Seen, SeenNote},
     settled::Settled,
     settler::Work,
     sled_log::SledLog,
@@ -77,7 +79,7 @@ pub struct OpenedLog {
     /// The log, checked against its witness.
     pub log: SledLog,
     /// Its data folder, locked until this is dropped.
-    pub folder: DataFolder,
+    pub folder: Arc<DataFolder>,
 }
 
 /// Opens the log in `folder`, creating both if there is none.
@@ -177,7 +179,11 @@ fn first_file(folder: &Path) -> Option<PathBuf> {
 ///
 /// Returns why they cannot be read, or that a server has them open.
 pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
-    // A folder that was never locked is left without a lock.
+    if DataFolder::is_locked(folder) {
+        let (folder, holder) = (folder.into(), String::new());
+        return Err(OpenError::Locked { folder, holder });
+    }
+    // A folder that was never locked is left without a lock file.
     let lock = folder
         .join("lock")
         .exists()
@@ -204,7 +210,8 @@ pub fn salvage(folder: &Path, scratch: &Path) -> Result<Remains, OpenError> {
         snapshots::remove_unfinished(&copied.path(name))
             .and_then(|()| snapshots::put_back(&copied.path(name)))
             .map_err(copied.io("write to", name))?;
-        if let Ok(settled) = Settled::open(&copied.path(name)) {
+        // By its own path, since the handle is closed before.
+        if let Ok(settled) = Settled::open(&scratch.join(name)) {
             remains.add_settled(settled);
         }
     }
@@ -266,10 +273,11 @@ pub fn open_with(folder: &Path, disk: &Disk) -> Result<OpenedLog, OpenError> {
             testimony
         }
         Said::Newer(version) => {
-            let folder = data.path.clone();
+            let folder = data.held().name().into();
             return Err(OpenError::Newer { folder, version });
         }
     };
+    let data = Arc::new(data);
     let log = open_log(&data, disk, witness, testimony)?;
     log.index_ids(&data.path("ids"))
         .map_err(|error| data.open_error(error))?;
@@ -298,7 +306,7 @@ fn find_witness(data: &DataFolder, disk: &Disk) -> Result<(Witness, Said), OpenE
     if has_commits(data) {
         return Err(data.damaged("its witness is missing"));
     }
-    refuse_remains(&data.path)?;
+    refuse_remains(data.held().name())?;
     begin_journal(data, disk)?;
     let witness = Witness::create(&path).map_err(data.io("create", "witness"))?;
     sync_folder(&data.path).map_err(data.io("sync", ""))?;
@@ -349,28 +357,12 @@ fn has_commits(data: &DataFolder) -> bool {
 
 /// Opens a log of this storage version.
 fn open_log(
-    data: &DataFolder,
+    data: &Arc<DataFolder>,
     disk: &Disk,
     witness: Witness,
     testimony: Testimony,
 ) -> Result<SledLog, OpenError> {
-    // Only read so far: a refusal touches nothing.
-    let (mut read, mut unused) = read_journal(data, &testimony)?;
-    // The sync of the last commit may have failed: it is noted in the witness after its sync only.
-    if read.head.is_some_and(|head| head.number > testimony.end)
-        && let Some((newest, _)) = read.chapters.pop()
-    {
-        let dropped = newest.file.drop_pages();
-        dropped.map_err(|error| data.open_error(error))?;
-        // Before the second reading: an index of each file is enough.
-        drop((std::mem::take(&mut read.chapters), newest));
-        (read, unused) = read_journal(data, &testimony)?;
-    }
-    let known = read.head.map_or(testimony.commit, |head| head.number);
-    if known < testimony.end {
-        let what = format!("it ends at commit {known} and had {}", testimony.end);
-        return Err(data.damaged(what));
-    }
+    let (mut read, mut unused) = read_sure(data, &testimony)?;
     let stood_still = read.chapters.len() == 1;
     let settled = open_settled(data, &testimony, stood_still)?;
     // Names that an earlier start found or made may not be on the disk yet.
@@ -399,6 +391,7 @@ fn open_log(
     let barrier = Arc::clone(&disk.barrier);
     let file = Arc::clone(&newest.file);
     let journal = Journal::resume(&data.path("journal"), barrier, file, end_of_newest);
+    let journal = journal.map(|journal| journal.named(data.name_of("journal")));
     let full = read.chapters.into_iter().map(|(mut chapter, _)| {
         chapter.was_left = true;
         Arc::new(chapter)
@@ -415,9 +408,19 @@ fn open_log(
         witness: (witness, testimony),
         chapter_bytes: disk.chapter_bytes,
         has_filled_up: Arc::default(),
+        displaced: Arc::default(),
+        files: found_files(data)?,
     };
-    let (folder, journal) = (data.path.clone(), journal.map_err(failed)?);
-    let log = SledLog::new(folder, chapters, journal, work, disk.fresh_ids);
+    let seen = open_seen(data, &head)?;
+    let journal = journal.map_err(failed)?;
+    let log = SledLog::new(
+        Arc::clone(data),
+        chapters,
+        journal,
+        work,
+        seen,
+        disk.fresh_ids,
+    );
     // Before the room of settled files is used again: the witness must know that they are settled.
     log.note_settled().map_err(failed)?;
     for file in unused {
@@ -426,12 +429,56 @@ fn open_log(
     Ok(log)
 }
 
+/// Finds the files without which the next opening would lose what is settled.
+fn found_files(data: &DataFolder) -> Result<Vec<FoundFile>, OpenError> {
+    let names = ["sled/db", "witness"];
+    let find = |name: &&str| FoundFile::find(data.name_of(name)).map_err(data.io("find", name));
+    names.iter().map(find).collect()
+}
+
+/// Opens the note of the last commit that readers have seen. In the folder of the views, since an older log is put in the
+/// place of a newer one without them.
+fn open_seen(data: &DataFolder, head: &LogHead) -> Result<(SeenNote, Seen), OpenError> {
+    let folder = data.path("views");
+    create_private_folder(&folder).map_err(data.io("create", "views"))?;
+    let end = Seen {
+        commit: head.number,
+        chain: head.chain,
+    };
+    SeenNote::open(&folder.join(seen::NAME), end).map_err(data.io("open", "views/seen"))
+}
+
 /// What the journal holds.
 struct ReadJournal {
     /// Chapters, oldest first, each with the end of its records.
     chapters: Vec<(Chapter, u64)>,
     /// End of the log, unless the journal has no commit.
     head: Option<LogHead>,
+}
+
+/// Reads the journal, which must reach as far as the testimony. What a failed sync has left in memory is read from the disk.
+fn read_sure(
+    data: &DataFolder,
+    testimony: &Testimony,
+) -> Result<(ReadJournal, Vec<Arc<JournalFile>>), OpenError> {
+    // Only read so far: a refusal touches nothing.
+    let (mut read, mut unused) = read_journal(data, testimony)?;
+    // The sync of the last commit may have failed: it is noted in the witness after its sync only.
+    if read.head.is_some_and(|head| head.number > testimony.end)
+        && let Some((newest, _)) = read.chapters.pop()
+    {
+        let dropped = newest.file.drop_pages();
+        dropped.map_err(|error| data.open_error(error))?;
+        // Before the second reading: an index of each file is enough.
+        drop((std::mem::take(&mut read.chapters), newest));
+        (read, unused) = read_journal(data, testimony)?;
+    }
+    let known = read.head.map_or(testimony.commit, |head| head.number);
+    if known < testimony.end {
+        let what = format!("it ends at commit {known} and had {}", testimony.end);
+        return Err(data.damaged(what));
+    }
+    Ok((read, unused))
 }
 
 /// Reads the files from the first unsettled commit on. Returns the older ones besides.
@@ -583,7 +630,7 @@ fn take_settled(
 #[derive(Debug)]
 pub struct SledStore {
     log: Arc<SledLog>,
-    folder: DataFolder,
+    folder: Arc<DataFolder>,
 }
 
 #[cfg(test)]
@@ -610,6 +657,10 @@ impl Store for SledStore {
 
     fn watermark(&self) -> io::Result<Watermark> {
         Watermark::open(&self.folder.watermark())
+    }
+
+    fn folder(&self) -> Option<HeldFolder> {
+        Some(self.folder.held().clone())
     }
 
     fn is_restored(&self) -> bool {

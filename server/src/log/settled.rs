@@ -26,7 +26,9 @@ use simplefeed_core::feed::FeedKey;
 use sled::{Db, Mode};
 
 use super::{
-    LogError, record, snapshots,
+    LogError,
+    held::visible_path,
+    record, snapshots,
     space::{is_full_at, try_room},
     tail::FeedRecord,
     watchdog::Watchdog,
@@ -592,7 +594,7 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
         if std::time::Instant::now() > deadline {
             return Err(LogError::damaged(format!(
                 "{} is still in use",
-                path.display()
+                visible_path(&path).display()
             )));
         }
         std::thread::park_timeout(std::time::Duration::from_millis(2));

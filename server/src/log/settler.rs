@@ -20,6 +20,7 @@ use super::{
     LogError,
     barrier::{Barrier, Step, sync_folder},
     chapter::{Chapter, Chapters},
+    held::FoundFile,
     settled::Settled,
     settling::{settle, settle_end},
     sled_log::SPREAD_CHAPTERS,
@@ -42,8 +43,12 @@ struct Shared {
     chapters: Arc<RwLock<Chapters>>,
     barrier: Arc<dyn Barrier>,
     witness: Mutex<(Witness, Testimony)>,
+    is_busy: AtomicBool,
     ending: AtomicBool,
     has_filled_up: Arc<AtomicBool>,
+    displaced: Arc<AtomicBool>,
+    /// Files that the settled part is in, by their names.
+    files: Vec<FoundFile>,
     /// Set when a settling fails: the log takes no more commits.
     failed: Arc<AtomicBool>,
 }
@@ -59,6 +64,10 @@ pub(super) struct Work {
     pub(super) chapter_bytes: u64,
     /// Set when a settling fails because the disk is full.
     pub(super) has_filled_up: Arc<AtomicBool>,
+    /// Set when a settling fails because the folder is not what was opened.
+    pub(super) displaced: Arc<AtomicBool>,
+    /// Files that the settled part is in, by their names.
+    pub(super) files: Vec<FoundFile>,
 }
 
 impl std::fmt::Debug for Settler {
@@ -83,8 +92,11 @@ impl Settler {
                 chapter_bytes: work.chapter_bytes,
                 barrier: work.barrier,
                 has_filled_up: work.has_filled_up,
+                displaced: work.displaced,
+                files: work.files,
                 witness: Mutex::new(work.witness),
                 chapters: Arc::clone(chapters),
+                is_busy: AtomicBool::new(false),
                 ending: AtomicBool::new(false),
                 failed: Arc::clone(failed),
             }),
@@ -94,8 +106,16 @@ impl Settler {
 
     /// Returns whether a chapter is being settled.
     pub(super) fn is_busy(&self) -> bool {
-        let thread = self.thread.lock();
-        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.shared.is_busy.load(Ordering::Acquire)
+    }
+
+    /// Checks that the files of the settled part are what they were.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Displaced`] if the next opening would not find them.
+    pub(super) fn check_files(&self) -> Result<(), LogError> {
+        self.shared.files.iter().try_for_each(FoundFile::check)
     }
 
     /// Waits until nothing is being settled.
@@ -111,13 +131,18 @@ impl Settler {
         self.wait();
         let shared = Arc::clone(&self.shared);
         let failed = Arc::clone(&shared.failed);
+        shared.is_busy.store(true, Ordering::Release);
         let spawned = std::thread::Builder::new()
             .name("settler".into())
-            .spawn(move || run(&shared));
+            .spawn(move || {
+                run(&shared);
+                shared.is_busy.store(false, Ordering::Release);
+            });
         match spawned {
             Ok(thread) => *self.thread.lock() = Some(thread),
             Err(error) => {
                 error!(%error, "no thread can be started to settle the journal");
+                self.shared.is_busy.store(false, Ordering::Release);
                 failed.store(true, Ordering::Release);
             }
         }
@@ -226,6 +251,8 @@ impl Shared {
         }
         self.settled.flush()?;
         self.go_on()?;
+        // Readers go on with what is open, and nothing else is opened.
+        self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(Step::Reopening);
         // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
         self.settled.reopen()?;
@@ -240,6 +267,8 @@ impl Shared {
         let snapshot = snapshots::release(&self.folder)
             .and_then(|()| snapshots::newest_number(&self.folder))
             .map_err(LogError::io("read", &self.folder))?;
+        // The next opening must find what was settled: the journal's copy goes.
+        self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(Step::Recycling);
         // Before the file is used again: until now, the journal was the only sure copy.
         self.testify(|testimony| {
@@ -276,6 +305,8 @@ fn run(shared: &Shared) {
             }
             Err(LogError::Closing) => return,
             Err(error) => {
+                let is_displaced = matches!(error, LogError::Displaced { .. });
+                shared.displaced.fetch_or(is_displaced, Ordering::AcqRel);
                 let error: &(dyn std::error::Error + 'static) = &error;
                 error!(
                     error,

@@ -13,12 +13,13 @@
 //! all of it, so readers miss nothing.
 
 use std::{
-    fmt,
-    path::{Path, PathBuf},
+    fmt, io,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -34,8 +35,10 @@ use super::{
     Commits as _, FeedHeads, LogError, LogHead, Series as _,
     announcements::Announcements,
     chapter::{Chapter, Chapters},
+    folder::DataFolder,
     ids::IdIndex,
     journal::Journal,
+    seen::{self, Seen, SeenNote},
     settled::Settled,
     settler::{Settler, Work},
     writing::{Items, Writing},
@@ -47,6 +50,8 @@ const SLOW_COMMITS: u64 = 100_000;
 const CHAPTER_MEMORY_MAX: usize = 64 * 1024 * 1024;
 /// How many times its size a chapter grows to whose entries are spread over many feeds.
 pub(super) const SPREAD_CHAPTERS: u64 = 3;
+/// Time between two checks that nobody else has locked the folder.
+const CHECKED_AGAIN: Duration = Duration::from_secs(1);
 /// How many times its size a chapter may grow to while the one before is settled. Then appends wait.
 const BACKLOG_MAX: u64 = 4;
 
@@ -55,6 +60,10 @@ pub struct SledLog {
     pub(super) settled: Arc<Settled>,
     pub(super) chapters: Arc<RwLock<Chapters>>,
     journal: Mutex<Journal>,
+    /// Taken by whoever has the journal.
+    seen: Mutex<SeenNote>,
+    /// What was noted before this opening.
+    seen_before: Seen,
     settler: Settler,
     /// Bytes of a chapter from which on it is settled.
     chapter_bytes: u64,
@@ -66,7 +75,11 @@ pub struct SledLog {
     pub(super) failed: Arc<AtomicBool>,
     /// Whether a settling failed because the disk was full.
     pub(super) has_filled_up: Arc<AtomicBool>,
-    pub(super) folder: PathBuf,
+    /// Whether the folder, or what is in it, is no longer what was opened.
+    pub(super) displaced: Arc<AtomicBool>,
+    pub(super) folder: Arc<DataFolder>,
+    /// When the folder was checked last.
+    checked: Mutex<Instant>,
     /// Bytes of the largest commit refused for lack of room; 0 once there was room again.
     pub(super) wanted: AtomicU64,
 }
@@ -74,7 +87,7 @@ pub struct SledLog {
 impl fmt::Debug for SledLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SledLog")
-            .field("folder", &self.folder)
+            .field("folder", &self.folder.held().name())
             .finish_non_exhaustive()
     }
 }
@@ -82,28 +95,34 @@ impl fmt::Debug for SledLog {
 impl SledLog {
     /// Puts an opened log together.
     pub(super) fn new(
-        folder: PathBuf,
+        folder: Arc<DataFolder>,
         chapters: Chapters,
         journal: Journal,
         work: Work,
+        (seen, seen_before): (SeenNote, Seen),
         fresh_ids: usize,
     ) -> Self {
         let chapter_bytes = work.chapter_bytes;
         let announcements = Announcements::behind(chapters.head.number);
         let (chapters, failed) = (Arc::new(RwLock::new(chapters)), Arc::default());
         let has_filled_up = Arc::clone(&work.has_filled_up);
+        let displaced = Arc::clone(&work.displaced);
         Self {
             settled: Arc::clone(&work.settled),
             settler: Settler::new(work, &chapters, &failed),
             chapters,
             journal: Mutex::new(journal),
+            seen: Mutex::new(seen),
+            seen_before,
             chapter_bytes,
             fresh_ids,
             ids: RwLock::default(),
             announcements,
             failed,
             has_filled_up,
+            displaced,
             folder,
+            checked: Mutex::new(Instant::now()),
             wanted: AtomicU64::new(0),
         }
     }
@@ -113,10 +132,12 @@ impl SledLog {
         let mut journal = self.journal.lock();
         let before = self.head();
         let (items, head) = self.prepare(commit, before, known)?;
+        self.check_folder()?;
         self.make_place(&mut journal, before)?;
         journal.append(commit.number, &before.chain, &items, |record| {
             // Before readers see it, since a failure fails the commit.
             self.settler.note_commit(head.number)?;
+            self.note_seen(&head)?;
             // The head changes with the chapter: a reader of the new end sees the new heads of feeds, too.
             let mut chapters = self.chapters.write();
             let added = chapters.newest.add(record);
@@ -126,6 +147,70 @@ impl SledLog {
             Ok(())
         })?;
         Ok(head.chain)
+    }
+
+    /// Checks the folder, unless it was checked within the last second: a commit looks for its own file anyway.
+    fn check_folder(&self) -> Result<(), LogError> {
+        let mut checked = self.checked.lock();
+        if checked.elapsed() < CHECKED_AGAIN {
+            return Ok(());
+        }
+        self.check_others()?;
+        *checked = Instant::now();
+        Ok(())
+    }
+
+    /// Checks all that a commit does not look at.
+    fn check_others(&self) -> Result<(), LogError> {
+        self.folder.check()?;
+        self.settler.check_files()?;
+        let journal = self.folder.name_of("journal");
+        let chapters = self.chapters.read();
+        if chapters.full.iter().all(|full| full.file.is_in(&journal)) {
+            return Ok(());
+        }
+        let what = format!(
+            "a file in {} was removed, replaced or moved",
+            journal.display()
+        );
+        Err(LogError::Displaced { what })
+    }
+
+    /// Checks that the next opening would find this log.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Displaced`] if it would not.
+    pub(super) fn check_place(&self) -> Result<(), LogError> {
+        self.check_others()?;
+        // A commit that is being written checks its file itself.
+        let journal = self.journal.try_lock();
+        journal.map_or(Ok(()), |journal| journal.check_place())
+    }
+
+    fn note_seen(&self, head: &LogHead) -> Result<(), LogError> {
+        let seen = Seen {
+            commit: head.number,
+            chain: head.chain,
+        };
+        let noted = self.seen.lock().write(seen);
+        noted.map_err(|error| self.unnoted(error))
+    }
+
+    /// Notes its end as what readers have seen, durably: the note of a process that was killed may lag behind.
+    pub(super) fn note_seen_durably(&self) -> Result<(), LogError> {
+        self.note_seen(&self.head())?;
+        let synced = self.seen.lock().sync();
+        synced.map_err(|error| self.unnoted(error))
+    }
+
+    fn unnoted(&self, error: io::Error) -> LogError {
+        LogError::io("write", self.folder.name_of("views").join(seen::NAME))(error)
+    }
+
+    /// Checks that it has the last commit that readers had seen when it was opened.
+    pub(super) fn check_seen_before(&self) -> Result<(), LogError> {
+        self.seen_before.check(self)
     }
 
     /// Returns the items of a commit, and the end of the log after it. Stores nothing.

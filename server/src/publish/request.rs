@@ -192,6 +192,9 @@ pub enum PublishError {
     /// More requests wait than may wait. The same request may succeed soon.
     #[error("too many requests are waiting")]
     Busy,
+    /// The data folder is not what the server has opened.
+    #[error("the data folder is not what the server opened, so it takes no entries")]
+    Displaced,
     /// The log takes no commits. A restart may find this request stored; a repeat is safe.
     #[error("the log takes no entries now")]
     Unavailable,
@@ -218,6 +221,8 @@ pub(super) enum NotCommitted {
     Stopped,
     /// The disk is full.
     NoSpace,
+    /// The data folder is not what the server has opened.
+    Displaced,
 }
 
 impl From<NotCommitted> for PublishError {
@@ -225,6 +230,7 @@ impl From<NotCommitted> for PublishError {
         match why {
             NotCommitted::Stopped => Self::Unavailable,
             NotCommitted::NoSpace => Self::NoSpace,
+            NotCommitted::Displaced => Self::Displaced,
         }
     }
 }

@@ -55,6 +55,9 @@ pub fn verify(
         last: Timestamp::MIN,
         found: HashMap::new(),
     };
+    if let Err(replaced) = log.check_seen() {
+        checking.report.findings.fault(replaced.to_string());
+    }
     let is_complete = checking.commits()?;
     // Heads follow from all commits, so after a partial replay they cannot be compared.
     if is_complete {

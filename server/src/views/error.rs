@@ -4,7 +4,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::log::LogError;
+use crate::log::{LogError, held::visible_path};
 
 /// Reason why files of a view cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -24,13 +24,13 @@ pub enum ViewError {
         source: io::Error,
     },
     /// A file differs from its record.
-    #[error("{path} is not what was archived; run `simplefeed-server rebuild`")]
+    #[error("{} is not what was archived; run `simplefeed-server rebuild`", visible_path(path).display())]
     Damaged {
         /// Path of the file with the wrong bytes.
         path: PathBuf,
     },
     /// A record differs from the one that was written. `rebuild` makes it anew.
-    #[error("{path} is damaged at document {document}; run `simplefeed-server rebuild`")]
+    #[error("{} is damaged at document {document}; run `simplefeed-server rebuild`", visible_path(path).display())]
     DamagedRecord {
         /// Path of the file of records, which belongs to one feed.
         path: PathBuf,

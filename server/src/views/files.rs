@@ -14,8 +14,10 @@ use std::{
 use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 
-use super::error::ViewError;
+use super::{error::ViewError, folders::Folders};
+#[cfg(planted)]
 use crate::log::barrier::sync_files;
+use crate::log::held::visible_path;
 
 /// Facts about one coded form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,26 +76,39 @@ pub(super) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Files on their way into place.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FrozenFiles {
     /// Temporary path of each file, and its final path.
     written: Vec<(PathBuf, PathBuf)>,
     /// Files to sync before a name may lead to their bytes.
     unsynced: Vec<File>,
     /// Opened before anything is written: the kernel reports a failed write only to handles that were open by then.
-    folders: BTreeMap<PathBuf, File>,
+    opened: BTreeMap<PathBuf, File>,
+    folders: Folders,
 }
 
 impl FrozenFiles {
+    /// Returns no files yet. They get their names behind the note of the last commit that readers have seen: an older log
+    /// must not be taken for the one that they are of.
+    pub(super) fn of(folders: &Folders) -> Self {
+        Self {
+            // A log that is no folder has no note.
+            unsynced: File::open(folders.seen()).into_iter().collect(),
+            written: vec![],
+            opened: BTreeMap::new(),
+            folders: folders.clone(),
+        }
+    }
+
     /// Opens a folder, whose names are synced with the files.
     ///
     /// # Errors
     ///
     /// Returns why it cannot be opened.
     pub(super) fn open_folder(&mut self, folder: &Path) -> Result<(), ViewError> {
-        if !self.folders.contains_key(folder) {
+        if !self.opened.contains_key(folder) {
             let opened = File::open(folder).map_err(failed("open", folder))?;
-            self.folders.insert(folder.into(), opened);
+            self.opened.insert(folder.into(), opened);
         }
         Ok(())
     }
@@ -188,7 +203,7 @@ impl FrozenFiles {
     /// A planted bug: only the names are durable.
     #[cfg(planted)]
     pub(super) fn put_in_place_unsynced(self) -> Result<(), ViewError> {
-        let folders: Vec<&File> = self.folders.values().collect();
+        let folders: Vec<&File> = self.opened.values().collect();
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
         }
@@ -202,9 +217,9 @@ impl FrozenFiles {
     /// Returns the error of the first sync or rename that failed.
     #[expect(clippy::disallowed_methods, reason = "the sync of the folders follows")]
     pub(super) fn put_in_place(self) -> Result<(), ViewError> {
-        let folders: Vec<&File> = self.folders.values().collect();
+        let folders: Vec<&File> = self.opened.values().collect();
         // The message of a failed sync names one folder of several.
-        let first = self.folders.keys().next().cloned().unwrap_or_default();
+        let first = self.opened.keys().next().cloned().unwrap_or_default();
         // The bytes before the names, so no name ever leads to half a file.
         #[cfg(planted)]
         if crate::planted::is("documents-unsynced") {
@@ -216,11 +231,14 @@ impl FrozenFiles {
             true => vec![],
             false => unsynced,
         };
-        sync_files(&unsynced, &folders).map_err(failed("sync files in", &first))?;
+        let all = &self.folders;
+        all.sync(&unsynced, &folders)
+            .map_err(failed("sync files in", &first))?;
         for (temporary, path) in &self.written {
             fs::rename(temporary, path).map_err(failed("write", path))?;
         }
-        sync_files(&folders, &folders).map_err(failed("sync names in", &first))
+        all.sync(&folders, &folders)
+            .map_err(failed("sync names in", &first))
     }
 }
 
@@ -294,7 +312,7 @@ pub(super) fn failed(
     let path = path.to_path_buf();
     move |source| ViewError::Io {
         action,
-        path,
+        path: visible_path(&path),
         source,
     }
 }

@@ -1,13 +1,17 @@
 //! Folders in which views keep their files.
 //!
-//! Pure, but for the lock that all writers of these files share.
+//! Shell: the lock that all writers of these files share, and how the files become durable.
 
 use std::{
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use parking_lot::{Mutex, MutexGuard};
+
+use crate::log::{barrier::sync_files, durable::create_folders, held::HeldFolder, seen};
 
 /// Folders of a server. Clones share the lock.
 #[derive(Clone, Debug)]
@@ -19,6 +23,11 @@ pub struct Folders {
     /// Facts about archived documents, for `recover`.
     pub sidecars: PathBuf,
     views: PathBuf,
+    data: PathBuf,
+    /// Whether whoever made the folders makes all files in them durable at once.
+    is_unhurried: bool,
+    /// Keeps the paths above valid.
+    _held: Option<HeldFolder>,
     writing: Arc<Mutex<()>>,
 }
 
@@ -31,13 +40,72 @@ impl Folders {
             closed: data.join("closed"),
             sidecars: data.join("sidecars"),
             views: data.join("views"),
+            data: data.into(),
+            is_unhurried: false,
+            _held: None,
             writing: Arc::default(),
         }
+    }
+
+    /// Returns the folders below a data folder that is held, whatever its name comes to lead to. As [`new`](Self::new).
+    pub fn held(data: &HeldFolder, www: Option<&Path>) -> Self {
+        Self {
+            _held: Some(data.clone()),
+            ..Self::new(data.path(), www)
+        }
+    }
+
+    /// Returns folders whose files are not made durable one by one, since the data folder is synced as a whole later.
+    #[must_use]
+    pub fn unhurried(self) -> Self {
+        Self {
+            is_unhurried: true,
+            ..self
+        }
+    }
+
+    /// Creates folders and those around them, durably.
+    ///
+    /// # Errors
+    ///
+    /// Names the first folder that cannot be created or synced.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the data folder is synced as a whole"
+    )]
+    pub(super) fn create<'p>(&self, folders: &[&'p Path]) -> Result<(), (&'p Path, io::Error)> {
+        if !self.is_unhurried {
+            return create_folders(folders);
+        }
+        let mut each = folders.iter();
+        each.try_for_each(|folder| fs::create_dir_all(folder).map_err(|error| (*folder, error)))
+    }
+
+    /// Makes files, or the names in folders, durable, as [`sync_files`] does.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first write that the disk could not do.
+    pub(super) fn sync(&self, files: &[&File], folders: &[&File]) -> io::Result<()> {
+        if self.is_unhurried {
+            return Ok(());
+        }
+        sync_files(files, folders)
+    }
+
+    /// Returns the data folder.
+    pub fn data(&self) -> &Path {
+        &self.data
     }
 
     /// Returns the folder of a view's own records, such as its cursor.
     pub fn of_view(&self, name: &str) -> PathBuf {
         self.views.join(name)
+    }
+
+    /// Returns the path of the log's note of the last commit that readers have seen.
+    pub fn seen(&self) -> PathBuf {
+        self.views.join(seen::NAME)
     }
 
     /// Returns the folders with a subfolder for each kind of files.

@@ -154,6 +154,7 @@ pub(super) fn parse(text: &str, root: &str, umask: u32, base: Moment) -> Result<
         hidden_root: hexed(root),
         umask,
         tables: HashMap::new(),
+        process: String::new(),
         table_of: HashMap::new(),
         cloning: vec![],
         trace: Trace::default(),
@@ -206,6 +207,8 @@ struct OpenFile {
     is_inherited: bool,
     /// Path of a file that is not in the folder: its bytes may be copied into it.
     elsewhere: Option<PathBuf>,
+    /// Path in the folder, under which others may be found through its number.
+    path: String,
 }
 
 /// Reads lines one after the other.
@@ -215,6 +218,8 @@ struct Reader {
     umask: u32,
     /// Open files of the folder, of each process, by their numbers.
     tables: HashMap<String, HashMap<i64, OpenFile>>,
+    /// Process whose call is being read.
+    process: String,
     /// Process of each thread.
     table_of: HashMap<String, String>,
     /// Calls that make a thread or a process and whose child was not seen yet: the parent, and whether it is a thread.
@@ -296,6 +301,7 @@ impl Reader {
         let Some(result) = number_of(result).filter(|result| *result >= 0) else {
             return Ok(());
         };
+        self.process = self.process(thread);
         let args = args.trim_end();
         let args = Args::new(args.strip_suffix(')').unwrap_or(args));
         if let Some(call) = self.understand(name, &args, result, thread)? {
@@ -518,6 +524,7 @@ impl Reader {
                 appends: false,
                 is_inherited: false,
                 elsewhere: Some(path.into()),
+                path: String::new(),
             };
             self.files(thread).insert(result, file);
             return Ok(None);
@@ -537,6 +544,7 @@ impl Reader {
             appends,
             is_inherited: !has("O_CLOEXEC"),
             elsewhere: None,
+            path: path.clone(),
         };
         self.files(thread).insert(result, file);
         let mode = has("O_CREAT").then(|| octal(args.text(at + 2)).ok_or("no mode"));
@@ -622,6 +630,19 @@ impl Reader {
         Call::MakeFolder { path, mode }
     }
 
+    /// Returns a path that goes through a number of an open file as one that does not.
+    fn without_handle(&self, path: String) -> String {
+        let through = path.strip_prefix("/proc/self/fd/");
+        let found = through.and_then(|through| {
+            let (number, rest) = through.split_once('/').unwrap_or((through, ""));
+            let files = self.tables.get(&self.process)?;
+            let file = files.get(&number.parse().ok()?)?;
+            let is_ours = file.elsewhere.is_none();
+            is_ours.then(|| format!("{}/{}/{rest}", self.root, file.path))
+        });
+        found.unwrap_or(path)
+    }
+
     /// Returns the path in an argument, relative to the folder; `None` if it is elsewhere, or no path.
     fn path(
         &self,
@@ -644,6 +665,7 @@ impl Reader {
                 None => return Ok(None),
             }
         };
+        let path = self.without_handle(path);
         let rest = path.strip_prefix(&self.root);
         let rest = rest.filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let parts = rest.map(|rest| {

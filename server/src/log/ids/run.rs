@@ -23,7 +23,7 @@ use simplefeed_core::{
 };
 
 use super::{Fingerprint, Placed, Span, filter::Filter, halves};
-use crate::log::durable;
+use crate::log::{durable, held::visible_path};
 
 const MAGIC: &[u8; 4] = b"SFI1";
 const BLOCK_BYTES: usize = 4_096;
@@ -289,7 +289,7 @@ fn records_of(block: &[u8]) -> Vec<Placed> {
 }
 
 fn damage_error(path: &Path) -> io::Error {
-    let what = format!("{} is damaged", path.display());
+    let what = format!("{} is damaged", visible_path(path).display());
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

@@ -30,12 +30,7 @@ use super::{
     sidecar::Sidecar,
 };
 use crate::{
-    log::{
-        Series,
-        barrier::sync_tree,
-        durable::{self, create_folder, create_folders},
-        settings_of,
-    },
+    log::{Series, durable, settings_of},
     views::{
         error::ViewError,
         files::{
@@ -105,7 +100,7 @@ impl Archive {
         let views = folders.of_view(NAME);
         Self {
             folders: folders.clone(),
-            manifests: Manifests::new(&views),
+            manifests: Manifests::new(folders, &views),
             views,
             waiting: Arc::default(),
             wanted: Arc::default(),
@@ -191,20 +186,20 @@ impl Archive {
         let closed = folder_in(&self.folders.closed, feed);
         // The folder marks the feed as closed, even before its first document is archived.
         if is_closed {
-            return create_folder(&closed).map_err(failed("create", &closed));
+            return self.create_folders(&[&closed]);
         }
         if !closed.is_dir() {
             return Ok(());
         }
         let open = folder_in(&self.folders.www, feed);
-        create_folder(&open).map_err(failed("create", &open))?;
+        self.create_folders(&[&open])?;
         let mut paths = vec![];
         for item in fs::read_dir(&closed).map_err(failed("read", &closed))? {
             paths.push(item.map_err(failed("read", &closed))?.path());
         }
         for paths in paths.chunks(TOGETHER_MAX) {
             // A copy and not a rename: the trees may be on two file systems.
-            let mut files = FrozenFiles::default();
+            let mut files = FrozenFiles::of(&self.folders);
             for path in paths {
                 let name = path.file_name().unwrap_or_default();
                 // An interrupted write left this one; it is no frozen file.
@@ -505,8 +500,8 @@ impl Archive {
         if let Some((opening, successor)) = opening.zip(log.opening(feed, number.next())?) {
             let lost = Archived::lost(&opening, &successor);
             let settings = settings_of(log, feed, opening.revision)?;
-            create_folder(&self.folder(name)).map_err(failed("create", &self.folder(name)))?;
-            let mut files = FrozenFiles::default();
+            self.create_folders(&[&self.folder(name)])?;
+            let mut files = FrozenFiles::of(&self.folders);
             // A lost document completes an index block, too.
             self.close_index_block(&mut files, name, &settings, &lost)?;
             files.put_in_place()?;
@@ -543,11 +538,16 @@ impl Archive {
             return Ok(());
         };
         let folder = self.folder(feed);
-        create_folder(&folder).map_err(failed("create", &folder))?;
+        self.create_folders(&[&folder])?;
         let path = twin_of(&folder.join(name));
-        let mut files = FrozenFiles::default();
+        let mut files = FrozenFiles::of(&self.folders);
         files.write(&path, &twin, frozen.successor.opened)?;
         files.put_in_place()
+    }
+
+    fn create_folders(&self, folders: &[&Path]) -> Result<(), ViewError> {
+        let created = self.folders.create(folders);
+        created.map_err(|(folder, error)| failed("create", folder)(error))
     }
 
     /// Writes archived documents of a feed and records them. Returns the worst outcome among their files.
@@ -563,8 +563,8 @@ impl Archive {
         });
         let folders: Vec<PathBuf> = folders.collect();
         let paths: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-        create_folders(&paths).map_err(|(folder, error)| failed("create", folder)(error))?;
-        let mut files = FrozenFiles::default();
+        self.create_folders(&paths)?;
+        let mut files = FrozenFiles::of(&self.folders);
         // Before anything is written, so that no failed write is missed.
         for folder in &folders {
             files.open_folder(folder)?;
@@ -693,16 +693,10 @@ impl Archive {
     ///
     /// Returns why it cannot be written.
     pub fn save_cursor(&self, cursor: CommitNumber) -> Result<(), ViewError> {
-        create_folder(&self.views).map_err(failed("create", &self.views))?;
+        self.create_folders(&[&self.views])?;
         let path = self.views.join("cursor");
         let text = format!("{cursor}\n");
         replace_unsynced(&path, text.as_bytes()).map_err(failed("write", &path))
-    }
-
-    /// Writes a cursor that no power cut takes back: a server refuses files that are ahead of its log.
-    pub(super) fn save_cursor_durably(&self, cursor: CommitNumber) -> Result<(), ViewError> {
-        self.save_cursor(cursor)?;
-        sync_tree(&self.views).map_err(failed("sync", &self.views))
     }
 }
 

@@ -55,10 +55,6 @@ impl View for Archive {
         Ok(if is_of_log { cursor } else { CommitNumber(0) })
     }
 
-    fn covered(&self) -> CommitNumber {
-        self.cursor()
-    }
-
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
         let wanted = closed_by(commit, log)?;
         let mut waiting = self.waiting.lock();
@@ -159,11 +155,6 @@ impl View for Archive {
             }
             Ok(())
         })?;
-        // What was made again covers this log, and no more. Behind the last record of another log: until then, a server
-        // refuses the files.
-        if self.cursor() > log.head().number {
-            self.save_cursor_durably(log.head().number)?;
-        }
         Ok(())
     }
 

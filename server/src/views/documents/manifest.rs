@@ -19,8 +19,7 @@ use simplefeed_core::{
 
 use crate::{
     codec::{Reader, Writer, seal},
-    log::{barrier::sync_files, durable::create_folder},
-    views::{error::ViewError, files::Coded},
+    views::{error::ViewError, files::Coded, folders::Folders},
 };
 
 const RECORD_BYTES: usize = 160;
@@ -131,13 +130,15 @@ impl Archived {
 #[derive(Clone, Debug)]
 pub struct Manifests {
     folder: PathBuf,
+    folders: Folders,
 }
 
 impl Manifests {
-    /// Returns the manifests in `folder`.
-    pub fn new(folder: &Path) -> Self {
+    /// Returns the manifests in `folder`, one of a server's.
+    pub fn new(folders: &Folders, folder: &Path) -> Self {
         Self {
             folder: folder.into(),
+            folders: folders.clone(),
         }
     }
 
@@ -281,7 +282,8 @@ impl Manifests {
         let Some((some_feed, _)) = feeds.first() else {
             return Ok(());
         };
-        create_folder(&self.folder).map_err(self.io("create", some_feed))?;
+        let created = self.folders.create(&[&self.folder]);
+        created.map_err(|(_, error)| self.io("create", some_feed)(error))?;
         let folder = File::open(&self.folder).map_err(self.io("open", some_feed))?;
         let (mut opened, mut is_new) = (vec![], false);
         for (feed, archived) in feeds {
@@ -307,10 +309,12 @@ impl Manifests {
         });
         // Also those before a failure: a record that is there counts as durable.
         let files: Vec<&File> = opened.iter().map(|(_, file, ..)| file).collect();
-        sync_files(&files, &[&folder]).map_err(self.io("sync", some_feed))?;
+        let synced = self.folders.sync(&files, &[&folder]);
+        synced.map_err(self.io("sync", some_feed))?;
         // The name of a new file must be durable as well.
         if is_new {
-            folder.sync_all().map_err(self.io("sync", some_feed))?;
+            let synced = self.folders.sync(&[&folder], &[]);
+            synced.map_err(self.io("sync", some_feed))?;
         }
         written
     }
@@ -363,7 +367,7 @@ mod tests {
     #[test]
     fn records_are_read_back_in_order() {
         let folder = tempfile::tempdir().unwrap();
-        let manifests = Manifests::new(folder.path());
+        let manifests = Manifests::new(&Folders::new(folder.path(), None), folder.path());
         let feed = FeedName::parse("a").unwrap();
         assert_eq!(manifests.count(&feed).unwrap(), 0);
         for number in 1..=3 {
@@ -390,7 +394,7 @@ mod tests {
     #[test]
     fn a_torn_write_counts_up_to_its_first_hole() {
         let folder = tempfile::tempdir().unwrap();
-        let manifests = Manifests::new(folder.path());
+        let manifests = Manifests::new(&Folders::new(folder.path(), None), folder.path());
         let feed = FeedName::parse("a").unwrap();
         let records: Vec<_> = (1..=40).map(archived).collect();
         let (before, together) = records.split_at(40 - TOGETHER_MAX);
@@ -412,7 +416,7 @@ mod tests {
     #[test]
     fn a_changed_record_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
-        let manifests = Manifests::new(folder.path());
+        let manifests = Manifests::new(&Folders::new(folder.path(), None), folder.path());
         let feed = FeedName::parse("a").unwrap();
         manifests.record(&feed, &[archived(1)]).unwrap();
         let path = manifests.path(&feed);

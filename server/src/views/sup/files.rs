@@ -252,7 +252,7 @@ impl SupFiles {
         create_folder(folder).map_err(failed("create", folder))?;
         let bytes = bytes_of(visibility, window);
         let modified = Timestamp::from_micros(window.until * 1_000_000);
-        let mut files = FrozenFiles::default();
+        let mut files = FrozenFiles::of(&self.folders);
         let mut remade = Remade::Identical;
         // Updates of closed feeds are never sent as they are, so they need no twin.
         if visibility == Visibility::Public {

@@ -35,7 +35,7 @@ use super::{
     graph::{Graph, Source, Timeline, each_gain},
 };
 use crate::{
-    log::{EntryLog, LogError, durable::create_folder},
+    log::{EntryLog, LogError, durable::create_folder, held::visible_path},
     views::{error::ViewError, files::failed},
 };
 
@@ -389,7 +389,7 @@ fn open_runs(
             Err(error) if error.kind() == io::ErrorKind::InvalidData => rest.push(path),
             // It may be whole.
             Err(error) => {
-                warn!(%error, path = %path.display(), "lists of timelines cannot be read");
+                warn!(%error, path = %visible_path(&path).display(), "lists of timelines cannot be read");
             }
         }
     }
@@ -476,7 +476,7 @@ fn remove_files(runs: &[Arc<Run>]) {
     for path in runs.iter().filter_map(|run| run.path()) {
         if let Err(error) = fs::remove_file(path) {
             // The next start removes it.
-            warn!(%error, path = %path.display(), "lists of timelines cannot be removed");
+            warn!(%error, path = %visible_path(path).display(), "lists of timelines cannot be removed");
         }
     }
 }

@@ -77,6 +77,14 @@ impl Commits for Merged {
     fn chain(&self, number: CommitNumber) -> Result<Option<ChainHash>, LogError> {
         self.log.chain(number)
     }
+
+    fn check_seen(&self) -> Result<(), LogError> {
+        self.log.check_seen()
+    }
+
+    fn note_seen(&self) -> Result<(), LogError> {
+        self.log.note_seen()
+    }
 }
 
 impl Series for Merged {
@@ -181,6 +189,10 @@ impl Room for Merged {
 
     fn has_filled_up(&self) -> bool {
         self.log.has_filled_up()
+    }
+
+    fn is_displaced(&self) -> bool {
+        self.log.is_displaced()
     }
 
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {

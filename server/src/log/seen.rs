@@ -1,0 +1,138 @@
+//! The last commit that readers may have seen, and its chain hash: kept with the views, apart from the log.
+//!
+//! Shell: one small file. Whoever puts an older log in the place of a newer one leaves the views' files beside it, so a
+//! log that lacks this commit, or has another one of its number, is not the log that was shown.
+//!
+//! ```text
+//! slot (two in turn):  "SFE1" | turn u64 | commit u64 | chain hash after it 32 | CRC-32 u32
+//! ```
+
+use std::{fs, io, path::Path};
+
+use simplefeed_core::{feed::CommitNumber, history::ChainHash};
+use tracing::warn;
+
+use super::{
+    Commits, LogError, durable,
+    held::visible_path,
+    slots::{self, Slot, Slots},
+};
+use crate::codec::{Reader, Writer, seal, unseal};
+
+/// Name of the file in the folder of the views.
+pub const NAME: &str = "seen";
+const MAGIC: &[u8; 4] = b"SFE1";
+const BYTES: usize = 56;
+
+/// A commit that readers may have seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its number; 0 if there is none.
+    pub commit: CommitNumber,
+    /// The chain hash after it.
+    pub chain: ChainHash,
+}
+
+impl Seen {
+    fn encode(&self, turn: u64) -> Vec<u8> {
+        let mut slot = Writer(Vec::with_capacity(BYTES));
+        slot.bytes(MAGIC);
+        slot.long(turn);
+        slot.long(self.commit.0);
+        slot.bytes(&self.chain.0.0);
+        seal(slot.0)
+    }
+
+    /// Checks that a log has the commit.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Replaced`] if it has not.
+    pub(super) fn check(&self, log: &(impl Commits + ?Sized)) -> Result<(), LogError> {
+        let (commit, end) = (self.commit, log.head().number);
+        if commit > end {
+            let what = format!("it ends with commit {end}, and readers have seen commit {commit}");
+            return Err(LogError::Replaced { what });
+        }
+        match log.chain(commit) {
+            Ok(Some(chain)) if chain != self.chain => {
+                let what = format!("its commit {commit} is not the one that readers have seen");
+                Err(LogError::Replaced { what })
+            }
+            // A damaged record says nothing about where it comes from.
+            _ => Ok(()),
+        }
+    }
+}
+
+fn decode(slot: &Slot) -> Option<(u64, Seen)> {
+    let mut from = Reader(unseal(slot.get(..BYTES)?)?);
+    if from.chunk::<4>()? != *MAGIC {
+        return None;
+    }
+    let turn = from.long()?;
+    let commit = CommitNumber(from.long()?);
+    let chain = ChainHash(from.digest()?);
+    Some((turn, Seen { commit, chain }))
+}
+
+/// The file, for the writer of the log.
+#[derive(Debug)]
+pub(super) struct SeenNote(Slots);
+
+impl SeenNote {
+    /// Opens the file. Where there is none, or an unreadable one, it begins with the end of the log. Returns what it says.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be read or written.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an unfinished file that comes back is removed again"
+    )]
+    pub(super) fn open(path: &Path, end: Seen) -> io::Result<(Self, Seen)> {
+        match Slots::open(path, decode) {
+            Ok((slots, Some(seen))) => return Ok((Self(slots), seen)),
+            Ok((mut slots, None)) => {
+                warn!(path = %visible_path(path).display(), "the note of the last seen commit is unreadable, and begins anew");
+                slots.write(|turn| end.encode(turn))?;
+                return Ok((Self(slots), end));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        // It gets its name as a whole, so that an unreadable one is damage.
+        let unfinished = path.with_extension("new");
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let slots = Slots::create(&unfinished, |turn| end.encode(turn))?;
+        durable::rename(&unfinished, path)?;
+        Ok((Self(slots), end))
+    }
+
+    /// Notes a commit before readers see it. The note survives the process, and a power cut behind the next sync of the
+    /// file.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    pub(super) fn write(&mut self, seen: Seen) -> io::Result<()> {
+        self.0.write(|turn| seen.encode(turn))
+    }
+
+    /// Makes the note durable.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be synced.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+/// Returns what is noted at a path, if it can be read.
+pub fn read(path: &Path) -> Option<Seen> {
+    slots::read(path, decode)
+}

@@ -1,0 +1,300 @@
+//! A data folder that is moved, replaced or changed under a running server.
+//!
+//! Shell: processes, files. What a server acknowledges, the next start on the same path must find; what it writes, it writes
+//! into the folder that it has opened.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::harness::{Server, check_folder, copy_folder, files, ids, program, run, text};
+
+const DOCUMENTS: [&str; 2] = ["--document-entries", "3"];
+/// Exit code of a server whose folder was displaced.
+const DISPLACED: i32 = 16;
+
+/// Returns a server over a new folder with entries and archived documents.
+fn begun(data: &Path) -> Server {
+    let server = Server::start(data, &DOCUMENTS);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server
+}
+
+/// Returns the status of one more publication.
+fn publish(server: &Server, id: &str) -> u16 {
+    let line = format!("{{\"id\":\"urn:t:{id}\",\"content\":{{\"n\":\"{id}\"}}}}");
+    server.publish("a", &line).status
+}
+
+/// Checks that a server takes no entries, says so, goes on answering, and ends with a code of its own.
+fn check_displaced(server: Server, why: &str) {
+    let line = "{\"id\":\"urn:t:more\",\"content\":{}}";
+    let answer = server.publish("a", line);
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    let again = server.publish("a", line);
+    assert!(
+        again
+            .text()
+            .contains("the data folder is not what the server opened"),
+        "{}",
+        again.text()
+    );
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains("data folder"), "{}", ready.text());
+    assert_eq!(server.get("/healthz").status, 200);
+    let (code, said) = server.end("TERM").unwrap();
+    assert_eq!(code, Some(DISPLACED), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains(why)), "{said:#?}");
+}
+
+/// Goal: a folder that is moved away takes all of its server's files along, and one that gets its name gets none of them: a
+/// second server may serve a restored backup there.
+#[test]
+fn a_folder_that_is_moved_away_takes_its_files_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let server = begun(&path("data"));
+    let arguments = [
+        "backup",
+        "--data",
+        path("data").to_str().unwrap(),
+        "--to",
+        path("backup").to_str().unwrap(),
+    ]
+    .map(str::to_owned);
+    assert!(run("simplefeed-server", &arguments, b"").status.success());
+    // These close documents, whose files are written once the folder is elsewhere.
+    server.publish_ids("a", (8..20).map(|n| n.to_string()));
+    fs::rename(path("data"), path("moved")).unwrap();
+    fs::rename(path("backup"), path("data")).unwrap();
+    let second = Server::start(&path("data"), &DOCUMENTS);
+    second.publish_ids("a", (100..110).map(|n| n.to_string()));
+    check_displaced(server, "does not lead to it");
+    second.stop();
+    check_folder("verify", &path("data"));
+    check_folder("verify", &path("moved"));
+    let server = Server::start(&path("moved"), &DOCUMENTS);
+    // A request that was refused may be stored.
+    assert!((20..=21).contains(&ids(&server, "a").len()));
+    server.stop();
+}
+
+/// Goal: the link that the server was given decides, not the folder that it led to.
+#[test]
+fn a_link_that_leads_elsewhere_ends_publishing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    symlink(path("first"), path("data")).unwrap();
+    fs::create_dir(path("first")).unwrap();
+    let server = begun(&path("data"));
+    copy_folder(&path("first"), &path("second"));
+    fs::remove_file(path("data")).unwrap();
+    symlink(path("second"), path("data")).unwrap();
+    assert_eq!(server.get("/readyz").status, 503);
+    assert_eq!(server.get("/feeds/a/recent.atom").status, 200);
+    check_displaced(server, "does not lead to it");
+}
+
+/// Goal: nothing is acknowledged into a file that the next start does not find, or finds damaged.
+#[test]
+fn a_journal_that_is_not_there_ends_publishing() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 5] = [
+        ("unlinked", |file| fs::remove_file(file).unwrap()),
+        ("renamed", |file| {
+            fs::rename(file, file.with_extension("old")).unwrap()
+        }),
+        ("replaced", |file| {
+            fs::copy(file, file.with_extension("new")).unwrap();
+            fs::rename(file.with_extension("new"), file).unwrap();
+        }),
+        ("truncated", |file| {
+            fs::File::options()
+                .write(true)
+                .open(file)
+                .unwrap()
+                .set_len(600)
+                .unwrap()
+        }),
+        ("extended", |file| {
+            fs::File::options()
+                .append(true)
+                .open(file)
+                .unwrap()
+                .write_all(b"x")
+                .unwrap()
+        }),
+    ];
+    for (name, damage) in damages {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let server = begun(&data);
+        let journal = fs::read_dir(data.join("journal")).unwrap();
+        let journal: Vec<PathBuf> = journal.map(|file| file.unwrap().path()).collect();
+        assert_eq!(journal.len(), 1);
+        damage(&journal[0]);
+        let answer = server.get("/readyz");
+        assert_eq!(answer.status, 503, "{name}");
+        check_displaced(server, "was removed, replaced, cut or moved");
+        // A copy with the same bytes is as good.
+        if name == "replaced" {
+            let server = Server::start(&data, &DOCUMENTS);
+            assert_eq!(ids(&server, "a").len(), 8);
+            server.stop();
+            continue;
+        }
+        let (code, said) = refused(&data);
+        assert_eq!(code, Some(15), "{name}: {said}");
+        assert!(said.contains("simplefeed-server recover"), "{name}: {said}");
+    }
+}
+
+/// Returns the exit code and the words of a server that must not start.
+fn refused(data: &Path) -> (Option<i32>, String) {
+    let arguments = [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        data.to_str().unwrap(),
+    ];
+    let output = run("simplefeed-server", &arguments, b"");
+    (output.status.code(), text(&output.stderr))
+}
+
+/// Goal: a settling does not give up the journal's copy of commits for a copy that the next start does not find.
+#[test]
+fn settled_files_that_are_not_there_end_publishing() {
+    for gone in ["sled/db", "sled", "witness"] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start_settling(folder.path(), 10, 20_000);
+        server.publish_ids("a", (0..100).map(|n| n.to_string()));
+        fs::rename(folder.path().join(gone), folder.path().join("gone")).unwrap();
+        let mut acknowledged = 100;
+        while publish(&server, &acknowledged.to_string()) == 201 {
+            acknowledged += 1;
+            assert!(acknowledged < 2_000, "{gone}: publishing goes on");
+        }
+        assert_eq!(server.get("/readyz").status, 503, "{gone}");
+        server.kill();
+        let place = folder.path().join(gone);
+        if place.is_dir() {
+            fs::remove_dir_all(&place).unwrap();
+        }
+        fs::rename(folder.path().join("gone"), place).unwrap();
+        let server = Server::start_settling(folder.path(), 10, 20_000);
+        assert!(ids(&server, "a").len() >= acknowledged, "{gone}");
+        server.stop();
+    }
+}
+
+/// Goal: two servers never write one folder, whoever removes its lock file, which is made again.
+#[test]
+fn a_folder_has_one_server_without_its_lock_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = begun(&data);
+    fs::remove_file(data.join("lock")).unwrap();
+    assert_eq!(refused(&data).0, Some(11));
+    // Whoever started it may have made the file, and holds it no more.
+    assert_eq!(server.get("/readyz").status, 200);
+    server.wait_for_log(&["the lock file was removed or replaced"]);
+    let lock = fs::read_to_string(data.join("lock")).unwrap();
+    assert_eq!(lock, format!("process {}\n", server.process()));
+    assert_eq!(publish(&server, "more"), 201);
+    // A program that holds the file may be one that writes the folder.
+    fs::remove_file(data.join("lock")).unwrap();
+    let other = fs::File::create(data.join("lock")).unwrap();
+    other.lock().unwrap();
+    assert_eq!(server.get("/readyz").status, 503);
+    check_displaced(server, "another process has locked");
+}
+
+/// A server in a namespace of its own, which mounts something first.
+const MOUNTED: &str = r#"eval "$1" && shift && exec "$@""#;
+
+/// Goal: a data folder may be mounted in any way, and the server takes entries over a stop, a kill and a settling.
+#[test]
+#[ignore = "needs root, to mount folders"]
+fn a_data_folder_may_be_a_mount_or_behind_a_link() {
+    let mounts = [
+        ("bind", "mkdir -p real data && mount --bind real data"),
+        (
+            "overlay",
+            "mkdir -p disk && mount -t tmpfs tmpfs disk && mkdir -p disk/lower disk/upper disk/work data && mount -t overlay overlay -o lowerdir=disk/lower,upperdir=disk/upper,workdir=disk/work data",
+        ),
+        ("link", "mkdir -p real && ln -sfn real data"),
+        (
+            "link below a bind",
+            "mkdir -p real/deep top && mount --bind real top && ln -sfn top/deep data",
+        ),
+        ("tmpfs", "mkdir -p data && mount -t tmpfs tmpfs data"),
+    ];
+    for (name, mount) in mounts {
+        let folder = tempfile::tempdir().unwrap();
+        let start = || {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", MOUNTED, "sh", mount]);
+            command.arg(program("simplefeed-test-server"));
+            command
+                .args(["data", "honest", "3", "2500"])
+                .current_dir(folder.path());
+            Server::try_spawn(command).unwrap_or_else(|said| panic!("{name}: {said:#?}"))
+        };
+        let server = start();
+        server.publish_ids("a", (0..40).map(|n| n.to_string()));
+        server.wait_until_frozen("/feeds/a/9.atom");
+        assert_eq!(server.get("/readyz").status, 200, "{name}");
+        // Longer than the time between two looks at the folder.
+        crate::harness::pause(std::time::Duration::from_millis(1_100));
+        assert_eq!(publish(&server, "later"), 201, "{name}");
+        server.kill();
+        // What was in a namespace of its own is gone with it.
+        let kept = if name == "tmpfs" || name == "overlay" {
+            0
+        } else {
+            41
+        };
+        let server = start();
+        assert_eq!(
+            if kept == 0 {
+                0
+            } else {
+                ids(&server, "a").len()
+            },
+            kept,
+            "{name}"
+        );
+        assert_eq!(publish(&server, "last"), 201, "{name}");
+        server.stop();
+    }
+}
+
+/// Goal: files without which nothing is lost may go.
+#[test]
+fn publishing_goes_on_without_files_that_are_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = begun(&data);
+    for gone in ["ids", "views", "sidecars", "www", "watermark"] {
+        let path = data.join(gone);
+        if path.is_dir() {
+            fs::remove_dir_all(&path).unwrap();
+        } else if path.exists() {
+            fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(publish(&server, gone), 201, "{gone}");
+        assert_eq!(server.get("/readyz").status, 200, "{gone}");
+    }
+    server.stop_somehow();
+    let server = Server::start(&data, &DOCUMENTS);
+    assert_eq!(ids(&server, "a").len(), 13);
+    server.stop();
+    assert!(!files(&data).is_empty());
+}
