@@ -114,6 +114,16 @@ fn sync_file_system(folder: &File) -> io::Result<()> {
 }
 
 #[cfg(target_os = "linux")]
+fn syncfs_holds(opened: &File) -> bool {
+    // Those of ext4, XFS, Btrfs and F2FS, and of tmpfs, where there is nothing to do. Elsewhere, as in user space, it may do
+    // nothing.
+    const KNOWN: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+    let system = rustix::fs::fstatfs(opened).ok();
+    let kind = system.and_then(|system| u64::try_from(system.f_type).ok());
+    kind.is_some_and(|kind| KNOWN.contains(&kind)) && syncfs_reports_errors()
+}
+
+#[cfg(target_os = "linux")]
 fn syncfs_reports_errors() -> bool {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
@@ -127,7 +137,7 @@ fn syncfs_reports_errors() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn syncfs_reports_errors() -> bool {
+fn syncfs_holds(_opened: &File) -> bool {
     false
 }
 
@@ -173,7 +183,7 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
 ///
 /// Returns why the file system, or else a file, cannot be synced.
 pub fn sync_large_tree(folder: &Path, opened: &File) -> io::Result<()> {
-    if syncfs_reports_errors() {
+    if syncfs_holds(opened) {
         return sync_file_system(opened);
     }
     sync_tree(folder)
@@ -186,7 +196,7 @@ pub fn sync_large_tree(folder: &Path, opened: &File) -> io::Result<()> {
 ///
 /// Returns the first write that the disk could not do.
 pub fn sync_files(files: &[&File], folders: &[&File]) -> io::Result<()> {
-    if files.len() <= FEW_FILES || !syncfs_reports_errors() {
+    if files.len() <= FEW_FILES || !folders.iter().all(|folder| syncfs_holds(folder)) {
         return files.iter().try_for_each(|file| file.sync_all());
     }
     let mut done = BTreeSet::new();

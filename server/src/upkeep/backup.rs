@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::{
     log::{
         Commits as _, EntryLog, LogError,
-        barrier::{Barrier, sync_tree},
+        barrier::{Barrier, sync_large_tree},
         durable::{self, parent_of},
         folder::{OpenError, keep_to_ourselves, mark_restored},
         opening::{Disk, open_with},
@@ -98,7 +98,7 @@ pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<Report, Ba
     make_folder(to, |folder| {
         let opened = open_with(folder, &Disk::behind(Unhurried))?;
         copy_commits(log, &opened.log)?;
-        let folders = Folders::new(folder, None);
+        let folders = Folders::new(folder, None).unhurried();
         let mut documents = 0;
         for (view, _) in views.iter() {
             documents += view.copy(&opened.log, &folders)?;
@@ -128,6 +128,8 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
         return Err(BackupError::Exists { to: to.into() }.into());
     }
     let partial = folder_beside(to)?;
+    // Before anything is written, so that no failed write is missed.
+    let opened = fs::File::open(partial.path());
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| E::from(BackupError::Io { path, source })
@@ -137,7 +139,9 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
     let made = fill(partial.path())?;
     keep_to_ourselves(partial.path()).map_err(failed(partial.path()))?;
     // Before the rename: a folder with the final name is whole, also after a power cut.
-    sync_tree(partial.path()).map_err(failed(partial.path()))?;
+    opened
+        .and_then(|opened| sync_large_tree(partial.path(), &opened))
+        .map_err(failed(partial.path()))?;
     durable::rename(partial.path(), to).map_err(failed(to))?;
     // The folder has moved, so there is nothing left to remove on drop.
     let _moved = partial.keep();

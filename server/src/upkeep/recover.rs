@@ -26,6 +26,7 @@ use crate::{
         opening::{self, Disk, open_with},
         quietly,
         salvage::Remains,
+        seen,
         sled_log::SledLog,
         witness::{self, Said},
     },
@@ -167,7 +168,7 @@ fn make_log(
     }
     // With a difference the folder is thrown away, so its archive would be made in vain.
     if different.is_empty() {
-        let made = Archive::new(&Folders::new(folder, None));
+        let made = Archive::new(&Folders::new(folder, None).unhurried());
         for feed in feeds {
             archive_again(feed, &opened.log, archive, &made, &mut report)?;
         }
@@ -241,6 +242,8 @@ fn lost_commits(data: &Path, old: Option<&Remains>) -> Vec<String> {
         Some(Said::Old(testimony)) => testimony.commit,
         Some(Said::Newer(_)) | None => CommitNumber(0),
     };
+    let seen = seen::read(&data.join("views").join(seen::NAME));
+    let had = had.max(seen.map_or(CommitNumber(0), |seen| seen.commit));
     let has = old.map_or(CommitNumber(0), |old| old.head().number);
     let end = (has < had)
         .then(|| format!("the log ended with commit {had}, and can be read up to commit {has}"));
