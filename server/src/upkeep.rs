@@ -68,7 +68,7 @@ pub fn run(
     views: &Views,
     tell: &mut dyn FnMut(Line),
 ) -> anyhow::Result<u8> {
-    // What is beside another log must not be taken for this one's.
+    // The documents beside a replaced log are another log's.
     if *task != Task::Verify {
         log.check_seen()?;
     }

@@ -110,7 +110,7 @@ pub enum OpenError {
 /// The data folder of a log, locked.
 #[derive(Debug)]
 pub struct DataFolder {
-    /// By which the system finds it, whatever its name leads to.
+    /// Path through the handle, also valid after a move.
     pub(super) path: PathBuf,
     held: HeldFolder,
     lock: Mutex<File>,
@@ -165,7 +165,7 @@ impl DataFolder {
         self.path("watermark")
     }
 
-    /// Returns whether another process holds a folder, whatever has become of its lock file.
+    /// Returns whether another process holds a folder, with or without its lock file.
     pub(super) fn is_locked(folder: &Path) -> bool {
         HeldFolder::open(folder).is_ok_and(|held| {
             let locked = held.handle().try_lock();

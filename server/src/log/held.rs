@@ -1,7 +1,7 @@
-//! A folder that stays the one that was opened, whatever its name comes to lead to.
+//! An open folder, which is found by its handle after it was moved or renamed.
 //!
-//! Shell: the file system. Where the system has names for handles (Linux), paths below the folder go through its handle: a
-//! folder that is moved away takes its files along, and one that gets its name gets none of them.
+//! Shell: the file system. Where the system has names for handles (Linux), paths below the folder go through its handle.
+//! So a moved folder takes its files along, and a new folder of that name gets none.
 
 use std::{
     fs::{self, File, Metadata},
@@ -28,7 +28,7 @@ struct Held {
     identity: Identity,
 }
 
-/// What tells one file from all others of this machine.
+/// Device and inode: the identity of a file on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,

@@ -429,7 +429,7 @@ fn open_log(
     Ok(log)
 }
 
-/// Finds the files without which the next opening would lose what is settled.
+/// Finds the files of the settled part, which the next opening needs.
 fn found_files(data: &DataFolder) -> Result<Vec<FoundFile>, OpenError> {
     let names = ["sled/db", "witness"];
     let find = |name: &&str| FoundFile::find(data.name_of(name)).map_err(data.io("find", name));
@@ -456,7 +456,7 @@ struct ReadJournal {
     head: Option<LogHead>,
 }
 
-/// Reads the journal, which must reach as far as the testimony. What a failed sync has left in memory is read from the disk.
+/// Reads the journal, which must reach as far as the testimony. Pages behind a failed sync are read from the disk again.
 fn read_sure(
     data: &DataFolder,
     testimony: &Testimony,

@@ -64,7 +64,7 @@ pub(super) struct Work {
     pub(super) chapter_bytes: u64,
     /// Set when a settling fails because the disk is full.
     pub(super) has_filled_up: Arc<AtomicBool>,
-    /// Set when a settling fails because the folder is not what was opened.
+    /// Set when a settling fails because its files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
     /// Files that the settled part is in, by their names.
     pub(super) files: Vec<FoundFile>,
@@ -109,7 +109,7 @@ impl Settler {
         self.shared.is_busy.load(Ordering::Acquire)
     }
 
-    /// Checks that the files of the settled part are what they were.
+    /// Checks that the files of the settled part are at their places.
     ///
     /// # Errors
     ///
@@ -251,7 +251,7 @@ impl Shared {
         }
         self.settled.flush()?;
         self.go_on()?;
-        // Readers go on with what is open, and nothing else is opened.
+        // Before the reopening, so that readers keep the open files.
         self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(Step::Reopening);
         // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
@@ -267,7 +267,7 @@ impl Shared {
         let snapshot = snapshots::release(&self.folder)
             .and_then(|()| snapshots::newest_number(&self.folder))
             .map_err(LogError::io("read", &self.folder))?;
-        // The next opening must find what was settled: the journal's copy goes.
+        // Before the journal's copy goes: the next opening must find the settled one.
         self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(Step::Recycling);
         // Before the file is used again: until now, the journal was the only sure copy.

@@ -60,9 +60,9 @@ pub struct SledLog {
     pub(super) settled: Arc<Settled>,
     pub(super) chapters: Arc<RwLock<Chapters>>,
     journal: Mutex<Journal>,
-    /// Taken by whoever has the journal.
+    /// Locked behind the journal.
     seen: Mutex<SeenNote>,
-    /// What was noted before this opening.
+    /// The note of the processes before this one.
     seen_before: Seen,
     settler: Settler,
     /// Bytes of a chapter from which on it is settled.
@@ -75,7 +75,7 @@ pub struct SledLog {
     pub(super) failed: Arc<AtomicBool>,
     /// Whether a settling failed because the disk was full.
     pub(super) has_filled_up: Arc<AtomicBool>,
-    /// Whether the folder, or what is in it, is no longer what was opened.
+    /// Whether the opened folder or files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
     pub(super) folder: Arc<DataFolder>,
     /// When the folder was checked last.
@@ -160,7 +160,7 @@ impl SledLog {
         Ok(())
     }
 
-    /// Checks all that a commit does not look at.
+    /// Checks the folder, its lock, the settled files and the older files of the journal.
     fn check_others(&self) -> Result<(), LogError> {
         self.folder.check()?;
         self.settler.check_files()?;

@@ -1,4 +1,4 @@
-//! A small statement in a file of two slots, which are written in turn: a write that is cut short leaves the other one.
+//! A small statement in a file of two slots, written in turn: a torn write leaves the other slot.
 //!
 //! Shell: one file.
 

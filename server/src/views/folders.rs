@@ -24,7 +24,7 @@ pub struct Folders {
     pub sidecars: PathBuf,
     views: PathBuf,
     data: PathBuf,
-    /// Whether whoever made the folders makes all files in them durable at once.
+    /// Whether the data folder is synced as a whole later.
     is_unhurried: bool,
     /// Keeps the paths above valid.
     _held: Option<HeldFolder>,
@@ -47,7 +47,7 @@ impl Folders {
         }
     }
 
-    /// Returns the folders below a data folder that is held, whatever its name comes to lead to. As [`new`](Self::new).
+    /// Returns the folders below an open data folder, by its handle. As [`new`](Self::new).
     pub fn held(data: &HeldFolder, www: Option<&Path>) -> Self {
         Self {
             _held: Some(data.clone()),
