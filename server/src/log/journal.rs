@@ -194,15 +194,15 @@ impl JournalFile {
         let Some(seen) = self.bytes(at, LIKELY_BYTES, length, piece)? else {
             return Ok(None);
         };
-        let number = RecordHead::decode(seen).map(|head| head.number);
         // The first item of each record has the commit's number in its key.
-        let (_, item) = seen.split_at(RECORD_HEAD_BYTES);
+        let (head, item) = seen.split_at(RECORD_HEAD_BYTES);
+        let Some(found) = item.strip_prefix(&[COMMIT_KEY_BYTES, b'c']) else {
+            return Ok(None);
+        };
+        let number = RecordHead::decode(head).map(|head| head.number);
+        // An entry's text has no bytes 0, so it cannot counterfeit a number that is near.
         let begins = |number: &CommitNumber| {
-            // An entry's text has no bytes 0, so it cannot counterfeit a number that is near.
-            number.0.abs_diff(self.first.0) < NUMBERS_APART
-                && item
-                    .strip_prefix(&[COMMIT_KEY_BYTES, b'c'])
-                    .is_some_and(|found| *found == number.0.to_be_bytes())
+            number.0.abs_diff(self.first.0) < NUMBERS_APART && *found == number.0.to_be_bytes()
         };
         Ok(number.filter(begins))
     }
