@@ -27,7 +27,7 @@ mod workloads;
 use std::{
     collections::{BTreeMap, BTreeSet},
     str::FromStr,
-    sync::mpsc::sync_channel,
+    sync::{Mutex, mpsc::sync_channel},
     time::{Instant, SystemTime},
 };
 
@@ -44,7 +44,7 @@ use crate::{dice::Dice, harness::is_long};
 
 /// Seed of the samples of `tests/run`.
 const SEED: u64 = 55;
-/// Second crashes and kills that `tests/run --long` records.
+/// States that a long run checks of each recording that begins with a crash or a kill.
 const SECOND_CRASHES: usize = 20;
 /// Planted bugs that `tests/run` looks for, by turns.
 const BUGS_AT_A_TIME: usize = 3;
@@ -93,14 +93,25 @@ fn setting<T: FromStr>(name: &str) -> Option<T> {
 }
 
 fn sample_of(workload: &Workload, seed: u64) -> Sample {
-    let [long, short] = workload.states;
+    let [_, short] = workload.states;
+    let only: Option<String> = setting("CRASH_STATES_WORKLOAD");
+    // Who names a workload wants some of it.
+    let is_named = short == 0 && only.is_some_and(|only| only == workload.name);
+    if is_long() || is_named {
+        return long_sample_of(workload, seed);
+    }
     Sample {
-        states: if is_long() { long } else { short },
-        operations: if is_long() {
-            usize::MAX
-        } else {
-            workload.operations
-        },
+        states: short,
+        operations: workload.operations,
+        ..long_sample_of(workload, seed)
+    }
+}
+
+/// Returns the sample of a long run.
+fn long_sample_of(workload: &Workload, seed: u64) -> Sample {
+    Sample {
+        states: workload.states[0],
+        operations: usize::MAX,
         seed,
         faults: FAULTS_MAX,
         depths: DEPTHS,
@@ -148,56 +159,65 @@ fn every_state_keeps_what_was_promised() {
     }
     let (began, seed) = (Instant::now(), seed());
     let recordings: u64 = setting("CRASH_STATES_RECORDINGS").unwrap_or(1);
+    assert!(recordings > 0, "nothing is recorded");
     let only: Option<String> = setting("CRASH_STATES_WORKLOAD");
     let only = only.map(|only| workload(&only).name);
-    let is_due = |workload: &&Workload| only.is_none_or(|only| only == workload.name);
+    let is_due = |workload: &&Workload| match only {
+        Some(only) => only == workload.name,
+        None => sample_of(workload, seed).states > 0,
+    };
     let mut reports = vec![];
-    let (sender, recorded) = sync_channel(1);
+    let due = WORKLOADS.iter().filter(is_due);
+    let due = due.flat_map(|workload| (0..recordings).map(move |recording| (workload, recording)));
+    let due = Mutex::new(due);
+    let (sender, recorded) = sync_channel(4);
     std::thread::scope(|threads| {
-        // One recording ahead of the checks: most of its time, it waits.
-        threads.spawn(move || {
-            for workload in WORKLOADS.iter().filter(is_due) {
-                for recording in 0..recordings {
+        // Ahead of the checks, and two at a time: recordings wait most of their time, and so do some checks.
+        for sender in [sender.clone(), sender] {
+            let due = &due;
+            threads.spawn(move || {
+                let next = || due.lock().unwrap().next();
+                while let Some((workload, recording)) = next() {
                     let recorded = workload.record(&Programs::real());
-                    let seed = seed.wrapping_add(recording);
-                    if sender.send((workload, seed, recorded)).is_err() {
+                    let sample = sample_of(workload, seed.wrapping_add(recording));
+                    let drawn = run::draw(recorded.recording().history(Model::Weak), sample);
+                    if sender.send((workload, recorded, drawn, sample)).is_err() {
                         return;
                     }
                 }
+            });
+        }
+        for (workload, recorded, drawn, sample) in recorded {
+            let report = kept::check(&*recorded, drawn, sample);
+            eprintln!("{}: {report}", workload.name);
+            let is_full = report.checked() == sample.states.min(report.different);
+            assert!(is_full || !report.faults.is_empty(), "states are left out");
+            reports.push((workload.name.to_owned(), report));
+            if is_long() {
+                crash_again(workload, &*recorded, sample, &mut reports);
             }
-        });
-        for (workload, seed, recorded) in recorded {
-            check_recording(workload, &*recorded, seed, &mut reports);
         }
     });
     conclude(began, &reports);
 }
 
-/// Checks states of a recording; in a long run, also of servers that go on over what a crash or a kill has left, and
-/// whose power fails again.
-fn check_recording(
+/// Checks states of servers that go on over what a crash or a kill of a recording has left, and whose power fails again.
+fn crash_again(
     workload: &Workload,
     recorded: &dyn Recorded,
-    seed: u64,
+    sample: Sample,
     reports: &mut Vec<(String, Report)>,
 ) {
     let name = workload.name;
-    let report = kept::check(recorded, Model::Weak, sample_of(workload, seed));
-    eprintln!("{name}: {report}");
-    reports.push((name.to_owned(), report));
-    let again = if is_long() {
-        workload.second_crashes
-    } else {
-        0
-    };
-    for second in 0..again {
-        let mut dice = Dice::new(seed.wrapping_add(second));
+    for second in 0..workload.second_crashes {
+        let mut dice = Dice::new(sample.seed.wrapping_add(second));
         let again = recorded.crashed_again(&mut dice);
         let sample = Sample {
             states: SECOND_CRASHES,
-            ..sample_of(workload, seed)
+            ..sample
         };
-        let report = kept::check(&*again, Model::Weak, sample);
+        let drawn = run::draw(again.recording().history(Model::Weak), sample);
+        let report = kept::check(&*again, drawn, sample);
         eprintln!("{name}, second crash {second}: {report}");
         reports.push((format!("{name}-again"), report));
     }
@@ -253,7 +273,12 @@ fn a_disk_that_ignores_syncs_is_found() {
             // Quick checks do not miss what is made of the log again.
             depths: &[Depth::Verified, Depth::Repeated],
         };
-        let report = run::check(history, &*recorded.oracle(), sample);
+        let report = run::check(
+            history,
+            run::draw(history, sample),
+            &*recorded.oracle(),
+            sample,
+        );
         let first = report.faults.first();
         let first = first.map_or("", |fault| fault.problem.as_str());
         let first: String = first.chars().take(150).collect();
@@ -275,15 +300,18 @@ fn finds(bug: Bug, seed: u64) -> bool {
         eprintln!("{} in {}: the recording fails", bug.name, bug.workload);
         return bug.fails_recordings;
     };
+    let sample = if bug.is_rare {
+        long_sample_of(workload, seed)
+    } else {
+        sample_of(workload, seed)
+    };
     let sample = Sample {
         faults: 1,
-        ..sample_of(workload, seed)
+        ..sample
     };
-    let report = run::check(
-        recorded.recording().history(Model::Weak),
-        &*recorded.oracle(),
-        sample,
-    );
+    let history = recorded.recording().history(Model::Weak);
+    let drawn = run::draw(history, sample);
+    let report = run::check(history, drawn, &*recorded.oracle(), sample);
     let first = report
         .faults
         .first()
@@ -323,7 +351,9 @@ fn planted_bugs_are_found() {
         let workload = workload(name);
         let recorded = workload.record(&Programs::with_bug("none"));
         let history = recorded.recording().history(Model::Weak);
-        let report = run::check(history, &*recorded.oracle(), sample_of(workload, SEED));
+        let sample = sample_of(workload, SEED);
+        let drawn = run::draw(history, sample);
+        let report = run::check(history, drawn, &*recorded.oracle(), sample);
         eprintln!("no bug in {name}: {report}");
         assert!(report.faults.is_empty(), "{:?}", report.faults);
     }

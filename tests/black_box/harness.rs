@@ -22,6 +22,19 @@ const START: Duration = Duration::from_mins(1);
 /// How long a command may take.
 const HANGS: Duration = Duration::from_mins(10);
 
+/// Returns the build tool, without the variables that it gives to a test: with another package's name around it, the
+/// build script of `ring` runs again, and all that stands on it is built anew.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
+}
+
 /// Returns a program of the workspace, building all of them first, once.
 ///
 /// So that a plain `cargo test` in a fresh clone needs nothing to be built before it.
@@ -30,7 +43,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
     let folder = FOLDER.get_or_init(|| {
         let own = std::env::current_exe().unwrap();
         let folder = own.parent().and_then(Path::parent).unwrap().to_path_buf();
-        let mut build = Command::new(env!("CARGO"));
+        let mut build = cargo();
         // All that `cargo test` builds: with fewer packages, dependencies have other features, and are built twice.
         build.args(["build", "--locked", "--quiet", "--workspace"]);
         build.args(["--bins", "--examples", "--tests"]);

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     full_disk::SmallDisk,
-    harness::{Server, events, free_address, pause, program, run, text, workspace},
+    harness::{Server, cargo, events, free_address, pause, program, run, text, workspace},
     http::{Request, Response},
     nginx::{Nginx, replace},
 };
@@ -46,7 +46,7 @@ fn the_image_starts() {
         steps.map(str::trim).collect::<Vec<_>>()
     };
     let built = of("RUN cargo ")[0];
-    let mut metadata = Command::new(env!("CARGO"));
+    let mut metadata = cargo();
     metadata.args(["tree", "--locked", "--depth", "0", "-e", "normal"]);
     metadata.args(
         built

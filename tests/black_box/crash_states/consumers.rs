@@ -551,16 +551,50 @@ impl Consumer {
                 ));
             }
         }
-        let record =
-            fs::read_to_string(Path::new(&state).join("record.ndjson")).unwrap_or_default();
+        // A line that the power cut off may have any bytes.
+        let record = fs::read(Path::new(&state).join("record.ndjson")).unwrap_or_default();
+        let record = String::from_utf8_lossy(&record);
         let [(_, _, dropped), (_, _, retried)] = done;
-        if dropped && !record.contains("a test order") {
-            return Err("the record does not say why an entry was dropped".into());
+        let lines = record.lines();
+        let lines: Vec<serde_json::Value> = lines
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        let has = |what: &str, id: &str| {
+            let mut lines = lines.iter();
+            lines.any(|line| line["what"] == what && line["id"] == id)
+        };
+        if dropped && !(has("dropped", "urn:t:a:3") && record.contains("a test order")) {
+            return Err(format!(
+                "it is not recorded why an entry was dropped: {record}"
+            ));
         }
-        if retried && !record.contains(":7") {
-            return Err("the record does not have an entry that was tried again".into());
+        if retried && !has("retried", "urn:t:a:7") {
+            return Err(format!("no entry is recorded as tried again: {record}"));
         }
-        Ok(())
+        let id = parked
+            .split_whitespace()
+            .find(|word| word.starts_with("urn:"));
+        id.map_or(Ok(()), |id| self.check_record_goes_on(root, &state, id))
+    }
+
+    /// What is recorded next has a line of its own, also behind a line that the crash has torn.
+    fn check_record_goes_on(&self, root: &Path, state: &str, id: &str) -> Result<(), String> {
+        const REASON: &str = "behind a crash";
+        let drop = ["parked", "drop", "--state", state, id, "--reason", REASON];
+        self.run(&drop, root, &[0])?;
+        let record = fs::read(Path::new(state).join("record.ndjson")).unwrap_or_default();
+        let mut lines = record.split(|byte| *byte == b'\n');
+        let is_of_drop = |line: &[u8]| {
+            let line = serde_json::from_slice::<serde_json::Value>(line);
+            line.is_ok_and(|line| line.to_string().contains(REASON))
+        };
+        if lines.any(is_of_drop) {
+            return Ok(());
+        }
+        let record = String::from_utf8_lossy(&record);
+        Err(format!(
+            "no line of the record says that {id} was dropped: {record}"
+        ))
     }
 
     /// Returns when the run began that ended at a moment.

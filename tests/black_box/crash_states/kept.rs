@@ -16,16 +16,17 @@ use super::{
     disk::{Model, Survivors},
     oracle::{Depth, Oracle, Verdict},
     record::scratch,
-    run::{self, Fault, Report, Sample},
+    run::{self, Drawn, Fault, Report, Sample},
     states::{self, History, Moments, State},
     workloads::Recorded,
 };
 use crate::harness::program;
 
 /// Checks states of a recording. The first fault is made smaller and kept.
-pub(super) fn check(recorded: &dyn Recorded, model: Model, sample: Sample) -> Report {
-    let (history, oracle) = (recorded.recording().history(model), recorded.oracle());
-    let report = run::check(history, &*oracle, sample);
+pub(super) fn check(recorded: &dyn Recorded, drawn: Drawn, sample: Sample) -> Report {
+    let history = recorded.recording().history(Model::Weak);
+    let oracle = recorded.oracle();
+    let report = run::check(history, drawn, &*oracle, sample);
     for fault in &report.faults {
         eprintln!("{}: {}", fault.state.name, fault.problem);
     }
@@ -105,7 +106,7 @@ fn repeat(
     let mut repeated = None;
     let visited = states::visit(
         history,
-        |index| index == operation,
+        |index, _, _| index == operation,
         |disk, state, survivors| {
             if state.name == name {
                 let state = State { moments, ..state };
@@ -143,7 +144,7 @@ fn problem(
 fn shrink(history: History<'_>, oracle: &dyn Oracle, state: &State) {
     let visited = states::visit(
         history,
-        |index| index == state.operation,
+        |index, _, _| index == state.operation,
         |disk, found, mut survivors| {
             if found.name != state.name {
                 return Ok(());

@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, process::Command, sync::OnceLock};
 
-use crate::harness::{program, workspace};
+use crate::harness::{cargo, program, workspace};
 
 /// Variable that names the bug, for programs that have some.
 pub(super) const BUG: &str = "SIMPLEFEED_PLANTED";
@@ -55,7 +55,7 @@ fn planted() -> PathBuf {
         // Only the crates of the workspace are built again: a wrapper of rustc is not asked for others.
         let target = program("").parent().unwrap().to_path_buf();
         let folder = target.join("planted");
-        let mut build = Command::new(env!("CARGO"));
+        let mut build = cargo();
         build.args([
             "build",
             "--locked",

@@ -437,6 +437,7 @@ impl Recorder {
         self.ports.lock().unwrap().clear();
         self.printed.extend(trace.printed);
         self.operations.extend(trace.operations);
+        self.take_cut_off(&trace.cut_off);
         self.base = trace.end + 1;
         self.runs.push(Run {
             args: args.split(' ').map(str::to_owned).collect(),
@@ -447,12 +448,40 @@ impl Recorder {
         fs::remove_file(path).unwrap();
     }
 
-    /// Ends the recording, whose model must be the folder.
-    pub(super) fn finish(mut self) -> Recording {
-        assert!(self.server.is_none(), "a server still runs");
-        self.operations.sort_by_key(|operation| operation.exit);
+    /// Takes those operations that a kill cut off and that the folder shows: the fewest that make it what it is.
+    fn take_cut_off(&mut self, cut_off: &[Operation]) {
+        // More threads than these do not write at once.
+        let count = cut_off.len().min(6);
+        let mut subsets: Vec<u32> = (0..1 << count).collect();
+        subsets.sort_by_key(|subset| subset.count_ones());
+        let of = |subset: u32| -> Vec<Operation> {
+            let each = cut_off.iter().enumerate();
+            let each = each.filter(|(at, _)| *at < count && subset & (1 << at) != 0);
+            each.map(|(_, operation)| operation.clone()).collect()
+        };
+        // Without any that fits, the check at the end tells what differs.
+        if count > 0
+            && let Some(done) = subsets.into_iter().find(|it| self.is_whole_with(of(*it)))
+        {
+            self.operations.extend(of(done));
+        }
+    }
+
+    /// Returns whether the operations and more of them make the folder what it is.
+    fn is_whole_with(&self, more: Vec<Operation>) -> bool {
         let start = start_of(self.folder.path());
-        let operations = in_order(self.operations, &start);
+        let mut disk = Disk::load(Model::Weak, &start).unwrap();
+        let all = self.operations.iter().cloned().chain(more).collect();
+        let mut steps = sorted(all, &start).into_iter();
+        steps.all(|operation| disk.step(&operation).is_ok())
+            && disk.current().differences(&self.root()).unwrap().is_empty()
+    }
+
+    /// Ends the recording, whose model must be the folder.
+    pub(super) fn finish(self) -> Recording {
+        assert!(self.server.is_none(), "a server still runs");
+        let start = start_of(self.folder.path());
+        let operations = sorted(self.operations, &start);
         let ledger = self.ledger.into_inner().unwrap();
         let answers = ledger.iter().filter_map(|exchange| {
             let request = &exchange.request;
@@ -484,6 +513,11 @@ impl Recorder {
         recording.check_itself();
         recording
     }
+}
+
+fn sorted(mut operations: Vec<Operation>, start: &Path) -> Vec<Operation> {
+    operations.sort_by_key(|operation| operation.exit);
+    in_order(operations, start)
 }
 
 /// A recording without its folders.

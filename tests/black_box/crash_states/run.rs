@@ -1,6 +1,6 @@
 //! Builds states of a recording and has each checked.
 //!
-//! Shell: folders and threads. One thread builds, as many check as there are cores.
+//! Shell: folders and threads. One thread builds, some for each core check.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,7 +25,7 @@ use crate::dice::Dice;
 /// Which states are checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// At most so many; those of a sample are drawn, each with the same chance in its family and part.
+    /// At most so many, drawn as [`states::sample`] tells.
     pub(super) states: usize,
     /// Operations behind which states are listed.
     pub(super) operations: usize,
@@ -48,7 +48,7 @@ pub(super) struct Fault {
 /// Outcome of a sample.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// States of the recording.
+    /// States behind the operations that were drawn.
     pub(super) all: usize,
     /// Those that differ from each other.
     pub(super) different: usize,
@@ -92,20 +92,44 @@ struct Built {
     depth: Depth,
 }
 
-/// Checks states of a history.
-pub(super) fn check(history: History<'_>, oracle: &dyn Oracle, sample: Sample) -> Report {
+/// States that are to be checked.
+#[derive(Debug)]
+pub(super) struct Drawn {
+    states: Vec<State>,
+    all: usize,
+    different: usize,
+    listing: Duration,
+}
+
+/// Lists the states of a history, and draws those of a sample.
+pub(super) fn draw(history: History<'_>, sample: Sample) -> Drawn {
     let began = Instant::now();
     let mut dice = Dice::new(sample.seed);
     let listed = states::list(history, sample.operations, &mut dice);
     let listed = listed.expect("the recording followed itself to its end");
-    let drawn = states::sample(&listed, sample.states, &mut dice);
-    let mut report = Report {
+    Drawn {
+        states: states::sample(&listed, sample.states, &mut dice),
         all: listed.all,
         different: listed.states.len(),
         listing: began.elapsed(),
+    }
+}
+
+/// Checks states of a history.
+pub(super) fn check(
+    history: History<'_>,
+    drawn: Drawn,
+    oracle: &dyn Oracle,
+    sample: Sample,
+) -> Report {
+    let report = Report {
+        all: drawn.all,
+        different: drawn.different,
+        listing: drawn.listing,
         ..Report::default()
     };
     let began = Instant::now();
+    let mut dice = Dice::new(sample.seed);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let workers = cores * oracle.checks_per_core();
     let (sender, receiver) = sync_channel::<Built>(2 * workers);
@@ -117,15 +141,17 @@ pub(super) fn check(history: History<'_>, oracle: &dyn Oracle, sample: Sample) -
             threads.spawn(|| work(&receiver, oracle, &found, &faults));
         }
         let mut wanted: HashMap<(usize, String), State> = drawn
+            .states
             .into_iter()
             .map(|state| ((state.operation, state.name.clone()), state))
             .collect();
         let operations: std::collections::HashSet<usize> =
             wanted.keys().map(|(operation, _)| *operation).collect();
-        let (mut count, mut building) = (0, Duration::ZERO);
+        // Small samples get all depths by turns, too.
+        let (mut count, mut building) = (dice.below(sample.depths.len()), Duration::ZERO);
         let built = states::visit(
             history,
-            |operation| operations.contains(&operation),
+            |operation, _, _| operations.contains(&operation),
             |disk, state, survivors| {
                 let Some(state) = wanted.remove(&(state.operation, state.name)) else {
                     return Ok(());
@@ -156,7 +182,7 @@ pub(super) fn check(history: History<'_>, oracle: &dyn Oracle, sample: Sample) -
         }
         building
     });
-    report = found.into_inner().unwrap();
+    let mut report = found.into_inner().unwrap();
     (report.building, report.checking) = (building, began.elapsed());
     report.faults.sort_by_key(|fault| fault.state.operation);
     report

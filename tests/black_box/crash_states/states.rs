@@ -50,8 +50,10 @@ pub(super) enum Family {
 pub(super) struct State {
     /// Index of the operation.
     pub(super) operation: usize,
-    /// What the operation does to which kind of file, and what is promised behind it.
+    /// What the operation does to which kind of file.
     pub(super) kind: Arc<str>,
+    /// What is promised behind the operation; empty if nothing is.
+    pub(super) promised: Arc<str>,
     pub(super) family: Family,
     /// What the change does that the family has singled out; empty if it has none.
     pub(super) subject: Arc<str>,
@@ -137,14 +139,15 @@ impl std::fmt::Debug for History<'_> {
     }
 }
 
-/// Visits every state of a history, in order.
+/// Visits the states behind those operations of a history that are wanted, in order. `is_wanted` is asked with the
+/// index, the kind and the promise of each operation behind which a power cut may leave something new.
 ///
 /// # Errors
 ///
 /// Returns why the history cannot be followed.
 pub(super) fn visit(
     history: History<'_>,
-    mut is_wanted: impl FnMut(usize) -> bool,
+    mut is_wanted: impl FnMut(usize, &str, &str) -> bool,
     mut visit: impl FnMut(&Disk, State, Survivors) -> Result<(), String>,
 ) -> Result<(), String> {
     let load = Disk::load(history.model, history.start);
@@ -168,10 +171,14 @@ pub(super) fn visit(
             promised = &promise.what;
         }
         let is_new = changed || !promised.is_empty();
-        if index < history.from || !is_new || !is_wanted(index) {
+        if index < history.from || !is_new {
             continue;
         }
-        let kind: Arc<str> = format!("{}, {promised}", disk.kind_of(operation)).into();
+        let kind: Arc<str> = disk.kind_of(operation).into();
+        if !is_wanted(index, &kind, promised) {
+            continue;
+        }
+        let promised: Arc<str> = promised.into();
         let subjects = disk.pending().iter().map(|pending| {
             let subject: Arc<str> = disk.kind_of_change(pending).into();
             (pending.number, subject)
@@ -190,6 +197,7 @@ pub(super) fn visit(
             let state = State {
                 operation: index,
                 kind: Arc::clone(&kind),
+                promised: Arc::clone(&promised),
                 family,
                 subject: subject.unwrap_or_default(),
                 name,
@@ -212,7 +220,8 @@ pub(super) struct Listed {
     pub(super) all: usize,
 }
 
-/// Lists the different states of a history, or those behind so many of its operations, drawn at random.
+/// Lists the different states of a history, or those behind so many of its operations: a third of them by equal shares
+/// for each promise, a third for each kind of operation, the rest for each part of the history.
 ///
 /// # Errors
 ///
@@ -224,21 +233,21 @@ pub(super) fn list(
 ) -> Result<Listed, String> {
     let mut listed = Listed::default();
     let mut places: HashMap<u128, usize> = HashMap::new();
-    let mut drawn: Vec<usize> = (history.from..history.operations.len()).collect();
-    shuffle(&mut drawn, dice);
-    drawn.truncate(operations);
-    let drawn: HashSet<usize> = drawn.into_iter().collect();
+    let drawn = draw_operations(history, operations, dice)?;
     visit(
         history,
-        |operation| drawn.contains(&operation),
+        |operation, _, _| drawn.contains(&operation),
         |disk, state, survivors| {
             listed.all += 1;
             let digest = disk.after(&survivors).digest();
             if let Some(place) = places.get(&digest) {
                 let found = &mut listed.states[*place];
-                let first = found.moments.first;
-                *found = state;
-                found.moments.first = first;
+                let before = std::mem::replace(found, state);
+                found.moments.first = before.moments.first;
+                // What it is drawn for: with nothing on the disk, most operations change nothing.
+                if found.promised.is_empty() {
+                    (found.kind, found.promised) = (before.kind, before.promised);
+                }
             } else {
                 places.insert(digest, listed.states.len());
                 listed.states.push(state);
@@ -249,25 +258,69 @@ pub(super) fn list(
     Ok(listed)
 }
 
-/// Part of a history, or a kind of operation or change, within a family.
-type Stratum = (usize, Arc<str>);
+fn draw_operations(
+    history: History<'_>,
+    count: usize,
+    dice: &mut Dice,
+) -> Result<HashSet<usize>, String> {
+    let mut kinds: BTreeMap<usize, [String; 2]> = BTreeMap::new();
+    let note = |operation, kind: &str, promised: &str| {
+        kinds.insert(operation, [kind.to_owned(), promised.to_owned()]);
+        false
+    };
+    visit(history, note, |_, _, _| Ok(()))?;
+    let all: Vec<usize> = kinds.keys().copied().collect();
+    let promising = all.iter().copied();
+    let promising: Vec<usize> = promising.filter(|it| !kinds[it][1].is_empty()).collect();
+    let share = count.min(all.len()) / 3;
+    let by_promise = draw(&promising, share, dice, |operation| {
+        kinds[&operation][1].as_str()
+    });
+    let mut drawn: HashSet<usize> = by_promise.into_iter().collect();
+    let rest = |drawn: &HashSet<usize>| -> Vec<usize> {
+        let rest = all.iter().copied();
+        rest.filter(|operation| !drawn.contains(operation))
+            .collect()
+    };
+    drawn.extend(draw(&rest(&drawn), share, dice, |operation| {
+        kinds[&operation][0].as_str()
+    }));
+    let (from, operations) = (history.from, history.operations.len());
+    drawn.extend(draw(
+        &rest(&drawn),
+        count - drawn.len(),
+        dice,
+        |operation| part_of(operation - from, operations - from),
+    ));
+    Ok(drawn)
+}
 
-/// Draws states: by equal shares for each family and each part of the history, each kind of operation, and each kind of
-/// change that the family has singled out, a third of them each. What happens seldom has few states.
+/// Part of a history, a promise, or a kind of operation or change, within a family; `None` takes no part in a share.
+type Stratum = Option<(usize, Arc<str>)>;
+
+/// Draws states: by equal shares for each family and each promise that was just made, each part of the history, each kind
+/// of operation, and each kind of change that the family has singled out, a quarter of them each. What happens seldom has
+/// few states.
 pub(super) fn sample(listed: &Listed, count: usize, dice: &mut Dice) -> Vec<State> {
-    let operations = listed.states.iter().map(|state| state.operation).max();
-    let operations = operations.unwrap_or(0) + 1;
-    let part_of = |state: &State| part_of(state.operation, operations);
+    let operations = || listed.states.iter().map(|state| state.operation);
+    let from = operations().min().unwrap_or(0);
+    let end = operations().max().unwrap_or(0) + 1;
+    let part_of = |state: &State| part_of(state.operation - from, end - from);
     let mut rest: Vec<usize> = (0..listed.states.len()).collect();
     let mut drawn: Vec<usize> = vec![];
-    let strata: [&dyn Fn(&State) -> Stratum; 3] = [
-        &|state| (part_of(state), Arc::default()),
-        &|state| (0, Arc::clone(&state.kind)),
-        &|state| (0, Arc::clone(&state.subject)),
+    let strata: [&dyn Fn(&State) -> Stratum; 4] = [
+        &|state| (!state.promised.is_empty()).then(|| (0, Arc::clone(&state.promised))),
+        &|state| Some((part_of(state), Arc::default())),
+        &|state| Some((0, Arc::clone(&state.kind))),
+        &|state| Some((0, Arc::clone(&state.subject))),
     ];
     for (number, stratum) in strata.into_iter().enumerate() {
         let share = count.saturating_sub(drawn.len()) / (strata.len() - number);
-        let taken = draw(&rest, share, dice, |index| {
+        let among = rest.iter().copied();
+        let among: Vec<usize> = among
+            .filter(|index| stratum(&listed.states[*index]).is_some())
+            .collect();
+        let taken = draw(&among, share, dice, |index| {
             let state = &listed.states[index];
             (state.family, stratum(state))
         });

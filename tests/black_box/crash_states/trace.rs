@@ -135,6 +135,8 @@ pub(super) const PRINTED: &str = "printed";
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     pub(super) operations: Vec<Operation>,
+    /// Operations that a kill cut off: each was done, or was not.
+    pub(super) cut_off: Vec<Operation>,
     /// When the first bytes were sent to each peer on this machine, by its port.
     pub(super) answers: HashMap<u16, Moment>,
     /// Text that was written to a file of the name [`PRINTED`], which is not in the folder.
@@ -192,6 +194,12 @@ pub(super) fn parse(text: &str, root: &str, umask: u32, base: Moment) -> Result<
             let shown: String = call.chars().take(300).collect();
             format!("{problem}: {shown}")
         })?;
+    }
+    // strace does not always see the end of a thread that a kill takes.
+    for (thread, (enter, call)) in begun {
+        let call = format!("{call}) = ?");
+        let done = reader.exits(enter, end, thread, &call);
+        done.map_err(|problem| format!("{problem}: {call:.300}"))?;
     }
     reader.trace.end = end;
     Ok(reader.trace)
@@ -298,14 +306,39 @@ impl Reader {
         let Some((args, result)) = rest.rsplit_once(" = ") else {
             return Ok(());
         };
-        let Some(result) = number_of(result).filter(|result| *result >= 0) else {
-            return Ok(());
-        };
         self.process = self.process(thread);
         let args = args.trim_end();
         let args = Args::new(args.strip_suffix(')').unwrap_or(args));
+        // A call that begins again after a signal did nothing.
+        if result.starts_with('?') && !result.contains("ERESTART") {
+            return self.is_cut_off(enter, exit, thread, (name, &args));
+        }
+        let Some(result) = number_of(result).filter(|result| *result >= 0) else {
+            return Ok(());
+        };
         if let Some(call) = self.understand(name, &args, result, thread)? {
             self.trace.operations.push(Operation { enter, exit, call });
+        }
+        Ok(())
+    }
+
+    /// Takes a call of a thread that was killed within it.
+    fn is_cut_off(
+        &mut self,
+        enter: Moment,
+        exit: Moment,
+        thread: &str,
+        (name, args): (&str, &Args<'_>),
+    ) -> Result<(), String> {
+        let result = match name {
+            "write" | "pwrite64" => i64::try_from(args.strings(1)?.len()),
+            "ftruncate" | "mkdir" | "mkdirat" | "unlink" | "unlinkat" | "rename" | "renameat"
+            | "renameat2" => Ok(0),
+            _ => return Ok(()),
+        };
+        let result = result.map_err(|error| error.to_string())?;
+        if let Some(call) = self.understand(name, args, result, thread)? {
+            self.trace.cut_off.push(Operation { enter, exit, call });
         }
         Ok(())
     }
@@ -817,4 +850,31 @@ fn unhexed(text: &str) -> Result<Vec<u8>, String> {
     bytes
         .filter(|_| rest.is_empty())
         .ok_or_else(|| "a string in an unknown form".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a write within which a process was killed is told apart: it was done, or was not.
+    #[test]
+    fn a_call_that_a_kill_cuts_off_may_be_done() {
+        let hidden = hexed("/r/f");
+        let text = format!(
+            "1 openat(AT_FDCWD<{}>, \"{hidden}\", O_WRONLY|O_CREAT|O_CLOEXEC, 0644) = 3<{hidden}>\n\
+             1 pwrite64(3<{hidden}>, \"{}\", 2, 5) = ?\n\
+             1 +++ killed by SIGKILL +++\n",
+            hexed("/"),
+            hexed("ab"),
+        );
+        let trace = parse(&text, "/r", 0o022, 1).unwrap();
+        assert_eq!(trace.operations.len(), 1, "{:?}", trace.operations);
+        let [cut] = &trace.cut_off[..] else {
+            panic!("{:?}", trace.cut_off)
+        };
+        let Call::Write { at, bytes, .. } = &cut.call else {
+            panic!("{cut:?}")
+        };
+        assert_eq!((*at, &bytes[..]), (Some(5), &b"ab"[..]));
+    }
 }

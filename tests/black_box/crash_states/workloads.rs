@@ -25,7 +25,7 @@ const NEVER: u32 = 1 << 28;
 pub(super) struct Workload {
     pub(super) name: &'static str,
     make: fn(&Programs) -> Box<dyn Recorded>,
-    /// Most states: of `tests/run --long`, and otherwise.
+    /// Most states: of `tests/run --long`, and otherwise; without any, it is left out.
     pub(super) states: [usize; 2],
     /// Most operations whose states are listed in a short run. Listing those of large files takes long.
     pub(super) operations: usize,
@@ -49,24 +49,26 @@ const fn workload_of(
     }
 }
 
-/// All of them, the ones that find most first.
+/// All of them: first those whose checks or recordings take longest, meanwhile others are recorded.
 pub(super) const WORKLOADS: &[Workload] = &[
-    workload_of("small", small, [usize::MAX, 220], usize::MAX, 6),
-    workload_of("settle", settle, [4_000, 480], usize::MAX, 6),
-    workload_of("writers", writers, [2_000, 40], 100, 2),
-    workload_of("fresh", fresh, [1_000, 40], 200, 2),
-    workload_of("begun", first_start, [usize::MAX, 60], usize::MAX, 0),
-    workload_of("rotation", rotation, [1_000, 100], 200, 0),
-    workload_of("ids", ids, [2_000, 100], usize::MAX, 0),
-    workload_of("closed", closed, [2_000, 60], 200, 2),
-    workload_of("timelines", timelines, [3_000, 60], 200, 2),
-    workload_of("rates", rates, [1_000, 40], 200, 0),
-    workload_of("rebuild", rebuild, [1_000, 40], 200, 0),
-    workload_of("backup", backup, [1_000, 200], usize::MAX, 0),
-    workload_of("recover", recover, [1_000, 200], usize::MAX, 0),
-    workload_of("sup", sup, [300, 10], 40, 0),
-    workload_of("window", window, [300, 10], 40, 0),
-    workload_of("reuse", reuse, [500, 10], 30, 0),
+    workload_of("watch", consumers::watch, [usize::MAX, 40], usize::MAX, 0),
+    workload_of("sup", sup, [300, 4], 20, 0),
+    workload_of("small", small, [usize::MAX, 220], 90, 6),
+    workload_of("settle", settle, [4_000, 300], 150, 6),
+    workload_of("writers", writers, [2_000, 40], 30, 2),
+    workload_of("fresh", fresh, [1_000, 40], 60, 2),
+    workload_of("begun", first_start, [usize::MAX, 100], usize::MAX, 0),
+    workload_of("rotation", rotation, [1_000, 100], 100, 0),
+    workload_of("killed", killed, [1_000, 40], 60, 0),
+    workload_of("ids", ids, [2_000, 100], 100, 0),
+    workload_of("closed", closed, [2_000, 60], 80, 2),
+    workload_of("timelines", timelines, [3_000, 60], 80, 2),
+    workload_of("rates", rates, [1_000, 40], 60, 0),
+    workload_of("rebuild", rebuild, [1_000, 40], 60, 0),
+    workload_of("backup", backup, [1_000, 200], 60, 0),
+    workload_of("recover", recover, [1_000, 200], 60, 0),
+    workload_of("window", window, [300, 0], 20, 0),
+    workload_of("reuse", reuse, [500, 6], 20, 0),
     workload_of(
         "bookmark",
         consumers::bookmark,
@@ -76,9 +78,8 @@ pub(super) const WORKLOADS: &[Workload] = &[
     ),
     workload_of("output", consumers::output, [usize::MAX, 50], usize::MAX, 0),
     workload_of("state", consumers::state, [2_000, 120], usize::MAX, 0),
-    workload_of("watch", consumers::watch, [usize::MAX, 40], usize::MAX, 0),
     workload_of("mirror", consumers::mirror, [usize::MAX, 80], usize::MAX, 0),
-    workload_of("queue", consumers::queue, [usize::MAX, 200], usize::MAX, 0),
+    workload_of("queue", consumers::queue, [usize::MAX, 100], usize::MAX, 0),
     workload_of("tokens", consumers::tokens, [usize::MAX, 40], usize::MAX, 0),
 ];
 
@@ -286,6 +287,34 @@ fn rotation(programs: &Programs) -> Box<dyn Recorded> {
     let operations = &before.recording.operations;
     let last = operations.iter().rposition(is_rotation);
     let last = last.expect("the journal has more than one file");
+    Box::new(after_kill(&before, last, GoingOn::default()))
+}
+
+/// A server is killed between the write of an append and its sync, and started again: what is read back is shown.
+fn killed(programs: &Programs) -> Box<dyn Recorded> {
+    let mut recorder = begun("killed", programs, 100);
+    recorder.start_settling(100_000);
+    Publisher::new(300).publish(&recorder, "a", &[1, 2, 1]);
+    recorder.stop();
+    let before = served(recorder, &["a"], &[]);
+    let operations = &before.recording.operations;
+    let file_of = |operation: &Operation| match &operation.call {
+        Call::Write { file, .. } => Some(*file),
+        Call::Sync { file, .. } => *file,
+        _ => None,
+    };
+    let is_append = |at: &usize| {
+        let pair = &operations[*at..=*at + 1];
+        let is_journal = |call: &Call| matches!(call, Call::Open { path, file, .. } if path.starts_with("data/journal/") && Some(*file) == file_of(&pair[0]));
+        matches!(pair[0].call, Call::Write { .. })
+            && matches!(pair[1].call, Call::Sync { .. })
+            && file_of(&pair[0]) == file_of(&pair[1])
+            && operations
+                .iter()
+                .any(|operation| is_journal(&operation.call))
+    };
+    let last = (0..operations.len() - 1).rev().find(is_append);
+    let last = last.expect("an append is a write and a sync");
     Box::new(after_kill(&before, last, GoingOn::default()))
 }
 
@@ -660,7 +689,7 @@ fn after_crash(before: &Served, state: &State) -> Served {
     let mut is_built = false;
     let visited = states::visit(
         recording.history(Model::Weak),
-        |operation| operation == state.operation,
+        |operation, _, _| operation == state.operation,
         |disk, found, survivors| {
             if found.name == state.name {
                 is_built = true;
@@ -706,6 +735,7 @@ fn go_on(recorder: &mut Recorder, before: &Served, going_on: GoingOn) {
     publisher.published = 70_000;
     let feed = before.feeds[0].as_str();
     recorder.start_settling(going_on.chapter_bytes);
+    get_if_there(recorder, feed);
     publisher.publish(recorder, feed, &[1, 2]);
     if !going_on.frozen.is_empty() {
         recorder.wait_until_frozen(going_on.frozen);
@@ -717,7 +747,14 @@ fn go_on(recorder: &mut Recorder, before: &Served, going_on: GoingOn) {
     recorder.start(&[]);
     publisher.publish(recorder, feed, &[1]);
     for timeline in &before.timelines {
-        recorder.get(&format!("/feeds/{timeline}/recent.atom"));
+        get_if_there(recorder, timeline);
     }
     recorder.stop();
+}
+
+/// Reads a feed that the crash may have come before.
+fn get_if_there(recorder: &Recorder, feed: &str) {
+    let answer = recorder.send(&Request::get(&format!("/feeds/{feed}/recent.atom")));
+    let status = answer.map(|answer| answer.status);
+    assert!(matches!(status, Some(200 | 404)), "{feed}: {status:?}");
 }
