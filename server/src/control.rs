@@ -19,11 +19,13 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use simplefeed_core::timestamp::Timestamp;
 use tracing::{info, warn};
 
 use crate::{
+    clock::Clock,
     exit,
-    log::EntryLog,
+    log::{EntryLog, moment::MomentNote},
     stop::Stop,
     upkeep::{Line, Task, run},
     views::Views,
@@ -45,31 +47,68 @@ enum Answer {
     Tell(Line),
 }
 
-/// Does the tasks sent to the socket, until the server stops.
-pub fn serve(
-    listener: &UnixListener,
-    log: &Arc<dyn EntryLog>,
-    shown: &Arc<dyn EntryLog>,
-    views: &Views,
-    stop: &Stop,
-) {
+/// Order of a client, one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Follow the system clock whatever it says.
+    AcceptClock,
+    /// Do a task of upkeep.
+    #[serde(untagged)]
+    Do(Task),
+}
+
+/// What orders are carried out on.
+#[derive(Debug)]
+pub struct Ground {
+    /// The log.
+    pub log: Arc<dyn EntryLog>,
+    /// The log with its timelines.
+    pub shown: Arc<dyn EntryLog>,
+    /// Views that upkeep looks after.
+    pub views: Views,
+    /// The accepted clock.
+    pub clock: Clock,
+    /// Note of the last moment that a server knew.
+    pub moment: Option<MomentNote>,
+}
+
+impl Ground {
+    fn carry_out(&self, order: &Order, tell: &mut dyn FnMut(Line)) -> anyhow::Result<u8> {
+        match order {
+            Order::Do(task) => run(task, &self.log, &self.shown, &self.views, tell),
+            Order::AcceptClock => {
+                // First, so that what fails has changed nothing.
+                if let Some(moment) = &self.moment {
+                    moment.write(self.clock.system())?;
+                }
+                let now = self.clock.accept();
+                tell(Line::Note(accepted(now)));
+                Ok(exit::OK)
+            }
+        }
+    }
+}
+
+/// Returns what is said of a clock that was accepted.
+pub fn accepted(now: Timestamp) -> String {
+    format!("The clock is accepted: it is {now}.")
+}
+
+/// Carries out the orders sent to the socket, until the server stops.
+pub fn serve(listener: &UnixListener, ground: &Ground, stop: &Stop) {
     while !stop.is_requested_within(LOOK) {
         // The listener does not block: no client has connected.
         let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        if let Err(error) = answer(&stream, log, shown, views) {
+        if let Err(error) = answer(&stream, ground) {
             warn!(%error, "nobody was there any more for the end of a task");
         }
     }
 }
 
-fn answer(
-    stream: &UnixStream,
-    log: &Arc<dyn EntryLog>,
-    shown: &Arc<dyn EntryLog>,
-    views: &Views,
-) -> io::Result<()> {
+fn answer(stream: &UnixStream, ground: &Ground) -> io::Result<()> {
     // On some systems, a connection inherits that from the listener.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(WAIT))?;
@@ -81,12 +120,12 @@ fn answer(
         line.push(b'\n');
         (&*stream).write_all(&line)
     };
-    let outcome = serde_json::from_str::<Task>(&line)
+    let outcome = serde_json::from_str::<Order>(&line)
         .map_err(anyhow::Error::from)
-        .and_then(|task| {
-            info!(?task, "a task begins");
+        .and_then(|order| {
+            info!(?order, "a task begins");
             let mut there = true;
-            run(&task, log, shown, views, &mut |line| {
+            ground.carry_out(&order, &mut |line| {
                 // The client may have gone. A task that has begun is finished all the same.
                 there = there && send(&Answer::Tell(line)).is_ok();
             })
@@ -103,18 +142,18 @@ fn answer(
     send(&Answer::Exit(code))
 }
 
-/// Asks the server behind a socket for a task, and returns the exit code; `None` if there is no
+/// Gives the server behind a socket an order, and returns the exit code; `None` if there is no
 /// server.
 ///
 /// # Errors
 ///
 /// Returns why the server's answer does not arrive.
-pub fn ask(path: &Path, task: &Task, tell: &mut dyn FnMut(Line)) -> io::Result<Option<u8>> {
+pub fn ask(path: &Path, order: &Order, tell: &mut dyn FnMut(Line)) -> io::Result<Option<u8>> {
     // A killed server leaves its socket, at which nobody listens.
     let Ok(stream) = UnixStream::connect(path) else {
         return Ok(None);
     };
-    let mut line = serde_json::to_vec(task).map_err(io::Error::other)?;
+    let mut line = serde_json::to_vec(order).map_err(io::Error::other)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;
     // Printing may take long, into a pager for instance. The server waits for `WAIT` only, so a thread

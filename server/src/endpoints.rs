@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use hyper::header::{HeaderName, HeaderValue};
-use simplefeed_core::{feed::FeedKey, settings::Settings, sup::SUP_HEADER, timestamp::Timestamp};
+use simplefeed_core::{feed::FeedKey, settings::Settings, sup::SUP_HEADER};
 use tokio::sync::Semaphore;
 
 use crate::{
     access::Sight,
+    clock::Clock,
     http::{
         answers::header_value, cookie::Cookie, endpoint::Endpoint, pipeline::Table,
         reply::Lifetimes,
@@ -117,8 +118,8 @@ pub struct Site {
     pub ranking: Arc<pages::Ranking>,
     /// One permit for each search through all names at the same time.
     pub searches: Semaphore,
-    /// Clock of the machine.
-    pub clock: fn() -> Timestamp,
+    /// The accepted clock.
+    pub clock: Clock,
 }
 
 impl Site {
@@ -127,7 +128,7 @@ impl Site {
     /// Asked before a lookup: a commit that the lookup misses then lies in a second after this one.
     pub fn left_behind(&self) -> i64 {
         let newest = self.log.head().last;
-        self.watermark.leave((self.clock)(), newest)
+        self.watermark.leave(self.clock.now(), newest)
     }
 
     /// Returns the SUP announcement in answers about a feed (rules SUP-A1, SUP-A4).

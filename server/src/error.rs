@@ -2,6 +2,8 @@
 //!
 //! Pure.
 
+use simplefeed_core::timestamp::Timestamp;
+
 use crate::{
     config::{ConfigError, ListenAddress},
     log::{LogError, store::StoreError},
@@ -29,6 +31,17 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
+    /// The epoch of a restored log would be numbered by a clock that nobody has accepted. Nothing was served.
+    #[error(
+        "the log was restored, and the system clock ({now}) is more than five years ahead of all that the data folder knows \
+         ({known}): set the clock or, if it is right, run `simplefeed-server clock accept`"
+    )]
+    Clock {
+        /// The last moment that the data folder knows.
+        known: Timestamp,
+        /// The time on the system clock.
+        now: Timestamp,
+    },
     /// The log cannot be used. Nothing was served.
     #[error("the log cannot be served")]
     Log(#[from] LogError),

@@ -4,6 +4,7 @@
 //! [`http`]. The modules, in the order to read them:
 //!
 //! - [`log`]: the entry log, its contract and its two kinds.
+//! - [`clock`]: the time that commits are stamped by.
 //! - [`head_tag`]: entity tags of a feed's open document, for writer and views.
 //! - [`publish`]: the single writer, with group commit.
 //! - [`views`]: documents, archive files, the archive index and updates, computed from commits; [`watermark`] says up
@@ -35,6 +36,7 @@
 mod planted;
 
 pub mod codec;
+pub mod clock;
 pub mod log;
 pub mod views;
 pub mod watermark;

@@ -34,6 +34,7 @@ pub mod held;
 mod slots;
 pub mod witness;
 pub mod seen;
+pub mod moment;
 mod watchdog;
 mod ids;
 mod record;

@@ -29,8 +29,10 @@ use sd_notify::NotifyState;
 use simplefeed_core::feed::FeedPattern;
 use simplefeed_server::{
     access::{self, Day, Right},
+    clock,
     config::{self, Config, ConfigError, LISTEN_DEFAULT, ServeArgs},
-    control, exit, health,
+    control::{self, Order},
+    exit, health,
     listening::{Listening, StopSignals},
     log::{
         EntryLog,
@@ -87,6 +89,9 @@ enum Command {
     /// Make a token
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Vouch for the system clock
+    #[command(subcommand)]
+    Clock(ClockCommand),
     /// Check everything stored; print a line per fault
     Verify(DataArgs),
     /// Make the archive files again from the log
@@ -138,6 +143,22 @@ enum TokenCommand {
     ///
     /// A running server takes note with SIGHUP.
     Revoke(RevokeArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum ClockCommand {
+    /// Let a log be stamped by the system clock although it has leapt far ahead; look at `date` first
+    ///
+    /// A leap of more than a month is not followed before. Where the clock is more than five years ahead of all that the
+    /// data folder knows, a server publishes nothing before.
+    Accept(AcceptArgs),
+}
+
+#[derive(Args, Debug)]
+struct AcceptArgs {
+    /// Folder that holds the log
+    #[arg(long, env = "SIMPLEFEED_DATA", value_name = "DIR")]
+    data: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -243,6 +264,7 @@ fn main() -> ExitCode {
         Command::Token(TokenCommand::New(args)) => new_token(&args),
         Command::Token(TokenCommand::List(args)) => list_tokens(&args),
         Command::Token(TokenCommand::Revoke(args)) => revoke_token(&args),
+        Command::Clock(ClockCommand::Accept(args)) => accept_clock(&args.data),
         Command::Verify(args) => look_after(&args, &Task::Verify),
         Command::Rebuild(args) => look_after(&args, &Task::Rebuild),
         Command::Export(args) => target(&args.to, &args.data.data).and_then(|to| {
@@ -491,23 +513,44 @@ fn notify_systemd(state: NotifyState<'_>) {
     drop(sd_notify::notify(&[state]));
 }
 
+/// Gives an order to the server that has a log open.
+fn ask_server(data: &Path, order: &Order, locked: OpenError) -> anyhow::Result<u8> {
+    let socket = data.join(CONTROL_SOCKET);
+    let code = control::ask(&socket, order, &mut print_line);
+    let code = code.context("the server closed its control socket before the task was done")?;
+    if code.is_none() {
+        eprintln!(
+            "hint: nobody listens at {}; stop the server first",
+            socket.display()
+        );
+    }
+    code.ok_or_else(|| locked.into())
+}
+
+/// Lets the system clock be followed, by the server that has the log open or by the next one.
+fn accept_clock(data: &Path) -> anyhow::Result<u8> {
+    let opened = match opening::open_existing(data) {
+        Ok(opened) => opened,
+        Err(error @ OpenError::Locked { .. }) => {
+            return ask_server(data, &Order::AcceptClock, error);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let now = clock::system().wall;
+    let noted = opened.folder.moment().write(now);
+    noted.context("the moment cannot be noted in the data folder")?;
+    opened.close()?;
+    print_line(Line::Note(control::accepted(now)));
+    Ok(exit::OK)
+}
+
 /// Does a task within the server that has the log open, or else in this process.
 fn look_after(args: &DataArgs, task: &Task) -> anyhow::Result<u8> {
     let OpenedLog { log, folder } = match opening::open_existing(&args.data) {
         Ok(opened) => opened,
         // A server has the log open and does the task itself.
         Err(error @ OpenError::Locked { .. }) => {
-            let socket = args.data.join(CONTROL_SOCKET);
-            let code = control::ask(&socket, task, &mut print_line);
-            let code =
-                code.context("the server closed its control socket before the task was done")?;
-            if code.is_none() {
-                eprintln!(
-                    "hint: nobody listens at {}; stop the server first",
-                    socket.display()
-                );
-            }
-            return code.ok_or_else(|| error.into());
+            return ask_server(&args.data, &Order::Do(task.clone()), error);
         }
         Err(error) => return Err(error.into()),
     };

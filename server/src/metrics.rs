@@ -23,6 +23,7 @@ use prometheus_client::{
 };
 
 use crate::{
+    clock::Clock,
     log::{
         EntryLog,
         space::{folder_bytes, free_bytes},
@@ -118,6 +119,9 @@ struct Looked {
     open: Gauge,
     log_bytes: Gauge,
     free_bytes: Gauge,
+    clock: Clock,
+    clock_ahead: Gauge<f64, AtomicU64>,
+    clock_behind: Gauge<f64, AtomicU64>,
     process: Process,
 }
 
@@ -290,7 +294,7 @@ pub enum Fate {
 
 impl Metrics {
     /// Returns the metrics of the log in a data folder, and of its views.
-    pub fn new(log: Arc<dyn EntryLog>, views: Views, folder: PathBuf) -> Self {
+    pub fn new(log: Arc<dyn EntryLog>, views: Views, folder: PathBuf, clock: Clock) -> Self {
         // 50 µs to 26 s.
         let durations = || Histogram::new(exponential_buckets(0.000_05, 3.0, 13));
         let seconds: Family<On, Histogram> = Family::new_with_constructor(durations);
@@ -329,6 +333,9 @@ impl Metrics {
                 open: Gauge::default(),
                 log_bytes: Gauge::default(),
                 free_bytes: Gauge::default(),
+                clock,
+                clock_ahead: Gauge::default(),
+                clock_behind: Gauge::default(),
                 process: Process::default(),
             }),
         };
@@ -390,6 +397,18 @@ impl Metrics {
             "Room on the disk of the log",
             Unit::Bytes,
             looked.free_bytes.clone(),
+        );
+        to.register_with_unit(
+            "clock_ahead",
+            "How far the system clock is ahead of the one that entries are stamped by",
+            Unit::Seconds,
+            looked.clock_ahead.clone(),
+        );
+        to.register_with_unit(
+            "clock_behind",
+            "How far the system clock is behind a moment that was reached before",
+            Unit::Seconds,
+            looked.clock_behind.clone(),
         );
         looked.process.registered(&mut self.plain);
         self
@@ -483,6 +502,9 @@ impl Metrics {
         if let Ok(bytes) = free_bytes(&looked.folder) {
             looked.free_bytes.set(whole(bytes));
         }
+        let apart = looked.clock.apart();
+        looked.clock_ahead.set(apart.ahead.as_secs_f64());
+        looked.clock_behind.set(apart.behind.as_secs_f64());
         looked.process.look_at_process();
         let mut text = String::new();
         encode(&mut text, &self.plain).expect("writing to memory does not fail");

@@ -36,6 +36,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, error, info};
 
 use crate::{
+    clock::{Clock, Standing},
     log::{EntryLog, FeedHeads, Follows, LogError, LogHead, space::is_full},
     metrics::Metrics,
     watermark::Watermark,
@@ -171,8 +172,7 @@ fn serve_or_abort(
 
 /// Starts the writer.
 ///
-/// `clock` returns the machine's time. Each commit is later than the one before it and than everything
-/// `watermark` has published, even if the clock is not.
+/// Each commit is later than the one before it and than everything `watermark` has published, even if `clock` is not.
 ///
 /// # Errors
 ///
@@ -181,7 +181,7 @@ pub fn start(
     log: Arc<dyn EntryLog>,
     follows: Arc<dyn Follows>,
     defaults: Defaults,
-    clock: impl Fn() -> Timestamp + Send + 'static,
+    clock: Clock,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
 ) -> Result<(Publisher, JoinHandle<()>), LogError> {
@@ -191,7 +191,7 @@ pub fn start(
         log,
         follows,
         defaults: Arc::new(defaults),
-        clock: Box::new(clock),
+        clock,
         watermark,
         metrics,
         kept: Cache::new(KEPT_FEEDS_MAX),
@@ -244,7 +244,7 @@ struct Writer {
     defaults: Arc<Defaults>,
     /// Newest defaults that the log has for timelines; `None` if it has no timeline.
     recorded: Option<(Revision, Defaults)>,
-    clock: Box<dyn Fn() -> Timestamp + Send>,
+    clock: Clock,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
     /// Feeds as the last commit that changed them has left them.
@@ -272,7 +272,7 @@ impl Writer {
         mut others: impl FnMut() -> Option<Request>,
     ) -> Option<Request> {
         let head = self.log.head();
-        let clock = (self.clock)();
+        let clock = self.clock.now();
         // After a failure, the pending stamp stays that of the failed commit, which a restart may find. A
         // new stamp would free its second for publication.
         let instant = if self.log.is_open() {
@@ -389,6 +389,9 @@ impl Writer {
             instant,
             changes,
         };
+        if let Standing::Refused { .. } = self.clock.standing() {
+            return Err(NotCommitted::Clock);
+        }
         // Before sled writes anything: a log on a full disk cannot be opened again.
         if !self.has_room_for(&commit) {
             return Err(NotCommitted::NoSpace);

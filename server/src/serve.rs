@@ -3,27 +3,27 @@
 //! Shell: threads, sockets, signals. The end goes in the order of the data: no more requests, no more commits, then
 //! everything committed is archived, and the log is closed.
 
-use std::{
-    fmt,
-    path::PathBuf,
-    sync::Arc,
-    thread::JoinHandle,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
 use simplefeed_core::timestamp::Timestamp;
 use tracing::{info, warn};
 use url::Url;
 
 use crate::{
+    clock::{self, Clock, Reading, Standing},
     config::{Config, Ui},
-    control,
+    control::{self, Ground},
     endpoints::{self, Site, sup::Updates},
     error::ServeError,
     http::{cookie::Cookie, pipeline::Pipeline, reply::Lifetimes},
     listening::{Gates, Listening},
     log::{
-        EntryLog, durable::sync_names, folder::keep_to_ourselves, held::visible_path, store::Store,
+        EntryLog, LogError,
+        durable::sync_names,
+        folder::keep_to_ourselves,
+        held::visible_path,
+        moment::{self, MomentNote},
+        store::Store,
     },
     metrics::Metrics,
     publish::{self, Publisher},
@@ -78,15 +78,6 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Returns the time on the machine's clock.
-pub fn now() -> Timestamp {
-    // A clock before 1970 counts as 1970: commits are in order all the same.
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
-}
-
 impl Server {
     /// Starts everything behind the listener; connections wait until [`run`](Self::run).
     ///
@@ -97,6 +88,20 @@ impl Server {
         config: &Config,
         listening: Listening,
         store: impl Store + 'static,
+    ) -> Result<Self, ServeError> {
+        Self::start_by(config, listening, store, clock::system)
+    }
+
+    /// Like [`start`](Self::start), by clocks that `read` reads.
+    ///
+    /// # Errors
+    ///
+    /// See [`ServeError`].
+    pub fn start_by(
+        config: &Config,
+        listening: Listening,
+        store: impl Store + 'static,
+        read: fn() -> Reading,
     ) -> Result<Self, ServeError> {
         // First, so a wrong file of tokens ends the start before an epoch begins or a thread runs.
         let gates = Gates::new(config)?;
@@ -109,43 +114,37 @@ impl Server {
             || Folders::new(config.data(), config.www.as_deref()),
             |held| Folders::held(&held, config.www.as_deref()),
         );
-        let graph = folders.of_view(following::NAME);
-        let keeping = Keeping {
-            fan_out: config.fan_out,
-            memory: config.fan_out_memory,
-        };
-        let timelines = Timelines::new(Arc::clone(&log), Some(&graph), keeping)?;
-        let timelines = Arc::new(timelines);
+        let (timelines, views) = views_of(config, &log, &folders)?;
         let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
-        let longest = config.sup_periods.iter().copied().max();
-        let mut views = Views::all(&folders, longest).with(Following(Arc::clone(&timelines)));
-        if let Some(longest) = longest {
-            views = views.with(TimelineUpdates::new(longest));
-        }
-        views = views.with(Push::default());
-        // Before anything is written: the next commits would be archived under URLs that have other contents.
-        log.check_seen()?;
-        log.note_seen()?;
-        store.begin_work();
-        // Before any view or reader, because an epoch renames the open documents.
-        begin_epoch_if_restored(&*log, &store, &watermark)?;
-        // The server before may have given out the log's last second as `Last-Modified`.
-        watermark.begin_after(log.head().last);
+        let clock = begin(&*log, &store, &watermark, read)?;
         keep_to_ourselves(folders.data()).map_err(ServeError::Start)?;
         for tree in folders.trees() {
             sync_names(tree).map_err(ServeError::Start)?;
         }
         let stop = Stop::default();
-        let followers = spawn_followers(&views, &shown, &stop)?;
+        let mut followers = spawn_followers(&views, &shown, &stop)?;
         let upkept = Views::of_upkeep_beside(&folders, &views);
-        let control = spawn_control(store.control_socket(), (&log, &shown), &stop, upkept)?;
-        let metrics = Metrics::new(Arc::clone(&log), views.clone(), folders.data().into());
+        let ground = Ground {
+            log: Arc::clone(&log),
+            shown: Arc::clone(&shown),
+            views: upkept,
+            clock: clock.clone(),
+            moment: store.moment(),
+        };
+        let control = spawn_control(store.control_socket(), ground, &stop)?;
+        followers.push(spawn_clock(&clock, store.moment(), &log, &stop)?);
+        let metrics = Metrics::new(
+            Arc::clone(&log),
+            views.clone(),
+            folders.data().into(),
+            clock.clone(),
+        );
         let metrics = Arc::new(metrics);
         let (publisher, writer) = publish::start(
             Arc::clone(&log),
             Arc::<Timelines>::clone(&timelines),
             config.defaults(&public_url),
-            now,
+            clock.clone(),
             Arc::clone(&watermark),
             Arc::clone(&metrics),
         )?;
@@ -157,6 +156,7 @@ impl Server {
             views,
             watermark,
             metrics: Arc::clone(&metrics),
+            clock,
         };
         Ok(Self {
             pipeline: Arc::new(build_pipeline(config, &public_url, shared)),
@@ -259,6 +259,7 @@ struct Shared {
     views: Views,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
 /// Returns the pipeline over all endpoints.
@@ -271,6 +272,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         views,
         watermark,
         metrics,
+        clock,
     } = shared;
     let url = public_url.as_str().trim_end_matches('/');
     let archive = views.get::<Archive>();
@@ -302,7 +304,7 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
             Arc::clone(&watermark),
             &config.sup_periods,
             url,
-            now,
+            clock.clone(),
         ))
     });
     let site = Site {
@@ -328,10 +330,10 @@ fn build_pipeline(config: &Config, public_url: &Url, shared: Shared) -> Pipeline
         pages: endpoints::feeds::PageRoom::default(),
         ranking: Arc::default(),
         searches: tokio::sync::Semaphore::new(endpoints::pages::SEARCHES_MAX),
-        clock: now,
+        clock: clock.clone(),
     };
     let table = endpoints::table(config.ui == Ui::On);
-    Pipeline::new(site, table, public_url, config.limits(), metrics, now)
+    Pipeline::new(site, table, public_url, config.limits(), metrics, clock)
 }
 
 /// Lets documents be made ready before those who wait for them are woken.
@@ -372,20 +374,72 @@ fn invalidate_with(
     });
 }
 
+/// Lets a log be served, unless it is another one than was shown. Returns the clock that it goes by.
+fn begin(
+    log: &dyn EntryLog,
+    store: &dyn Store,
+    watermark: &Watermark,
+    read: fn() -> Reading,
+) -> Result<Clock, ServeError> {
+    // Before anything is written: the next commits would be archived under URLs that have other contents.
+    log.check_seen()?;
+    let clock = Clock::new(read, known_moment(log, store));
+    // The epoch is numbered by the clock, and a number that is too high would stay.
+    if let (true, Standing::Refused { known }) = (store.is_restored(), clock.standing()) {
+        let now = clock.system();
+        return Err(ServeError::Clock { known, now });
+    }
+    log.note_seen()?;
+    store.begin_work();
+    // Before any view or reader, because an epoch renames the open documents.
+    begin_epoch_if_restored(log, store, watermark, &clock)?;
+    // The server before may have given out the log's last second as `Last-Modified`.
+    watermark.begin_after(log.head().last);
+    Ok(clock)
+}
+
+/// Returns the timelines of a log, and the views that a server has.
+fn views_of(
+    config: &Config,
+    log: &Arc<dyn EntryLog>,
+    folders: &Folders,
+) -> Result<(Arc<Timelines>, Views), LogError> {
+    let graph = folders.of_view(following::NAME);
+    let keeping = Keeping {
+        fan_out: config.fan_out,
+        memory: config.fan_out_memory,
+    };
+    let timelines = Arc::new(Timelines::new(Arc::clone(log), Some(&graph), keeping)?);
+    let longest = config.sup_periods.iter().copied().max();
+    let mut views = Views::all(folders, longest).with(Following(Arc::clone(&timelines)));
+    if let Some(longest) = longest {
+        views = views.with(TimelineUpdates::new(longest));
+    }
+    Ok((timelines, views.with(Push::default())))
+}
+
+/// Returns the last moment that a store knows: that of its last commit, or a later one at which a server ran.
+fn known_moment(log: &dyn EntryLog, store: &dyn Store) -> Option<Timestamp> {
+    let head = log.head();
+    let newest = (head.number.0 > 0).then_some(head.last);
+    newest.max(store.moment().and_then(|note| note.read()))
+}
+
 /// Begins an epoch, if the log was restored and not served since.
 fn begin_epoch_if_restored(
     log: &dyn EntryLog,
     store: &dyn Store,
     watermark: &Watermark,
+    clock: &Clock,
 ) -> Result<(), ServeError> {
     if store.is_restored() {
         let newest = i64::from(log.head().epoch.0);
-        let mut instant = watermark.stamp(now(), Timestamp::MIN);
+        let mut instant = watermark.stamp(clock.now(), Timestamp::MIN);
         // A start that broke off within this second has taken its number.
         while instant.second() == newest {
             watermark.release();
             std::thread::park_timeout(PART_OF_SECOND);
-            instant = watermark.stamp(now(), Timestamp::MIN);
+            instant = watermark.stamp(clock.now(), Timestamp::MIN);
         }
         let epoch = begin_epoch(log, instant)?;
         watermark.release();
@@ -416,6 +470,19 @@ fn spawn_followers(
     Ok(threads)
 }
 
+/// Starts the thread that looks at the clock.
+fn spawn_clock(
+    clock: &Clock,
+    note: Option<MomentNote>,
+    log: &Arc<dyn EntryLog>,
+    stop: &Stop,
+) -> Result<JoinHandle<()>, ServeError> {
+    let clock = clock.clone();
+    spawn_beside("clock", log, stop, move |_, stop| {
+        moment::keep(&clock, note.as_ref(), stop);
+    })
+}
+
 /// Starts a thread beside the writer, which ends when the server stops.
 fn spawn_beside(
     name: &str,
@@ -434,19 +501,20 @@ fn spawn_beside(
 /// same.
 fn spawn_control(
     path: Option<PathBuf>,
-    (log, shown): (&Arc<dyn EntryLog>, &Arc<dyn EntryLog>),
+    ground: Ground,
     stop: &Stop,
-    views: Views,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let shown = Arc::clone(shown);
     match socket::bind(&path, 0o600) {
-        Ok(listener) => spawn_beside("control", log, stop, move |log, stop| {
-            control::serve(&listener, log, &shown, &views, stop);
-        })
-        .map(Some),
+        Ok(listener) => {
+            let log = Arc::clone(&ground.log);
+            spawn_beside("control", &log, stop, move |_, stop| {
+                control::serve(&listener, &ground, stop);
+            })
+            .map(Some)
+        }
         Err(error) => {
             warn!(%error, path = %visible_path(&path).display(), "no control socket: upkeep needs the server stopped");
             Ok(None)

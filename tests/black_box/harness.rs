@@ -94,7 +94,7 @@ pub(crate) struct Server {
     /// Where it listens: `127.0.0.1:PORT`.
     pub(crate) address: String,
     /// What it logged until it listened.
-    opening: Vec<String>,
+    pub(crate) opening: Vec<String>,
     log: Mutex<Receiver<String>>,
 }
 
@@ -248,14 +248,14 @@ impl Server {
         wait_for(&format!("{path} is not frozen"), frozen)
     }
 
-    /// Waits until the server logs a line with these words.
-    pub(crate) fn wait_for_log(&self, words: &[&str]) {
+    /// Waits until the server logs a line with these words. Returns it.
+    pub(crate) fn wait_for_log(&self, words: &[&str]) -> String {
         let log = self.log.lock().unwrap();
         loop {
             let line = log.recv_timeout(START);
             let line = line.unwrap_or_else(|_| panic!("nothing is logged about {words:?}"));
             if words.iter().all(|word| line.contains(word)) {
-                return;
+                return line;
             }
         }
     }

@@ -35,6 +35,7 @@ mod answers;
 mod browser;
 mod caddy;
 mod chain;
+mod clock;
 mod commands;
 mod conditional;
 mod crash;

@@ -17,13 +17,17 @@ use std::{
     io,
     os::unix::fs::FileExt as _,
     path::PathBuf,
+    process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
+use simplefeed_core::timestamp::Timestamp;
 use simplefeed_server::{
+    clock::{self, Reading},
     config::{Config, ServeArgs},
+    exit,
     listening::Listening,
     log::{
         barrier::{Barrier, DiskBarrier, Step},
@@ -32,6 +36,8 @@ use simplefeed_server::{
     serve::Server,
 };
 
+/// Variable that names the file of [`read_clocks`].
+const CLOCK: &str = "SIMPLEFEED_TEST_CLOCK";
 /// Half of what a sync of the slow disk takes at least.
 const SLOW: Duration = Duration::from_millis(1);
 
@@ -135,7 +141,34 @@ fn disk(kind: &str) -> io::Result<Disk> {
     }
 }
 
-fn main() -> anyhow::Result<()> {
+/// Reads the system's clocks, with what a test adds to them: its file has the microseconds that the time of day has
+/// leapt, and those in which the machine slept.
+fn read_clocks() -> Reading {
+    let mut reading = clock::system();
+    if let Some(path) = std::env::var_os(CLOCK) {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let mut added = text.split_whitespace().filter_map(|word| word.parse().ok());
+        let (leapt, slept) = (added.next().unwrap_or(0_i64), added.next().unwrap_or(0_i64));
+        reading.wall = Timestamp::from_micros(reading.wall.micros() + leapt + slept);
+        reading.boot += slept;
+    }
+    reading
+}
+
+fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // As the real program does.
+            for text in exit::texts_of(&error) {
+                eprintln!("{text}");
+            }
+            ExitCode::from(exit::code_of(&error))
+        }
+    }
+}
+
+fn serve() -> anyhow::Result<()> {
     // A test that fails shows what the server said.
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
@@ -163,16 +196,20 @@ fn main() -> anyhow::Result<()> {
         listen: listen.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()),
         document_entries,
         document_bytes: 32 * 1024 * 1024,
+        metrics_listen: std::env::var_os(CLOCK).map(|_| ([127, 0, 0, 1], 0).into()),
         ..ServeArgs::default()
     };
     let config = Config::new(args, |_| true)?;
     let listening = Listening::bind(&config)?;
     let signals = listening.stop_signals()?;
     let opened = open_with(&data, &disk).context("cannot open the log")?;
-    let server = Server::start(&config, listening, SledStore::from(opened))?;
+    let server = Server::start_by(&config, listening, SledStore::from(opened), read_clocks)?;
     // One write: a thread that panics meanwhile prints before or after it, and not within.
     let line = format!("listening on http://{}\n", server.listening().address());
     eprint!("{line}");
+    if let Some(address) = server.listening().metrics() {
+        eprintln!("metrics on http://{address}/metrics");
+    }
     server.run(async {
         signals.received().await;
     })?;

@@ -6,6 +6,7 @@ use hyper::{Method, StatusCode};
 
 use super::Site;
 use crate::{
+    clock::Standing,
     http::{
         answers::plain,
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Verb},
@@ -14,9 +15,6 @@ use crate::{
     },
     log::Closed,
 };
-
-/// Lag of the clock behind the last commit at which `/readyz` fails, in microseconds.
-const CLOCK_LAG_MICROS_MAX: i64 = 60_000_000;
 
 /// Paths of health checks.
 pub const ENDPOINTS: &[Endpoint<Site>] = &[
@@ -45,25 +43,21 @@ pub const ENDPOINTS: &[Endpoint<Site>] = &[
     },
 ];
 
-/// Tells whether the log takes entries, and whether the clock is right.
+/// Tells whether the log takes entries. A clock that is behind or ahead does not keep it from that, unless it is refused.
 async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let log = Arc::clone(&site.log);
-    let now = (site.clock)();
     // Off the thread, because the room on the disk is looked up.
-    let looked = off_thread(move || {
-        let ahead = log.head().last.micros().saturating_sub(now.micros());
-        Ok((log.takes_entries(), ahead))
-    });
+    let looked = off_thread(move || Ok(log.takes_entries()));
     let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     Ok(Outcome::Answer(match looked.await? {
-        (Err(Closed::Failed), _) => unwell("the log takes no entries\n"),
-        (Err(Closed::Displaced), _) => {
+        Err(Closed::Failed) => unwell("the log takes no entries\n"),
+        Err(Closed::Displaced) => {
             unwell("the data folder is not what the server opened: the log takes no entries\n")
         }
-        (Err(Closed::Full), _) => unwell("the disk is full: the log takes no entries\n"),
-        (Ok(()), ahead) if ahead > CLOCK_LAG_MICROS_MAX => {
-            unwell("the clock is behind the last entry\n")
-        }
-        (Ok(()), _) => plain(StatusCode::OK, "ready\n"),
+        Err(Closed::Full) => unwell("the disk is full: the log takes no entries\n"),
+        Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(
+            "the system clock is more than five years ahead of the last entry: run `simplefeed-server clock accept`\n",
+        ),
+        Ok(()) => plain(StatusCode::OK, "ready\n"),
     }))
 }

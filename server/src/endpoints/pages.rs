@@ -305,7 +305,7 @@ impl Reading {
             documents: Arc::clone(&site.documents),
             timelines: Arc::clone(&site.timelines),
             rates: Arc::clone(&site.rates),
-            now: (site.clock)(),
+            now: site.clock.now(),
         }
     }
 }

@@ -95,7 +95,7 @@ async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome, Problem> {
     }
     let (view, log, feed) = (Arc::clone(&site.rates), Arc::clone(&site.log), seen.feed);
     // Before the look: a commit that it misses is of a later second.
-    let (over, now) = (seen.over, (site.clock)());
+    let (over, now) = (seen.over, site.clock.now());
     let read = off_thread(move || {
         let head = log.head().number;
         let Some(read) = view.read(&[feed], wanted.by, wanted.spans)? else {

@@ -25,6 +25,7 @@ use tokio::{
 use super::{Site, may_see, waits};
 use crate::{
     access::Sight,
+    clock::Clock,
     http::{
         answers::{denied_answer, header_value},
         endpoint::{Endpoint, Exchange, Needs, Outcome, Query, Shown, Verb},
@@ -193,7 +194,7 @@ pub struct Updates {
     /// Offered periods, in seconds, the default one first.
     periods: Vec<u32>,
     public_url: String,
-    clock: fn() -> Timestamp,
+    clock: Clock,
     /// Last public documents about feeds, and about timelines: a document of a crowd takes a while.
     rendered: [Mutex<Rendered>; 2],
     /// One permit, held while a document is made for one reader.
@@ -214,7 +215,7 @@ impl Updates {
         watermark: Arc<Watermark>,
         periods: &[u32],
         public_url: &str,
-        clock: fn() -> Timestamp,
+        clock: Clock,
     ) -> Self {
         Self {
             log,
@@ -317,7 +318,7 @@ impl Updates {
         let document: Bytes = heading.document(updates).into();
         let resource = match visibility {
             Visibility::Public => {
-                let lasts = lasts((self.clock)(), current.until, period, document.len());
+                let lasts = lasts(self.clock.now(), current.until, period, document.len());
                 Resource::renewed(SUP_TYPE, document, lasts)
             }
             Visibility::Private => for_one_reader(document),
@@ -341,7 +342,7 @@ impl Updates {
         period: u32,
         has_updates: bool,
     ) -> Option<Current> {
-        let published = |newest| self.watermark.publish((self.clock)(), newest);
+        let published = |newest| self.watermark.publish(self.clock.now(), newest);
         let log = &*self.log;
         match subject {
             Subject::Feeds => self.view.current(log, visibility, period, published),

@@ -125,7 +125,7 @@ async fn look(site: &Site, exchange: &Exchange<'_>) -> Result<(Outcome, bool), P
     }
     // Boxed: each reader that waits would keep room for it.
     let shown = Box::pin(recent_now(site, exchange)).await?;
-    let is_known = is_known(&shown, exchange.headers, (site.clock)());
+    let is_known = is_known(&shown, exchange.headers, site.clock.now());
     Ok((Outcome::Waited(Box::new(shown)), is_known))
 }
 

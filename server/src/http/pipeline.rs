@@ -33,6 +33,7 @@ use super::{
     request::{OwnHosts, check_request, drain, is_plain_read, is_reading, waits_to_send},
 };
 use crate::{
+    clock::Clock,
     config::Limits,
     log::LogError,
     metrics::Metrics,
@@ -80,7 +81,7 @@ pub struct Pipeline<S: 'static> {
     /// Room for the bodies of requests, in KiB.
     bodies: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    clock: fn() -> Timestamp,
+    clock: Clock,
 }
 
 impl<S> fmt::Debug for Pipeline<S> {
@@ -117,13 +118,13 @@ impl<S: Send + Sync> Pipeline<S> {
         public_url: &Url,
         limits: Limits,
         metrics: Arc<Metrics>,
-        clock: fn() -> Timestamp,
+        clock: Clock,
     ) -> Self {
         let hosts = OwnHosts::of(public_url.host_str().unwrap_or_default());
         Self {
             site,
             table,
-            ready: ReadyAnswers::new(clock),
+            ready: ReadyAnswers::new(clock.clone()),
             cookie: Cookie::of(public_url),
             usual_host: hosts.usual(public_url),
             hosts,
@@ -340,7 +341,7 @@ impl<S: Send + Sync> Pipeline<S> {
             depends_on_reader,
         } = shown;
         more.extend(for_sites(visibility));
-        let now = (self.clock)();
+        let now = self.clock.now();
         let mut reply = Reply::new(&resource, coding, policy, more, now, over);
         // Decided before the body is read: a 304 needs none.
         let verdict = reply.verdict(headers);

@@ -341,6 +341,7 @@ impl From<&PublishError> for Problem {
                 );
                 Self::new("read-only", "no room on the disk", status, detail)
             }
+            PublishError::Clock => Self::unavailable(error.to_string()),
             // The commit that failed may be found after a restart.
             PublishError::Unavailable | PublishError::Displaced => Self::unavailable(format!(
                 "{error}; whether this request is stored is unknown, repeating it is safe"

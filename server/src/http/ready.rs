@@ -19,7 +19,10 @@ use super::{
     kernel_copies::{KernelCopies, Registration},
     reply::Reply,
 };
-use crate::resource::{Coding, Resource};
+use crate::{
+    clock::Clock,
+    resource::{Coding, Resource},
+};
 
 /// The bytes of bodies and headers kept in memory.
 const READY_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -87,7 +90,7 @@ impl Weighter<Key, Arc<Ready>> for Weight {
 pub struct ReadyAnswers {
     kept: Cache<Key, Arc<Ready>, Weight>,
     copies: Arc<KernelCopies>,
-    clock: fn() -> Timestamp,
+    clock: Clock,
 }
 
 impl std::fmt::Debug for ReadyAnswers {
@@ -98,7 +101,7 @@ impl std::fmt::Debug for ReadyAnswers {
 
 impl ReadyAnswers {
     /// Returns room for answers, by a clock.
-    pub fn new(clock: fn() -> Timestamp) -> Self {
+    pub fn new(clock: Clock) -> Self {
         let kept = Cache::with_weighter(10_000, READY_BYTES_MAX, Weight);
         Self {
             kept,
@@ -137,7 +140,7 @@ impl ReadyAnswers {
     fn get(&self, url: &str, coding: Coding) -> Option<Arc<Ready>> {
         let ready = self.kept.get(&Wanted { coding, url })?;
         let is_right = ready.resource.is_current()
-            && (ready.is_final() || (self.clock)().second() == ready.made.second());
+            && (ready.is_final() || self.clock.now().second() == ready.made.second());
         is_right.then_some(ready)
     }
 
@@ -155,13 +158,13 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
-    use crate::{http::reply::NO_STORE, resource::Validity};
+    use crate::{clock::Reading, http::reply::NO_STORE, resource::Validity};
 
     /// Goal: what is read again has a copy in the kernel, and no longer than it is kept.
     #[test]
     #[cfg(target_os = "linux")]
     fn only_final_answers_that_are_kept_have_copies() {
-        let answers = ReadyAnswers::new(now);
+        let answers = ReadyAnswers::new(clock());
         let keep = |url: &str, is_final| {
             let bytes = Bytes::from(vec![b'x'; 20_000]);
             let resource = if is_final {
@@ -196,6 +199,14 @@ mod tests {
 
     static SECOND: AtomicI64 = AtomicI64::new(0);
 
+    fn clock() -> Clock {
+        let read = || Reading {
+            wall: now(),
+            boot: 0,
+        };
+        Clock::new(read, None)
+    }
+
     fn now() -> Timestamp {
         Timestamp::from_micros(SECOND.load(Ordering::SeqCst) * 1_000_000)
     }
@@ -203,7 +214,7 @@ mod tests {
     /// Goal: an answer without its date (rule H-4) serves the readers of its second, and none later, who get the date.
     #[test]
     fn h_4_an_answer_without_its_date_serves_for_its_second() {
-        let answers = ReadyAnswers::new(now);
+        let answers = ReadyAnswers::new(clock());
         let bytes = Bytes::from_static(b"grows");
         let later = std::time::Instant::now() + std::time::Duration::from_mins(10);
         let modified = Some(Timestamp::from_micros(7_000_000));

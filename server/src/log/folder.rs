@@ -11,6 +11,7 @@
 //! <data>/witness       the last commit in sled, its chain hash, what else must be there
 //! <data>/views/seen    the last commit that readers have seen
 //! <data>/ids/          the position of each id; made from the log
+//! <data>/clock         the last moment that a server knew
 //! <data>/restored      exists until a restored log is served for the first time
 //! ```
 //!
@@ -30,6 +31,7 @@ use super::{
     barrier::sync_folder,
     durable::{self, create_folder, create_private_folder, parent_of, sync_if_ours},
     held::{HeldFolder, Identity},
+    moment::MomentNote,
     record::STORAGE_VERSION,
     space::is_full,
 };
@@ -158,6 +160,11 @@ impl DataFolder {
     /// Returns the path of the socket at which a server takes upkeep tasks.
     pub fn control_socket(&self) -> PathBuf {
         self.path(CONTROL_SOCKET)
+    }
+
+    /// Returns the note of the last moment that a server knew.
+    pub fn moment(&self) -> MomentNote {
+        MomentNote::new(self.path("clock"))
     }
 
     /// Returns the path of the watermark.

@@ -23,6 +23,7 @@ use super::{
     ids::FRESH_IDS,
     journal::{self, Journal, JournalFile},
     legacy,
+    moment::MomentNote,
     record::{self, CommitFacts, SETTLED_KEY, STORAGE_VERSION, VERSION_KEY},
     rehearsal::{Refusal, rehearse},
     salvage::Remains,
@@ -122,6 +123,7 @@ fn is_new(folder: &Path) -> Result<bool, OpenError> {
         "views",
         "ids",
         "watermark",
+        "clock",
         "restored",
         "clean",
         CONTROL_SOCKET,
@@ -657,6 +659,10 @@ impl Store for SledStore {
 
     fn watermark(&self) -> io::Result<Watermark> {
         Watermark::open(&self.folder.watermark())
+    }
+
+    fn moment(&self) -> Option<MomentNote> {
+        Some(self.folder.moment())
     }
 
     fn folder(&self) -> Option<HeldFolder> {

@@ -7,13 +7,13 @@
 //! slot (two in turn):  "SFE1" | turn u64 | commit u64 | chain hash after it 32 | CRC-32 u32
 //! ```
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
 use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 use tracing::warn;
 
 use super::{
-    Commits, LogError, durable,
+    Commits, LogError,
     held::visible_path,
     slots::{self, Slot, Slots},
 };
@@ -86,10 +86,6 @@ impl SeenNote {
     /// # Errors
     ///
     /// Returns why it cannot be read or written.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "an unfinished file that comes back is removed again"
-    )]
     pub(super) fn open(path: &Path, end: Seen) -> io::Result<(Self, Seen)> {
         match Slots::open(path, decode) {
             Ok((slots, Some(seen))) => return Ok((Self(slots), seen)),
@@ -101,14 +97,7 @@ impl SeenNote {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // It gets its name as a whole, so that an unreadable one is damage.
-        let unfinished = path.with_extension("new");
-        match fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let slots = Slots::create(&unfinished, |turn| end.encode(turn))?;
-        durable::rename(&unfinished, path)?;
+        let slots = Slots::create_whole(path, |turn| end.encode(turn))?;
         Ok((Self(slots), end))
     }
 

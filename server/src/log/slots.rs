@@ -3,11 +3,13 @@
 //! Shell: one file.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
     os::unix::fs::FileExt as _,
     path::Path,
 };
+
+use super::durable;
 
 /// Most bytes of a statement.
 const SLOT_BYTES: usize = 128;
@@ -46,6 +48,29 @@ impl Slots {
         let mut slots = Self { file, turn: 0 };
         slots.write(encode)?;
         slots.file.sync_all()?;
+        Ok(slots)
+    }
+
+    /// Creates the file in place of none, durably. It gets its name as a whole, so that an unreadable one is damage.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an unfinished file that comes back is removed again"
+    )]
+    pub(super) fn create_whole(
+        path: &Path,
+        encode: impl FnOnce(u64) -> Vec<u8>,
+    ) -> io::Result<Self> {
+        let unfinished = path.with_extension("new");
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let slots = Self::create(&unfinished, encode)?;
+        durable::rename(&unfinished, path)?;
         Ok(slots)
     }
 

@@ -5,7 +5,7 @@
 
 use std::{error::Error, io, path::PathBuf, sync::Arc};
 
-use super::{EntryLog, held::HeldFolder};
+use super::{EntryLog, held::HeldFolder, moment::MomentNote};
 use crate::watermark::Watermark;
 
 /// Reason why a store cannot be closed, or its marks not be changed.
@@ -24,6 +24,11 @@ pub trait Store: Send {
     ///
     /// Returns why the watermark cannot be read.
     fn watermark(&self) -> io::Result<Watermark>;
+
+    /// Returns the note of the last moment that a server knew, if the store keeps one.
+    fn moment(&self) -> Option<MomentNote> {
+        None
+    }
 
     /// Returns the folder that the log is in, if it is in one: views keep their files there.
     fn folder(&self) -> Option<HeldFolder> {

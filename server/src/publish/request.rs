@@ -195,6 +195,12 @@ pub enum PublishError {
     /// The data folder is not what the server has opened.
     #[error("the data folder is not what the server opened, so it takes no entries")]
     Displaced,
+    /// The system clock is far ahead of all that the data folder knows, so nothing is stamped by it.
+    #[error(
+        "the system clock is more than five years ahead of the last entry, so nothing is published; if it is right, run \
+         `simplefeed-server clock accept` beside the server"
+    )]
+    Clock,
     /// The log takes no commits. A restart may find this request stored; a repeat is safe.
     #[error("the log takes no entries now")]
     Unavailable,
@@ -223,6 +229,8 @@ pub(super) enum NotCommitted {
     NoSpace,
     /// The data folder is not what the server has opened.
     Displaced,
+    /// The system clock is not accepted.
+    Clock,
 }
 
 impl From<NotCommitted> for PublishError {
@@ -231,6 +239,7 @@ impl From<NotCommitted> for PublishError {
             NotCommitted::Stopped => Self::Unavailable,
             NotCommitted::NoSpace => Self::NoSpace,
             NotCommitted::Displaced => Self::Displaced,
+            NotCommitted::Clock => Self::Clock,
         }
     }
 }

@@ -16,6 +16,7 @@ use simplefeed_core::{
 
 use super::*;
 use crate::{
+    clock::Reading,
     log::{Commits, Ids, Room, Series, announcements::Announcements, memory::MemoryLog},
     views::{Views, folders::Folders},
     workers::Workers,
@@ -191,16 +192,30 @@ fn kind(answer: &Result<Appended, PublishError>) -> String {
     }
 }
 
+/// A clock that stands.
+fn clock() -> Clock {
+    let read = || Reading {
+        wall: Timestamp::from_micros(1),
+        boot: 0,
+    };
+    Clock::new(read, None)
+}
+
 /// Starts a writer over a log.
 fn start_over(log: &Arc<Gated>) -> (Publisher, JoinHandle<()>) {
     let shared: Arc<dyn EntryLog> = Arc::<Gated>::clone(log);
     let views = Views::of_upkeep(&Folders::new("nowhere".as_ref(), None));
-    let metrics = Arc::new(Metrics::new(Arc::clone(&shared), views, "nowhere".into()));
+    let metrics = Arc::new(Metrics::new(
+        Arc::clone(&shared),
+        views,
+        "nowhere".into(),
+        clock(),
+    ));
     start(
         shared,
         Arc::new(NoTimelines),
         Defaults::new("http://h"),
-        || Timestamp::from_micros(1),
+        clock(),
         Arc::new(Watermark::in_memory()),
         metrics,
     )

@@ -21,7 +21,7 @@ use super::*;
 use crate::{
     config::ServeArgs,
     log::{
-        Commits, Ids, LogError, LogHead, Room, Series,
+        Commits, Ids, LogHead, Room, Series,
         announcements::Announcements,
         memory::{MemoryLog, MemoryStore},
         store::StoreError,

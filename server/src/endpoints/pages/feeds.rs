@@ -142,7 +142,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let page = FeedsPage {
         top: Top::of(&exchange, 0),
         count: Some(head.feeds).filter(|_| !is_limited),
-        newest: (head.number.0 > 0 && !is_limited).then(|| Moment::of(head.last, (site.clock)())),
+        newest: (head.number.0 > 0 && !is_limited).then(|| Moment::of(head.last, site.clock.now())),
         first: query(&text, None, order),
         is_first: after.is_none() && skip == 0,
         next: next.map(|(name, value)| query(&text, Some((name, &value)), order)),

@@ -7,6 +7,7 @@ use simplefeed_core::{feed::Epoch, timestamp::Timestamp};
 
 use super::{Top, moment::Moment, rendered, shown};
 use crate::{
+    clock::Standing,
     endpoints::Site,
     http::{
         endpoint::{Exchange, Outcome},
@@ -22,6 +23,8 @@ struct ServerPage {
     top: Top,
     is_ready: bool,
     reason: &'static str,
+    /// What is odd about the system clock; empty if nothing is.
+    clock: &'static str,
     url: String,
     feeds: u64,
     timelines: Option<u64>,
@@ -41,6 +44,16 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         .map_err(Problem::from)?;
     let log = Arc::clone(&site.log);
     let takes = off_thread(move || Ok(log.takes_entries())).await?;
+    let clock = site.clock.standing();
+    let takes = match (takes, clock) {
+        (Ok(()), Standing::Refused { .. }) => {
+            Err("the system clock is more than five years ahead of the last entry")
+        }
+        (Ok(()), _) => Ok(()),
+        (Err(Closed::Full), _) => Err("the disk is full"),
+        (Err(Closed::Failed), _) => Err("a write failed, restart it"),
+        (Err(Closed::Displaced), _) => Err("its data folder is not what it opened"),
+    };
     let head = site.log.head();
     let views = site.views.iter().map(|(view, progress)| {
         let behind = head.number.0.saturating_sub(progress.reached().0);
@@ -49,20 +62,25 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
     let page = ServerPage {
         top: Top::of(&exchange, 0),
         is_ready: takes.is_ok(),
-        reason: match takes {
-            Ok(()) => "",
-            Err(Closed::Full) => "the disk is full",
-            Err(Closed::Failed) => "a write failed, restart it",
-            Err(Closed::Displaced) => "its data folder is not what it opened",
+        reason: takes.err().unwrap_or_default(),
+        clock: match clock {
+            Standing::Followed | Standing::Refused { .. } => "",
+            Standing::Behind { .. } => {
+                "it is behind what was reached before, so entries are stamped behind the last one"
+            }
+            Standing::Held => "it has leapt ahead, and is followed soon if it stays there",
+            Standing::Far => {
+                "it has leapt ahead by more than a month; it is followed after simplefeed-server clock accept"
+            }
         },
         url: site.public_url.clone(),
         feeds: head.feeds,
         timelines: Follows::timelines(&*site.timelines),
         commits: head.number.0,
-        newest: (head.number.0 > 0).then(|| Moment::of(head.last, (site.clock)())),
+        newest: (head.number.0 > 0).then(|| Moment::of(head.last, site.clock.now())),
         restored: (head.epoch > Epoch::FIRST).then(|| {
             let began = Timestamp::from_micros(i64::from(head.epoch.0) * 1_000_000);
-            Moment::of(began, (site.clock)())
+            Moment::of(began, site.clock.now())
         }),
         connections: site.metrics.connections.get(),
         views: views.collect(),

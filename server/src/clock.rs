@@ -1,0 +1,182 @@
+//! The accepted clock: what stamps, the watermark, SUP, `Last-Modified` and health go by.
+//!
+//! Shell over `accepted`, which is pure: the system's clocks and a lock. A system clock that is wrong for a moment must not
+//! count for ever: one commit stamped with the year 2098 would keep all later ones there. So a leap ahead is followed
+//! only once it has lasted, and a leap of more than a month only once somebody has accepted it.
+
+mod accepted;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use parking_lot::Mutex;
+use simplefeed_core::timestamp::Timestamp;
+use tracing::{error, info, warn};
+
+use self::accepted::Accepted;
+pub use self::accepted::{Reading, Standing};
+
+/// Steps of the system clock up to this many microseconds are not looked into: both clocks are not read at once.
+const STEP: i64 = 1_000;
+/// An offset that no clock has.
+const NONE: i64 = i64::MIN;
+
+/// Reads the system's clocks.
+pub fn system() -> Reading {
+    // A clock before 1970 counts as 1970: commits are in order all the same.
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let wall = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let id = rustix::time::ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let id = rustix::time::ClockId::Monotonic;
+    let boot = rustix::time::clock_gettime(id);
+    let boot = boot
+        .tv_sec
+        .saturating_mul(1_000_000)
+        .saturating_add(boot.tv_nsec / 1_000);
+    Reading {
+        wall: Timestamp::from_micros(wall),
+        boot,
+    }
+}
+
+/// The accepted clock. Clones are one clock.
+#[derive(Clone, Debug)]
+pub struct Clock(Arc<Shared>);
+
+/// How far the system clock is from where it is expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// How far it is ahead of the accepted clock.
+    pub ahead: Duration,
+    /// How far it is behind a moment that was accepted before.
+    pub behind: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    read: fn() -> Reading,
+    /// Offset of a system clock that need not be judged; [`NONE`] if each reading must be.
+    unjudged: AtomicI64,
+    accepted: Mutex<Accepted>,
+}
+
+impl Shared {
+    /// Takes a reading, made under the lock: an older one would look like a clock that was set back.
+    fn judged<T>(&self, look: impl FnOnce(&Accepted, Reading) -> T) -> T {
+        let mut accepted = self.accepted.lock();
+        let reading = (self.read)();
+        if accepted.read(reading) {
+            tell(accepted.standing(), reading.wall);
+        }
+        self.note_unjudged(&accepted);
+        look(&accepted, reading)
+    }
+
+    fn note_unjudged(&self, accepted: &Accepted) {
+        let unjudged = accepted.unjudged().unwrap_or(NONE);
+        self.unjudged.store(unjudged, Ordering::Release);
+    }
+}
+
+impl Clock {
+    /// Returns a clock over the clocks that `read` reads, which are [`system`]'s outside of tests. `known` is the last
+    /// moment that the data folder knows.
+    pub fn new(read: fn() -> Reading, known: Option<Timestamp>) -> Self {
+        let reading = read();
+        let accepted = Accepted::new(known, reading);
+        if accepted.standing() != Standing::Followed {
+            tell(accepted.standing(), reading.wall);
+        }
+        Self(Arc::new(Shared {
+            read,
+            unjudged: AtomicI64::new(accepted.unjudged().unwrap_or(NONE)),
+            accepted: Mutex::new(accepted),
+        }))
+    }
+
+    /// Returns the time.
+    pub fn now(&self) -> Timestamp {
+        let reading = (self.0.read)();
+        // As nearly always: nothing has leapt, so no lock is taken.
+        let unjudged = self.0.unjudged.load(Ordering::Acquire);
+        if reading.offset().abs_diff(unjudged) <= STEP.unsigned_abs() {
+            return reading.wall;
+        }
+        self.0.judged(Accepted::time)
+    }
+
+    /// Returns the time, what is thought of the system clock, and for how long both have been without a leap.
+    pub fn look(&self) -> (Timestamp, Standing, Duration) {
+        self.0.judged(|accepted, reading| {
+            let steady = accepted.steady(reading).max(0).unsigned_abs();
+            let steady = Duration::from_micros(steady);
+            (accepted.time(reading), accepted.standing(), steady)
+        })
+    }
+
+    /// Returns the time on the system's clock.
+    pub fn system(&self) -> Timestamp {
+        (self.0.read)().wall
+    }
+
+    /// Returns how far the system clock is from where it is expected.
+    pub fn apart(&self) -> Apart {
+        let (ahead, behind) = self.0.judged(Accepted::apart);
+        Apart {
+            ahead: Duration::from_micros(ahead),
+            behind: Duration::from_micros(behind),
+        }
+    }
+
+    /// Returns what is thought of the system clock.
+    pub fn standing(&self) -> Standing {
+        self.0.judged(|accepted, _| accepted.standing())
+    }
+
+    /// Follows the system clock whatever it says: somebody vouches for it. Returns the time.
+    pub fn accept(&self) -> Timestamp {
+        let mut accepted = self.0.accepted.lock();
+        let reading = (self.0.read)();
+        accepted.accept(reading);
+        self.0.note_unjudged(&accepted);
+        info!(now = %reading.wall, "the system clock is accepted");
+        reading.wall
+    }
+}
+
+/// Tells what has become of the system clock.
+fn tell(standing: Standing, wall: Timestamp) {
+    match standing {
+        Standing::Followed => info!(%wall, "the system clock is followed"),
+        Standing::Behind { reached } => warn!(
+            %wall, %reached,
+            "the system clock is behind what was reached before: new entries are stamped behind the last one"
+        ),
+        Standing::Held => warn!(
+            %wall,
+            "the system clock has leapt ahead; it is followed in ten minutes if it stays there"
+        ),
+        Standing::Far => error!(
+            %wall,
+            "the system clock has leapt ahead by more than a month and is not followed; if it is right, run \
+             `simplefeed-server clock accept`"
+        ),
+        Standing::Refused { known } => error!(
+            %wall, %known,
+            "the system clock is more than five years ahead of all that the data folder knows, so nothing is published; if \
+             it is right, run `simplefeed-server clock accept`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Which readings of the system clock are followed.
+//!
+//! Pure: a reading comes in, a decision goes out. Times of day are kept as offsets, in microseconds from the time since
+//! boot, which nobody can set and which goes on while a machine sleeps. So an offset that stays the same is a clock that
+//! runs.
+
+use simplefeed_core::timestamp::Timestamp;
+
+const SECOND: i64 = 1_000_000;
+const HOUR: i64 = 3_600 * SECOND;
+const DAY: i64 = 24 * HOUR;
+/// How far ahead a reading may be to be followed at once.
+const AHEAD_MAX: i64 = HOUR;
+/// How long a reading that is further ahead must stay before it is followed.
+const HELD_FOR: i64 = 600 * SECOND;
+/// How far ahead a reading may be to be followed at all, unless somebody accepts it.
+const LEAP_MAX: i64 = 31 * DAY;
+/// Time since boot in which a machine may get its time.
+const BOOTED: i64 = HOUR;
+/// How long a folder may lie still between two servers.
+const REST_MAX: i64 = 5 * 365 * DAY + 30 * HOUR;
+/// How far the system clock may be behind before that is worth a word.
+const BEHIND_TOLD: i64 = 60 * SECOND;
+/// 2026-01-01: no server ran before. A machine without a clock of its own begins in 1970, and gets its time later.
+const EARLIEST: i64 = 1_767_225_600 * SECOND;
+
+/// A look at both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Time of day, as the system has it.
+    pub wall: Timestamp,
+    /// Microseconds since the machine was started, with those in which it slept.
+    pub boot: i64,
+}
+
+impl Reading {
+    pub(super) fn offset(self) -> i64 {
+        self.wall.micros().saturating_sub(self.boot)
+    }
+}
+
+/// What is thought of the system clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is followed.
+    Followed,
+    /// It is followed, and earlier than a moment that has been reached already.
+    Behind {
+        /// That moment.
+        reached: Timestamp,
+    },
+    /// It has leapt ahead, and is followed soon if it stays there.
+    Held,
+    /// It has leapt so far ahead that somebody must accept it.
+    Far,
+    /// At the start, it was so far ahead of all that the data folder knows that nothing is stamped by it.
+    Refused {
+        /// The last moment that the data folder knows, as far as it has moved on since.
+        known: Timestamp,
+    },
+}
+
+/// A leap that is being held.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    /// Time since boot at which it was seen first.
+    since: i64,
+    offset: i64,
+}
+
+/// The accepted clock.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    /// Offset of the accepted clock.
+    offset: i64,
+    /// The latest time that was ever accepted, or the last moment that the folder knows. It stands still while the accepted
+    /// clock is behind it.
+    reached: i64,
+    /// Whether the system clock has not come to that moment yet. The first reading that does is judged like that of a
+    /// start: a machine may get its time only after the server has started.
+    is_starting: bool,
+    hold: Option<Hold>,
+    standing: Standing,
+    /// Time since boot at which the standing was another one, or the accepted clock leapt.
+    changed: i64,
+}
+
+impl Accepted {
+    /// Begins with the last moment that the data folder knows, if it knows one.
+    pub(super) fn new(known: Option<Timestamp>, reading: Reading) -> Self {
+        let known = known.unwrap_or(reading.wall).micros();
+        let mut accepted = Self {
+            offset: known.saturating_sub(reading.boot),
+            reached: known,
+            is_starting: true,
+            hold: None,
+            standing: Standing::Followed,
+            changed: reading.boot,
+        };
+        accepted.read(reading);
+        accepted
+    }
+
+    /// Returns the accepted time.
+    pub(super) fn time(&self, reading: Reading) -> Timestamp {
+        Timestamp::from_micros(reading.boot.saturating_add(self.offset))
+    }
+
+    /// Returns the offset of the system clock as long as it need not be judged; `None` if each reading must be.
+    pub(super) fn unjudged(&self) -> Option<i64> {
+        let is_plain = self.standing == Standing::Followed && !self.is_starting;
+        is_plain.then_some(self.offset)
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Returns how far the system clock is ahead of the accepted one, and behind a time that was accepted before, in
+    /// microseconds.
+    pub(super) fn apart(&self, reading: Reading) -> (u64, u64) {
+        let wall = reading.wall.micros();
+        let by = |more: i64, less: i64| more.saturating_sub(less).max(0).unsigned_abs();
+        (
+            by(wall, self.time(reading).micros()),
+            by(self.reached, wall),
+        )
+    }
+
+    /// Returns for how many microseconds the accepted clock has run without a leap, and the standing was the same.
+    pub(super) fn steady(&self, reading: Reading) -> i64 {
+        reading.boot.saturating_sub(self.changed)
+    }
+
+    /// Takes a reading. Returns whether the standing is another one now.
+    pub(super) fn read(&mut self, reading: Reading) -> bool {
+        let (before, offset) = (self.standing, self.offset);
+        self.reached = self.reached.max(self.time(reading).micros());
+        self.standing = self.judge(reading);
+        let is_other = std::mem::discriminant(&self.standing) != std::mem::discriminant(&before);
+        if is_other || offset.abs_diff(self.offset) > SECOND.unsigned_abs() {
+            self.changed = reading.boot;
+        }
+        is_other
+    }
+
+    fn judge(&mut self, reading: Reading) -> Standing {
+        let (wall, reached) = (reading.wall.micros(), self.reached);
+        let ahead = wall.saturating_sub(reached);
+        if ahead <= 0 {
+            // Followed at once. Stamps have an order of their own, and the watermark never goes back.
+            return self.follow(reading);
+        }
+        // Until it is followed, time goes on from there.
+        self.offset = reached.saturating_sub(reading.boot);
+        if self.is_starting {
+            if ahead <= REST_MAX || reached < EARLIEST {
+                return self.follow(reading);
+            }
+            let known = Timestamp::from_micros(reached);
+            return Standing::Refused { known };
+        }
+        if ahead <= AHEAD_MAX {
+            return self.follow(reading);
+        }
+        // Some machines begin with the time at which they were shut down, until they get the right one.
+        let most = if reading.boot < BOOTED {
+            REST_MAX
+        } else {
+            LEAP_MAX
+        };
+        if ahead > most {
+            self.hold = None;
+            return Standing::Far;
+        }
+        let wall = reading.offset();
+        let is_same = |hold: &Hold| hold.offset.abs_diff(wall) <= AHEAD_MAX.unsigned_abs();
+        let hold = self.hold.filter(is_same).unwrap_or(Hold {
+            since: reading.boot,
+            offset: wall,
+        });
+        if reading.boot.saturating_sub(hold.since) >= HELD_FOR {
+            return self.follow(reading);
+        }
+        self.hold = Some(hold);
+        Standing::Held
+    }
+
+    /// Follows a reading whatever it says: somebody vouches for it.
+    pub(super) fn accept(&mut self, reading: Reading) {
+        self.standing = self.follow(reading);
+        self.changed = reading.boot;
+    }
+
+    fn follow(&mut self, reading: Reading) -> Standing {
+        let wall = reading.wall.micros();
+        self.offset = reading.offset();
+        self.hold = None;
+        if wall < self.reached.saturating_sub(BEHIND_TOLD) {
+            let reached = Timestamp::from_micros(self.reached);
+            return Standing::Behind { reached };
+        }
+        self.reached = self.reached.max(wall);
+        self.is_starting &= wall < EARLIEST;
+        Standing::Followed
+    }
+}
+
+#[cfg(test)]
+mod tests;

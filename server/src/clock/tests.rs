@@ -1,0 +1,48 @@
+use super::*;
+
+/// Long after the start of the machine.
+const BOOT: i64 = 3 * DAY;
+static WALL: AtomicI64 = AtomicI64::new(0);
+const DAY: i64 = 24 * 3_600 * 1_000_000;
+
+fn read() -> Reading {
+    Reading {
+        wall: Timestamp::from_micros(WALL.load(Ordering::Acquire)),
+        boot: BOOT,
+    }
+}
+
+/// Goal: all clones are one clock, which holds a leap, tells how far it is, and takes somebody's word.
+#[test]
+fn clones_are_one_clock() {
+    let begun = 1_795_824_000_000_000;
+    WALL.store(begun, Ordering::Release);
+    let (clock, other) = {
+        let clock = Clock::new(read, None);
+        (clock.clone(), clock)
+    };
+    WALL.store(begun + 40 * DAY, Ordering::Release);
+    assert_eq!(clock.now(), Timestamp::from_micros(begun));
+    assert_eq!(other.standing(), Standing::Far);
+    assert_eq!(other.now(), Timestamp::from_micros(begun));
+    let month = Duration::from_hours(40 * 24);
+    assert_eq!(other.apart().ahead, month);
+    // Back where it was, nothing is left of it.
+    WALL.store(begun, Ordering::Release);
+    assert_eq!(clock.now(), Timestamp::from_micros(begun));
+    assert_eq!(clock.standing(), Standing::Followed);
+    WALL.store(begun + 40 * DAY, Ordering::Release);
+    assert_eq!(other.accept(), clock.now());
+    assert_eq!(clock.now(), Timestamp::from_micros(begun + 40 * DAY));
+    WALL.store(begun, Ordering::Release);
+    assert_eq!(other.now(), Timestamp::from_micros(begun));
+    assert_eq!(clock.apart().behind, month);
+}
+
+/// Goal: the system's clocks are read in the same unit, and run.
+#[test]
+fn the_system_has_both_clocks() {
+    let (first, second) = (system(), system());
+    assert!(first.wall <= second.wall && first.boot <= second.boot);
+    assert!(first.offset().abs_diff(second.offset()) < 1_000_000);
+}
