@@ -1,8 +1,8 @@
-//! The accepted clock: what stamps, the watermark, SUP, `Last-Modified` and health go by.
+//! The accepted clock, by which commits are stamped and seconds are over: for the watermark, SUP, `Last-Modified`, health.
 //!
 //! Shell over `accepted`, which is pure: the system's clocks and a lock. A system clock that is wrong for a moment must not
 //! count for ever: one commit stamped with the year 2098 would keep all later ones there. So a leap ahead is followed
-//! only once it has lasted, and a leap of more than a month only once somebody has accepted it.
+//! only once it has lasted, and a leap of more than a month only after an operator has accepted it.
 
 mod accepted;
 
@@ -114,7 +114,7 @@ impl Clock {
         self.0.judged(Accepted::time)
     }
 
-    /// Returns the time, what is thought of the system clock, and for how long both have been without a leap.
+    /// Returns the time, the standing of the system clock, and how long both have been without a leap.
     pub fn look(&self) -> (Timestamp, Standing, Duration) {
         self.0.judged(|accepted, reading| {
             let steady = accepted.steady(reading).max(0).unsigned_abs();
@@ -137,12 +137,12 @@ impl Clock {
         }
     }
 
-    /// Returns what is thought of the system clock.
+    /// Returns the standing of the system clock.
     pub fn standing(&self) -> Standing {
         self.0.judged(|accepted, _| accepted.standing())
     }
 
-    /// Follows the system clock whatever it says: somebody vouches for it. Returns the time.
+    /// Follows the system clock without a judgement: an operator vouches for it. Returns the time.
     pub fn accept(&self) -> Timestamp {
         let mut accepted = self.0.accepted.lock();
         let reading = (self.0.read)();
@@ -153,7 +153,7 @@ impl Clock {
     }
 }
 
-/// Tells what has become of the system clock.
+/// Logs a new standing of the system clock.
 fn tell(standing: Standing, wall: Timestamp) {
     match standing {
         Standing::Followed => info!(%wall, "the system clock is followed"),

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use simplefeed_core::timestamp::Timestamp;
 use tracing::{info, warn};
@@ -51,14 +52,14 @@ enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Follow the system clock whatever it says.
+    /// Follow the system clock without a judgement.
     AcceptClock,
     /// Do a task of upkeep.
     #[serde(untagged)]
     Do(Task),
 }
 
-/// What orders are carried out on.
+/// The parts of a server that orders work on.
 #[derive(Debug)]
 pub struct Ground {
     /// The log.
@@ -78,9 +79,12 @@ impl Ground {
         match order {
             Order::Do(task) => run(task, &self.log, &self.shown, &self.views, tell),
             Order::AcceptClock => {
-                // First, so that what fails has changed nothing.
+                // First, so that a failure changes nothing.
                 if let Some(moment) = &self.moment {
-                    moment.write(self.clock.system())?;
+                    let noted = moment.write(self.clock.system());
+                    noted.context(
+                        "the moment cannot be noted in the file `clock` of the data folder",
+                    )?;
                 }
                 let now = self.clock.accept();
                 tell(Line::Note(accepted(now)));
@@ -90,7 +94,7 @@ impl Ground {
     }
 }
 
-/// Returns what is said of a clock that was accepted.
+/// Returns the message about a clock that was accepted.
 pub fn accepted(now: Timestamp) -> String {
     format!("The clock is accepted: it is {now}.")
 }

@@ -31,7 +31,7 @@ pub enum ServeError {
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
     Epoch(#[from] RestorationError),
-    /// The epoch of a restored log would be numbered by a clock that nobody has accepted. Nothing was served.
+    /// The epoch of a restored log would be numbered by a clock that is not accepted. Nothing was served.
     #[error(
         "the log was restored, and the system clock ({now}) is more than five years ahead of all that the data folder knows \
          ({known}): set the clock or, if it is right, run `simplefeed-server clock accept`"

@@ -538,7 +538,7 @@ fn accept_clock(data: &Path) -> anyhow::Result<u8> {
     };
     let now = clock::system().wall;
     let noted = opened.folder.moment().write(now);
-    noted.context("the moment cannot be noted in the data folder")?;
+    noted.context("the moment cannot be noted in the file `clock` of the data folder")?;
     opened.close()?;
     print_line(Line::Note(control::accepted(now)));
     Ok(exit::OK)

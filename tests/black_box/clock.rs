@@ -1,6 +1,6 @@
-//! Clocks that are wrong, for a moment or for years: what is stamped, refused and told.
+//! Clocks that are wrong, for a moment or for years: stamps, refusals, messages.
 //!
-//! The clocks of the test server are the machine's, with what a file adds to them.
+//! The test server adds the numbers of a file to the machine's clocks.
 
 use std::{
     path::{Path, PathBuf},
@@ -119,7 +119,7 @@ fn ready(server: &Server) -> u16 {
 }
 
 /// Goal: entries are not stamped by a clock that is wrong for a moment, and by one that is right although it leapt, once
-/// somebody says so.
+/// an operator says so.
 #[test]
 fn a_leap_of_years_stamps_nothing() {
     let scene = Scene::new();
@@ -173,7 +173,7 @@ fn a_leap_of_hours_must_last_and_sleep_is_none() {
     server.stop();
 }
 
-/// Goal: a clock that goes back keeps nobody from publishing, and no stamp goes back.
+/// Goal: publishing goes on with a clock that goes back, and no stamp goes back.
 #[test]
 fn a_clock_that_is_set_back_keeps_a_server_ready() {
     let scene = Scene::new();
@@ -197,7 +197,7 @@ fn a_clock_that_is_set_back_keeps_a_server_ready() {
     server.stop();
 }
 
-/// Goal: after a rest of years nothing is published before somebody vouches for the clock; reading goes on, and commands
+/// Goal: after a rest of years nothing is published before an operator vouches for the clock; reading goes on, and commands
 /// that only read do, too.
 #[test]
 fn a_log_of_long_ago_waits_for_somebody() {
@@ -250,7 +250,7 @@ fn a_quiet_server_notes_the_time() {
     server.stop();
 }
 
-/// Goal: a restored log gets no epoch from a clock that nobody vouches for, and the message names the way out, which also
+/// Goal: a restored log gets no epoch from a clock that is not accepted, and the message names the way out, which also
 /// goes without a server.
 #[test]
 fn no_epoch_begins_years_later_by_itself() {

@@ -95,7 +95,7 @@ fn setting<T: FromStr>(name: &str) -> Option<T> {
 fn sample_of(workload: &Workload, seed: u64) -> Sample {
     let [_, short] = workload.states;
     let only: Option<String> = setting("CRASH_STATES_WORKLOAD");
-    // Who names a workload wants some of it.
+    // A workload that is named has states also where the short sample has none.
     let is_named = short == 0 && only.is_some_and(|only| only == workload.name);
     if is_long() || is_named {
         return long_sample_of(workload, seed);

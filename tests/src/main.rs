@@ -141,7 +141,7 @@ fn disk(kind: &str) -> io::Result<Disk> {
     }
 }
 
-/// Reads the system's clocks, with what a test adds to them: its file has the microseconds that the time of day has
+/// Reads the system's clocks and adds a test's numbers: its file has the microseconds that the time of day has
 /// leapt, and those in which the machine slept.
 fn read_clocks() -> Reading {
     let mut reading = clock::system();

@@ -1,7 +1,7 @@
 //! Which readings of the system clock are followed.
 //!
 //! Pure: a reading comes in, a decision goes out. Times of day are kept as offsets, in microseconds from the time since
-//! boot, which nobody can set and which goes on while a machine sleeps. So an offset that stays the same is a clock that
+//! boot, which cannot be set and which goes on while a machine sleeps. So an offset that stays the same is a clock that
 //! runs.
 
 use simplefeed_core::timestamp::Timestamp;
@@ -13,7 +13,7 @@ const DAY: i64 = 24 * HOUR;
 const AHEAD_MAX: i64 = HOUR;
 /// How long a reading that is further ahead must stay before it is followed.
 const HELD_FOR: i64 = 600 * SECOND;
-/// How far ahead a reading may be to be followed at all, unless somebody accepts it.
+/// How far ahead a reading may be to be followed without an operator's word.
 const LEAP_MAX: i64 = 31 * DAY;
 /// Time since boot in which a machine may get its time.
 const BOOTED: i64 = HOUR;
@@ -39,7 +39,7 @@ impl Reading {
     }
 }
 
-/// What is thought of the system clock.
+/// Standing of the system clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It is followed.
@@ -51,7 +51,7 @@ pub enum Standing {
     },
     /// It has leapt ahead, and is followed soon if it stays there.
     Held,
-    /// It has leapt so far ahead that somebody must accept it.
+    /// It has leapt so far ahead that an operator must accept it.
     Far,
     /// At the start, it was so far ahead of all that the data folder knows that nothing is stamped by it.
     Refused {
@@ -186,7 +186,7 @@ impl Accepted {
         Standing::Held
     }
 
-    /// Follows a reading whatever it says: somebody vouches for it.
+    /// Follows a reading without a judgement: an operator vouches for it.
     pub(super) fn accept(&mut self, reading: Reading) {
         self.standing = self.follow(reading);
         self.changed = reading.boot;

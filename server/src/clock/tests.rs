@@ -12,7 +12,7 @@ fn read() -> Reading {
     }
 }
 
-/// Goal: all clones are one clock, which holds a leap, tells how far it is, and takes somebody's word.
+/// Goal: all clones are one clock, which holds a leap, knows its size, and takes an operator's word.
 #[test]
 fn clones_are_one_clock() {
     let begun = 1_795_824_000_000_000;

@@ -1,4 +1,4 @@
-//! The last moment that a running server knew: a log that nobody appends to has none of its own.
+//! The last moment that a running server knew: a log without new commits has none of its own.
 //!
 //! Shell: one small file.
 //!

@@ -577,7 +577,7 @@ impl Consumer {
         id.map_or(Ok(()), |id| self.check_record_goes_on(root, &state, id))
     }
 
-    /// What is recorded next has a line of its own, also behind a line that the crash has torn.
+    /// The next record has a line of its own, also behind a line that the crash has torn.
     fn check_record_goes_on(&self, root: &Path, state: &str, id: &str) -> Result<(), String> {
         const REASON: &str = "behind a crash";
         let drop = ["parked", "drop", "--state", state, id, "--reason", REASON];

@@ -177,7 +177,7 @@ impl<'a> ServerOracle<'a> {
         !self.began_with_log && self.recording.makes_a_folder()
     }
 
-    /// Returns whether somebody has read the windows of updates.
+    /// Returns whether the recording reads windows of updates.
     fn has_updates(&self) -> bool {
         let is_of_updates = |exchange: &Exchange| exchange.request.path.starts_with("/sup");
         self.recording.ledger.iter().any(is_of_updates)
@@ -386,7 +386,7 @@ fn check_updates(opened: &Opened) -> Result<(), String> {
         let began = Instant::now();
         let answer = loop {
             let answer = opened.server.get(at.path());
-            // What came before the start is still being read, by a busy machine for long.
+            // The server still reads the commits before its start; a busy machine takes long.
             if answer.status != 503 || began.elapsed() > 10 * PATIENCE {
                 break answer;
             }

@@ -448,7 +448,7 @@ impl Recorder {
         fs::remove_file(path).unwrap();
     }
 
-    /// Takes those operations that a kill cut off and that the folder shows: the fewest that make it what it is.
+    /// Takes the fewest operations that a kill cut off with which the model is the folder.
     fn take_cut_off(&mut self, cut_off: &[Operation]) {
         // More threads than these do not write at once.
         let count = cut_off.len().min(6);
@@ -459,7 +459,7 @@ impl Recorder {
             let each = each.filter(|(at, _)| *at < count && subset & (1 << at) != 0);
             each.map(|(_, operation)| operation.clone()).collect()
         };
-        // Without any that fits, the check at the end tells what differs.
+        // If no subset fits, the check at the end names the differences.
         if count > 0
             && let Some(done) = subsets.into_iter().find(|it| self.is_whole_with(of(*it)))
         {
@@ -467,7 +467,7 @@ impl Recorder {
         }
     }
 
-    /// Returns whether the operations and more of them make the folder what it is.
+    /// Returns whether the model of the operations and of more is the folder.
     fn is_whole_with(&self, more: Vec<Operation>) -> bool {
         let start = start_of(self.folder.path());
         let mut disk = Disk::load(Model::Weak, &start).unwrap();

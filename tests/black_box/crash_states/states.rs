@@ -50,9 +50,9 @@ pub(super) enum Family {
 pub(super) struct State {
     /// Index of the operation.
     pub(super) operation: usize,
-    /// What the operation does to which kind of file.
+    /// Call of the operation, and kind of its file.
     pub(super) kind: Arc<str>,
-    /// What is promised behind the operation; empty if nothing is.
+    /// Promise that is made behind the operation; empty if there is none.
     pub(super) promised: Arc<str>,
     pub(super) family: Family,
     /// What the change does that the family has singled out; empty if it has none.
@@ -244,7 +244,7 @@ pub(super) fn list(
                 let found = &mut listed.states[*place];
                 let before = std::mem::replace(found, state);
                 found.moments.first = before.moments.first;
-                // What it is drawn for: with nothing on the disk, most operations change nothing.
+                // It is drawn by its promise: with nothing on the disk, most operations change nothing.
                 if found.promised.is_empty() {
                     (found.kind, found.promised) = (before.kind, before.promised);
                 }

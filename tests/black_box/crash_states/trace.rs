@@ -856,7 +856,7 @@ fn unhexed(text: &str) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    /// Goal: a write within which a process was killed is told apart: it was done, or was not.
+    /// Goal: a write within which a process was killed is kept apart: it was done, or was not.
     #[test]
     fn a_call_that_a_kill_cuts_off_may_be_done() {
         let hidden = hexed("/r/f");

@@ -290,7 +290,7 @@ fn rotation(programs: &Programs) -> Box<dyn Recorded> {
     Box::new(after_kill(&before, last, GoingOn::default()))
 }
 
-/// A server is killed between the write of an append and its sync, and started again: what is read back is shown.
+/// A server is killed between the write of an append and its sync, and started again: it shows the entry that it reads back.
 fn killed(programs: &Programs) -> Box<dyn Recorded> {
     let mut recorder = begun("killed", programs, 100);
     recorder.start_settling(100_000);

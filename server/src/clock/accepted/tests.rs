@@ -71,7 +71,7 @@ fn a_clock_that_runs_is_followed() {
     }
 }
 
-/// What a machine that was suspended shows: the time since boot goes on with the time of day.
+/// On a machine that was suspended, the time since boot goes on with the time of day.
 #[test]
 fn sleep_is_no_leap() {
     let mut machine = Machine::started(None, TODAY);
@@ -135,7 +135,7 @@ fn a_clock_that_is_set_back_is_followed_both_ways() {
     }
 }
 
-/// What counts as behind ends once the system clock has passed it.
+/// A clock is behind until it has passed the moment that was reached.
 #[test]
 fn behind_ends_once_it_has_been_passed() {
     let mut machine = Machine::started(Some(TODAY + 2 * MINUTE), TODAY);
@@ -189,7 +189,7 @@ fn a_start_after_years_waits_for_somebody() {
     let mut machine = Machine::started(Some(known), today + 2 * YEAR);
     assert!(matches!(machine.standing(), Standing::Refused { .. }));
     assert_eq!(machine.wait(HOUR), known + HOUR);
-    // Set right, it needs nobody.
+    // Set right, it needs no operator.
     machine.wall = today;
     assert_eq!(machine.read(), today);
     let mut machine = Machine::started(Some(known), today + 2 * YEAR);
@@ -197,8 +197,8 @@ fn a_start_after_years_waits_for_somebody() {
     assert_eq!(machine.wait(HOUR), today + 2 * YEAR + HOUR);
 }
 
-/// Goal: whatever the clock does, its worst is bounded.
-/// Method: random leaps and pauses. Without anybody's word, the accepted clock gains at most an hour at a time, or a leap
+/// Goal: the gain of the accepted clock is bounded, however the system clock leaps.
+/// Method: random leaps and pauses. Without an operator's word, the accepted clock gains at most an hour at a time, or a leap
 /// of at most a month that has lasted.
 #[test]
 fn no_leap_is_believed_that_does_not_last() {

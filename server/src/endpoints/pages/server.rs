@@ -23,7 +23,7 @@ struct ServerPage {
     top: Top,
     is_ready: bool,
     reason: &'static str,
-    /// What is odd about the system clock; empty if nothing is.
+    /// Trouble with the system clock; empty if there is none.
     clock: &'static str,
     url: String,
     feeds: u64,
