@@ -8,10 +8,11 @@ mod batch;
 mod lookup;
 
 use std::{
+    convert::Infallible,
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -24,7 +25,7 @@ use simplefeed_queue::{
     Due, Existing, Namespace, NewJob, Queue, QueueError, Scheduled, Want, job::KEY_BYTES_MAX,
 };
 use tokio::sync::watch;
-use tracing::{Instrument as _, debug_span, warn};
+use tracing::{Instrument as _, debug, debug_span, info, warn};
 
 use self::batch::{Batch, LEASE};
 use crate::{error::error_text, publisher::Publisher};
@@ -40,6 +41,10 @@ const BUFFER: Duration = Duration::from_secs(2);
 /// Pause after an error of the queue or of the feed.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Time between two looks at the queue's clock.
+const CLOCK_LOOK: Duration = Duration::from_secs(10);
+/// Time by which the queue's clock may go back unnoticed.
+const CLOCK_BACK: Duration = Duration::from_mins(1);
 /// Jobs that are scheduled in one call.
 const START: usize = 1_000;
 /// Bytes of the URL of a related resource, at most.
@@ -132,6 +137,8 @@ struct Counters {
     began: Instant,
     /// Microseconds after `began` at which a credential may make a request.
     pause_ends: AtomicU64,
+    /// Microseconds after 1970 of the queue's clock at the latest lease.
+    latest: AtomicI64,
 }
 
 impl Counters {
@@ -143,6 +150,7 @@ impl Counters {
             failures: AtomicU64::new(0),
             began: Instant::now(),
             pause_ends: AtomicU64::new(0),
+            latest: AtomicI64::new(0),
         }
     }
 
@@ -264,6 +272,7 @@ impl<Q: Queue> Refresher<Q> {
             failures,
             began,
             pause_ends,
+            latest: _,
         } = &*self.counters;
         let pause_ends = Duration::from_micros(pause_ends.load(Ordering::Relaxed));
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -323,7 +332,8 @@ impl<Q: Queue> Refresher<Q> {
     }
 
     /// Begins to refresh items. One that is refreshed already stays as it is, so that a starter may repeat itself; one
-    /// that is too old is left out; one that comes into being later has an age of zero now. Returns how many are new.
+    /// that is too old is left out; one that comes into being later has an age of zero now, and again then. Returns how many are
+    /// new.
     ///
     /// # Errors
     ///
@@ -334,11 +344,10 @@ impl<Q: Queue> Refresher<Q> {
     ) -> Result<usize, RefreshError> {
         let now = instant(self.queue.now().await?);
         let mut jobs = items.into_iter().filter_map(|item| {
-            // With a birth in the future, an item would be young for all the time until then.
-            let mut state = State::new(item.born.min(now));
+            let mut state = State::new(item.born, now);
             state.floor = item.floor.as_secs();
             state.related = item.related;
-            let due = state.next(now, &self.intervals, Duration::ZERO)?;
+            let (due, state) = state.next(now, now, &self.intervals, Duration::ZERO)?;
             Some(NewJob::new(&self.name, item.id, due_at(due)).payload(to_json(&state)))
         });
         let mut new = 0;
@@ -373,10 +382,54 @@ impl<Q: Queue> Refresher<Q> {
         tokio::select! {
             biased;
             done = &mut work => return done,
+            never = self.mind_clock() => match never {},
             _ = stop => {}
         }
         tell.send_replace(true);
         work.await
+    }
+
+    /// Brings forward what a wrong clock has put off: at the start, and whenever the clock has gone back.
+    async fn mind_clock(&self) -> Infallible {
+        let (mut reached, mut is_due) = (Timestamp::MIN, true);
+        loop {
+            if is_due {
+                match self.bring_forward().await {
+                    Ok(()) => is_due = false,
+                    // Workers say so.
+                    Err(error) => debug!("what is far ahead stays: {}", error_text(&error)),
+                }
+            }
+            tokio::time::sleep(CLOCK_LOOK).await;
+            let Ok(now) = self.queue.now().await.map(instant) else {
+                continue;
+            };
+            let leased = self.counters.latest.swap(0, Ordering::Relaxed);
+            reached = reached.max(Timestamp::from_micros(leased));
+            if now.plus(CLOCK_BACK) < reached {
+                warn!("the clock of the queue went back from {reached} to {now}");
+                (reached, is_due) = (now, true);
+            }
+            reached = reached.max(now);
+        }
+    }
+
+    /// Makes items due that are further ahead than their intervals, unless a floor wants it so ([`Batch::put_back`]).
+    async fn bring_forward(&self) -> Result<(), QueueError> {
+        let (due, lease) = (self.intervals.longest(), LEASE * 2);
+        let mut all = 0;
+        loop {
+            match self.queue.bring_forward(&self.name, due, lease).await? {
+                0 => break,
+                some => all += some,
+            }
+        }
+        if all > 0 {
+            info!(
+                "{all} items were further ahead than an interval: the clock was wrong, or a floor is long"
+            );
+        }
+        Ok(())
     }
 
     /// Works until it is asked to stop.
@@ -395,6 +448,10 @@ impl<Q: Queue> Refresher<Q> {
             let leased = self.queue.lease_until(&self.name, want, told(&mut stop));
             let done = match leased.await {
                 Ok(Some(leases)) => {
+                    let latest = leases
+                        .first()
+                        .map_or(0, |lease| lease.leased.timestamp_micros());
+                    self.counters.latest.fetch_max(latest, Ordering::Relaxed);
                     let span = debug_span!("refresh", items = leases.len());
                     let batch = Batch::new(self, leases, stop.clone());
                     let done = batch.refresh(lookup, &mut standing);

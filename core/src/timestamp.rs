@@ -3,7 +3,7 @@
 //! Pure. The log counts in microseconds, and RFC 3339 text can carry them. Years outside 0001–9999 have no RFC 3339
 //! form, and the gate refuses them.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
@@ -49,6 +49,12 @@ impl Timestamp {
     pub fn plus_micros(self, micros: u64) -> Self {
         let micros = i64::try_from(micros).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros).min(Self::MAX.0))
+    }
+
+    /// Returns the instant some time later, at most [`Timestamp::MAX`].
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        self.plus_micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Returns the instant of an RFC 3339 `date-time`.

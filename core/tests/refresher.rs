@@ -198,6 +198,8 @@ struct Thing {
     last: Option<Digest>,
     /// When it was answered last, and the interval of then.
     refreshed: Option<(i64, i64)>,
+    /// Whether its refresh at the end of its life was planned too late to be seen as that: it has one more.
+    is_once_more: bool,
     has_ended: bool,
 }
 
@@ -313,6 +315,7 @@ impl World {
                 finished_absences: 0,
                 last: None,
                 refreshed: None,
+                is_once_more: false,
                 has_ended: false,
             };
             // Beyond 2^53, where a number would not do.
@@ -399,7 +402,8 @@ impl World {
             if thing.has_ended {
                 continue;
             }
-            let state = State::new(Timestamp::from_micros(thing.born));
+            let [birth, now] = [thing.born, self.now].map(Timestamp::from_micros);
+            let state = State::new(birth, now);
             let due = self.due(&state, self.now);
             let Some(due) = due else {
                 check(
@@ -428,15 +432,16 @@ impl World {
         if self.plan.has(Defect::AgeForBirth) {
             born = now - born;
         }
-        if self.plan.has(Defect::NegativeAge) && born > now {
+        if self.plan.has(Defect::NegativeAge) && state.birth.is_some_and(|birth| birth > now) {
             return None;
         }
         let state = State {
             born,
             ..state.clone()
         };
-        let due = state.next(Timestamp::from_micros(now), &self.intervals, Duration::ZERO);
-        let due = due.map(Timestamp::micros);
+        let reading = Timestamp::from_micros(now);
+        let next = state.next(reading, reading, &self.intervals, Duration::ZERO);
+        let due = next.map(|(due, _)| due.micros());
         if self.plan.has(Defect::WrongUnit) {
             return due.map(|due| now + (due - now) / 1_000);
         }
@@ -595,7 +600,7 @@ impl World {
             };
             let slot = lease.job.slot.timestamp_micros();
             check(
-                slot - thing.born <= 30 * DAY,
+                slot - thing.born <= 30 * DAY || thing.is_once_more,
                 "I6: an item that has ended is not scheduled",
             )?;
             if let Some((when, interval)) = thing.refreshed {
@@ -924,6 +929,15 @@ impl World {
             thing.has_ended = true;
             thing.last = None;
         }
+        if let Next::Again { due, .. } = next
+            && due.at(at(self.now)).timestamp_micros() - thing.born > 30 * DAY
+        {
+            check(
+                !thing.is_once_more,
+                "I6: an item ends with two readings of the clock",
+            )?;
+            thing.is_once_more = true;
+        }
         if let Ending::Again { state, .. } = ending {
             thing.finished_absences = state.absences;
             if state.absences == 0
@@ -951,9 +965,8 @@ impl World {
                 when
             };
             let age = span((when - thing.born).max(0));
-            if let Some(interval) = self.intervals.of_age(age) {
-                thing.refreshed = Some((when, micros(interval)));
-            }
+            let interval = self.intervals.of_age(age);
+            thing.refreshed = interval.map(|interval| (when, micros(interval)));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The queue in memory, for tests and simulations.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use parking_lot::Mutex;
@@ -88,6 +88,15 @@ impl Queue for Memory {
 
     async fn remove(&self, namespace: &Namespace, keys: Vec<String>) -> Result<usize, QueueError> {
         self.change(|model, _| model.remove(namespace, &keys))
+    }
+
+    async fn bring_forward(
+        &self,
+        namespace: &Namespace,
+        due: Duration,
+        lease: Duration,
+    ) -> Result<usize, QueueError> {
+        Ok(self.change(|model, now| model.bring_forward(now, namespace, due, lease)))
     }
 
     async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {

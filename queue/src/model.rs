@@ -6,14 +6,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound,
+    time::Duration,
 };
 
 use chrono::{DateTime, Utc};
 
 use crate::{
     job::{
-        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
-        NewJob, Next, Scheduled, Stats, Token, Want, check_bytes, check_count, later,
+        CALL_JOBS_MAX, Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease,
+        Namespace, NewJob, Next, Scheduled, Stats, Token, Want, check_bytes, check_count, later,
     },
     queue::{QueueError, Taken},
     quota::{Bucket, Limit, Report, Reserved},
@@ -418,6 +419,34 @@ impl Model {
             removed += usize::from(jobs.rows.remove(key).is_some());
         }
         Ok(removed)
+    }
+
+    /// See [`Queue::bring_forward`](crate::Queue::bring_forward).
+    pub fn bring_forward(
+        &mut self,
+        now: DateTime<Utc>,
+        namespace: &Namespace,
+        due: Duration,
+        lease: Duration,
+    ) -> usize {
+        let jobs = self.jobs(namespace, now);
+        let end = later(now, lease);
+        let is_long = |(until, key): &(DateTime<Utc>, String)| (*until > end).then(|| key.clone());
+        let long = jobs.leased.iter().rev().map_while(is_long);
+        let long: Vec<String> = long.take(CALL_JOBS_MAX).collect();
+        for key in &long {
+            jobs.put(key, State::Waiting, |_| {});
+        }
+        let end = later(now, due);
+        let is_far = |(due, key): &(DateTime<Utc>, String)| (*due > end).then(|| key.clone());
+        let far = jobs.waiting.iter().rev().map_while(is_far);
+        let far: Vec<String> = far.take(CALL_JOBS_MAX - long.len()).collect();
+        for key in &far {
+            jobs.put(key, State::Waiting, |row| {
+                row.due = later(now, Duration::ZERO);
+            });
+        }
+        long.len() + far.len()
     }
 
     /// See [`Queue::stats`](crate::Queue::stats).

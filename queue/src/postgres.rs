@@ -21,8 +21,8 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_postgres::{Config, NoTls, Row, error::SqlState};
 
 use self::work::{
-    Changed, due_columns, extend_in, finish_in, first_of_each, is_one_statement, long, schedule_in,
-    take, take_behind, token_columns, with_bucket, without_repeats,
+    Changed, bring_forward_in, due_columns, extend_in, finish_in, first_of_each, is_one_statement,
+    long, schedule_in, take, take_behind, token_columns, with_bucket, without_repeats,
 };
 use crate::{
     clock::Clock,
@@ -429,6 +429,26 @@ impl Queue for Postgres {
             client.execute(&statement, &[&name, keys]).await
         });
         Ok(usize::try_from(removed?).unwrap_or(usize::MAX))
+    }
+
+    async fn bring_forward(
+        &self,
+        namespace: &Namespace,
+        due: Duration,
+        lease: Duration,
+    ) -> Result<usize, QueueError> {
+        let (now, name) = (self.set_time(), namespace.as_str());
+        let changed = attempt!(self, "bringing jobs forward", |client| {
+            let transaction = client.transaction().await?;
+            let changed = bring_forward_in(&transaction, now, name, due, lease).await?;
+            transaction.commit().await?;
+            Ok(changed)
+        })?;
+        if changed > 0 {
+            self.look_at_all();
+            self.changed();
+        }
+        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
     }
 
     async fn stats(&self, namespace: &Namespace) -> Result<Stats, QueueError> {

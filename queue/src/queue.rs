@@ -194,6 +194,20 @@ pub trait Queue: Clone + Send + Sync + 'static {
         keys: Vec<String>,
     ) -> impl Future<Output = Result<usize, QueueError>> + Send;
 
+    /// Makes jobs due now that are not due within `due` from now, in their slots as they were, and ends leases that last for more
+    /// than `lease` from now: a clock that was wrong has set these times. It changes some jobs, at most [`CALL_JOBS_MAX`];
+    /// returns how many, so that nothing is left once that is none.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails.
+    fn bring_forward(
+        &self,
+        namespace: &Namespace,
+        due: Duration,
+        lease: Duration,
+    ) -> impl Future<Output = Result<usize, QueueError>> + Send;
+
     /// Counts the jobs of a namespace.
     ///
     /// # Errors

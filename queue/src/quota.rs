@@ -22,6 +22,8 @@ const TRANSIT_MAX: Duration = Duration::from_secs(1);
 
 /// Longest time for which a provider's report stops a credential. After it one request asks again.
 const REPORT_MAX: Duration = Duration::from_hours(24);
+/// Microseconds by which the clocks of a queue's keepers may be apart: those of a database and of its successor.
+const CLOCKS_APART: i64 = 3_600_000_000;
 /// Time by which two reports of one count may differ in when it ends: they are on their way for a while, and have whole
 /// seconds.
 const SAME_COUNT: i64 = 2_000_000;
@@ -100,17 +102,21 @@ impl Bucket {
         {
             return Err(QueueError::Quota { requests, limit });
         }
+        self.forget_what_is_far(now);
         let now = now.timestamp_micros();
         let is_counted = now < self.reset;
         let gap = limit.gap();
-        // No more than a burst can be spread out: a clock that was wrong once does not stop a credential for years.
-        let spread_max = now.saturating_add(gap.saturating_mul(limit.burst().into()));
-        let spread = self
-            .spread
-            .min(spread_max)
-            .max(now)
-            .saturating_add(gap.saturating_mul(requests.into()));
-        let in_burst = spread.saturating_sub(gap.saturating_mul(limit.burst().into()));
+        let burst = gap.saturating_mul(limit.burst().into());
+        let these = gap.saturating_mul(requests.into());
+        // No more than a burst can be spread out. With more, the clock was wrong; these requests are its last ones.
+        let burst_ends = now.saturating_add(burst);
+        let before = if self.spread > burst_ends.saturating_add(CLOCKS_APART) {
+            burst_ends.saturating_sub(these)
+        } else {
+            self.spread.max(now)
+        };
+        let spread = before.saturating_add(these);
+        let in_burst = spread.saturating_sub(burst);
         let refused_until = if is_counted && self.remaining < requests {
             self.reset
         } else {
@@ -128,8 +134,21 @@ impl Bucket {
         Ok(Reserved::Now)
     }
 
+    /// Forgets what ends later than any report can say: a clock that was wrong has set it.
+    fn forget_what_is_far(&mut self, now: DateTime<Utc>) {
+        let end = later(now, REPORT_MAX).timestamp_micros();
+        let end = end.saturating_add(CLOCKS_APART);
+        if self.paused > end {
+            self.paused = 0;
+        }
+        if self.reset > end {
+            (self.remaining, self.reset) = (0, 0);
+        }
+    }
+
     /// Applies a provider's report.
     pub(crate) fn report(&mut self, now: DateTime<Utc>, report: Report) {
+        self.forget_what_is_far(now);
         let until = |span: Duration| later(now, span.min(REPORT_MAX)).timestamp_micros();
         if let Some(pause) = report.pause {
             self.paused = self.paused.max(until(pause));
@@ -291,6 +310,37 @@ mod tests {
             }
             let day = i64::try_from(REPORT_MAX.as_micros()).unwrap();
             prop_assert_eq!(bucket.reserve(at(now + day), 1, limit).unwrap(), Reserved::Now);
+        }
+    }
+
+    /// A clock that was wrong for a moment stops no credential for years.
+    #[test]
+    fn a_report_of_a_wrong_clock_is_forgotten() {
+        let limit = Limit {
+            requests: 100,
+            window: Duration::from_secs(100),
+        };
+        let day = Duration::from_hours(24);
+        let (now, years) = (1_800_000_000_000_000, 1_700_000_000_000_000);
+        let mut bucket = Bucket::default();
+        let report = Report {
+            pause: Some(day),
+            remaining: Some((0, day)),
+        };
+        bucket.report(at(now + years), report);
+        assert_eq!(bucket.reserve(at(now), 1, limit).unwrap(), Reserved::Now);
+        bucket.report(at(now), report);
+        let wait = Reserved::After(day);
+        assert_eq!(bucket.reserve(at(now), 1, limit).unwrap(), wait);
+        // It went back. Requests go on in the pace of the quota, without another burst.
+        let mut asked = now - years;
+        for _ in 0..50 {
+            assert_eq!(bucket.reserve(at(asked), 1, limit).unwrap(), Reserved::Now);
+            let Reserved::After(wait) = bucket.reserve(at(asked), 1, limit).unwrap() else {
+                panic!("a burst");
+            };
+            assert!(wait < Duration::from_secs(2), "{wait:?}");
+            asked += i64::try_from(wait.as_micros()).unwrap();
         }
     }
 

@@ -16,6 +16,7 @@ use std::{
     io,
     path::Path,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use chrono::{DateTime, Utc};
@@ -439,6 +440,17 @@ impl Queue for Redb {
         check_count(keys.len())?;
         let namespace = namespace.clone();
         self.write(move |writing| writing.remove(&namespace, &keys))
+            .await
+    }
+
+    async fn bring_forward(
+        &self,
+        namespace: &Namespace,
+        due: Duration,
+        lease: Duration,
+    ) -> Result<usize, QueueError> {
+        let namespace = namespace.clone();
+        self.write(move |writing| writing.bring_forward(&namespace, due, lease))
             .await
     }
 

@@ -69,6 +69,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         lookup: &L,
         standing: &mut Standing,
     ) -> Result<(), QueueError> {
+        self.put_back().await?;
         let items = self.leases.iter().map(leased).collect();
         let mut round = Round::new(items, standing.clone());
         while let Some(step) = round.step() {
@@ -90,6 +91,31 @@ impl<'r, Q: Queue> Batch<'r, Q> {
             if !goes_on {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// Puts items back that were brought forward and are planned for later all the same: a floor wants it so. What is further
+    /// ahead than it may have been planned, a wrong clock has put there.
+    async fn put_back(&mut self) -> Result<(), QueueError> {
+        let intervals = &self.refresher.intervals;
+        let is_early = |lease: &mut Lease| {
+            let ahead = lease.job.slot - lease.leased;
+            let state = leased(lease).state;
+            // One that has a note was looked up in its slot.
+            lease.job.note.is_empty()
+                && ahead
+                    .to_std()
+                    .is_ok_and(|ahead| !ahead.is_zero() && ahead <= state.wait_max(intervals))
+        };
+        let early = self.leases.extract_if(.., is_early);
+        let again = |lease: Lease| {
+            let (due, payload) = (Due::At(lease.job.slot), None);
+            Finish::new(lease.token, Next::Again { due, payload })
+        };
+        let early: Vec<Finish> = early.map(again).collect();
+        if !early.is_empty() {
+            self.refresher.queue.finish(early).await?;
         }
         Ok(())
     }
@@ -426,13 +452,19 @@ impl<'r, Q: Queue> Batch<'r, Q> {
 
 /// Returns an item as decisions see it. A payload that is none, of another program, is an item that has just been born.
 fn leased(lease: &Lease) -> Leased {
-    let slot = instant(lease.job.slot);
     let state = serde_json::from_slice(&lease.job.payload);
+    let note = serde_json::from_slice(&lease.job.note).ok();
+    // A slot that is still to come is of a wrong clock. Events of an earlier worker have it, though.
+    let slot = match note {
+        None => lease.job.slot.min(lease.leased),
+        Some(_) => lease.job.slot,
+    };
+    let slot = instant(slot);
     Leased {
         id: lease.job.key.clone(),
         slot,
-        state: state.unwrap_or_else(|_| State::new(slot)),
-        note: serde_json::from_slice(&lease.job.note).ok(),
+        state: state.unwrap_or_else(|_| State::new(slot, slot)),
+        note,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use super::item::age;
 use crate::timestamp::Timestamp;
 
 /// Lines of a table, at most.
@@ -138,8 +139,7 @@ impl Intervals {
     /// is at the very end of the item's life, so that its last value is seen; only a floor moves it beyond.
     /// A birth that is still to come, because clocks differ, is an age of zero (TU-D5).
     pub fn next(&self, born: Timestamp, now: Timestamp, floor: Duration) -> Option<Timestamp> {
-        let micros = now.micros().saturating_sub(born.micros());
-        let age = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        let age = age(born, now);
         let interval = self.of_age(age)?;
         let rest = self
             .0
@@ -147,7 +147,13 @@ impl Intervals {
             .map_or(Duration::ZERO, |line| line.until)
             .saturating_sub(age);
         let wait = interval.min(rest).max(floor);
-        Some(now.plus_micros(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)))
+        Some(now.plus(wait))
+    }
+
+    /// Returns the longest of the intervals.
+    pub fn longest(&self) -> Duration {
+        let intervals = self.0.iter().map(|line| line.interval);
+        intervals.max().unwrap_or_default()
     }
 }
 

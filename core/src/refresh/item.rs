@@ -18,6 +18,13 @@ const EVENTS: Uuid = Uuid::from_u128(0x9b0f_8d06_b299_5253_a8cc_c973_b26e_4af2);
 pub struct State {
     /// Microseconds after 1970 at which its age is zero.
     pub born: i64,
+    /// Microseconds after 1970 at which its age is zero once more, because its birth was still to come when `born` was set:
+    /// it was announced, or the clock was wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub birth: Option<i64>,
+    /// Seconds until its next refresh when that was planned, if a floor made them more than the longest interval.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub wait: u64,
     /// Its own least interval, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub floor: u64,
@@ -52,31 +59,62 @@ fn is_none(absences: &u32) -> bool {
 }
 
 impl State {
-    /// Returns that of an item that was never refreshed.
-    pub fn new(born: Timestamp) -> Self {
-        let (floor, last, absences, unsure, related) = (0, None, 0, false, None);
+    /// Returns that of an item that was never refreshed. Until a birth that is still to come, its age is counted from now: else
+    /// it would be young for all that time.
+    pub fn new(birth: Timestamp, now: Timestamp) -> Self {
         Self {
-            born: born.micros(),
-            floor,
-            last,
-            absences,
-            unsure,
-            related,
+            born: birth.min(now).micros(),
+            birth: (birth > now).then_some(birth.micros()),
+            wait: 0,
+            floor: 0,
+            last: None,
+            absences: 0,
+            unsure: false,
+            related: None,
         }
     }
 
-    /// Returns when an item is refreshed next, or nothing if it has ended.
+    /// Returns when an item is refreshed next, and its state then; nothing if it has ended.
     ///
-    /// `floor` is the provider's least interval; the item's own counts, too.
+    /// `floor` is the provider's least interval; the item's own counts, too. `slot` is the time for which the present refresh
+    /// was planned, by an earlier reading of the clock. An item has ended once both readings say so: a clock that is wrong for
+    /// a while ends nothing.
     pub fn next(
-        &self,
+        mut self,
+        slot: Timestamp,
         now: Timestamp,
         intervals: &Intervals,
         floor: Duration,
-    ) -> Option<Timestamp> {
+    ) -> Option<(Timestamp, Self)> {
+        if let Some(birth) = self.birth.filter(|birth| *birth <= now.micros()) {
+            (self.born, self.birth) = (birth, None);
+        }
+        let born = Timestamp::from_micros(self.born);
         let floor = floor.max(Duration::from_secs(self.floor));
-        intervals.next(Timestamp::from_micros(self.born), now, floor)
+        let due = intervals.next(born, now, floor).or_else(|| {
+            let interval = intervals.of_age(age(born, slot))?;
+            Some(now.plus(interval.max(floor)))
+        })?;
+        let wait = age(now, due);
+        let is_long = wait > intervals.longest();
+        self.wait = if is_long {
+            wait.as_secs().saturating_add(1)
+        } else {
+            0
+        };
+        Some((due, self))
     }
+
+    /// Returns the longest time for which its next refresh may have been planned.
+    pub fn wait_max(&self, intervals: &Intervals) -> Duration {
+        intervals.longest().max(Duration::from_secs(self.wait))
+    }
+}
+
+/// Returns the time from a birth until now: none, if it is still to come.
+pub(super) fn age(born: Timestamp, now: Timestamp) -> Duration {
+    let micros = now.micros().saturating_sub(born.micros());
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 /// Intent of a worker, stored before it publishes.
@@ -242,7 +280,7 @@ pub fn decide(
             (None, after)
         }
     };
-    let next = after.next(now, intervals, floor).map(|due| (due, after));
+    let next = after.next(item.slot, now, intervals, floor);
     Decision { publish, next }
 }
 
@@ -252,8 +290,12 @@ mod tests {
 
     const NOW: i64 = 1_767_225_600_000_000;
 
+    fn at(micros: i64) -> Timestamp {
+        Timestamp::from_micros(micros)
+    }
+
     fn item(state: State, note: Option<Note>) -> Leased {
-        let slot = Timestamp::from_micros(NOW);
+        let slot = at(NOW);
         Leased {
             id: "1".to_owned(),
             slot,
@@ -281,7 +323,7 @@ mod tests {
     fn only_what_counts_is_a_change() {
         let state = State {
             last: Some(value("a")),
-            ..State::new(Timestamp::from_micros(NOW))
+            ..State::new(at(NOW), at(NOW))
         };
         let seen = |counted, exact| {
             let (counted, exact) = (value(counted), value(exact));
@@ -303,7 +345,7 @@ mod tests {
     fn a_change_is_published_and_what_may_be_out_is_corrected() {
         let last = |text: &str| State {
             last: Some(value(text)),
-            ..State::new(Timestamp::from_micros(NOW))
+            ..State::new(at(NOW), at(NOW))
         };
         let note = |text: &str| {
             Some(Note {
@@ -316,13 +358,7 @@ mod tests {
             ..last("a")
         };
         for (state, note, seen, is_published, is_unsure) in [
-            (
-                State::new(Timestamp::from_micros(NOW)),
-                None,
-                "a",
-                true,
-                false,
-            ),
+            (State::new(at(NOW), at(NOW)), None, "a", true, false),
             (last("a"), None, "a", false, false),
             (last("a"), None, "b", true, false),
             (last("a"), note("b"), "a", true, true),
@@ -346,7 +382,7 @@ mod tests {
     /// TU-D11: three answers in a row without an item end it, and one with it begins anew.
     #[test]
     fn an_item_ends_with_its_third_absence() {
-        let mut state = State::new(Timestamp::from_micros(NOW));
+        let mut state = State::new(at(NOW), at(NOW));
         for absences in 1..3 {
             let decision = decided(&item(state, None), Seen::Absent);
             assert_eq!(decision.publish, None);
@@ -360,6 +396,65 @@ mod tests {
             next: None,
         };
         assert_eq!(decided(&item(state, None), Seen::Absent), ended);
+    }
+
+    /// A clock that leaps for the time of one refresh ends nothing; one that shows the same at two refreshes is believed.
+    #[test]
+    fn no_item_ends_on_one_reading() {
+        let (day, years) = (86_400_000_000, 72 * 365 * 86_400_000_000);
+        let intervals = Intervals::default();
+        let next =
+            |state: State, slot, now| state.next(at(slot), at(now), &intervals, Duration::ZERO);
+        let born = State::new(at(NOW), at(NOW));
+        let (due, state) = next(born, NOW + day, NOW + years).unwrap();
+        assert_eq!(
+            due,
+            at(NOW + years + day / 4),
+            "an interval of its age by the slot"
+        );
+        // The clock is right again, and the slot is not.
+        let (due, state) = next(state, due.micros(), NOW + 2 * day).unwrap();
+        assert_eq!(due, at(NOW + 2 * day + day / 4));
+        // It was wrong at the refresh before, and stays so.
+        assert_eq!(next(state.clone(), NOW + years, NOW + years + day), None);
+        // Its life ends with the refresh at its end.
+        assert_eq!(next(state, NOW + 30 * day, NOW + 30 * day), None);
+    }
+
+    /// With a clock in 1970, every birth is still to come. Its age is right as soon as the clock is.
+    #[test]
+    fn a_birth_that_is_still_to_come_counts_once_it_comes() {
+        let (hour, intervals) = (3_600_000_000, Intervals::default());
+        let next = |state: State, now| {
+            let (due, state) = state
+                .next(at(now), at(now), &intervals, Duration::ZERO)
+                .unwrap();
+            (due.micros() - now, state)
+        };
+        let (minutes, state) = next(State::new(at(NOW), at(5)), 5);
+        assert_eq!(minutes, hour / 30);
+        let (minutes, state) = next(state, NOW + hour / 2);
+        assert_eq!((minutes, state.born, state.birth), (hour / 12, NOW, None));
+        // Until one that is announced, its age is that of the announcement.
+        let state = State::new(at(NOW + 9 * hour), at(NOW));
+        let (hours, state) = next(state, NOW + 8 * hour);
+        assert_eq!(hours, hour);
+        assert_eq!(next(state, NOW + 9 * hour).0, hour / 30);
+    }
+
+    /// What was planned for later than an interval is known as that.
+    #[test]
+    fn a_long_wait_is_kept() {
+        let (day, intervals) = (Duration::from_hours(24), Intervals::default());
+        let next = |state: State, floor| {
+            let (now, slot) = (at(NOW), at(NOW));
+            state.next(slot, now, &intervals, floor).unwrap().1
+        };
+        let state = next(State::new(at(NOW), at(NOW)), day);
+        assert_eq!((state.wait, state.wait_max(&intervals)), (0, day));
+        let state = next(state, day * 9);
+        assert!(state.wait_max(&intervals) >= day * 9);
+        assert_eq!(next(state, day).wait, 0);
     }
 
     /// The id is for ever: a repeat after an upgrade must be a duplicate, too. (Recomputed with Python's uuid.)
@@ -380,7 +475,7 @@ mod tests {
     /// The payload is read by later versions.
     #[test]
     fn the_state_has_a_short_form() {
-        let state = State::new(Timestamp::from_micros(NOW));
+        let state = State::new(at(NOW), at(NOW));
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(text, "{\"born\":1767225600000000}");
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);

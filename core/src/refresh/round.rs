@@ -16,7 +16,7 @@ use std::{
 
 use super::{
     Intervals,
-    item::{Decision, Leased, Note, Publication, Seen, State, Value, decide},
+    item::{Decision, Leased, Note, Publication, Seen, State, Value, age, decide},
 };
 use crate::timestamp::Timestamp;
 
@@ -136,10 +136,9 @@ impl Standing {
     }
 }
 
-/// Returns whether an instant is less than a span ago.
+/// Returns whether an instant is less than a span ago. One that is still to come is of a clock that was wrong.
 fn is_within(instant: Timestamp, now: Timestamp, span: Duration) -> bool {
-    let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-    now < instant.plus_micros(span)
+    instant <= now && now < instant.plus(span)
 }
 
 /// Where a round stands.
@@ -467,10 +466,9 @@ impl Round {
                     *fate = Fate::Later;
                 }
                 if matches!(fate, Fate::Later) && has_ended_for_long(item, now, intervals) {
-                    *fate = Fate::Decided(Decision {
-                        publish: None,
-                        next: None,
-                    });
+                    // It ends now, or with its next slot.
+                    let zero = Duration::ZERO;
+                    *fate = Fate::Decided(decide(item, Seen::Unknown, now, intervals, zero));
                 }
             }
         }
@@ -584,8 +582,7 @@ fn fate_alone(
 /// Returns whether the provider showed others less than an interval of the item ago: its present one, or that of its refresh
 /// before if it was shorter. By its next refresh an outage has lasted for longer, and so it counts once against the item.
 fn is_shown(item: &Leased, standing: &Standing, now: Timestamp, intervals: &Intervals) -> bool {
-    let age = now.micros().saturating_sub(item.state.born);
-    let age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
+    let age = age(Timestamp::from_micros(item.state.born), now);
     let interval = |age| intervals.of_age(age).unwrap_or_default();
     let present = interval(age);
     let shortest = present.min(interval(age.saturating_sub(present)));
@@ -596,7 +593,8 @@ fn is_shown(item: &Leased, standing: &Standing, now: Timestamp, intervals: &Inte
 fn has_ended_for_long(item: &Leased, now: Timestamp, intervals: &Intervals) -> bool {
     let patience = i64::try_from(PATIENCE.as_micros()).unwrap_or(i64::MAX);
     let before = Timestamp::from_micros(now.micros().saturating_sub(patience));
-    item.state.next(before, intervals, Duration::ZERO).is_none()
+    let age = age(Timestamp::from_micros(item.state.born), before);
+    intervals.of_age(age).is_none()
 }
 
 #[cfg(test)]

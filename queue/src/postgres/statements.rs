@@ -204,6 +204,36 @@ pub(super) const RETRY: &str = concat!(
     WHERE namespace = $2 AND key = ANY($3::text[]) AND reason IS NOT NULL"
 );
 
+/// Reads all jobs of the namespace: no index has the ends of leases, so that a lease writes none.
+pub(super) const SHORTEN: &str = concat!(
+    "UPDATE simplefeed_jobs AS job SET token = NULL, leased_until = NULL
+    FROM (
+        SELECT key FROM simplefeed_jobs
+        WHERE namespace = $2 AND reason IS NULL
+            AND leased_until > ",
+    now!(),
+    " + $3::bigint * interval '1 microsecond'
+        LIMIT $4 FOR UPDATE SKIP LOCKED
+    ) AS long
+    WHERE job.namespace = $2 AND job.key = long.key"
+);
+
+/// Those that are due last come first, so that the index of due times ends the look.
+pub(super) const BRING_FORWARD: &str = concat!(
+    "UPDATE simplefeed_jobs AS job SET due = ",
+    now!(),
+    " FROM (
+        SELECT key FROM simplefeed_jobs
+        WHERE namespace = $2 AND reason IS NULL AND ",
+    is_free!(),
+    " AND due > ",
+    now!(),
+    " + $3::bigint * interval '1 microsecond'
+        ORDER BY due DESC LIMIT $4 FOR UPDATE SKIP LOCKED
+    ) AS far
+    WHERE job.namespace = $2 AND job.key = far.key"
+);
+
 pub(super) const REMOVE: &str =
     "DELETE FROM simplefeed_jobs WHERE namespace = $1 AND key = ANY($2::text[])";
 

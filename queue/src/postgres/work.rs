@@ -9,8 +9,8 @@ use tokio_postgres::Row;
 use super::{LOOKS_MAX, POLL, listener, statements};
 use crate::{
     job::{
-        Due, Existing, Extension, Finish, Held, Job, Lease, Namespace, NewJob, Next, Scheduled,
-        Token, Want, from_micros, later,
+        CALL_JOBS_MAX, Due, Existing, Extension, Finish, Held, Job, Lease, Namespace, NewJob, Next,
+        Scheduled, Token, Want, from_micros, later,
     },
     queue::Taken,
     quota::Bucket,
@@ -268,6 +268,30 @@ pub(super) async fn finish_in(
         schedule_in(transaction, now, &also, Existing::Keep).await?;
     }
     Ok(answers)
+}
+
+/// Brings jobs forward, and ends leases. Returns how many it changed.
+pub(super) async fn bring_forward_in(
+    transaction: &impl GenericClient,
+    now: Option<DateTime<Utc>>,
+    namespace: &str,
+    due: Duration,
+    lease: Duration,
+) -> Result<u64, tokio_postgres::Error> {
+    let (due, lease) = (micros(due), micros(lease));
+    let statement = transaction.prepare_cached(statements::SHORTEN).await?;
+    let max = long(CALL_JOBS_MAX);
+    let ended = transaction
+        .execute(&statement, &[&now, &namespace, &lease, &max])
+        .await?;
+    let statement = transaction
+        .prepare_cached(statements::BRING_FORWARD)
+        .await?;
+    let max = max.saturating_sub_unsigned(ended);
+    let moved = transaction
+        .execute(&statement, &[&now, &namespace, &due, &max])
+        .await?;
+    Ok(ended + moved)
 }
 
 /// Changes the bucket of a credential, if `change` says so.

@@ -66,6 +66,18 @@ impl OfNamespace {
         }
     }
 
+    /// Ends leases that last beyond an instant, at most so many. Returns how many.
+    pub(super) fn shorten(&mut self, end: DateTime<Utc>, max: usize) -> usize {
+        let is_long = |(_, leased): &(&u64, &Leased)| leased.until > end;
+        let long = self.held.iter().filter(is_long).take(max);
+        let long: Vec<Place> = long.map(|(_, leased)| leased.place).collect();
+        for place in &long {
+            self.end(place.1);
+            self.offer(*place);
+        }
+        long.len()
+    }
+
     /// Notes that a job may be leased.
     fn offer(&mut self, place: Place) {
         self.from = self.from.min(place);

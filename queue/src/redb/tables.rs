@@ -4,7 +4,7 @@
 //! order of their due times, and the dead. Its place stands beside its number, not beside its key: jobs that are scheduled
 //! together are due together, so that the places of a batch are a few pages. By their keys they would be a page each.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{
     job::{
-        Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease, Namespace,
-        NewJob, Next, Scheduled, Stats, Token, Want, from_micros, later,
+        CALL_JOBS_MAX, Dead, Due, Existing, Extension, Failed, Failure, Finish, Held, Job, Lease,
+        Namespace, NewJob, Next, Scheduled, Stats, Token, Want, from_micros, later,
     },
     queue::{QueueError, Taken},
     quota::{Bucket, Limit, Report, Reserved},
@@ -379,6 +379,35 @@ impl<'t, 'l> Writing<'t, 'l> {
             }
         }
         Ok(retried)
+    }
+
+    pub(super) fn bring_forward(
+        &mut self,
+        namespace: &Namespace,
+        due: Duration,
+        lease: Duration,
+    ) -> Result<usize, StorageError> {
+        let end = later(self.now, lease);
+        let ended = self.leases(namespace).shorten(end, CALL_JOBS_MAX);
+        let (name, now) = (namespace.as_str(), later(self.now, Duration::ZERO));
+        let end = later(self.now, due).timestamp_micros();
+        let mut far: Vec<Place> = Vec::new();
+        let beyond = (name, end.saturating_add(1), 0)..=(name, i64::MAX, u64::MAX);
+        for row in self.waiting.range(beyond)?.rev() {
+            if far.len() + ended == CALL_JOBS_MAX {
+                break;
+            }
+            let (_, due, number) = row?.0.value();
+            if self.leases(namespace).is_free(number) {
+                far.push((due, number));
+            }
+        }
+        for place in &far {
+            self.leases(namespace).change(place.1);
+            let job = self.pull(namespace, *place)?;
+            self.wait(namespace, (now.timestamp_micros(), place.1), &job)?;
+        }
+        Ok(ended + far.len())
     }
 
     pub(super) fn remove(

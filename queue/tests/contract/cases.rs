@@ -96,6 +96,74 @@ pub(crate) async fn a_job_is_leased_once_it_is_due(queue: impl Queue, clock: Man
     assert_eq!(leased(&queue, ONE).await, []);
 }
 
+/// A clock that was wrong for a while has put jobs and ends of leases where nobody waits for them.
+pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, clock: Manual) {
+    const DAY: i64 = 86_400;
+    schedule(
+        &queue,
+        vec![thing("leased", 0), thing("again", 1), thing("soon", 50)],
+    )
+    .await;
+    schedule(
+        &queue,
+        vec![thing("limit", 60), thing("far", 61), thing("dead", 2)],
+    )
+    .await;
+    let other = NewJob::new(&Namespace::new("others").unwrap(), "far", Due::At(at(61)));
+    schedule(&queue, vec![other]).await;
+    // In a hundred years, jobs are leased, put off, and given up.
+    clock.set(at(2));
+    let (now, future) = (clock.now(), at(36_500 * DAY));
+    let held = one(&queue).await;
+    clock.set(future);
+    let leases = leased(&queue, Want { max: 3, ..ONE }).await;
+    assert_eq!(keys(&leases), ["leased", "again", "dead"]);
+    let again = Next::Again {
+        due: Due::After(10 * SECOND),
+        payload: Some(b"second".to_vec()),
+    };
+    assert_eq!(finish(&queue, &leases[1], again).await, Held::Yes);
+    assert_eq!(fail(&queue, &leases[2], 1).await, Failed::Dead);
+    clock.set(now);
+    let counted = Stats {
+        waiting: 4,
+        leased: 1,
+        dead: 1,
+        ..Stats::default()
+    };
+    assert_eq!(queue.stats(&things()).await.unwrap(), counted);
+    let bring = async || {
+        let minute = 60 * SECOND;
+        let brought = queue.bring_forward(&things(), 58 * SECOND, minute).await;
+        brought.unwrap()
+    };
+    // The lease, and two jobs that are too far ahead.
+    assert_eq!(bring().await, 3);
+    assert_eq!(bring().await, 0);
+    let leases = leased(&queue, Want { max: 9, ..ONE }).await;
+    let mut found = keys(&leases);
+    found.sort_unstable();
+    assert_eq!(found, ["again", "far", "leased"]);
+    // Slots stay as they were.
+    for lease in &leases {
+        let slot = match lease.job.key.as_str() {
+            "again" => future + 10 * SECOND,
+            "far" => at(61),
+            _ => at(0),
+        };
+        assert_eq!(lease.job.slot, slot, "{}", lease.job.key);
+        assert!(finish(&queue, lease, Next::Done).await == Held::Yes);
+    }
+    assert_eq!(finish(&queue, &held, Next::Done).await, Held::Lost);
+    // A lease of now goes on.
+    clock.set(at(50));
+    let soon = one(&queue).await;
+    assert_eq!(bring().await, 0);
+    assert_eq!(finish(&queue, &soon, Next::Done).await, Held::Yes);
+    let waits = queue.stats(&things()).await.unwrap();
+    assert_eq!((waits.waiting, waits.due), (1, 0));
+}
+
 /// TU-D15: an item that is started twice has one job, and a starter that replays resets nothing.
 pub(crate) async fn a_repeated_schedule_resets_nothing(queue: impl Queue, clock: Manual) {
     schedule(&queue, vec![thing("a", 10).payload("first")]).await;

@@ -45,7 +45,7 @@ fn round(items: usize) -> Round {
     let item = |number: usize| Leased {
         id: number.to_string(),
         slot: now(),
-        state: State::new(now()),
+        state: State::new(now(), now()),
         note: None,
     };
     Round::new((0..items).map(item).collect(), Standing::default())
