@@ -3,7 +3,13 @@
 //! Shell: threads, sockets, signals. The end goes in the order of the data: no more requests, no more commits, then
 //! everything committed is archived, and the log is closed.
 
-use std::{fmt, path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 
 use simplefeed_core::timestamp::Timestamp;
 use tracing::{info, warn};
@@ -441,8 +447,13 @@ fn begin_epoch_if_restored(
             std::thread::park_timeout(PART_OF_SECOND);
             instant = watermark.stamp(clock.now(), Timestamp::MIN);
         }
+        let begun = Instant::now();
         let epoch = begin_epoch(log, instant)?;
         watermark.release();
+        // Its names are shown once its second is over: a log that is made of what is left of this one may not know it.
+        while let Some(rest) = Duration::from_secs(1).checked_sub(begun.elapsed()) {
+            std::thread::park_timeout(rest);
+        }
         // The mark goes last: after a crash before this line, the next start begins the epoch again.
         store.epoch_has_begun().map_err(ServeError::Close)?;
         info!(%epoch, "the log was restored: an epoch begins");

@@ -155,6 +155,36 @@ fn a_journal_that_is_not_there_ends_publishing() {
     }
 }
 
+/// Goal: a file that was cut does not get its length back from a commit that needs more room, nor is it left behind by one
+/// that needs another file.
+#[test]
+fn a_journal_that_was_cut_takes_no_more_commits() {
+    for (chapter_bytes, entry_bytes) in [(100_000_000, 100_000), (2_500, 10)] {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let mut command = Command::new(program("simplefeed-test-server"));
+        command
+            .arg(&data)
+            .args(["honest", "3", &chapter_bytes.to_string()]);
+        let server = Server::try_spawn(command).unwrap();
+        let content = "x".repeat(2_000);
+        let entry = |id: &str, content: &str| {
+            format!("{{\"id\":\"urn:t:{id}\",\"content\":{{\"n\":\"{content}\"}}}}\n")
+        };
+        // The chapter is full, and the next commit begins another one.
+        assert_eq!(server.publish("a", &entry("1", &content)).status, 201);
+        assert_eq!(server.publish("a", &entry("2", &content)).status, 201);
+        let journal = fs::read_dir(data.join("journal")).unwrap();
+        let journal = journal.map(|file| file.unwrap().path());
+        let newest = journal.filter(|file| !file.ends_with("spare")).max();
+        let newest = fs::File::options().write(true).open(newest.unwrap());
+        newest.unwrap().set_len(600).unwrap();
+        let answer = server.publish("a", &entry("3", &"y".repeat(entry_bytes)));
+        assert_eq!(answer.status, 503, "{entry_bytes}: {}", answer.text());
+        server.kill();
+    }
+}
+
 /// Returns the exit code and the words of a server that must not start.
 fn refused(data: &Path) -> (Option<i32>, String) {
     let arguments = [

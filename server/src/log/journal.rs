@@ -522,6 +522,8 @@ impl Journal {
         if end <= self.written {
             return Ok(());
         }
+        // A file that was cut would get its length back, and zeros in place of records.
+        self.check_place()?;
         let [least, most] = AHEAD_BYTES;
         let ahead = self.written.clamp(least, most);
         let length = end.max(self.written + ahead).next_multiple_of(least);
@@ -545,12 +547,14 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns the failure of the disk.
+    /// Returns the failure of the disk, or that the newest file is not where it was: nobody would look at it again before it
+    /// is settled.
     pub(super) fn rotate(
         &mut self,
         first: CommitNumber,
         before: ChainHash,
     ) -> Result<(), LogError> {
+        self.check_place()?;
         self.barrier.begins(Step::Rotating);
         let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
         self.file = Arc::new(file);

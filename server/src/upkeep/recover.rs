@@ -351,13 +351,14 @@ impl FoundFeed {
             }
             if document.distrusted && holes.is_empty() {
                 missing.push(format!(
-                    "feed {name}: {document_name} is missing, since nothing tells what it was exactly; its \
-                     entries are there"
+                    "feed {name}: {document_name} is missing, since nothing tells what it was exactly; only the \
+                     log has its entries"
                 ));
             }
             for Range { start, end } in holes {
                 missing.push(format!(
-                    "feed {name}: positions {start} to {} are missing, of {document_name}",
+                    "feed {name}: positions {start} to {} are missing, of {document_name}; only the log has its \
+                     other entries",
                     end.0 - 1
                 ));
             }

@@ -371,7 +371,9 @@ fn a_log_is_recovered_from_a_settling_that_broke_off() {
         crate::log::folder::copy_folder(&path("log".into()), &damaged).unwrap();
         let report = recover(&damaged, None, &to).unwrap();
         // Positions that were lost before.
-        let lost = ["feed feed5: positions 12 to 21 are missing, of 1.atom"];
+        let lost = [
+            "feed feed5: positions 12 to 21 are missing, of 1.atom; only the log has its other entries",
+        ];
         assert_eq!(report.missing, lost, "{puts}");
         let recovered = open(&to);
         for (feed, end) in ends(&memory) {
