@@ -73,6 +73,7 @@ mod settings;
 mod sites;
 mod states;
 mod sup;
+mod surroundings;
 mod tidy;
 mod timelines;
 mod upgrades;
