@@ -350,7 +350,14 @@ impl<'a> ServerOracle<'a> {
             .became
             .keys()
             .find(|feed| !self.timelines.contains(*feed));
-        let Some(feed) = feed else {
+        // Nothing is published by a clock that nobody has vouched for.
+        let accept = self
+            .recording
+            .runs
+            .iter()
+            .find(|run| run.args[0] == "clock");
+        let is_accepted = accept.is_none_or(|run| run.ended <= moment);
+        let Some(feed) = feed.filter(|_| is_accepted) else {
             return Ok(());
         };
         let before = opened.walk(feed)?.unwrap_or_default().len();

@@ -31,17 +31,17 @@ const fn rare(bug: Bug) -> Bug {
 
 pub(super) const BUGS: &[Bug] = &[
     bug("append-unsynced", "small"),
-    bug("shown-first", "small"),
+    rare(bug("shown-first", "small")),
     bug("name-unsynced", "small"),
     rare(bug("head-before-name", "settle")),
     rare(bug("witness-first", "settle")),
     rare(bug("witness-unsynced", "settle")),
     rare(bug("sled-names-unsynced", "settle")),
     rare(bug("leftovers-kept", "settle")),
-    bug("opening-names-unsynced", "rotation"),
+    rare(bug("opening-names-unsynced", "rotation")),
     bug("documents-unsynced", "small"),
     bug("begun-is-damaged", "begun"),
-    bug("torn-is-damage", "small"),
+    rare(bug("torn-is-damage", "small")),
     bug("document-time-unsynced", "small"),
     bug("run-unsynced", "ids"),
     Bug {

@@ -9,7 +9,7 @@ use super::{
     disk::{Call, Disk, Model, Operation},
     oracle::{Oracle, ServerOracle},
     programs::Programs,
-    record::{Recorder, Recording},
+    record::{Recorder, Recording, scratch},
     states::{self, State},
 };
 use crate::{
@@ -54,19 +54,20 @@ pub(super) const WORKLOADS: &[Workload] = &[
     workload_of("watch", consumers::watch, [usize::MAX, 40], usize::MAX, 0),
     workload_of("sup", sup, [300, 4], 20, 0),
     workload_of("small", small, [usize::MAX, 220], 90, 6),
-    workload_of("settle", settle, [4_000, 300], 150, 6),
+    workload_of("settle", settle, [4_000, 200], 100, 6),
     workload_of("writers", writers, [2_000, 40], 30, 2),
     workload_of("fresh", fresh, [1_000, 40], 60, 2),
     workload_of("begun", first_start, [usize::MAX, 100], usize::MAX, 0),
     workload_of("rotation", rotation, [1_000, 100], 100, 0),
     workload_of("killed", killed, [1_000, 40], 60, 0),
-    workload_of("ids", ids, [2_000, 100], 100, 0),
+    workload_of("accept", accept, [usize::MAX, 40], 60, 0),
+    workload_of("ids", ids, [2_000, 80], 80, 0),
     workload_of("closed", closed, [2_000, 60], 80, 2),
     workload_of("timelines", timelines, [3_000, 60], 80, 2),
     workload_of("rates", rates, [1_000, 40], 60, 0),
     workload_of("rebuild", rebuild, [1_000, 40], 60, 0),
-    workload_of("backup", backup, [1_000, 200], 60, 0),
-    workload_of("recover", recover, [1_000, 200], 60, 0),
+    workload_of("backup", backup, [1_000, 100], 60, 0),
+    workload_of("recover", recover, [1_000, 100], 60, 0),
     workload_of("window", window, [300, 0], 20, 0),
     workload_of("reuse", reuse, [500, 6], 20, 0),
     workload_of(
@@ -77,9 +78,10 @@ pub(super) const WORKLOADS: &[Workload] = &[
         0,
     ),
     workload_of("output", consumers::output, [usize::MAX, 50], usize::MAX, 0),
-    workload_of("state", consumers::state, [2_000, 120], usize::MAX, 0),
+    workload_of("state", consumers::state, [2_000, 80], usize::MAX, 0),
+    workload_of("skipped", consumers::skipped, [1_000, 40], usize::MAX, 0),
     workload_of("mirror", consumers::mirror, [usize::MAX, 80], usize::MAX, 0),
-    workload_of("queue", consumers::queue, [usize::MAX, 100], usize::MAX, 0),
+    workload_of("queue", consumers::queue, [usize::MAX, 80], usize::MAX, 0),
     workload_of("tokens", consumers::tokens, [usize::MAX, 40], usize::MAX, 0),
 ];
 
@@ -316,6 +318,27 @@ fn killed(programs: &Programs) -> Box<dyn Recorded> {
     let last = (0..operations.len() - 1).rev().find(is_append);
     let last = last.expect("an append is a write and a sync");
     Box::new(after_kill(&before, last, GoingOn::default()))
+}
+
+/// A log of six years ago, over which an operator vouches for the clock, and an entry.
+fn accept(programs: &Programs) -> Box<dyn Recorded> {
+    const SIX_YEARS: i64 = 6 * 365 * 86_400 * 1_000_000;
+    let mut recorder = Recorder::new("accept", programs, 3);
+    let scratch = scratch();
+    let clock = scratch.path().join("clock");
+    std::fs::write(&clock, format!("-{SIX_YEARS} 0")).unwrap();
+    let mut command = Programs::real().command("simplefeed-test-server");
+    command.arg(recorder.data()).args(["honest", "3", "100000"]);
+    command.env("SIMPLEFEED_TEST_CLOCK", &clock);
+    let server = Server::try_spawn(command).unwrap();
+    assert_eq!(server.publish("a", &lines("a", 0..2, 0)).status, 201);
+    server.stop();
+    recorder.begin();
+    recorder.accept_clock();
+    recorder.start_settling(100_000);
+    recorder.publish("a", &[("urn:t:a:2".to_owned(), 0)]);
+    recorder.stop();
+    ended(recorder, &["a"], &[])
 }
 
 /// The real program, with chapters of its own size, in a folder that it makes itself.
@@ -636,7 +659,7 @@ fn recover(programs: &Programs) -> Box<dyn Recorded> {
 }
 
 fn copied(how: &'static str, programs: &Programs) -> Box<dyn Recorded> {
-    let source = super::record::scratch();
+    let source = scratch();
     let from = source.path().join("source");
     let server = Server::start_settling(&from, 3, 20_000);
     for feed in ["a", "b"] {
