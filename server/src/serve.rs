@@ -450,7 +450,8 @@ fn begin_epoch_if_restored(
         let begun = Instant::now();
         let epoch = begin_epoch(log, instant)?;
         watermark.release();
-        // Its names are shown once its second is over: a log that is made of what is left of this one may not know it.
+        // `recover` may lose the commit that begins the epoch. Its log must not begin an epoch of the same second, so the
+        // server waits until that second is over.
         while let Some(rest) = Duration::from_secs(1).checked_sub(begun.elapsed()) {
             std::thread::park_timeout(rest);
         }

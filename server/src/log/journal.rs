@@ -19,7 +19,10 @@ use std::{
     io,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -87,6 +90,8 @@ pub(super) struct JournalFile {
     pub(super) first: CommitNumber,
     /// Chain hash before that commit.
     before: ChainHash,
+    /// Bytes that it had when it was opened, or when another file was begun behind it.
+    length: AtomicU64,
 }
 
 impl JournalFile {
@@ -556,6 +561,7 @@ impl Journal {
     ) -> Result<(), LogError> {
         self.check_place()?;
         self.barrier.begins(Step::Rotating);
+        self.file.length.store(self.written, Ordering::Release);
         let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
         self.file = Arc::new(file);
         (self.end, self.written) = (HEAD_BYTES, written);
@@ -627,6 +633,7 @@ fn create_file(
         renamed.map_err(LogError::io("rename", &spare))?;
         let file = JournalFile {
             identity: identity_of(&file, &path)?,
+            length: AtomicU64::new(length),
             file,
             path,
             first,
@@ -637,6 +644,7 @@ fn create_file(
     durable::rename(&spare, &path).map_err(LogError::io("rename", &spare))?;
     let file = JournalFile {
         identity: identity_of(&file, &path)?,
+        length: AtomicU64::new(length),
         file,
         path,
         first,
@@ -648,6 +656,11 @@ fn create_file(
 fn identity_of(file: &File, path: &Path) -> Result<Identity, LogError> {
     let found = file.metadata().map_err(LogError::io("measure", path))?;
     Ok(Identity::of(&found))
+}
+
+fn length_of(file: &File, path: &Path) -> Result<u64, LogError> {
+    let found = file.metadata().map_err(LogError::io("measure", path))?;
+    Ok(found.len())
 }
 
 /// Opens the files of a journal, oldest first.
@@ -683,6 +696,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
         let before = decoded.ok_or_else(damaged)?;
         files.push(JournalFile {
             identity: identity_of(&file, &path)?,
+            length: AtomicU64::new(length_of(&file, &path)?),
             file,
             path,
             first,
@@ -702,6 +716,7 @@ pub(super) fn open_remains(folder: &Path) -> Vec<JournalFile> {
             let file = File::open(item.path()).ok()?;
             Some(JournalFile {
                 identity: identity_of(&file, &item.path()).ok()?,
+                length: AtomicU64::new(length_of(&file, &item.path()).ok()?),
                 file,
                 path: item.path(),
                 first: CommitNumber(first),
@@ -735,10 +750,12 @@ impl JournalFile {
         }
     }
 
-    /// Returns whether a folder has the file under its name.
+    /// Returns whether a folder has the file under its name, with its length. Not for the newest file, which grows.
     pub(super) fn is_in(&self, folder: &Path) -> bool {
         let name = self.path.file_name().unwrap_or_default();
-        self.identity.is_at(&folder.join(name))
+        let length = self.length.load(Ordering::Acquire);
+        fs::metadata(folder.join(name))
+            .is_ok_and(|found| Identity::of(&found) == self.identity && found.len() == length)
     }
 
     /// Makes sure that reads see the disk: after a sync that failed, the system keeps pages that never got there, and

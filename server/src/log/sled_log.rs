@@ -170,7 +170,7 @@ impl SledLog {
             return Ok(());
         }
         let what = format!(
-            "a file in {} was removed, replaced or moved",
+            "a file in {} was removed, replaced, cut or moved",
             journal.display()
         );
         Err(LogError::Displaced { what })

@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
@@ -157,6 +157,22 @@ fn what_was_in_a_file_before_is_not_read() {
     let (found, end) = read(folder.path());
     assert_eq!(found, [52]);
     end.unwrap();
+}
+
+/// Until it is settled, an older file is the only place of its commits.
+#[test]
+fn an_older_file_that_was_cut_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = written(folder.path(), 1, &[100; 5]);
+    let older = Arc::clone(journal.file());
+    journal.rotate(CommitNumber(6), ChainHash::START).unwrap();
+    assert!(older.is_in(folder.path()));
+    older.file.set_len(600).unwrap();
+    assert!(!older.is_in(folder.path()));
+    // Nor is it left behind.
+    journal.file.file.set_len(600).unwrap();
+    let left = journal.rotate(CommitNumber(6), ChainHash::START);
+    assert!(matches!(left, Err(LogError::Displaced { .. })), "{left:?}");
 }
 
 /// Goal: a reader that is slower than the settler reads what it asked for.
