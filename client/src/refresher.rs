@@ -22,9 +22,10 @@ use simplefeed_core::{
     timestamp::Timestamp,
 };
 use simplefeed_queue::{
-    Due, Existing, Namespace, NewJob, Queue, QueueError, Scheduled, Want, job::KEY_BYTES_MAX,
+    Due, Existing, Namespace, NewJob, Queue, QueueError, Scheduled, Want,
+    job::{CALL_JOBS_MAX, KEY_BYTES_MAX},
 };
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tracing::{Instrument as _, debug, debug_span, info, warn};
 
 use self::batch::{Batch, LEASE};
@@ -137,7 +138,7 @@ struct Counters {
     began: Instant,
     /// Microseconds after `began` at which a credential may make a request.
     pause_ends: AtomicU64,
-    /// Microseconds after 1970 of the queue's clock at the latest lease.
+    /// Microseconds after 1970 of the queue's clock at the latest lease or start of items.
     latest: AtomicI64,
 }
 
@@ -232,6 +233,8 @@ pub struct Refresher<Q> {
     counters: Arc<Counters>,
     /// Whether the provider's last answer had no item.
     is_empty: Arc<AtomicBool>,
+    /// Held by the clone that looks at the clock.
+    minds_clock: Arc<Mutex<()>>,
     on_trouble: Option<OnTrouble>,
 }
 
@@ -259,6 +262,7 @@ impl<Q: Queue> Refresher<Q> {
             ignored: Vec::new(),
             counters: Arc::new(Counters::new()),
             is_empty: Arc::default(),
+            minds_clock: Arc::default(),
             on_trouble: None,
         }
     }
@@ -343,6 +347,9 @@ impl<Q: Queue> Refresher<Q> {
         items: impl IntoIterator<Item = Item, IntoIter: Send>,
     ) -> Result<usize, RefreshError> {
         let now = instant(self.queue.now().await?);
+        self.counters
+            .latest
+            .fetch_max(now.micros(), Ordering::Relaxed);
         let mut jobs = items.into_iter().filter_map(|item| {
             let mut state = State::new(item.born, now);
             state.floor = item.floor.as_secs();
@@ -389,36 +396,41 @@ impl<Q: Queue> Refresher<Q> {
         work.await
     }
 
-    /// Brings forward what a wrong clock has put off: at the start, and whenever the clock has gone back.
+    /// Brings forward what a wrong clock has put off: at the start, and whenever the clock has gone back. One clone at a time
+    /// does so for all.
     async fn mind_clock(&self) -> Infallible {
+        let _one = self.minds_clock.lock().await;
         let (mut reached, mut is_due) = (Timestamp::MIN, true);
         loop {
+            let leased = self.counters.latest.swap(0, Ordering::Relaxed);
+            reached = reached.max(Timestamp::from_micros(leased));
+            if let Ok(now) = self.queue.now().await.map(instant) {
+                if now.plus(CLOCK_BACK) < reached {
+                    warn!("the clock of the queue went back from {reached} to {now}");
+                    (reached, is_due) = (now, true);
+                }
+                reached = reached.max(now);
+            }
             if is_due {
                 match self.bring_forward().await {
                     Ok(()) => is_due = false,
-                    // Workers say so.
+                    // Workers report errors of the queue.
                     Err(error) => debug!("what is far ahead stays: {}", error_text(&error)),
                 }
             }
             tokio::time::sleep(CLOCK_LOOK).await;
-            let Ok(now) = self.queue.now().await.map(instant) else {
-                continue;
-            };
-            let leased = self.counters.latest.swap(0, Ordering::Relaxed);
-            reached = reached.max(Timestamp::from_micros(leased));
-            if now.plus(CLOCK_BACK) < reached {
-                warn!("the clock of the queue went back from {reached} to {now}");
-                (reached, is_due) = (now, true);
-            }
-            reached = reached.max(now);
         }
     }
 
     /// Makes items due that are further ahead than their intervals, unless a floor wants it so ([`Batch::put_back`]).
     async fn bring_forward(&self) -> Result<(), QueueError> {
         let (due, lease) = (self.intervals.longest(), LEASE * 2);
+        let stats = self.queue.stats(&self.name).await?;
+        // Workers put items back meanwhile, which are not to be brought forward again.
+        let jobs = stats.waiting.saturating_add(stats.leased);
+        let calls = jobs / u64::try_from(CALL_JOBS_MAX).unwrap_or(1) + 2;
         let mut all = 0;
-        loop {
+        for _ in 0..calls {
             match self.queue.bring_forward(&self.name, due, lease).await? {
                 0 => break,
                 some => all += some,

@@ -88,7 +88,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Reserves requests, and returns the answer. The state changes only if they are reserved.
+    /// Reserves requests, and returns the answer. Else the state changes only by what is far ahead, which is forgotten.
     pub(crate) fn reserve(
         &mut self,
         now: DateTime<Utc>,
@@ -108,7 +108,7 @@ impl Bucket {
         let gap = limit.gap();
         let burst = gap.saturating_mul(limit.burst().into());
         let these = gap.saturating_mul(requests.into());
-        // No more than a burst can be spread out. With more, the clock was wrong; these requests are its last ones.
+        // A spread beyond a burst was set by a wrong clock. The bucket then counts as full behind these requests.
         let burst_ends = now.saturating_add(burst);
         let before = if self.spread > burst_ends.saturating_add(CLOCKS_APART) {
             burst_ends.saturating_sub(these)

@@ -11,6 +11,7 @@ use simplefeed_core::{
         Ending, Leased, Note, Publication, Round, Span, State, Step,
         round::{Request, Standing},
     },
+    timestamp::Timestamp,
 };
 use simplefeed_queue::{
     Due, Extension, Failed, Failure, Finish, Held, Lease, Next, Queue, QueueError, Report,
@@ -95,8 +96,8 @@ impl<'r, Q: Queue> Batch<'r, Q> {
         Ok(())
     }
 
-    /// Puts items back that were brought forward and are planned for later all the same: a floor wants it so. What is further
-    /// ahead than it may have been planned, a wrong clock has put there.
+    /// Puts items back that were brought forward although a floor had put them so far ahead. A wrong clock has planned what is
+    /// further ahead than [`State::wait_max`]: that stays in the batch.
     async fn put_back(&mut self) -> Result<(), QueueError> {
         let intervals = &self.refresher.intervals;
         let is_early = |lease: &mut Lease| {
@@ -400,6 +401,7 @@ impl<'r, Q: Queue> Batch<'r, Q> {
     /// Finishes the jobs.
     async fn finish(&mut self, endings: Vec<(usize, Ending)>) -> Result<(), QueueError> {
         let (mut finishes, mut failures, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        let now = instant(self.refresher.queue.now().await?);
         for (index, ending) in endings {
             let Some(lease) = self.leases.get(index) else {
                 continue;
@@ -407,6 +409,8 @@ impl<'r, Q: Queue> Batch<'r, Q> {
             let token = lease.token.clone();
             match ending {
                 Ending::Again { due, state } => {
+                    // The clock may have been set back since this was decided.
+                    let due = due.min(now.plus(state.wait_max(&self.refresher.intervals)));
                     let (due, payload) = (due_at(due), Some(to_json(&state)));
                     finishes.push(Finish::new(token, Next::Again { due, payload }));
                 }
@@ -453,13 +457,10 @@ impl<'r, Q: Queue> Batch<'r, Q> {
 /// Returns an item as decisions see it. A payload that is none, of another program, is an item that has just been born.
 fn leased(lease: &Lease) -> Leased {
     let state = serde_json::from_slice(&lease.job.payload);
-    let note = serde_json::from_slice(&lease.job.note).ok();
-    // A slot that is still to come is of a wrong clock. Events of an earlier worker have it, though.
-    let slot = match note {
-        None => lease.job.slot.min(lease.leased),
-        Some(_) => lease.job.slot,
-    };
-    let slot = instant(slot);
+    let note: Option<Note> = serde_json::from_slice(&lease.job.note).ok();
+    // A wrong clock has set a slot that is still to come. The events of an earlier worker have the slot of its note.
+    let noted = note.and_then(|note| note.slot).map(Timestamp::from_micros);
+    let slot = noted.unwrap_or_else(|| instant(lease.job.slot.min(lease.leased)));
     Leased {
         id: lease.job.key.clone(),
         slot,

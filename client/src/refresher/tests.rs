@@ -409,16 +409,32 @@ async fn a_clock_that_leaps_puts_nothing_off() {
         let waited = until_asked(&parts, requests + 1).await;
         assert!(waited < Duration::from_mins(3), "{waited:?}");
     }
-    // The worker ends while the clock is wrong.
+    // An item is started while the clock is wrong, for less time than passes between two looks at it.
     parts.clock.set(now + chrono::TimeDelta::days(365 * 72));
-    until_asked(&parts, 6).await;
+    let late = Item::new("late", instant(parts.clock.now())).unwrap();
+    parts.provider.0.lock().values.insert("late".to_owned(), 0);
+    assert_eq!(parts.refresher.start([late]).await.unwrap(), 1);
+    parts.clock.set(now);
+    let is_late = |ids: &Vec<String>| ids.contains(&"late".to_owned());
+    let is_asked = || parts.provider.0.lock().requests.iter().any(is_late);
+    let mut waited = 0;
+    while !is_asked() {
+        parts.clock.advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        waited += 1;
+        assert!(waited < 180, "it is put off");
+    }
+    // The worker ends while the clock is wrong.
+    let asked = parts.provider.0.lock().requests.len();
+    parts.clock.set(now + chrono::TimeDelta::days(365 * 72));
+    until_asked(&parts, asked + 1).await;
     worker.abort();
     let _killed = worker.await;
     parts.clock.set(now);
     let worker = parts.worker();
-    assert!(until_asked(&parts, 7).await < Duration::from_mins(3));
+    assert!(until_asked(&parts, asked + 2).await < Duration::from_mins(3));
     let stats = parts.stats().await;
-    assert_eq!(stats.waiting + stats.due + stats.leased, 3, "{stats:?}");
+    assert_eq!(stats.waiting + stats.due + stats.leased, 4, "{stats:?}");
     worker.abort();
 }
 

@@ -59,8 +59,8 @@ fn is_none(absences: &u32) -> bool {
 }
 
 impl State {
-    /// Returns that of an item that was never refreshed. Until a birth that is still to come, its age is counted from now: else
-    /// it would be young for all that time.
+    /// Returns the state of an item that was never refreshed. Until a birth that is still to come, its age is counted from now:
+    /// else it would be young for all that time.
     pub fn new(birth: Timestamp, now: Timestamp) -> Self {
         Self {
             born: birth.min(now).micros(),
@@ -77,8 +77,8 @@ impl State {
     /// Returns when an item is refreshed next, and its state then; nothing if it has ended.
     ///
     /// `floor` is the provider's least interval; the item's own counts, too. `slot` is the time for which the present refresh
-    /// was planned, by an earlier reading of the clock. An item has ended once both readings say so: a clock that is wrong for
-    /// a while ends nothing.
+    /// was planned, by an earlier reading of the clock. An item has ended once both readings say so. If only the present one
+    /// does, the longest interval passes before the next: a clock that is wrong for less time ends nothing.
     pub fn next(
         mut self,
         slot: Timestamp,
@@ -86,14 +86,14 @@ impl State {
         intervals: &Intervals,
         floor: Duration,
     ) -> Option<(Timestamp, Self)> {
-        if let Some(birth) = self.birth.filter(|birth| *birth <= now.micros()) {
+        if let Some(birth) = self.birth.filter(|birth| *birth <= now.min(slot).micros()) {
             (self.born, self.birth) = (birth, None);
         }
         let born = Timestamp::from_micros(self.born);
         let floor = floor.max(Duration::from_secs(self.floor));
         let due = intervals.next(born, now, floor).or_else(|| {
-            let interval = intervals.of_age(age(born, slot))?;
-            Some(now.plus(interval.max(floor)))
+            intervals.of_age(age(born, slot))?;
+            Some(now.plus(intervals.longest().max(floor)))
         })?;
         let wait = age(now, due);
         let is_long = wait > intervals.longest();
@@ -107,7 +107,8 @@ impl State {
 
     /// Returns the longest time for which its next refresh may have been planned.
     pub fn wait_max(&self, intervals: &Intervals) -> Duration {
-        intervals.longest().max(Duration::from_secs(self.wait))
+        let floors = self.wait.max(self.floor);
+        intervals.longest().max(Duration::from_secs(floors))
     }
 }
 
@@ -125,6 +126,9 @@ pub struct Note {
     /// Whether another worker of the same slot was about to publish something else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
+    /// Slot of the event, in microseconds after 1970. The job may have another one, which a wrong clock has set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<i64>,
 }
 
 impl Note {
@@ -152,7 +156,12 @@ impl Leased {
     pub(super) fn note_of(&self, what: What) -> Note {
         let digest = what.digest();
         let unsure = self.note.is_some_and(|note| note.admits_other_than(digest));
-        Note { digest, unsure }
+        let slot = Some(self.slot.micros());
+        Note {
+            digest,
+            unsure,
+            slot,
+        }
     }
 }
 
@@ -351,6 +360,7 @@ mod tests {
             Some(Note {
                 digest: value(text),
                 unsure: false,
+                slot: None,
             })
         };
         let unsure = State {
@@ -377,6 +387,19 @@ mod tests {
                 "{case}"
             );
         }
+    }
+
+    /// Another worker finds the slot of the events that may be out, whatever slot the job has.
+    #[test]
+    fn a_note_has_the_slot_of_its_event() {
+        let noted = item(State::new(at(NOW), at(NOW)), None).note_of(What::Ended);
+        assert_eq!(noted.slot, Some(NOW));
+        let text = serde_json::to_string(&noted).unwrap();
+        assert_eq!(serde_json::from_str::<Note>(&text).unwrap(), noted);
+        // An earlier version wrote none.
+        let digest = noted.digest;
+        let earlier = format!("{{\"digest\":\"{digest}\"}}");
+        assert_eq!(serde_json::from_str::<Note>(&earlier).unwrap().slot, None);
     }
 
     /// TU-D11: three answers in a row without an item end it, and one with it begins anew.
@@ -407,11 +430,7 @@ mod tests {
             |state: State, slot, now| state.next(at(slot), at(now), &intervals, Duration::ZERO);
         let born = State::new(at(NOW), at(NOW));
         let (due, state) = next(born, NOW + day, NOW + years).unwrap();
-        assert_eq!(
-            due,
-            at(NOW + years + day / 4),
-            "an interval of its age by the slot"
-        );
+        assert_eq!(due, at(NOW + years + day), "the longest interval");
         // The clock is right again, and the slot is not.
         let (due, state) = next(state, due.micros(), NOW + 2 * day).unwrap();
         assert_eq!(due, at(NOW + 2 * day + day / 4));

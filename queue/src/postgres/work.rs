@@ -278,20 +278,21 @@ pub(super) async fn bring_forward_in(
     due: Duration,
     lease: Duration,
 ) -> Result<u64, tokio_postgres::Error> {
-    let (due, lease) = (micros(due), micros(lease));
-    let statement = transaction.prepare_cached(statements::SHORTEN).await?;
-    let max = long(CALL_JOBS_MAX);
-    let ended = transaction
-        .execute(&statement, &[&now, &namespace, &lease, &max])
-        .await?;
-    let statement = transaction
+    let (due, lease, max) = (micros(due), micros(lease), long(CALL_JOBS_MAX));
+    let forward = transaction
         .prepare_cached(statements::BRING_FORWARD)
         .await?;
-    let max = max.saturating_sub_unsigned(ended);
     let moved = transaction
-        .execute(&statement, &[&now, &namespace, &due, &max])
+        .execute(&forward, &[&now, &namespace, &due, &max])
         .await?;
-    Ok(ended + moved)
+    if moved > 0 {
+        return Ok(moved);
+    }
+    // Last, since it reads all jobs.
+    let shorten = transaction.prepare_cached(statements::SHORTEN).await?;
+    transaction
+        .execute(&shorten, &[&now, &namespace, &lease, &max])
+        .await
 }
 
 /// Changes the bucket of a credential, if `change` says so.

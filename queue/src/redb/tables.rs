@@ -397,13 +397,15 @@ impl<'t, 'l> Writing<'t, 'l> {
             if far.len() + ended == CALL_JOBS_MAX {
                 break;
             }
-            let (_, due, number) = row?.0.value();
-            if self.leases(namespace).is_free(number) {
+            let place = row?.0;
+            let (_, due, number) = place.value();
+            let mut leases = self.leases(namespace);
+            if leases.is_free(number) {
+                leases.change(number);
                 far.push((due, number));
             }
         }
         for place in &far {
-            self.leases(namespace).change(place.1);
             let job = self.pull(namespace, *place)?;
             self.wait(namespace, (now.timestamp_micros(), place.1), &job)?;
         }

@@ -138,8 +138,14 @@ pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, cloc
         brought.unwrap()
     };
     // The lease, and two jobs that are too far ahead.
-    assert_eq!(bring().await, 3);
-    assert_eq!(bring().await, 0);
+    let mut brought = 0;
+    loop {
+        match bring().await {
+            0 => break,
+            some => brought += some,
+        }
+    }
+    assert_eq!(brought, 3);
     let leases = leased(&queue, Want { max: 9, ..ONE }).await;
     let mut found = keys(&leases);
     found.sort_unstable();
