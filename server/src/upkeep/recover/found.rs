@@ -339,6 +339,11 @@ impl Sources {
                 .filter(|_| read.is_some())
                 .and_then(|file| Some(Digest::of(file.bytes.as_ref()?))));
         let exact = opening.is_some_and(|opening| self.settings.contains_key(&opening.revision));
+        // An earlier recovery did not know it either: its log has what that one guessed.
+        let was_lost = self
+            .openings
+            .get(&number.next())
+            .is_some_and(|next| next.after_loss);
         let mut found = FoundDocument {
             name,
             linked: self.linked_name(number).unwrap_or(name),
@@ -354,7 +359,7 @@ impl Sources {
             // Without a digest to compare with, the settings must be known exactly, and the end of the
             // document, too.
             distrusted: expected.is_none()
-                && !(exact && self.openings.contains_key(&number.next())),
+                && (was_lost || !(exact && self.openings.contains_key(&number.next()))),
             unsent: read.is_some() && sidecar.is_none() && logged.is_empty(),
             entries: logged,
         };
