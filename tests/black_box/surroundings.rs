@@ -349,7 +349,7 @@ impl World {
         Ok(())
     }
 
-    /// Does what an operator does who was told to look at the clock: sets a wrong one, and vouches for a right one.
+    /// Acts as the operator: sets a wrong clock right, and accepts a right one.
     fn mend_clock(&mut self) -> Outcome {
         if self.clock.0 != 0 {
             self.clock.0 = 0;

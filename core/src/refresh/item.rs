@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(next(state, NOW + 9 * hour).0, hour / 30);
     }
 
-    /// What was planned for later than an interval is known as that.
+    /// A wait that is longer than the longest interval is kept.
     #[test]
     fn a_long_wait_is_kept() {
         let (day, intervals) = (Duration::from_hours(24), Intervals::default());

@@ -96,7 +96,7 @@ pub(crate) async fn a_job_is_leased_once_it_is_due(queue: impl Queue, clock: Man
     assert_eq!(leased(&queue, ONE).await, []);
 }
 
-/// A clock that was wrong for a while has put jobs and ends of leases where nobody waits for them.
+/// A wrong clock has set due times and ends of leases that are years ahead.
 pub(crate) async fn what_is_far_ahead_is_brought_forward(queue: impl Queue, clock: Manual) {
     const DAY: i64 = 86_400;
     schedule(

@@ -826,7 +826,7 @@ impl Consumer {
         self.check_holders(&file, &holders, changing)
     }
 
-    /// Checks who has a token.
+    /// Checks the holders of tokens.
     fn check_holders(
         &self,
         file: &Path,

@@ -350,7 +350,7 @@ impl<'a> ServerOracle<'a> {
             .became
             .keys()
             .find(|feed| !self.timelines.contains(*feed));
-        // Nothing is published by a clock that nobody has vouched for.
+        // Before `clock accept` has ended, the server may refuse to publish.
         let accept = self
             .recording
             .runs

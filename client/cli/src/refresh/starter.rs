@@ -134,7 +134,7 @@ impl<Q: Queue> Starter<Q> {
     ) -> anyhow::Result<()> {
         let job = NewJob::new(&self.name, BOOKMARK, Due::After(Duration::ZERO));
         self.queue.schedule(vec![job], Existing::Keep).await?;
-        // The bookmark is always due, and nobody has it for longer than a lease: what says otherwise is of a wrong clock.
+        // The bookmark is always due. A wrong clock has set any other due time, and any longer lease.
         let (due, lease) = (Duration::ZERO, LEASE * 2);
         self.queue.bring_forward(&self.name, due, lease).await?;
         let want = Want {

@@ -339,7 +339,7 @@ impl Sources {
                 .filter(|_| read.is_some())
                 .and_then(|file| Some(Digest::of(file.bytes.as_ref()?))));
         let exact = opening.is_some_and(|opening| self.settings.contains_key(&opening.revision));
-        // An earlier recovery did not know it either: its log has what that one guessed.
+        // A log that an earlier recovery has made holds guesses about this document.
         let was_lost = self
             .openings
             .get(&number.next())
