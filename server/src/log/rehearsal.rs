@@ -59,7 +59,7 @@ struct Piece {
 }
 
 /// Returns whether sled may open the files in `folder`, whose snapshot had the number `snapshot` after the last
-/// settling.
+/// settling; 0 before the first.
 ///
 /// # Errors
 ///
@@ -88,9 +88,19 @@ struct Snapshot {
 }
 
 impl Snapshot {
+    /// What sled begins with in its first process, which writes no snapshot.
+    const NONE: Self = Self {
+        stable: 0,
+        active: None,
+        pages: vec![],
+    };
+
     /// Reads the snapshot that sled would take, which must not be older than the one it had.
     fn read(folder: &Path, expected: u64) -> Result<Self, Refusal> {
         let Some(path) = snapshots::find(folder)? else {
+            if expected == 0 {
+                return Ok(Self::NONE);
+            }
             return harm("sled's snapshot is missing");
         };
         let bytes = fs::read(&path)?;

@@ -21,6 +21,8 @@ use super::{
     barrier::{Barrier, Step, sync_folder},
     chapter::{Chapter, Chapters},
     held::FoundFile,
+    record::{self, SETTLED_KEY},
+    rehearsal::{Refusal, rehearse},
     settled::Settled,
     settling::{settle, settle_end},
     sled_log::SPREAD_CHAPTERS,
@@ -228,6 +230,16 @@ impl Shared {
         Ok(())
     }
 
+    /// Checks that sled's recovery does no harm to its files. A reopening is one. Files that were damaged meanwhile would
+    /// come out of it as those of a log that never had more.
+    fn check_recovery(&self) -> Result<(), LogError> {
+        let snapshot = self.witness.lock().1.snapshot;
+        rehearse(&self.folder, snapshot).map_err(|refusal| match refusal {
+            Refusal::Io(source) => LogError::io("read", &self.folder)(source),
+            Refusal::Harm(what) => LogError::damaged(what),
+        })
+    }
+
     fn settle_chapter(&self, chapter: &Chapter) -> Result<(), LogError> {
         self.barrier.begins(Step::Settling);
         if self.witness.lock().1.commit == CommitNumber(0) {
@@ -253,9 +265,14 @@ impl Shared {
         self.go_on()?;
         // Before the reopening, so that readers keep the open files.
         self.files.iter().try_for_each(FoundFile::check)?;
+        self.check_recovery()?;
         self.barrier.begins(Step::Reopening);
         // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
         self.settled.reopen()?;
+        // The mark was written last: if sled has found it, sled has found all of the settling.
+        if self.settled.raw_value(SETTLED_KEY)? != Some(record::encode_end(&end)) {
+            return Err(LogError::damaged("sled has lost what was settled last"));
+        }
         #[cfg(planted)]
         let sync_folder = |folder: &std::path::Path| {
             if crate::planted::is("sled-names-unsynced") {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    os::unix::fs::FileExt as _,
     path::Path,
     sync::{Arc, atomic::Ordering},
 };
@@ -23,7 +24,7 @@ use crate::{
         contract::{create, entry, settings},
         memory::MemoryLog,
         opening::{Disk, OpenedLog, open_with},
-        settled::Meanwhile,
+        settled::{Meanwhile, quietly},
         sled_log::SledLog,
     },
     upkeep::recover::recover,
@@ -486,4 +487,90 @@ fn readers_miss_nothing_while_a_chapter_is_settled() {
         log.settle_all();
     }
     assert!(met.iter().all(|met| *met > 5), "{met:?}");
+}
+
+/// What a log gives of each feed; `None` where it gives an error.
+fn found(log: &SledLog) -> Vec<Option<Vec<Entry>>> {
+    let of_feed = |feed| {
+        let key = settings(feed).id.key();
+        let end = log.feed(key).ok()?.map_or(Position(0), |feed| feed.next);
+        log.entries(key, Position(0)..end).ok()
+    };
+    // sled panics on some damage.
+    let found = (1..=FEEDS).map(|feed| quietly(|| of_feed(feed)).flatten());
+    found.collect()
+}
+
+/// Goal: files that are damaged under a running server are not made a whole log of less: the next opening refuses them,
+/// or each feed is as it was, or unreadable.
+/// Method: zeros in the place of the end of sled's file, before some more settlings. The reopening that ends each is a
+/// recovery.
+#[test]
+fn a_settling_over_damage_hides_none_of_it() {
+    let (mut refused, mut whole) = (0, 0);
+    for case in 0..24 {
+        let (settlings, eighth) = (case / 8, case % 8);
+        let folder = tempfile::tempdir().unwrap();
+        let opened = open(folder.path());
+        let (log, memory) = (&opened.log, MemoryLog::default());
+        let mut all = rounds().into_iter();
+        // Returns whether the log has taken them all.
+        let mut append = || {
+            let mut commits = all.next().unwrap().into_iter();
+            commits.all(|commit| {
+                let taken = log.append(&commit).is_ok();
+                taken && memory.append(&commit).is_ok()
+            })
+        };
+        assert!(append());
+        if settlings == 0 {
+            // The keys that go ahead are there.
+            assert!(!settle_until(log, 3));
+            log.settled.flush().unwrap();
+        }
+        for _ in 0..settlings {
+            assert!(append());
+            log.settle_all();
+        }
+        let db = folder.path().join("sled/db");
+        let bytes = std::fs::read(&db).unwrap();
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let from = used * eighth / 8;
+        let file = std::fs::OpenOptions::new().write(true).open(&db).unwrap();
+        file.write_all_at(&vec![0; used - from], u64::try_from(from).unwrap())
+            .unwrap();
+        // A log that has failed keeps its chapters.
+        for _ in 0..4 {
+            if !append() || !log.chapters.read().full.is_empty() {
+                break;
+            }
+            log.rotate();
+        }
+        // A log that has failed is closed, too.
+        opened.close().unwrap_or_default();
+        let expected: Vec<_> = (1..=FEEDS)
+            .map(|feed| {
+                let key = settings(feed).id.key();
+                let end = memory.feed(key).unwrap().unwrap().next;
+                Some(memory.entries(key, Position(0)..end).unwrap())
+            })
+            .collect();
+        let disk = Disk {
+            chapter_bytes: u64::MAX,
+            ..Disk::behind(DiskBarrier::new().unwrap())
+        };
+        let Some(Ok(opened)) = quietly(|| open_with(folder.path(), &disk)) else {
+            refused += 1;
+            continue;
+        };
+        let found = found(&opened.log);
+        whole += usize::from(found == expected);
+        for (feed, (found, expected)) in (1..).zip(found.iter().zip(&expected)) {
+            assert!(
+                found.is_none() || found == expected,
+                "{case}: feed {feed} has lost entries"
+            );
+        }
+    }
+    assert!(refused > 5 && whole > 3, "{refused}, {whole}");
 }
