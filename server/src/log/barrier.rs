@@ -154,7 +154,8 @@ pub fn drop_pages(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Syncs every file below a folder, then the folders, the innermost first.
+/// Syncs every file below a folder with its attributes, then the folders, the innermost first. Of documents the time
+/// counts, too.
 ///
 /// # Errors
 ///
@@ -167,7 +168,7 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
         } else if item.file_type()?.is_file() {
             // A file may go away meanwhile: sled replaces its snapshots.
             match File::open(item.path()) {
-                Ok(file) => file.sync_data()?,
+                Ok(file) => file.sync_all()?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
