@@ -5,8 +5,8 @@
 //! `sync_file_range` does. A test of durability that passes with these proves nothing.
 //! `simplefeed-test-server DATA marked:FILE` is honest but slow, and notes in FILE what is under way, for tests that
 //! kill it there; `simplefeed-test-server DATA honest` is honest. Behind these, the entries of a document may be
-//! named, the bytes of a chapter, after which the journal is settled, the address to listen at, and the ids in memory
-//! that become a file.
+//! named, the bytes of a chapter, after which the journal is settled, the address to listen at, the ids in memory that
+//! become a file, and the public URL.
 #![expect(
     clippy::print_stderr,
     reason = "it says where it listens, like the real one"
@@ -177,7 +177,7 @@ fn serve() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     let (Some(data), Some(kind)) = (args.next(), args.next()) else {
         bail!(
-            "usage: simplefeed-test-server DATA none|honest|unfiltered|fail-after:N|marked:FILE [DOCUMENT-ENTRIES [CHAPTER-BYTES [ADDRESS [IDS]]]]"
+            "usage: simplefeed-test-server DATA none|honest|unfiltered|fail-after:N|marked:FILE [DOCUMENT-ENTRIES [CHAPTER-BYTES [ADDRESS [IDS [PUBLIC-URL]]]]]"
         );
     };
     // Nothing else may sync the file system meanwhile, as archiving a closed document would.
@@ -190,10 +190,12 @@ fn serve() -> anyhow::Result<()> {
     if let Some(ids) = args.next() {
         disk.fresh_ids = ids.parse()?;
     }
+    let public_url = args.next().map(|url| url.parse()).transpose()?;
     let data = PathBuf::from(data);
     let args = ServeArgs {
         data: Some(data.clone()),
         listen: listen.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()),
+        public_url,
         document_entries,
         document_bytes: 32 * 1024 * 1024,
         metrics_listen: std::env::var_os(CLOCK).map(|_| ([127, 0, 0, 1], 0).into()),

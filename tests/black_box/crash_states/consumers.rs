@@ -621,6 +621,11 @@ impl Consumer {
             let mut lines = lines.iter();
             lines.any(|line| line["what"] == what && line["id"] == id)
         };
+        let listed = parked.split_whitespace();
+        let mut listed = listed.filter(|word| self.all["a"].iter().any(|id| id == word));
+        if let Some(id) = listed.find(|id| !has("parked", id)) {
+            return Err(format!("{id} is parked, and not in the record: {record}"));
+        }
         if dropped && !(has("dropped", "urn:t:a:3") && record.contains("a test order")) {
             return Err(format!(
                 "it is not recorded why an entry was dropped: {record}"

@@ -58,6 +58,27 @@ pub(super) struct Run {
 pub(super) struct Setup {
     pub(super) document_entries: u32,
     pub(super) address: String,
+    /// By how many microseconds the clock of the servers is ahead of that of the commands.
+    #[serde(default)]
+    pub(super) clock_ahead: i64,
+}
+
+impl Setup {
+    /// Returns the variable by which a test server gets its clock.
+    pub(super) fn clock(&self) -> (&'static str, PathBuf) {
+        // Each is written once: a server reads its file at any time.
+        static FILES: Mutex<Vec<(i64, tempfile::NamedTempFile)>> = Mutex::new(vec![]);
+        let mut files = FILES.lock().unwrap();
+        let ahead = self.clock_ahead;
+        let known = files.iter().position(|(of, _)| *of == ahead);
+        let at = known.unwrap_or_else(|| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            write!(file, "{ahead} 0").unwrap();
+            files.push((ahead, file));
+            files.len() - 1
+        });
+        ("SIMPLEFEED_TEST_CLOCK", files[at].1.path().into())
+    }
 }
 
 /// A recording under way.
@@ -106,6 +127,7 @@ impl Recorder {
             setup: Setup {
                 document_entries,
                 address: address(),
+                clock_ahead: 0,
             },
             fresh_ids: None,
             name: name.into(),
@@ -142,16 +164,16 @@ impl Recorder {
 
     /// Starts a server that settles after each so many bytes of commits.
     pub(super) fn start_settling(&mut self, chapter_bytes: u32) {
-        let Setup {
-            document_entries,
-            address,
-        } = self.setup.clone();
-        let (entries, bytes) = (document_entries.to_string(), chapter_bytes.to_string());
+        let entries = self.setup.document_entries.to_string();
+        let bytes = chapter_bytes.to_string();
         let mut command = self.traced("simplefeed-test-server");
         command
             .arg(self.data())
-            .args(["honest", &entries, &bytes, &address]);
+            .args(["honest", &entries, &bytes, &self.setup.address]);
         command.args(self.fresh_ids.map(|ids| ids.to_string()));
+        if self.setup.clock_ahead != 0 {
+            command.envs([self.setup.clock()]);
+        }
         self.server = Some(spawn(command));
     }
 
