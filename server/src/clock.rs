@@ -25,6 +25,8 @@ pub use self::accepted::{Reading, Standing};
 const STEP: i64 = 1_000;
 /// An offset that no clock has.
 const NONE: i64 = i64::MIN;
+/// 2106-01-01: no clock is right behind that. Epochs have 32 bits, and dates of HTTP end with the year 9999.
+const LATEST: i64 = 4_291_747_200 * 1_000_000;
 
 /// Reads the system's clocks.
 pub fn system() -> Reading {
@@ -32,7 +34,6 @@ pub fn system() -> Reading {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    let wall = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let id = rustix::time::ClockId::Boottime;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -43,9 +44,15 @@ pub fn system() -> Reading {
         .saturating_mul(1_000_000)
         .saturating_add(boot.tv_nsec / 1_000);
     Reading {
-        wall: Timestamp::from_micros(wall),
+        wall: sensible(since),
         boot,
     }
+}
+
+/// Returns the time that is so much later than 1970, and not behind [`LATEST`].
+fn sensible(since_1970: Duration) -> Timestamp {
+    let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
+    Timestamp::from_micros(micros.min(LATEST))
 }
 
 /// The accepted clock. Clones are one clock.

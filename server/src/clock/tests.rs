@@ -46,3 +46,18 @@ fn the_system_has_both_clocks() {
     assert!(first.wall <= second.wall && first.boot <= second.boot);
     assert!(first.offset().abs_diff(second.offset()) < 1_000_000);
 }
+
+/// Goal: a clock of the year 10000 is none: it has no date of HTTP, and no epoch.
+#[test]
+fn no_clock_is_behind_all_dates() {
+    let years = |years: u64| Duration::from_hours(years * 8_766);
+    for far in [years(200), years(8_000), years(200_000), Duration::MAX] {
+        let found = sensible(far);
+        assert_eq!(found.to_string(), "2106-01-01T00:00:00.000000Z");
+        assert!(u32::try_from(found.second()).is_ok());
+    }
+    assert_eq!(
+        sensible(years(57)),
+        Timestamp::from_micros(57 * 8_766 * 3_600_000_000)
+    );
+}
