@@ -4,11 +4,14 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use crate::{
     dice::Dice,
-    harness::{Server, check_folder, copy_folder, files, is_long, pause, run, simplefeed, text},
+    harness::{
+        Server, check_folder, copy_folder, files, is_long, pause, program, run, simplefeed, text,
+    },
     http::Response,
 };
 
@@ -324,6 +327,45 @@ fn the_journal_alone_is_recovered() {
     let told = missing.iter().any(|line| line.contains("feed a: "));
     assert!(now == all || told, "{missing:?}");
     server.stop();
+}
+
+/// Goal: entries that only the journal has are named also where nothing tells their feed's name and settings.
+#[test]
+fn entries_of_a_feed_without_settings_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut command = Command::new(program("simplefeed-test-server"));
+    command.arg(&data).args(["honest", "5", "2500"]);
+    let server = Server::try_spawn(command).unwrap();
+    server.publish_ids("quiet", ["first".to_owned()]);
+    // Until the settings of both feeds are settled.
+    publish_to_one_chapter(&server, &data);
+    for round in 0..40 {
+        server.publish_ids("a", [format!("more-{round}")]);
+    }
+    server.publish_ids("quiet", ["last".to_owned()]);
+    server.stop();
+    fs::remove_dir_all(data.join("sled")).unwrap();
+    let named = "position 1 is missing, for its name and its settings are lost; the log has 1 of its entries";
+    let missing = recover(&data, &folder.path().join("to"));
+    assert!(
+        missing.iter().any(|line| line.contains(named)),
+        "{missing:?}"
+    );
+    // Where no feed is left at all, too.
+    for name in ["www", "sidecars", "closed"] {
+        fs::remove_dir_all(data.join(name)).unwrap();
+    }
+    let to = folder.path().join("nothing");
+    let [from, to] = [&data, &to].map(|path| path.to_str().unwrap());
+    let output = run(
+        "simplefeed-server",
+        &["recover", "--data", from, "--to", to],
+        b"",
+    );
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(10), "{said}");
+    assert!(said.contains(named), "{said}");
 }
 
 /// Goal: a document that is nowhere leaves a hole that is named, and everything around it stays.

@@ -184,12 +184,6 @@ impl World {
             self.drop_copy();
             return Ok(());
         }
-        if said.contains("set the clock") {
-            // Behind an epoch that has begun while it was ahead, it must be ahead again.
-            self.clock.0 = if self.clock.0 == 0 { 40 * DAY } else { 0 };
-            self.set_clock();
-            return Ok(());
-        }
         Err(format!("a refusal names no way out: {said}"))
     }
 
@@ -564,6 +558,9 @@ fn is_named(said: &str, at: usize, entry: &Acknowledged) -> bool {
         }
         if let Some((_, rest)) = line.split_once("at position ") {
             return number(rest).is_some_and(|first| at >= first);
+        }
+        if let Some((_, rest)) = line.split_once(": position ") {
+            return number(rest) == Some(at);
         }
         line.contains("feeds are missing") || line.contains("none of its settings")
     };

@@ -170,6 +170,15 @@ impl Remains {
         set.chain(named).collect()
     }
 
+    /// Returns the feeds of which a head or an entry can be read.
+    pub fn feeds(&self) -> BTreeSet<FeedKey> {
+        let of_sled = self.of_sled(b"f").chain(self.of_sled(b"h"));
+        let of_sled = of_sled.filter_map(|(key, _)| record::feed_of_key(&key));
+        let of_journal = self.journal.keys();
+        let of_journal = of_journal.filter_map(|key| Some(record::entry_of_key(key)?.0));
+        of_sled.chain(of_journal).collect()
+    }
+
     /// Returns a feed's head, if it can be read.
     pub fn feed(&self, feed: FeedKey) -> Option<FeedHead> {
         let key = record::head_key(feed);

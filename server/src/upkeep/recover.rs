@@ -15,7 +15,7 @@ use std::{
 
 use simplefeed_core::{
     digest::Digest,
-    feed::{CommitNumber, DocumentName, FeedKey, FeedName, Position},
+    feed::{CommitNumber, DocumentName, FeedId, FeedKey, FeedName, Position},
     settings::Settings,
 };
 
@@ -64,11 +64,13 @@ pub enum RecoverError {
     /// There is nothing to recover from.
     #[error(
         "nothing is left in {folder} that a log could be made of; `simplefeed import` may publish \
-         documents that are left"
+         documents that are left{missing}"
     )]
     Nothing {
         /// Data folder in which no feed could be found.
         folder: PathBuf,
+        /// What is known to be missing, each behind a line feed.
+        missing: String,
     },
 }
 
@@ -94,11 +96,15 @@ pub struct Report {
 ///
 /// See [`RecoverError`].
 pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, RecoverError> {
-    let nothing = || RecoverError::Nothing {
+    let nothing = |missing: &[String]| RecoverError::Nothing {
         folder: data.into(),
+        missing: missing.join(
+            "
+",
+        ),
     };
     if !data.is_dir() {
-        return Err(nothing());
+        return Err(nothing(&[]));
     }
     // Beside the new folder, because the old one stays as it is. The new log needs room there anyway.
     let scratch = folder_beside(to)?;
@@ -113,7 +119,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let recorded = Recorded::find(old);
     let mut feeds = find(old, &archive, &recorded, &mut missing);
     if feeds.is_empty() {
-        return Err(nothing());
+        return Err(nothing(&missing));
     }
     if !recorded.timelines.is_empty() && !told_all {
         missing.push("timelines: what they followed in the missing commits is missing".into());
@@ -302,7 +308,35 @@ fn find(
             )),
         }
     }
+    let found = feeds.iter().map(|feed: &FoundFeed| feed.key);
+    let found = found.chain(recorded.timelines.keys().copied());
+    let known = found.chain(recorded.lost.iter().copied()).collect();
+    missing.extend(old.map_or(vec![], |old| nameless(old, &known)));
     feeds
+}
+
+/// Returns sentences about the feeds of which entries can be read, but no settings, so that no feed can be made of them.
+fn nameless(old: &Remains, known: &BTreeSet<FeedKey>) -> Vec<String> {
+    let feeds = quietly(|| old.feeds()).unwrap_or_default();
+    let sentence = |feed: &FeedKey| {
+        let mut positions = BTreeSet::new();
+        let _panicked = quietly(|| old.entries(*feed, |entry| positions.extend([entry.at])));
+        let (first, last) = (positions.first()?, positions.last()?);
+        let (id, count) = (FeedId::of_uuid(feed.0), positions.len());
+        let lost = missing_positions(*first..last.next());
+        Some(format!(
+            "feed with the id {id}: {lost}, for its name and its settings are lost; the log has {count} of its entries"
+        ))
+    };
+    feeds.difference(known).filter_map(sentence).collect()
+}
+
+/// Returns that positions are missing, at least one.
+fn missing_positions(range: Range<Position>) -> String {
+    match (range.start, Position(range.end.0.saturating_sub(1))) {
+        (first, last) if first == last => format!("position {first} is missing"),
+        (first, last) => format!("positions {first} to {last} are missing"),
+    }
 }
 
 /// Writes a feed's archive, with the twins of the old one.
@@ -355,11 +389,10 @@ impl FoundFeed {
                      log has its entries"
                 ));
             }
-            for Range { start, end } in holes {
+            for hole in holes {
+                let lost = missing_positions(hole);
                 missing.push(format!(
-                    "feed {name}: positions {start} to {} are missing, of {document_name}; only the log has its \
-                     other entries",
-                    end.0 - 1
+                    "feed {name}: {lost}, of {document_name}; only the log has its other entries"
                 ));
             }
         }
@@ -370,8 +403,8 @@ impl FoundFeed {
         // The head of a log that ends too early may be an old one.
         match self.told_end.filter(|_| told_all) {
             Some(told) if told > end => missing.push(format!(
-                "feed {name}: positions {end} to {} are missing, of the open document",
-                told.0 - 1
+                "feed {name}: {}, of the open document",
+                missing_positions(end..told)
             )),
             Some(_) => {}
             None => missing.push(format!(
