@@ -22,9 +22,12 @@ pub enum ServeError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The system refuses the server a file, a thread or a signal.
+    /// The system refuses the server a thread, a signal or a listener.
     #[error("cannot start")]
     Start(#[source] std::io::Error),
+    /// A file or a folder of the log cannot be used: it may be of another kind, or of another user. Nothing was served.
+    #[error("the folder of the log cannot be used")]
+    Folder(#[source] StoreError),
     /// The file of tokens cannot be used. Nothing was served.
     #[error("the tokens cannot be used")]
     Tokens(#[from] ConfigError),

@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -26,7 +26,7 @@ use crate::{
     log::{
         EntryLog, LogError,
         durable::sync_names,
-        folder::keep_to_ourselves,
+        folder::{failed, keep_to_ourselves},
         held::visible_path,
         moment::{self, MomentNote},
         store::Store,
@@ -114,7 +114,7 @@ impl Server {
         let own = format!("http://{}/", listening.address());
         let own = Url::parse(&own).expect("an address makes a URL");
         let public_url = config.public_url.clone().unwrap_or(own);
-        let watermark = Arc::new(store.watermark().map_err(ServeError::Start)?);
+        let watermark = Arc::new(store.watermark().map_err(ServeError::Folder)?);
         let log = store.log();
         let folders = store.folder().map_or_else(
             || Folders::new(config.data(), config.www.as_deref()),
@@ -123,10 +123,10 @@ impl Server {
         let (timelines, views) = views_of(config, &log, &folders)?;
         let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
         let clock = begin(&*log, &store, &watermark, read)?;
-        keep_to_ourselves(folders.data()).map_err(ServeError::Start)?;
-        for tree in folders.trees() {
-            sync_names(tree).map_err(ServeError::Start)?;
-        }
+        let synced = |tree: &Path| sync_names(tree).map_err(failed("sync", tree));
+        keep_to_ourselves(folders.data())
+            .and_then(|()| folders.trees().into_iter().try_for_each(synced))
+            .map_err(|error| ServeError::Folder(error.into()))?;
         let stop = Stop::default();
         let mut followers = spawn_followers(&views, &shown, &stop)?;
         let upkept = Views::of_upkeep_beside(&folders, &views);

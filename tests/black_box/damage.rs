@@ -738,3 +738,72 @@ fn a_task_makes_no_folder_within_the_log() {
     }
     assert!(before == files(&data));
 }
+
+/// Goal: where a file or a folder is of another kind, the server starts all the same or says which one it is; it never
+/// waits for a pipe.
+#[test]
+fn a_file_of_another_kind_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--document-entries", "2"]);
+    server.publish_ids("a", (0..5).map(|at| at.to_string()));
+    server.wait_until_frozen("/feeds/a/1.atom");
+    server.stop();
+    fs::write(data.join("clock"), "").unwrap();
+    let is_folder = |name: &str| data.join(name).is_dir();
+    let names = [
+        "www",
+        "closed",
+        "sidecars",
+        "views",
+        "ids",
+        "journal",
+        "sled",
+        "witness",
+        "watermark",
+        "lock",
+        "clock",
+    ];
+    for (name, is_pipe) in names
+        .into_iter()
+        .flat_map(|name| [(name, false), (name, true)])
+    {
+        let damaged = folder.path().join("damaged");
+        copy_folder(&data, &damaged);
+        let path = damaged.join(name);
+        // Empty folders are not copied.
+        if path.is_dir() {
+            fs::remove_dir_all(&path).unwrap();
+        } else if path.exists() {
+            fs::remove_file(&path).unwrap();
+        }
+        if is_pipe {
+            let made = Command::new("mkfifo").arg(&path).status().unwrap();
+            assert!(made.success());
+        } else if is_folder(name) {
+            fs::write(&path, "a file").unwrap();
+        } else {
+            fs::create_dir(&path).unwrap();
+        }
+        let mut command = Command::new(program("simplefeed-server"));
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(&damaged);
+        match Server::try_spawn(command) {
+            Ok(server) => {
+                server.publish_ids("a", ["after".to_owned()]);
+                server.stop();
+            }
+            Err(said) => {
+                let said = said.join("\n");
+                let shown = path.to_str().unwrap();
+                // A pipe in the place of the witness is an unreadable one.
+                assert!(
+                    said.contains(shown) || said.contains("its witness"),
+                    "{name}: {said}"
+                );
+            }
+        }
+        fs::remove_dir_all(&damaged).unwrap();
+    }
+}

@@ -30,7 +30,7 @@ use super::{
     LogError,
     barrier::sync_folder,
     durable::{self, create_folder, create_private_folder, parent_of, sync_if_ours},
-    held::{HeldFolder, Identity},
+    held::{HeldFolder, Identity, visible_path},
     moment::MomentNote,
     record::STORAGE_VERSION,
     space::is_full,
@@ -134,12 +134,23 @@ pub fn mark_restored(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Returns why its folders cannot be made or changed.
-pub fn keep_to_ourselves(folder: &Path) -> io::Result<()> {
+/// Returns which folder cannot be made or changed, and why.
+pub fn keep_to_ourselves(folder: &Path) -> Result<(), OpenError> {
     for name in ["journal", "sled", "ids", "closed", "sidecars", "views"] {
-        create_private_folder(&folder.join(name))?;
+        let folder = folder.join(name);
+        create_private_folder(&folder).map_err(failed("create", &folder))?;
     }
     Ok(())
+}
+
+/// Returns the failure to do something to a file or folder, whose path may go through a handle.
+pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = visible_path(path);
+    move |source| OpenError::Io {
+        action,
+        path,
+        source,
+    }
 }
 
 impl DataFolder {
@@ -230,16 +241,8 @@ impl DataFolder {
 
     /// Takes the folder, creating it if need be.
     pub(super) fn lock(folder: &Path) -> Result<Self, OpenError> {
-        let failed = |action| {
-            let path = folder.to_path_buf();
-            move |source| OpenError::Io {
-                action,
-                path,
-                source,
-            }
-        };
-        make(folder).map_err(failed("create"))?;
-        let held = HeldFolder::open(folder).map_err(failed("open"))?;
+        make(folder).map_err(failed("create", folder))?;
+        let held = HeldFolder::open(folder).map_err(failed("open", folder))?;
         let path = held.path().join("lock");
         let locked = || {
             // The holder writes its process id into the lock file.
@@ -271,7 +274,7 @@ impl DataFolder {
                 lock: Mutex::new(lock),
             }),
             Err(TryLockError::WouldBlock) => Err(locked()),
-            Err(TryLockError::Error(source)) => Err(failed("lock")(source)),
+            Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
         }
     }
 

@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    io,
     ops::Range,
     path::PathBuf,
     sync::Arc,
@@ -171,7 +170,7 @@ impl Store for MemoryStore {
         Arc::<MemoryLog>::clone(&self.0)
     }
 
-    fn watermark(&self) -> io::Result<Watermark> {
+    fn watermark(&self) -> Result<Watermark, StoreError> {
         Ok(Watermark::in_memory())
     }
 

@@ -18,7 +18,7 @@ use super::{
     barrier::{Barrier, DiskBarrier, Step, drop_pages, sync_folder, sync_tree},
     chapter::{Chapter, Chapters},
     durable::create_private_folder,
-    folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder},
+    folder::{CONTROL_SOCKET, DataFolder, OpenError, copy_folder, failed},
     held::{FoundFile, HeldFolder},
     ids::FRESH_IDS,
     journal::{self, Journal, JournalFile},
@@ -657,8 +657,9 @@ impl Store for SledStore {
         Arc::<SledLog>::clone(&self.log)
     }
 
-    fn watermark(&self) -> io::Result<Watermark> {
-        Watermark::open(&self.folder.watermark())
+    fn watermark(&self) -> Result<Watermark, StoreError> {
+        let path = self.folder.watermark();
+        Ok(Watermark::open(&path).map_err(failed("open", &path))?)
     }
 
     fn moment(&self) -> Option<MomentNote> {

@@ -5,9 +5,11 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::Path,
 };
+
+use rustix::fs::OFlags;
 
 use super::durable;
 
@@ -117,7 +119,11 @@ impl Slots {
 
 /// Returns the statement of a file, if there is a readable one.
 pub(super) fn read<S>(path: &Path, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<S> {
-    let (_, said) = newest(&File::open(path).ok()?, decode)?;
+    // Nobody may write to a pipe that is in the place of the file.
+    let without_waiting = i32::try_from(OFlags::NONBLOCK.bits()).ok()?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(without_waiting).open(path);
+    let (_, said) = newest(&file.ok()?, decode)?;
     Some(said)
 }
 

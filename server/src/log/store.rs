@@ -3,7 +3,7 @@
 //! Pure: the contract. A server runs over any store, so the place of the watermark, of the control socket and of the
 //! mark of a restoration is the store's own affair.
 
-use std::{error::Error, io, path::PathBuf, sync::Arc};
+use std::{error::Error, path::PathBuf, sync::Arc};
 
 use super::{EntryLog, held::HeldFolder, moment::MomentNote};
 use crate::watermark::Watermark;
@@ -23,7 +23,7 @@ pub trait Store: Send {
     /// # Errors
     ///
     /// Returns why the watermark cannot be read.
-    fn watermark(&self) -> io::Result<Watermark>;
+    fn watermark(&self) -> Result<Watermark, StoreError>;
 
     /// Returns the note of the last moment that a server knew, if the store keeps one.
     fn moment(&self) -> Option<MomentNote> {

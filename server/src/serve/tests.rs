@@ -3,7 +3,6 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     ops::Range,
-    path::Path,
 };
 
 use simplefeed_core::{
@@ -309,7 +308,7 @@ impl Store for FollowedStore {
         Arc::<Followed>::clone(&self.0)
     }
 
-    fn watermark(&self) -> std::io::Result<Watermark> {
+    fn watermark(&self) -> Result<Watermark, StoreError> {
         Ok(Watermark::in_memory())
     }
 

@@ -137,7 +137,7 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
     // First, so that no copy can be served without a new epoch.
     mark_restored(partial.path()).map_err(failed(partial.path()))?;
     let made = fill(partial.path())?;
-    keep_to_ourselves(partial.path()).map_err(failed(partial.path()))?;
+    keep_to_ourselves(partial.path()).map_err(BackupError::Open)?;
     // Before the rename: a folder with the final name is whole, also after a power cut.
     opened
         .and_then(|opened| sync_large_tree(partial.path(), &opened))
