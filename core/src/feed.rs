@@ -348,7 +348,7 @@ impl fmt::Display for DocumentNumber {
 }
 
 /// Period between two restorations that may have lost entries: 1 at first, then the second (since 1970) in which the
-/// period began.
+/// period began, or a number above that of the last period, if the clock is behind it.
 ///
 /// A count would not do: the same backup may be restored twice, into two histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -380,7 +380,14 @@ impl Epoch {
         Self(second.max(self.0.saturating_add(1)))
     }
 
-    /// Returns the second in which the epoch began; for the first epoch, the second 1 of 1970.
+    /// Returns the epoch whose number is higher by `more`, and at least by one.
+    #[must_use]
+    pub fn plus(self, more: u32) -> Self {
+        Self(self.0.saturating_add(more.max(1)))
+    }
+
+    /// Returns the second that has the epoch's number: that in which it began, unless the clock was behind the epoch
+    /// before. For the first epoch, it is the second 1 of 1970.
     pub fn began(self) -> Timestamp {
         Timestamp::from_micros(i64::from(self.0) * 1_000_000)
     }

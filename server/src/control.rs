@@ -87,16 +87,23 @@ impl Ground {
                     )?;
                 }
                 let now = self.clock.accept();
-                tell(Line::Note(accepted(now)));
+                tell(Line::Note(accepted(now, self.log.head().last)));
                 Ok(exit::OK)
             }
         }
     }
 }
 
-/// Returns the message about a clock that was accepted.
-pub fn accepted(now: Timestamp) -> String {
-    format!("The clock is accepted: it is {now}.")
+/// Returns the message about a clock that was accepted, for a log whose last commit is of the time `last`.
+pub fn accepted(now: Timestamp, last: Timestamp) -> String {
+    let accepted = format!("The clock is accepted: it is {now}.");
+    if last <= now {
+        return accepted;
+    }
+    // The order of entries is for ever.
+    format!(
+        "{accepted} The last commit is of {last}: new entries are stamped just behind it until the clock has passed it."
+    )
 }
 
 /// Carries out the orders sent to the socket, until the server stops.

@@ -7,7 +7,6 @@ use simplefeed_core::timestamp::Timestamp;
 use crate::{
     config::{ConfigError, ListenAddress},
     log::{LogError, store::StoreError},
-    upkeep::restoration::RestorationError,
 };
 
 /// Reason why a server cannot run.
@@ -33,7 +32,7 @@ pub enum ServeError {
     Tokens(#[from] ConfigError),
     /// The epoch of a restored log cannot begin. Nothing was served.
     #[error("the epoch of a restored log cannot begin")]
-    Epoch(#[from] RestorationError),
+    Epoch(#[source] LogError),
     /// The epoch of a restored log would be numbered by a clock that is not accepted. Nothing was served.
     #[error(
         "the log was restored, and the system clock ({now}) is more than five years ahead of all that the data folder knows \

@@ -35,7 +35,7 @@ use simplefeed_server::{
     exit, health,
     listening::{Listening, StopSignals},
     log::{
-        EntryLog,
+        Commits as _, EntryLog,
         folder::{CONTROL_SOCKET, OpenError},
         opening::{self, OpenedLog, SledStore},
         sled_log::SledLog,
@@ -539,8 +539,9 @@ fn accept_clock(data: &Path) -> anyhow::Result<u8> {
     let now = clock::system().wall;
     let noted = opened.folder.moment().write(now);
     noted.context("the moment cannot be noted in the file `clock` of the data folder")?;
+    let last = opened.log.head().last;
     opened.close()?;
-    print_line(Line::Note(control::accepted(now)));
+    print_line(Line::Note(control::accepted(now, last)));
     Ok(exit::OK)
 }
 

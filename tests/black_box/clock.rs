@@ -187,6 +187,9 @@ fn a_clock_that_is_set_back_keeps_a_server_ready() {
     assert_eq!(ready(&server), 200);
     server.wait_for_log(&["WARN", "is behind"]);
     assert!(metric(&metrics, "simplefeed_clock_behind_seconds") > 3e8);
+    // No operator's word takes stamps back.
+    let said = Scene::accept(&scene.data());
+    assert!(said.contains("stamped just behind it"), "{said}");
     server.stop();
     // Its time comes after the start.
     let server = scene.start();
@@ -259,10 +262,7 @@ fn no_epoch_begins_years_later_by_itself() {
     published(&server, "before");
     server.stop();
     let copy = scene.folder.path().join("copy");
-    let (data, to) = (scene.data(), copy.to_str().unwrap().to_owned());
-    let args = ["backup", "--data", data.to_str().unwrap(), "--to", &to];
-    let output = run("simplefeed-server", &args, b"");
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    back_up(&scene.data(), &copy);
     scene.set(6 * YEAR, 0);
     let said = scene.try_start(&copy).err().expect("it is refused");
     let is_way_out = |line: &String| line.contains("simplefeed-server clock accept");
@@ -274,4 +274,43 @@ fn no_epoch_begins_years_later_by_itself() {
     let server = scene.try_start(&copy).unwrap();
     assert_eq!(ready(&server), 200);
     server.stop();
+}
+
+/// Goal: a restoration by a clock that was years ahead hinders none that follows by the right one.
+#[test]
+fn an_epoch_of_later_years_is_followed_by_others() {
+    let scene = Scene::new();
+    let server = scene.start();
+    published(&server, "before");
+    server.stop();
+    let [far, now] = ["far", "now"].map(|name| scene.folder.path().join(name));
+    back_up(&scene.data(), &far);
+    scene.set(4 * YEAR, 0);
+    let server = scene.try_start(&far).unwrap();
+    published(&server, "far");
+    let far_name = server.get("/feeds/a/recent.atom").text();
+    server.stop();
+    back_up(&far, &now);
+    scene.set(0, 0);
+    let server = scene.try_start(&now).unwrap();
+    assert_eq!(ready(&server), 200);
+    published(&server, "now");
+    let epoch = |document: &str| -> u32 {
+        let (_, rest) = document.split_once("epoch=\"").unwrap();
+        rest.split_once('"').unwrap().0.parse().unwrap()
+    };
+    let recent = server.get("/feeds/a/recent.atom").text();
+    assert!(epoch(&recent) > epoch(&far_name));
+    server.stop();
+}
+
+#[track_caller]
+fn back_up(data: &Path, to: &Path) {
+    let [data, to] = [data, to].map(|path| path.to_str().unwrap());
+    let output = run(
+        "simplefeed-server",
+        &["backup", "--data", data, "--to", to],
+        b"",
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }

@@ -11,23 +11,9 @@ use simplefeed_core::{
     limits::BATCH_ENTRIES_MAX,
     timestamp::Timestamp,
 };
+use uuid::Uuid;
 
 use crate::log::{EntryLog, LogError, LogHead, settings_of};
-
-/// Why an epoch cannot begin.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RestorationError {
-    /// The clock is wrong. By a clock that is not, the epoch gets a number that no other one has.
-    #[error("the system clock is earlier than the last restoration, at {newest}; set the clock")]
-    Clock {
-        /// Time of the last restoration, in whole seconds.
-        newest: Timestamp,
-    },
-    /// The log cannot be read or written.
-    #[error(transparent)]
-    Log(#[from] LogError),
-}
 
 /// Begins an epoch at `now`, durably. Returns it.
 ///
@@ -36,22 +22,21 @@ pub enum RestorationError {
 ///
 /// # Errors
 ///
-/// See [`RestorationError`].
-pub fn begin_epoch(log: &dyn EntryLog, now: Timestamp) -> Result<Epoch, RestorationError> {
+/// Returns why the log cannot be read or written.
+pub fn begin_epoch(log: &dyn EntryLog, now: Timestamp) -> Result<Epoch, LogError> {
     begin(log, now, BATCH_ENTRIES_MAX)
 }
 
 /// Begins an epoch in commits of so many feeds.
-fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, RestorationError> {
+fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, LogError> {
     let LogHead { epoch, .. } = log.head();
-    // The epoch is numbered by the clock, so that no other restoration of the same log has its number. Commits
-    // may be ahead of the clock; an epoch may not.
-    let begun = i64::from(epoch.0);
-    if !epoch.is_first() && now.second() <= begun {
-        let newest = Timestamp::from_micros(begun.saturating_mul(1_000_000));
-        return Err(RestorationError::Clock { newest });
-    }
-    let epoch = epoch.next(now);
+    // Two restorations of the same log must not get one number. They begin at different times; by a clock that is
+    // behind the last restoration, the number is one of so many.
+    let epoch = if now.second() > i64::from(epoch.0) {
+        epoch.next(now)
+    } else {
+        epoch.plus(chance())
+    };
     // The epoch comes first: the names that follow contain it.
     append(log, now, vec![Change::Epoch { epoch }])?;
     let mut after: Option<FeedName> = None;
@@ -72,6 +57,12 @@ fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, 
             append(log, now, renamed)?;
         }
     }
+}
+
+/// Returns a number that no other process finds.
+fn chance() -> u32 {
+    let [first, second, third, ..] = *Uuid::new_v4().as_bytes();
+    u32::from_be_bytes([0, first, second, third])
 }
 
 fn append(log: &dyn EntryLog, now: Timestamp, changes: Vec<Change>) -> Result<(), LogError> {
@@ -96,7 +87,6 @@ mod tests {
         feed::{DocumentNumber, EntryId, FeedId, FeedKey, Position, Revision},
         settings::{Choices, Defaults, Settings},
     };
-    use uuid::Uuid;
 
     use super::*;
     use crate::log::{
@@ -195,20 +185,23 @@ mod tests {
         }
     }
 
-    /// An epoch is numbered by the clock, which must therefore be behind no other one.
+    /// Goal: a clock that was years ahead at a restoration hinders no later one, and two of them get two numbers.
     #[test]
-    fn no_epoch_begins_by_a_clock_that_is_behind() {
-        let log = MemoryLog::default();
-        fill(&log);
-        let first = begin_epoch(&log, second(1_000)).unwrap();
-        for now in [999, 1_000] {
-            let begun = begin_epoch(&log, second(now));
-            assert!(
-                matches!(begun, Err(RestorationError::Clock { .. })),
-                "{now}"
-            );
-            assert_eq!(log.head().epoch, first);
-        }
+    fn an_epoch_begins_although_the_last_one_is_ahead_of_the_clock() {
+        let epochs = [(); 2].map(|()| {
+            let log = MemoryLog::default();
+            fill(&log);
+            let far = begin_epoch(&log, second(1_000)).unwrap();
+            for now in [1_000, 999, 5] {
+                let before = log.head().epoch;
+                let epoch = begin_epoch(&log, second(now)).unwrap();
+                assert!(epoch > before, "{now}");
+                assert_eq!(log.head().epoch, epoch);
+            }
+            assert_eq!(far, Epoch(1_000));
+            log.head().epoch
+        });
+        assert_ne!(epochs[0], epochs[1]);
     }
 
     /// A clock that was ahead once, for one commit, keeps no backup from being served.
