@@ -1,7 +1,8 @@
 /* Fails one operation on files, the FAULT_AT-th below FAULT_FOLDER, with EIO; preloaded into a server.
  * With FAULT_FULL, the disk is full from then on: whatever would grow a file fails with ENOSPC.
  * How many operations there were is kept in the file FAULT_COUNT.
- * With FAULT_UNSYNCED, files whose path ends like this are never synced, and nobody is told. */
+ * With FAULT_UNSYNCED, files whose path ends like this are never synced, and nobody is told.
+ * With FAULT_UNLOCKED, no folder can be locked, as on NFS. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -74,6 +77,14 @@ static int is_unsynced(int fd) {
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
+int flock(int fd, int operation) {
+    struct stat found;
+    if (getenv("FAULT_UNLOCKED") && !fstat(fd, &found) && S_ISDIR(found.st_mode)) {
+        errno = EBADF;
+        return -1;
+    }
+    return NEXT(flock)(fd, operation);
+}
 ssize_t write(int fd, const void *data, size_t size) {
     return fails_file(fd, 1) ? -1 : NEXT(write)(fd, data, size);
 }

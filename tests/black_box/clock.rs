@@ -173,6 +173,23 @@ fn a_leap_of_hours_must_last_and_sleep_is_none() {
     server.stop();
 }
 
+/// Goal: a virtual machine that is paused and goes on elsewhere, where its clocks stood still and are set later, is ready
+/// all the time.
+#[test]
+fn a_machine_that_was_paused_goes_on() {
+    let scene = Scene::new();
+    let server = scene.start();
+    published(&server, "before");
+    for hours in [0, 5, 100] {
+        server.signal("STOP");
+        scene.set(hours * HOUR, 0);
+        server.signal("CONT");
+        assert_eq!(ready(&server), 200, "{hours}");
+        published(&server, &format!("behind-{hours}"));
+    }
+    server.stop();
+}
+
 /// Goal: publishing goes on with a clock that goes back, and no stamp goes back.
 #[test]
 fn a_clock_that_is_set_back_keeps_a_server_ready() {

@@ -9,9 +9,13 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
-use crate::harness::{Server, check_folder, copy_folder, files, ids, program, run, text};
+use crate::{
+    faults::library,
+    harness::{Server, check_folder, copy_folder, files, ids, pause, program, run, text},
+};
 
 const DOCUMENTS: [&str; 2] = ["--document-entries", "3"];
 /// Exit code of a server whose folder was displaced.
@@ -246,6 +250,99 @@ fn a_folder_has_one_server_without_its_lock_file() {
     check_displaced(server, "another process has locked");
 }
 
+/// Goal: where no folder can be locked, as on NFS, the lock file keeps a second server away, and that is told.
+#[test]
+#[ignore = "needs cc"]
+fn a_folder_that_cannot_be_locked_has_one_server() {
+    let (_built, library) = library();
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let start = || {
+        let mut command = Command::new(program("simplefeed-test-server"));
+        command.arg(&data).args(["honest", "3", "2500"]);
+        command
+            .env("LD_PRELOAD", &library)
+            .env("FAULT_UNLOCKED", "1");
+        Server::try_spawn(command)
+    };
+    let server = start().unwrap();
+    let is_told = |line: &String| line.contains("the folder cannot be locked");
+    assert!(server.opening.iter().any(is_told));
+    server.publish_ids("a", (0..40).map(|n| n.to_string()));
+    let said = start().err().expect("another server is there");
+    assert!(said.iter().any(|line| line.contains("in use")), "{said:?}");
+    // Longer than the time between two looks at the folder.
+    pause(Duration::from_millis(1_100));
+    assert_eq!(publish(&server, "later"), 201);
+    assert_eq!(server.get("/readyz").status, 200);
+    server.kill();
+    let server = start().unwrap();
+    assert_eq!(ids(&server, "a").len(), 41);
+    server.stop();
+}
+
+/// Goal: a snapshot of the folder, with all that is in it at one moment, is served anywhere, beside the first one.
+#[test]
+fn a_snapshot_is_served_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, elsewhere] = ["data", "elsewhere"].map(|name| folder.path().join(name));
+    let server = begun(&data);
+    // As between two writes: a stopped process writes none.
+    server.signal("STOP");
+    let copied = Command::new("cp")
+        .arg("-a")
+        .args([&data, &elsewhere])
+        .status();
+    assert!(copied.unwrap().success());
+    server.signal("CONT");
+    let copy = Server::start(&elsewhere, &DOCUMENTS);
+    for server in [&server, &copy] {
+        assert_eq!(server.get("/readyz").status, 200);
+        assert_eq!(publish(server, "more"), 201);
+        assert_eq!(ids(server, "a").len(), 9);
+    }
+    server.stop();
+    copy.stop();
+    assert!(check_folder("verify", &elsewhere).contains("0 faults"));
+}
+
+/// Goal: a service with a user of its own (`DynamicUser`), whose folder gets another owner at each start and is behind
+/// a link, is served.
+#[test]
+#[ignore = "needs root, to be another user"]
+fn a_folder_may_get_another_owner() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(at("private/log")).unwrap();
+    symlink(at("private/log"), at("log")).unwrap();
+    // The user may not look into the folder of the build.
+    fs::copy(program("simplefeed-test-server"), at("server")).unwrap();
+    for (start, user) in ["61184", "61185", "61184"].into_iter().enumerate() {
+        let owned = Command::new("chown")
+            .args(["-R", user])
+            .arg(at("private"))
+            .status();
+        assert!(owned.unwrap().success());
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+        command
+            .arg(at("server"))
+            .arg(at("log"))
+            .args(["honest", "3", "2500"]);
+        let server = Server::try_spawn(command).unwrap();
+        server.publish_ids("a", (0..20).map(|n| format!("{start}-{n}")));
+        assert_eq!(server.get("/readyz").status, 200);
+        assert_eq!(ids(&server, "a").len(), 20 * (start + 1));
+        if start == 1 {
+            server.kill();
+        } else {
+            server.stop();
+        }
+    }
+}
+
 /// A server in a namespace of its own, which mounts something first.
 const MOUNTED: &str = r#"eval "$1" && shift && exec "$@""#;
 
@@ -282,7 +379,7 @@ fn a_data_folder_may_be_a_mount_or_behind_a_link() {
         server.wait_until_frozen("/feeds/a/9.atom");
         assert_eq!(server.get("/readyz").status, 200, "{name}");
         // Longer than the time between two looks at the folder.
-        crate::harness::pause(std::time::Duration::from_millis(1_100));
+        pause(Duration::from_millis(1_100));
         assert_eq!(publish(&server, "later"), 201, "{name}");
         server.kill();
         // What was in a namespace of its own is gone with it.
