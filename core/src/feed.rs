@@ -348,7 +348,7 @@ impl fmt::Display for DocumentNumber {
 }
 
 /// Period between two restorations that may have lost entries: 1 at first, then the second (since 1970) in which the
-/// period began, or a number above that of the last period, if the clock is behind it.
+/// period began. If the clock is behind the last period, it is that one's number and the seconds since 2026.
 ///
 /// A count would not do: the same backup may be restored twice, into two histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -368,22 +368,25 @@ impl fmt::Display for Epoch {
 }
 
 impl Epoch {
+    /// 2026-01-01, in seconds since 1970.
+    const NO_LOG_BEFORE: u32 = 1_767_225_600;
+
     /// The epoch of a log without restorations.
     pub const FIRST: Self = Self(1);
 
-    /// Returns the epoch that begins at an instant, after this one.
+    /// Returns the epoch that begins at an instant, after this one; `None` if there are no more numbers.
+    ///
+    /// Of two epochs that follow the same one, that which begins in a later second has the higher number, also if the clock
+    /// is behind the epoch before them.
     #[must_use]
-    pub fn next(self, instant: Timestamp) -> Self {
+    pub fn next(self, instant: Timestamp) -> Option<Self> {
         // A clock before 1970 or beyond 2106 does not fit; the next count still grows.
         let second = u32::try_from(instant.second()).unwrap_or(0);
-        // Two restorations within one second still begin two epochs.
-        Self(second.max(self.0.saturating_add(1)))
-    }
-
-    /// Returns the epoch whose number is higher by `more`, and at least by one.
-    #[must_use]
-    pub fn plus(self, more: u32) -> Self {
-        Self(self.0.saturating_add(more.max(1)))
+        if second > self.0 {
+            return Some(Self(second));
+        }
+        let since = second.saturating_sub(Self::NO_LOG_BEFORE);
+        Some(Self(self.0.checked_add(since.max(1))?))
     }
 
     /// Returns the second that has the epoch's number: that in which it began, unless the clock was behind the epoch

@@ -25,8 +25,9 @@ pub use self::accepted::{Reading, Standing};
 const STEP: i64 = 1_000;
 /// An offset that no clock has.
 const NONE: i64 = i64::MIN;
-/// 2106-01-01: no clock is right behind that. Epochs have 32 bits, and dates of HTTP end with the year 9999.
-const LATEST: i64 = 4_291_747_200 * 1_000_000;
+/// 2100-01-01: no clock is right behind that. Dates of HTTP end with the year 9999, and numbers of epochs with 2106; some
+/// are left for restorations by the right time.
+const LATEST: i64 = 4_102_444_800 * 1_000_000;
 
 /// Reads the system's clocks.
 pub fn system() -> Reading {

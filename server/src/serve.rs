@@ -56,6 +56,8 @@ use crate::{
     watermark::Watermark,
 };
 
+/// Time between two looks at a clock whose next second is waited for.
+const PART_OF_SECOND: Duration = Duration::from_millis(50);
 /// Longest time that work which was cut off may go on, before the server ends without it.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
@@ -437,7 +439,14 @@ fn begin_epoch_if_restored(
     clock: &Clock,
 ) -> Result<(), ServeError> {
     if store.is_restored() {
-        let instant = watermark.stamp(clock.now(), Timestamp::MIN);
+        let newest = i64::from(log.head().epoch.0);
+        let mut instant = watermark.stamp(clock.now(), Timestamp::MIN);
+        // A start that broke off within this second has taken its number.
+        while instant.second() == newest {
+            watermark.release();
+            std::thread::park_timeout(PART_OF_SECOND);
+            instant = watermark.stamp(clock.now(), Timestamp::MIN);
+        }
         let begun = Instant::now();
         let epoch = begin_epoch(log, instant).map_err(ServeError::Epoch)?;
         watermark.release();

@@ -197,7 +197,7 @@ impl Publisher {
         self.outlines = outlines;
         let epoch = Epoch::FIRST.next(self.clock(now));
         let all: Vec<u32> = (0..u32::try_from(self.updates.len())?).collect();
-        self.commit(&[], now, Some(epoch))?;
+        self.commit(&[], now, epoch)?;
         // Every feed is another one now: who has seen it looks again.
         for updates in &mut self.updates {
             updates.push(now);

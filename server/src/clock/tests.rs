@@ -53,7 +53,7 @@ fn no_clock_is_behind_all_dates() {
     let years = |years: u64| Duration::from_hours(years * 8_766);
     for far in [years(200), years(8_000), years(200_000), Duration::MAX] {
         let found = sensible(far);
-        assert_eq!(found.to_string(), "2106-01-01T00:00:00.000000Z");
+        assert_eq!(found.to_string(), "2100-01-01T00:00:00.000000Z");
         assert!(u32::try_from(found.second()).is_ok());
     }
     assert_eq!(

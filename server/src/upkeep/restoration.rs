@@ -5,15 +5,13 @@
 //! document that was open then gets a name that was never used. Its predecessor, whose bytes are final,
 //! links to the old name; a request for that one is redirected.
 
+use crate::log::{EntryLog, LogError, LogHead, settings_of};
 use simplefeed_core::{
     commit::{Change, Commit},
     feed::{Epoch, FeedName},
     limits::BATCH_ENTRIES_MAX,
     timestamp::Timestamp,
 };
-use uuid::Uuid;
-
-use crate::log::{EntryLog, LogError, LogHead, settings_of};
 
 /// Begins an epoch at `now`, durably. Returns it.
 ///
@@ -30,13 +28,9 @@ pub fn begin_epoch(log: &dyn EntryLog, now: Timestamp) -> Result<Epoch, LogError
 /// Begins an epoch in commits of so many feeds.
 fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, LogError> {
     let LogHead { epoch, .. } = log.head();
-    // Two restorations of the same log must not get one number. They begin at different times; by a clock that is
-    // behind the last restoration, the number is one of so many.
-    let epoch = if now.second() > i64::from(epoch.0) {
-        epoch.next(now)
-    } else {
-        epoch.plus(chance())
-    };
+    // Two restorations of the same log begin in different seconds, and so get different numbers.
+    let epoch = epoch.next(now);
+    let epoch = epoch.ok_or_else(|| LogError::damaged("there is no number for one more epoch"))?;
     // The epoch comes first: the names that follow contain it.
     append(log, now, vec![Change::Epoch { epoch }])?;
     let mut after: Option<FeedName> = None;
@@ -57,12 +51,6 @@ fn begin(log: &dyn EntryLog, now: Timestamp, feeds_max: usize) -> Result<Epoch, 
             append(log, now, renamed)?;
         }
     }
-}
-
-/// Returns a number that no other process finds.
-fn chance() -> u32 {
-    let [first, second, third, ..] = *Uuid::new_v4().as_bytes();
-    u32::from_be_bytes([0, first, second, third])
 }
 
 fn append(log: &dyn EntryLog, now: Timestamp, changes: Vec<Change>) -> Result<(), LogError> {
@@ -87,6 +75,7 @@ mod tests {
         feed::{DocumentNumber, EntryId, FeedId, FeedKey, Position, Revision},
         settings::{Choices, Defaults, Settings},
     };
+    use uuid::Uuid;
 
     use super::*;
     use crate::log::{
@@ -185,23 +174,28 @@ mod tests {
         }
     }
 
-    /// Goal: a clock that was years ahead at a restoration hinders no later one, and two of them get two numbers.
+    /// Goal: a clock that was years ahead at a restoration hinders no later one. Of several that follow it, the later one
+    /// has the higher number, by which consumers and caches tell them apart.
     #[test]
     fn an_epoch_begins_although_the_last_one_is_ahead_of_the_clock() {
-        let epochs = [(); 2].map(|()| {
+        let now = 1_795_824_000;
+        let epochs = [0, 1, 86_400].map(|later| {
             let log = MemoryLog::default();
             fill(&log);
-            let far = begin_epoch(&log, second(1_000)).unwrap();
-            for now in [1_000, 999, 5] {
-                let before = log.head().epoch;
-                let epoch = begin_epoch(&log, second(now)).unwrap();
-                assert!(epoch > before, "{now}");
-                assert_eq!(log.head().epoch, epoch);
-            }
-            assert_eq!(far, Epoch(1_000));
-            log.head().epoch
+            let far = begin_epoch(&log, second(2 * now)).unwrap();
+            let epoch = begin_epoch(&log, second(now + later)).unwrap();
+            assert!(epoch > far, "{epoch}");
+            assert_eq!(log.head().epoch, epoch);
+            epoch
         });
-        assert_ne!(epochs[0], epochs[1]);
+        assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
+        // A machine that begins in 1970 has no better number.
+        let log = MemoryLog::default();
+        fill(&log);
+        let numbers = [1_000, 5, 5].map(|at| begin_epoch(&log, second(at)).unwrap().0);
+        assert_eq!(numbers, [1_000, 1_001, 1_002]);
+        begin_epoch(&log, second(i64::from(u32::MAX))).unwrap();
+        begin_epoch(&log, second(now)).unwrap_err();
     }
 
     /// A clock that was ahead once, for one commit, keeps no backup from being served.

@@ -159,7 +159,7 @@ impl Definition {
                 }
             }
             Step::Epoch => {
-                self.epoch = self.epoch.next(self.now);
+                self.epoch = self.epoch.next(self.now).unwrap();
                 self.course.epochs.push((self.now, self.epoch));
                 open.opening.name.epoch = self.epoch;
                 open.opening.since = open.opening.first;
