@@ -318,5 +318,5 @@ fn convert(settled: &Settled, end: LogHead) -> Result<(), LogError> {
     settled.make_sweeping_tree()?;
     settled.put(VERSION_KEY, &STORAGE_VERSION.to_be_bytes())?;
     settled.flush()?;
-    settled.reopen()
+    settled.reopen(|| Ok(()))
 }

@@ -1,6 +1,6 @@
 //! Opening a log on a disk, so that sled never destroys the only copy of a commit.
 //!
-//! Shell: the data folder. sled stands still between two settlings, and its recovery, which writes, is rehearsed
+//! Shell: the data folder. sled gets no values between two settlings, and its recovery, which writes, is rehearsed
 //! before. The journal is read first. What is refused before sled is opened stays unchanged; later refusals leave what
 //! sled's recovery and the journal have made of it.
 

@@ -59,16 +59,23 @@ struct Piece {
 }
 
 /// Returns whether sled may open the files in `folder`, whose snapshot had the number `snapshot` after the last
-/// settling; 0 before the first.
+/// settling; 0 before the first. What was settled by then is there afterwards; what was written since may be lost.
+/// Nobody may have the files open.
 ///
 /// # Errors
 ///
 /// See [`Refusal`].
 pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<(), Refusal> {
-    let file = match File::open(folder.join("db")) {
+    let path = folder.join("db");
+    let found = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return harm("sled/db is missing"),
-        file => file?,
+        found => found?,
     };
+    // The opening of a pipe waits.
+    if !found.is_file() {
+        return harm("sled/db is no file");
+    }
+    let file = File::open(path)?;
     let noted = Snapshot::read(folder, snapshot)?;
     let headers = Headers::read(&file)?;
     let mut recovery = Recovery::new(&file, &headers, noted)?;
@@ -330,7 +337,7 @@ struct Recovery<'f> {
 }
 
 impl<'f> Recovery<'f> {
-    fn new(file: &'f File, headers: &'f Headers, noted: Snapshot) -> Result<Self, Refusal> {
+    fn new(file: &'f File, headers: &'f Headers, mut noted: Snapshot) -> Result<Self, Refusal> {
         let first = segment_of(noted.stable);
         let (mut segments, mut stable) = (BTreeMap::new(), first);
         for (place, lsn) in (0..).zip(&headers.by_place) {
@@ -346,7 +353,11 @@ impl<'f> Recovery<'f> {
             stable = stable.max(named.copied().unwrap_or(0));
         }
         Ok(Self {
-            pages: noted.pages.iter().cloned().map(Some).collect(),
+            // Moved: of a large log they are many.
+            pages: std::mem::take(&mut noted.pages)
+                .into_iter()
+                .map(Some)
+                .collect(),
             file,
             headers,
             noted,

@@ -1,6 +1,7 @@
 //! The settled part of the log, in sled.
 //!
-//! Shell: sled; the only file that names it. One settling at a time writes it; it stands still in between.
+//! Shell: sled; the only file that names it. One settling at a time writes values to it. Readers make sled write, too: it
+//! divides and joins pages as they pass.
 //! Readers ask for nothing behind the last settling. A settling takes a moved value from its old place after it has
 //! stored it in the new one. Readers read a feed's record before its records of entries.
 //!
@@ -355,13 +356,16 @@ impl Settled {
         Ok(())
     }
 
-    /// Closes sled and opens it again, which makes it note where its pages are. Readers wait meanwhile; if it cannot be
-    /// opened again, they get errors until the server is restarted.
+    /// Closes sled and opens it again, which makes it note where its pages are. In between, `check` looks at its files, which
+    /// nobody has open. Readers wait meanwhile; if it cannot be opened again, they get errors until the server is restarted.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be opened.
-    pub(super) fn reopen(&self) -> Result<(), LogError> {
+    /// Returns why it cannot be opened, or what `check` returns.
+    pub(super) fn reopen(
+        &self,
+        check: impl FnOnce() -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
         // An opening writes a snapshot. On a disk that is full, sled stays as it is, so that reads go on.
         let fits = try_room(&self.folder, self.snapshot_bytes()?);
         fits.map_err(LogError::io("write to", &self.folder))?;
@@ -369,6 +373,7 @@ impl Settled {
         let mut db = self.db.write();
         drop(db.take());
         wait_for_release(&self.folder)?;
+        check()?;
         *db = Some(open_db(&self.folder)?);
         Ok(())
     }

@@ -70,6 +70,59 @@ pub(super) fn settle_end(
     Ok(Some(end))
 }
 
+/// Checks that all of a settled chapter is there, and its end.
+///
+/// # Errors
+///
+/// Returns that something is missing or another one, the failure to read, or that of `go_on`.
+pub(super) fn check_settled(
+    chapter: &Chapter,
+    settled: &Settled,
+    go_on: GoOn<'_>,
+) -> Result<(), LogError> {
+    let lost = |what: &str| LogError::damaged(format!("sled has lost {what} of what was settled"));
+    let moved = Moved::new(chapter, settled, go_on);
+    for (feed, changed) in &chapter.sorted_feeds() {
+        go_on()?;
+        let head = changed.head.ok_or_else(|| lost("a head"))?;
+        let head = chapter.value(head)?;
+        let record = settled.feed_record(*feed)?;
+        let record = record.filter(|record| record.head == head);
+        let record = record.ok_or_else(|| lost("a feed's record"))?;
+        moved.check_entries((*feed, changed), &record.tail)?;
+    }
+    for (key, place) in chapter.keyed_from(&[]) {
+        go_on()?;
+        let found = match key.first() {
+            Some(b's' | b'g') => settled.joined("value", key)?,
+            _ => settled.value("value", key)?,
+        };
+        let body = chapter.value(*place)?;
+        if found.is_none_or(|found| found != body) {
+            return Err(lost("a value"));
+        }
+    }
+    let mut found = vec![].into_iter();
+    let mut last = None;
+    for (number, place) in chapter.all_facts() {
+        go_on()?;
+        if found.len() == 0 {
+            found = settled.facts_from(number)?.into_iter();
+        }
+        let facts = chapter.value(place)?;
+        if found.next().is_none_or(|found| found != facts) {
+            return Err(lost("a commit"));
+        }
+        last = Some((number, facts));
+    }
+    let end = last.and_then(|(number, facts)| Some(CommitFacts::decode(&facts)?.end(number)));
+    let end = end.map(|end| record::encode_end(&end));
+    if settled.raw_value(SETTLED_KEY)? != end {
+        return Err(lost("the end"));
+    }
+    Ok(())
+}
+
 /// Stores what a feed has gained. Its record comes last, and has the head of the chapter from then on: a settling that
 /// is begun again finds there that the feed is settled.
 fn settle_feed<'s>(

@@ -83,7 +83,7 @@ fn states(folder: &Path) -> Vec<State> {
             }
         }
         settled.flush().unwrap();
-        settled.reopen().unwrap();
+        settled.reopen(|| Ok(())).unwrap();
         values.append(&mut unsettled);
         let copy = folder.join(format!("after {round}"));
         copy_folder(&live, &copy).unwrap();

@@ -574,3 +574,57 @@ fn a_settling_over_damage_hides_none_of_it() {
     }
     assert!(refused > 5 && whole > 3, "{refused}, {whole}");
 }
+
+/// Goal: no part of a settling is lost in the middle of sled's file, where its end does not tell.
+/// Method: one segment of it after the other is zeros when sled is opened again.
+#[test]
+fn a_settling_with_a_hole_is_none() {
+    const SEGMENT: usize = 512 * 1024;
+    let (mut failed, mut whole) = (0, 0);
+    for hole in 0.. {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = open(folder.path());
+        let log = &opened.log;
+        let created = (1..=FEEDS).flat_map(create).collect();
+        let entries = (0..40).flat_map(|at| {
+            let feeds = 1..=FEEDS;
+            feeds.map(move |feed| vec![random_entry(feed, at, 9_000)])
+        });
+        let all = std::iter::once(created).chain(entries);
+        for (number, changes) in (1..).zip(all) {
+            let instant = Timestamp::from_micros(1_000_000 * i64::try_from(number).unwrap());
+            let number = CommitNumber(number);
+            log.append(&Commit {
+                number,
+                instant,
+                changes,
+            })
+            .unwrap();
+            if number.0 == 60 {
+                log.settle_all();
+            }
+        }
+        let before = found(log);
+        assert!(settle_until(log, usize::MAX));
+        log.settled.flush().unwrap();
+        let db = folder.path().join("sled/db");
+        let length = std::fs::metadata(&db).unwrap().len();
+        let Some(at) = Some(hole * SEGMENT).filter(|at| u64::try_from(*at).unwrap() < length)
+        else {
+            break;
+        };
+        let file = std::fs::OpenOptions::new().write(true).open(&db).unwrap();
+        let zeros = vec![0; SEGMENT];
+        file.write_all_at(&zeros, u64::try_from(at).unwrap())
+            .unwrap();
+        log.rotate();
+        let is_settled = log.chapters.read().full.is_empty();
+        failed += usize::from(!is_settled);
+        if is_settled {
+            whole += 1;
+            assert!(found(log) == before, "segment {hole} is lost");
+        }
+        drop(opened);
+    }
+    assert!(failed > 2, "{failed}, {whole}");
+}
