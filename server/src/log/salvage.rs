@@ -170,7 +170,7 @@ impl Remains {
         set.chain(named).collect()
     }
 
-    /// Returns the feeds of which a head or an entry can be read.
+    /// Returns the feeds that have a record in sled, or entries in the journal.
     pub fn feeds(&self) -> BTreeSet<FeedKey> {
         let of_sled = self.of_sled(b"f").chain(self.of_sled(b"h"));
         let of_sled = of_sled.filter_map(|(key, _)| record::feed_of_key(&key));

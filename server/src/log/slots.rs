@@ -5,11 +5,9 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    os::unix::fs::FileExt as _,
     path::Path,
 };
-
-use rustix::fs::OFlags;
 
 use super::durable;
 
@@ -119,11 +117,9 @@ impl Slots {
 
 /// Returns the statement of a file, if there is a readable one.
 pub(super) fn read<S>(path: &Path, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<S> {
-    // Nobody may write to a pipe that is in the place of the file.
-    let without_waiting = i32::try_from(OFlags::NONBLOCK.bits()).ok()?;
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(without_waiting).open(path);
-    let (_, said) = newest(&file.ok()?, decode)?;
+    // The opening of a pipe waits.
+    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let (_, said) = newest(&File::open(path).ok()?, decode)?;
     Some(said)
 }
 

@@ -98,10 +98,9 @@ pub struct Report {
 pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, RecoverError> {
     let nothing = |missing: &[String]| RecoverError::Nothing {
         folder: data.into(),
-        missing: missing.join(
-            "
-",
-        ),
+        missing: missing
+            .iter()
+            .fold(String::new(), |all, line| all + "\n" + line),
     };
     if !data.is_dir() {
         return Err(nothing(&[]));
@@ -285,7 +284,7 @@ fn find(
             missing.push(format!("{lost} feeds are missing, with their names"));
         }
     }
-    let mut feeds = vec![];
+    let (mut feeds, mut told): (Vec<FoundFeed>, BTreeSet<FeedKey>) = Default::default();
     for (name, key) in names {
         let is_timeline = |settings: &Settings| settings.name == name;
         if recorded.timelines.values().any(is_timeline) {
@@ -303,32 +302,44 @@ fn find(
                 format!("timeline {name}: what it follows is missing; it has to be made again"),
             ),
             Some(feed) => feeds.push(feed),
-            None => missing.push(format!(
-                "feed {name}: none of its settings is left; `simplefeed import` may publish its documents again"
-            )),
+            None => {
+                let lost = key.and_then(|key| lost_entries(old?, key));
+                let lost = lost.map_or(String::new(), |lost| format!("; {lost}"));
+                missing.push(format!(
+                    "feed {name}: none of its settings is left; `simplefeed import` may publish its documents again{lost}"
+                ));
+                told.extend(key);
+            }
         }
     }
-    let found = feeds.iter().map(|feed: &FoundFeed| feed.key);
-    let found = found.chain(recorded.timelines.keys().copied());
-    let known = found.chain(recorded.lost.iter().copied()).collect();
-    missing.extend(old.map_or(vec![], |old| nameless(old, &known)));
+    told.extend(feeds.iter().map(|feed| feed.key));
+    told.extend(recorded.timelines.keys());
+    told.extend(&recorded.lost);
+    // Of others, not even the name is left.
+    let others = old.and_then(|old| Some((old, quietly(|| old.feeds())?)));
+    for (old, key) in others
+        .iter()
+        .flat_map(|(old, feeds)| feeds.difference(&told).map(move |key| (old, key)))
+    {
+        let id = FeedId::of_uuid(key.0);
+        let lost = lost_entries(old, *key).into_iter();
+        missing.extend(lost.map(|lost| {
+            format!("feed with the id {id}: its name and its settings are lost; {lost}")
+        }));
+    }
     feeds
 }
 
-/// Returns sentences about the feeds of which entries can be read, but no settings, so that no feed can be made of them.
-fn nameless(old: &Remains, known: &BTreeSet<FeedKey>) -> Vec<String> {
-    let feeds = quietly(|| old.feeds()).unwrap_or_default();
-    let sentence = |feed: &FeedKey| {
-        let mut positions = BTreeSet::new();
-        let _panicked = quietly(|| old.entries(*feed, |entry| positions.extend([entry.at])));
-        let (first, last) = (positions.first()?, positions.last()?);
-        let (id, count) = (FeedId::of_uuid(feed.0), positions.len());
-        let lost = missing_positions(*first..last.next());
-        Some(format!(
-            "feed with the id {id}: {lost}, for its name and its settings are lost; the log has {count} of its entries"
-        ))
-    };
-    feeds.difference(known).filter_map(sentence).collect()
+/// Returns that the entries of a feed are missing that can be read, but not be in a log without the feed's settings.
+fn lost_entries(old: &Remains, feed: FeedKey) -> Option<String> {
+    let mut positions = BTreeSet::new();
+    let _panicked = quietly(|| old.entries(feed, |entry| positions.extend([entry.at])));
+    let (first, last) = (positions.first()?, positions.last()?);
+    let lost = missing_positions(*first..last.next());
+    Some(format!(
+        "{lost}; the old log has {} of its entries",
+        positions.len()
+    ))
 }
 
 /// Returns that positions are missing, at least one.

@@ -66,18 +66,13 @@ pub(super) struct Setup {
 impl Setup {
     /// Returns the variable by which a test server gets its clock.
     pub(super) fn clock(&self) -> (&'static str, PathBuf) {
-        // Each is written once: a server reads its file at any time.
-        static FILES: Mutex<Vec<(i64, tempfile::NamedTempFile)>> = Mutex::new(vec![]);
-        let mut files = FILES.lock().unwrap();
         let ahead = self.clock_ahead;
-        let known = files.iter().position(|(of, _)| *of == ahead);
-        let at = known.unwrap_or_else(|| {
-            let mut file = tempfile::NamedTempFile::new().unwrap();
-            write!(file, "{ahead} 0").unwrap();
-            files.push((ahead, file));
-            files.len() - 1
-        });
-        ("SIMPLEFEED_TEST_CLOCK", files[at].1.path().into())
+        let path = std::env::temp_dir().join(format!("simplefeed-test-clock{ahead}"));
+        // Whole at any moment: servers read it.
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        write!(file, "{ahead} 0").unwrap();
+        file.persist(&path).unwrap();
+        ("SIMPLEFEED_TEST_CLOCK", path)
     }
 }
 

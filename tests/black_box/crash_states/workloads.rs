@@ -328,13 +328,19 @@ fn accept(programs: &Programs) -> Box<dyn Recorded> {
     const DAY: i64 = 86_400 * 1_000_000;
     let mut recorder = Recorder::new("accept", programs, 3);
     recorder.setup.clock_ahead = -300 * DAY;
-    let mut command = Programs::real().command("simplefeed-test-server");
-    command.arg(recorder.data()).args(["honest", "3", "100000"]);
-    command.envs([recorder.setup.clock()]);
-    let server = Server::try_spawn(command).unwrap();
+    let start = |recorder: &Recorder| {
+        let mut command = Programs::real().command("simplefeed-test-server");
+        command.arg(recorder.data()).args(["honest", "3", "100000"]);
+        command.envs([recorder.setup.clock()]);
+        Server::try_spawn(command).unwrap()
+    };
+    let server = start(&recorder);
     assert_eq!(server.publish("a", &lines("a", 0..2, 0)).status, 201);
     server.stop();
     recorder.setup.clock_ahead = (5 * 365 - 150) * DAY;
+    let server = start(&recorder);
+    assert_eq!(server.publish("a", &lines("a", 2..3, 0)).status, 503);
+    server.stop();
     recorder.begin();
     recorder.accept_clock();
     recorder.start_settling(100_000);
