@@ -561,7 +561,7 @@ fn open_settled(
         drop_pages_in(&folder).map_err(data.io("sync", "sled"))?;
     }
     match rehearse(&folder, testimony.snapshot) {
-        Ok(()) => {}
+        Ok(_is_whole) => {}
         Err(Refusal::Io(source)) => return Err(data.io("read", "sled")(source)),
         Err(Refusal::Harm(what)) => return Err(data.damaged(what)),
     }

@@ -58,14 +58,14 @@ struct Piece {
     bytes: u64,
 }
 
-/// Returns whether sled may open the files in `folder`, whose snapshot had the number `snapshot` after the last
-/// settling; 0 before the first. What was settled by then is there afterwards; what was written since may be lost.
-/// Nobody may have the files open.
+/// Looks whether sled may open the files in `folder`, whose snapshot had the number `snapshot` after the last settling;
+/// 0 before the first. What was settled by then is there afterwards; what was written since may be lost. Returns whether
+/// none of it can be, but for its end. Nobody may have the files open.
 ///
 /// # Errors
 ///
 /// See [`Refusal`].
-pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<(), Refusal> {
+pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, Refusal> {
     let path = folder.join("db");
     let found = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return harm("sled/db is missing"),
@@ -474,8 +474,8 @@ impl<'f> Recovery<'f> {
         }
     }
 
-    /// Judges the result of the recovery.
-    fn judge(&self) -> Result<(), Refusal> {
+    /// Judges the result of the recovery. Returns whether each segment that was written since the snapshot is there.
+    fn judge(&self) -> Result<bool, Refusal> {
         if self.end.is_none_or(|end| end < self.noted.stable) {
             return harm("sled's log ends before the last settling");
         }
@@ -506,14 +506,14 @@ impl<'f> Recovery<'f> {
     }
 
     /// A segment written since the last settling may be gone because sled used its place again. Then each place holds
-    /// a segment; where one holds none, damage may have made the hole.
-    fn judge_holes(&self) -> Result<(), Refusal> {
+    /// a segment; where one holds none, damage may have made the hole. Returns whether none is gone.
+    fn judge_holes(&self) -> Result<bool, Refusal> {
         let first = segment_of(self.noted.stable);
         let stable = segment_of(self.stable);
         let known = self.segments.range(first..stable).count();
         let all = usize::try_from((stable - first) / SEGMENT_BYTES).unwrap_or(usize::MAX);
         if known == all {
-            return Ok(());
+            return Ok(true);
         }
         for (place, lsn) in (0..).zip(&self.headers.by_place) {
             if lsn.is_none() {
@@ -523,7 +523,7 @@ impl<'f> Recovery<'f> {
                 }
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 

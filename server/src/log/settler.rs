@@ -17,10 +17,11 @@ use simplefeed_core::feed::CommitNumber;
 use tracing::{debug, error};
 
 use super::{
-    LogError,
+    LogError, LogHead,
     barrier::{Barrier, Step, sync_folder},
     chapter::{Chapter, Chapters},
     held::FoundFile,
+    record::{self, SETTLED_KEY},
     rehearsal::{Refusal, rehearse},
     settled::Settled,
     settling::{check_settled, settle, settle_end},
@@ -230,13 +231,33 @@ impl Shared {
     }
 
     /// Checks that sled's recovery does no harm to its files. A reopening is one. Files that were damaged meanwhile would
-    /// come out of it as those of a log that never had more.
-    fn check_recovery(&self) -> Result<(), LogError> {
+    /// come out of it as those of a log that never had more. Returns whether all was there but for the end.
+    fn check_recovery(&self) -> Result<bool, LogError> {
         let snapshot = self.witness.lock().1.snapshot;
         rehearse(&self.folder, snapshot).map_err(|refusal| match refusal {
             Refusal::Io(source) => LogError::io("read", &self.folder)(source),
             Refusal::Harm(what) => LogError::damaged(what),
         })
+    }
+
+    /// Checks that sled has found all of a chapter. Its recovery lets what was written last be lost: at an opening, the
+    /// journal has it. Behind a settling, the journal's copy is given up.
+    fn check_settled(
+        &self,
+        (chapter, end): (&Chapter, &LogHead),
+        is_whole: bool,
+    ) -> Result<(), LogError> {
+        // It was written last.
+        if self.settled.raw_value(SETTLED_KEY)? != Some(record::encode_end(end)) {
+            return Err(LogError::damaged(
+                "sled has lost the end of what was settled",
+            ));
+        }
+        // A segment that is gone was used again, or damage has taken it.
+        if is_whole {
+            return Ok(());
+        }
+        check_settled(chapter, &self.settled, &|| self.go_on())
     }
 
     fn settle_chapter(&self, chapter: &Chapter) -> Result<(), LogError> {
@@ -266,13 +287,17 @@ impl Shared {
         self.files.iter().try_for_each(FoundFile::check)?;
         self.barrier.begins(Step::Reopening);
         // sled writes a snapshot of its pages, on which the rehearsal of the next opening rests.
-        self.settled.reopen(|| self.check_recovery())?;
-        // The rehearsal lets what was just written be lost: at an opening, the journal has it. Its copy is given up next.
-        check_settled(chapter, &self.settled, &|| self.go_on()).inspect_err(|error| {
-            if !matches!(error, LogError::Closing) {
-                self.settled.end_reading();
-            }
+        let mut is_whole = false;
+        self.settled.reopen(|| {
+            is_whole = self.check_recovery()?;
+            Ok(())
         })?;
+        self.check_settled((chapter, &end), is_whole)
+            .inspect_err(|error| {
+                if !matches!(error, LogError::Closing) {
+                    self.settled.end_reading();
+                }
+            })?;
         #[cfg(planted)]
         let sync_folder = |folder: &std::path::Path| {
             if crate::planted::is("sled-names-unsynced") {

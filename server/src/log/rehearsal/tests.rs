@@ -272,7 +272,7 @@ fn what_is_accepted_is_opened_without_harm() {
             state.folder.display()
         );
         match rehearsed {
-            Ok(()) => {
+            Ok(_is_whole) => {
                 let unreadable = opened.unwrap_or_else(|_| panic!("{what}"));
                 assert!(unreadable == 0 || kind.hits_pages(), "{what}");
                 *accepted.entry(kind).or_insert(0) += 1;
