@@ -250,7 +250,7 @@ fn a_folder_has_one_server_without_its_lock_file() {
     check_displaced(server, "another process has locked");
 }
 
-/// Goal: where no folder can be locked, as on NFS, the lock file keeps a second server away, and that is told.
+/// Goal: where no folder can be locked, as on NFS, the lock file keeps a second server away, and the log says so.
 #[test]
 #[ignore = "needs cc"]
 fn a_folder_that_cannot_be_locked_has_one_server() {

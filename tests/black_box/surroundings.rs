@@ -185,7 +185,7 @@ impl World {
             return Ok(());
         }
         if said.contains("set the clock") {
-            // The epoch of a restored log would be numbered by a clock that nobody has accepted.
+            // The epoch of a restored log would be numbered by a clock without acceptance.
             self.clock.0 = 0;
             self.set_clock();
             return Ok(());

@@ -59,8 +59,8 @@ struct Piece {
 }
 
 /// Looks whether sled may open the files in `folder`, whose snapshot had the number `snapshot` after the last settling;
-/// 0 before the first. What was settled by then is there afterwards; what was written since may be lost. Returns whether
-/// none of it can be, but for its end. Nobody may have the files open.
+/// 0 before the first. The values of that settling are there afterwards; later values may be lost. Returns whether only
+/// the last of the later values can be lost. No process may have the files open.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// What sled begins with in its first process, which writes no snapshot.
+    /// The snapshot before the first one: sled's first process writes none.
     const NONE: Self = Self {
         stable: 0,
         active: None,

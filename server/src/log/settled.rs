@@ -357,11 +357,11 @@ impl Settled {
     }
 
     /// Closes sled and opens it again, which makes it note where its pages are. In between, `check` looks at its files, which
-    /// nobody has open. Readers wait meanwhile; if it cannot be opened again, they get errors until the server is restarted.
+    /// no thread has open. Readers wait meanwhile; if it cannot be opened again, they get errors until the server is restarted.
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be opened, or what `check` returns.
+    /// Returns why it cannot be opened, or the error of `check`.
     pub(super) fn reopen(
         &self,
         check: impl FnOnce() -> Result<(), LogError>,

@@ -240,8 +240,8 @@ impl Shared {
         })
     }
 
-    /// Checks that sled has found all of a chapter. Its recovery lets what was written last be lost: at an opening, the
-    /// journal has it. Behind a settling, the journal's copy is given up.
+    /// Checks that sled has found all of a chapter. Its recovery may lose the last writes: at an opening, the journal has
+    /// them. Behind a settling, the journal's copy is given up.
     fn check_settled(
         &self,
         (chapter, end): (&Chapter, &LogHead),

@@ -69,7 +69,7 @@ pub enum RecoverError {
     Nothing {
         /// Data folder in which no feed could be found.
         folder: PathBuf,
-        /// What is known to be missing, each behind a line feed.
+        /// Known losses, each behind a line feed.
         missing: String,
     },
 }

@@ -323,7 +323,7 @@ fn killed(programs: &Programs) -> Box<dyn Recorded> {
 /// A log that rested for more than five years, until an operator vouched for the clock, and an entry.
 ///
 /// The log is of some months ago, but after 2025, before which no time counts. The clock of the servers is so far ahead
-/// of that of the command that they refuse the log, and take what the command noted.
+/// of that of the command that they refuse the log, and accept the moment that the command noted.
 fn accept(programs: &Programs) -> Box<dyn Recorded> {
     const DAY: i64 = 86_400 * 1_000_000;
     let mut recorder = Recorder::new("accept", programs, 3);

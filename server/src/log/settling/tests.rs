@@ -489,7 +489,7 @@ fn readers_miss_nothing_while_a_chapter_is_settled() {
     assert!(met.iter().all(|met| *met > 5), "{met:?}");
 }
 
-/// What a log gives of each feed; `None` where it gives an error.
+/// Returns the entries of each feed; `None` in the place of an error.
 fn found(log: &SledLog) -> Vec<Option<Vec<Entry>>> {
     let of_feed = |feed| {
         let key = settings(feed).id.key();
