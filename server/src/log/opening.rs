@@ -28,8 +28,9 @@ use super::{
     rehearsal::{Refusal, rehearse},
     salvage::Remains,
     seen::{self, Seen, SeenNote},
-    settled::Settled,
+    settled::{Settled, quietly},
     settler::Work,
+    settling::check_settled,
     sled_log::SledLog,
     snapshots,
     store::{Store, StoreError},
@@ -377,6 +378,13 @@ fn open_log(
     }
     let failed = |error| data.open_error(error);
     let end = settled_end(&settled, &testimony).map_err(failed)?;
+    // A settling that did not end: sled may have lost parts of it, and the journal's copy is given up next.
+    for (chapter, _) in read.settled(end) {
+        // sled panics on some damage.
+        let checked = quietly(|| check_settled(chapter, &settled, &|| Ok(())));
+        let checked = checked.unwrap_or_else(|| Err(LogError::damaged("sled's files")));
+        checked.map_err(failed)?;
+    }
     unused.extend(take_settled(data, &mut read, end)?);
     let Some((newest, end_of_newest)) = read.chapters.pop() else {
         return Err(data.damaged("its journal is missing"));
@@ -456,6 +464,14 @@ struct ReadJournal {
     chapters: Vec<(Chapter, u64)>,
     /// End of the log, unless the journal has no commit.
     head: Option<LogHead>,
+}
+
+impl ReadJournal {
+    /// Returns the chapters of which sled holds the end.
+    fn settled(&self, end: LogHead) -> impl Iterator<Item = &(Chapter, u64)> {
+        let chapters = self.chapters.iter();
+        chapters.take_while(move |(chapter, _)| chapter.file.first <= end.number)
+    }
 }
 
 /// Reads the journal, which must reach as far as the testimony. Pages behind a failed sync are read from the disk again.
@@ -610,12 +626,7 @@ fn take_settled(
     read: &mut ReadJournal,
     end: LogHead,
 ) -> Result<Vec<Arc<JournalFile>>, OpenError> {
-    let is_settled = |(chapter, _): &(Chapter, u64)| chapter.file.first <= end.number;
-    let settled = read
-        .chapters
-        .iter()
-        .take_while(|chapter| is_settled(chapter))
-        .count();
+    let settled = read.settled(end).count();
     let settled = read.chapters.drain(..settled);
     let files = settled.map(|(chapter, _)| chapter.file).collect();
     let goes_on = read.chapters.first().is_some_and(|(chapter, _)| {

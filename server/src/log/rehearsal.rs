@@ -59,8 +59,8 @@ struct Piece {
 }
 
 /// Looks whether sled may open the files in `folder`, whose snapshot had the number `snapshot` after the last settling;
-/// 0 before the first. The values of that settling are there afterwards; later values may be lost. Returns whether only
-/// the last of the later values can be lost. No process may have the files open.
+/// 0 before the first. The opening then keeps the values of that settling, as far as their bytes are sound. Of later
+/// values, it may lose those behind some point; if `false` is returned, others, too. No process may have the files open.
 ///
 /// # Errors
 ///
@@ -239,14 +239,23 @@ impl Headers {
         let share = segments.div_ceil(READERS).max(1);
         let shares = (0..segments).step_by(usize::try_from(share).unwrap_or(usize::MAX));
         // A disk answers several readers in nearly the time of one.
+        let share_from = |from: u64| from..segments.min(from + share);
         let read = std::thread::scope(|scope| {
-            let read =
-                |from| scope.spawn(move || read_headers(file, from..segments.min(from + share)));
-            let threads: Vec<_> = shares.map(read).collect();
-            threads
-                .into_iter()
-                .map(std::thread::ScopedJoinHandle::join)
-                .collect::<Vec<_>>()
+            let spawn = |from| {
+                let thread = std::thread::Builder::new();
+                let thread =
+                    thread.spawn_scoped(scope, move || read_headers(file, share_from(from)));
+                (from, thread)
+            };
+            let threads: Vec<_> = shares.map(spawn).collect();
+            let read = |(from, thread): (u64, io::Result<std::thread::ScopedJoinHandle<'_, _>>)| {
+                // Where no more threads can be had, one reads all.
+                match thread {
+                    Ok(thread) => thread.join(),
+                    Err(_) => Ok(read_headers(file, share_from(from))),
+                }
+            };
+            threads.into_iter().map(read).collect::<Vec<_>>()
         });
         let _advised = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Normal);
         let (mut by_place, mut stable) = (vec![], vec![]);
@@ -474,7 +483,8 @@ impl<'f> Recovery<'f> {
         }
     }
 
-    /// Judges the result of the recovery. Returns whether each segment that was written since the snapshot is there.
+    /// Judges the result of the recovery. Returns whether each segment that was written since the snapshot is there, but for
+    /// those behind the end of the stable part.
     fn judge(&self) -> Result<bool, Refusal> {
         if self.end.is_none_or(|end| end < self.noted.stable) {
             return harm("sled's log ends before the last settling");
@@ -486,6 +496,7 @@ impl<'f> Recovery<'f> {
                     "page {number} of sled was never written as a whole"
                 ));
             };
+            self.check_ground(number, pieces)?;
             for piece in pieces {
                 let segment = segment_of(piece.lsn);
                 let is_there = piece.offset + piece.bytes <= self.headers.file_bytes;
@@ -505,8 +516,28 @@ impl<'f> Recovery<'f> {
         self.judge_holes()
     }
 
-    /// A segment written since the last settling may be gone because sled used its place again. Then each place holds
-    /// a segment; where one holds none, damage may have made the hole. Returns whether none is gone.
+    /// Checks the older pieces of a page that was changed since the last settling. A change is of no use without the piece
+    /// that it changes, of which sled may have had a copy in memory only.
+    fn check_ground(&self, number: usize, pieces: &[Piece]) -> Result<(), Refusal> {
+        let is_old = |piece: &&Piece| piece.lsn < self.noted.stable;
+        if pieces.last().as_ref().is_none_or(is_old) {
+            return Ok(());
+        }
+        for piece in pieces.iter().take_while(is_old) {
+            let left = SEGMENT_BYTES - piece.offset % SEGMENT_BYTES;
+            let left = left.min(self.headers.file_bytes.saturating_sub(piece.offset));
+            let length = left.min(piece.bytes + MESSAGE_HEAD_BYTES_MAX);
+            let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+            self.file.read_exact_at(&mut bytes, piece.offset)?;
+            if decode_message(&bytes, piece.lsn).is_none() {
+                return harm(format!("page {number} of sled is damaged"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether no segment that was written since the last settling is gone. sled may have used its place again, or
+    /// freed it, which fills it with zeros. A place with other bytes and no segment is damaged.
     fn judge_holes(&self) -> Result<bool, Refusal> {
         let first = segment_of(self.noted.stable);
         let stable = segment_of(self.stable);
@@ -534,11 +565,13 @@ fn fits_in_segment(lsn: Lsn) -> bool {
 
 /// Returns the message at a position of a segment, and its length.
 fn read_message(segment: &[u8], lsn: Lsn) -> (Message, u64) {
-    decode_message(segment, lsn).unwrap_or((Message::Corrupted, 0))
+    let at = usize::try_from(lsn % SEGMENT_BYTES).unwrap_or(usize::MAX);
+    let rest = segment.get(at..).unwrap_or_default();
+    decode_message(rest, lsn).unwrap_or((Message::Corrupted, 0))
 }
 
-fn decode_message(segment: &[u8], lsn: Lsn) -> Option<(Message, u64)> {
-    let rest = segment.get(usize::try_from(lsn % SEGMENT_BYTES).ok()?..)?;
+/// Reads the message of a position from the beginning of some bytes.
+fn decode_message(rest: &[u8], lsn: Lsn) -> Option<(Message, u64)> {
     let peek = rest.get(..MESSAGE_PEEK_BYTES.min(rest.len()))?;
     let mut from = SledReader(peek);
     let checksum = u32::from_le_bytes(from.chunk()?);

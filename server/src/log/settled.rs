@@ -590,9 +590,16 @@ fn open_db(folder: &Path) -> Result<Db, LogError> {
 /// Waits until sled's threads have released its file, some time after the last handle is dropped.
 fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     let path = folder.join("db");
-    let Ok(file) = std::fs::File::open(&path) else {
-        return Ok(());
+    let failed = || LogError::io("open", &path);
+    let found = match std::fs::metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(failed())?,
     };
+    // The opening of a pipe waits.
+    if !found.is_file() {
+        return Ok(());
+    }
+    let file = std::fs::File::open(&path).map_err(failed())?;
     let deadline = std::time::Instant::now() + RELEASE_WAIT;
     // sled locks its file while it is open. Our lock ends when `file` is dropped.
     while file.try_lock().is_err() {

@@ -23,7 +23,7 @@ use super::{
     held::FoundFile,
     record::{self, SETTLED_KEY},
     rehearsal::{Refusal, rehearse},
-    settled::Settled,
+    settled::{Settled, quietly},
     settling::{check_settled, settle, settle_end},
     sled_log::SPREAD_CHAPTERS,
     snapshots,
@@ -230,8 +230,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks that sled's recovery does no harm to its files. A reopening is one. Files that were damaged meanwhile would
-    /// come out of it as those of a log that never had more. Returns whether all was there but for the end.
+    /// Checks that sled's recovery, which a reopening is, does no harm to its files. Without the check, files that were
+    /// damaged meanwhile would become those of a shorter log. Returns what [`rehearse`] does.
     fn check_recovery(&self) -> Result<bool, LogError> {
         let snapshot = self.witness.lock().1.snapshot;
         rehearse(&self.folder, snapshot).map_err(|refusal| match refusal {
@@ -292,12 +292,14 @@ impl Shared {
             is_whole = self.check_recovery()?;
             Ok(())
         })?;
-        self.check_settled((chapter, &end), is_whole)
-            .inspect_err(|error| {
-                if !matches!(error, LogError::Closing) {
-                    self.settled.end_reading();
-                }
-            })?;
+        // sled panics on some damage.
+        let checked = quietly(|| self.check_settled((chapter, &end), is_whole));
+        let checked = checked.unwrap_or_else(|| Err(LogError::damaged("sled's files")));
+        if !matches!(checked, Ok(()) | Err(LogError::Closing)) {
+            // Readers must not take what sled has lost for what was never there.
+            self.settled.close()?;
+        }
+        checked?;
         #[cfg(planted)]
         let sync_folder = |folder: &std::path::Path| {
             if crate::planted::is("sled-names-unsynced") {
@@ -352,7 +354,8 @@ fn run(shared: &Shared) {
                 let error: &(dyn std::error::Error + 'static) = &error;
                 error!(
                     error,
-                    "the journal cannot be settled; the log takes no entries until the server is restarted"
+                    "the journal cannot be settled; the log takes no entries until the server is restarted. \
+                     If this comes again, use `simplefeed-server recover`"
                 );
                 // Before the failure, for which publishers are given this reason.
                 let is_full = is_full(error) || is_full_at(&shared.folder);

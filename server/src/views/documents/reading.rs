@@ -27,7 +27,7 @@ use tracing::warn;
 use super::{archive::Archive, frozen::Frozen, in_flight::InFlight, index, manifest::Archived};
 use crate::{
     head_tag::HeadTag,
-    log::{Series, Sources, settings_of},
+    log::{LogError, Series, Sources, settings_of},
     resource::{Coding, Content, Generation, Resource, Source, Tag, Validity},
     views::{
         error::ViewError,
@@ -480,6 +480,12 @@ impl Documents {
         let entries = self
             .log
             .entries(state.head.feed, opening.first..state.head.next)?;
+        let expected = state.head.next.0 - opening.first.0;
+        let found = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+        if found != expected {
+            let what = format!("the open document has {found} of {expected} entries");
+            return Err(LogError::Damaged { what }.into());
+        }
         // The settings of the opening, because a header never changes while its document grows.
         let header = header(opening, &state.open_settings, form, state.head.updated);
         let fragments: Vec<&Bytes> = entries.iter().map(|entry| &entry.fragment).collect();
