@@ -599,8 +599,10 @@ fn a_watcher_that_is_killed_loses_nothing() {
         }
     }
     let said = watcher.stop();
-    // None but what was looked at before the first document came.
-    assert!(count_of(&said, " by interval") <= feeds.len(), "{said}");
+    // None but what was looked at before the first document came. A process that needs long to end is ended without a word.
+    if said.contains(" by interval") {
+        assert!(count_of(&said, " by interval") <= feeds.len(), "{said}");
+    }
 }
 
 /// Returns the number that stands before something in what a watcher says at its end.
