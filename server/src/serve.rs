@@ -122,7 +122,7 @@ impl Server {
         );
         let (timelines, views) = views_of(config, &log, &folders)?;
         let shown: Arc<dyn EntryLog> = Arc::new(Merged::new(Arc::clone(&timelines)));
-        let clock = begin(&*log, &store, &watermark, read)?;
+        let clock = begin(&*log, &views, &store, &watermark, read)?;
         let synced = |tree: &Path| sync_names(tree).map_err(failed("sync", tree));
         keep_to_ourselves(folders.data())
             .and_then(|()| folders.trees().into_iter().try_for_each(synced))
@@ -383,12 +383,15 @@ fn invalidate_with(
 /// Lets a log be served, unless it is another one than was shown. Returns the clock that it goes by.
 fn begin(
     log: &dyn EntryLog,
+    views: &Views,
     store: &dyn Store,
     watermark: &Watermark,
     read: fn() -> Reading,
 ) -> Result<Clock, ServeError> {
     // Before anything is written: the next commits would be archived under URLs that have other contents.
     log.check_seen()?;
+    // The note of what was seen may be as old as the log.
+    views.check_log(log)?;
     let clock = Clock::new(read, known_moment(log, store));
     // The epoch is numbered by the clock, and a number that is too high would stay.
     if let (true, Standing::Refused { known }) = (store.is_restored(), clock.standing()) {

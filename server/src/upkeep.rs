@@ -71,6 +71,7 @@ pub fn run(
     // The documents beside a replaced log are another log's.
     if *task != Task::Verify {
         log.check_seen()?;
+        views.check_log(&**log)?;
     }
     match task {
         Task::Verify => {

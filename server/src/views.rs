@@ -9,7 +9,7 @@ use std::{any::Any, fmt, sync::Arc};
 use simplefeed_core::{commit::Outline, feed::CommitNumber};
 
 use crate::{
-    log::{EntryLog, Series},
+    log::{EntryLog, LogError, Series},
     stop::Stop,
 };
 
@@ -122,6 +122,15 @@ pub trait View: Any + fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Checks that a log reaches as far as what the view has made for readers.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Replaced`] if it does not: what the view has made is of a later log.
+    fn check_log(&self, _log: &dyn EntryLog) -> Result<(), LogError> {
+        Ok(())
+    }
+
     /// Compares all files of the view with their digests, a little at a time.
     fn scrub(&self, _log: &dyn Series, _scrub: &Scrub<'_>) {}
 
@@ -163,6 +172,16 @@ impl Views {
         views.push(Arc::new(counts::Counts::new(folders)));
         let followed = |view| (view, Arc::default());
         Self(views.into_iter().map(followed).collect())
+    }
+
+    /// Checks that a log reaches as far as what the views have made for readers.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LogError::Replaced`] if it does not.
+    pub fn check_log(&self, log: &dyn EntryLog) -> Result<(), LogError> {
+        let mut views = self.0.iter();
+        views.try_for_each(|(view, _)| view.check_log(log))
     }
 
     /// Adds a view that is made for one server.

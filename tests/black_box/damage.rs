@@ -704,6 +704,39 @@ fn an_older_copy_of_a_log_is_refused() {
     check_folder("verify", &recovered);
 }
 
+/// Goal: an older log is refused beside documents of later commits, also where the note of what was seen is as old or gone.
+#[test]
+fn an_older_log_beside_later_documents_is_refused() {
+    const DOCUMENTS: [&str; 2] = ["--document-entries", "3"];
+    let folder = tempfile::tempdir().unwrap();
+    let older = folder.path().join("older");
+    let data = archived(folder.path());
+    copy_folder(&data, &older);
+    let server = Server::start(&data, &DOCUMENTS);
+    server.publish_ids("a", (8..20).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/6.atom");
+    server.stop();
+    for part in ["journal", "sled"] {
+        fs::remove_dir_all(data.join(part)).unwrap();
+        copy_folder(&older.join(part), &data.join(part));
+    }
+    fs::copy(older.join("witness"), data.join("witness")).unwrap();
+    for is_old in [true, false] {
+        let _gone = fs::remove_file(data.join("views/seen"));
+        if is_old {
+            fs::copy(older.join("views/seen"), data.join("views/seen")).unwrap();
+        }
+        for task in [SERVE.as_slice(), &["rebuild"]] {
+            let (code, said) = refused(&data, task);
+            assert_eq!(code, Some(15), "{task:?}: {said}");
+            assert!(
+                said.contains("documents of commit") && said.contains("simplefeed-server recover"),
+                "{task:?}: {said}"
+            );
+        }
+    }
+}
+
 /// Goal: what has no content may have any length.
 #[test]
 fn a_spare_file_of_any_length_is_used() {

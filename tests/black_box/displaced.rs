@@ -6,7 +6,7 @@
 use std::{
     fs,
     io::Write as _,
-    os::unix::fs::symlink,
+    os::unix::fs::{FileExt as _, symlink},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -226,6 +226,151 @@ fn settled_files_that_are_not_there_end_publishing() {
         assert!(ids(&server, "a").len() >= acknowledged, "{gone}");
         server.stop();
     }
+}
+
+/// Goal: a settled file that the next start would refuse ends publishing, also where nothing is settled for long.
+#[test]
+fn settled_files_that_are_cut_end_publishing() {
+    let cut = |path: &Path, parts: u64| {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        let length = file.metadata().unwrap().len();
+        file.set_len(length * parts / 8).unwrap();
+    };
+    let snapshot = |data: &Path| {
+        let items = fs::read_dir(data.join("sled")).unwrap();
+        let mut paths = items.map(|item| item.unwrap().path());
+        let is_snapshot = |path: &PathBuf| path.to_string_lossy().contains("/snap.");
+        paths.find(is_snapshot).unwrap()
+    };
+    for case in 0..5 {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let server = Server::start_settling(&data, 10, 20_000);
+        server.publish_ids("a", (0..400).map(|n| n.to_string()));
+        // The next one settles nothing: its chapters are longer.
+        server.stop();
+        let server = Server::start(&data, &DOCUMENTS);
+        assert_eq!(publish(&server, "before"), 201);
+        assert_eq!(server.get("/readyz").status, 200);
+        match case {
+            0 => cut(&data.join("sled/db"), 0),
+            1 => cut(&data.join("sled/db"), 3),
+            2 => cut(&data.join("witness"), 4),
+            3 => cut(&snapshot(&data), 4),
+            _ => fs::remove_file(snapshot(&data)).unwrap(),
+        }
+        pause(Duration::from_millis(1_100));
+        check_displaced(server, "was removed, replaced, cut or moved");
+        let mut command = Command::new(program("simplefeed-server"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]);
+        // One of the two halves of the witness is as good as both.
+        if let Ok(server) = {
+            command.arg(&data).args(DOCUMENTS);
+            Server::try_spawn(command)
+        } {
+            assert_eq!((case, ids(&server, "a").len()), (2, 401));
+            server.stop();
+        }
+    }
+}
+
+/// Goal: a journal in which a reader finds damage takes no more commits, since the next start refuses it.
+#[test]
+fn a_journal_with_damage_ends_publishing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = begun(&data);
+    let journal = fs::read_dir(data.join("journal")).unwrap().next().unwrap();
+    let file = fs::File::options()
+        .write(true)
+        .open(journal.unwrap().path());
+    file.unwrap().write_all_at(&[0; 4_096], 600).unwrap();
+    let mut acknowledged = 0;
+    while publish(&server, &format!("more-{acknowledged}")) == 201 {
+        acknowledged += 1;
+        assert!(acknowledged < 2_000, "publishing goes on");
+        pause(Duration::from_millis(10));
+    }
+    check_displaced(server, "holds damaged records");
+    let (code, said) = refused(&data);
+    assert_eq!(code, Some(15), "{said}");
+}
+
+/// Goal: a spare file that has another name, too, is not written to.
+#[test]
+fn a_spare_file_of_somebody_else_is_left_alone() {
+    for is_hard in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let server = Server::start_settling(&data, 10, 20_000);
+        server.publish_ids("a", (0..100).map(|n| n.to_string()));
+        let (spare, other) = (data.join("journal/spare"), folder.path().join("other"));
+        fs::write(&other, "of somebody else").unwrap();
+        for number in 0..300 {
+            // The server makes one, too.
+            let _gone = fs::remove_file(&spare).is_ok();
+            let _made = if is_hard {
+                fs::hard_link(&other, &spare)
+            } else {
+                symlink(&other, &spare)
+            };
+            server.publish_ids("a", [format!("more-{number}")]);
+        }
+        server.kill();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "of somebody else");
+        let server = Server::start_settling(&data, 10, 20_000);
+        assert_eq!(ids(&server, "a").len(), 400);
+        server.stop();
+    }
+}
+
+/// Goal: what is no file in the place of one holds up no start, and neither does a log that is open under another name.
+#[test]
+fn a_start_does_not_wait_for_what_is_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start_settling(&data, 10, 20_000);
+    server.publish_ids("a", (0..400).map(|n| n.to_string()));
+    // Hard links: another folder, and the same files.
+    let twin = folder.path().join("twin");
+    let linked = Command::new("cp")
+        .args(["-al"])
+        .arg(&data)
+        .arg(&twin)
+        .status();
+    assert!(linked.unwrap().success());
+    let (code, said) = refused(&twin);
+    assert_eq!(code, Some(11), "{said}");
+    server.stop();
+    // A view that is made again does not hold up a start, nor a stop.
+    let cursor = data.join("views/archive-files/cursor");
+    fs::remove_file(&cursor).unwrap();
+    let made = Command::new("mkfifo").arg(&cursor).status();
+    assert!(made.unwrap().success());
+    let server = Server::start_settling(&data, 10, 20_000);
+    assert_eq!(ids(&server, "a").len(), 400);
+    server.stop();
+    let items = fs::read_dir(data.join("sled")).unwrap();
+    let mut paths = items.map(|item| item.unwrap().path());
+    let snapshot = paths.find(|path| path.to_string_lossy().contains("/snap."));
+    let snapshot = snapshot.unwrap();
+    fs::remove_file(&snapshot).unwrap();
+    let made = Command::new("mkfifo").arg(&snapshot).status();
+    assert!(made.unwrap().success());
+    let (code, said) = refused(&data);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(said.contains("snapshot is no file"), "{said}");
+    let target = folder.path().join("recovered");
+    let arguments = [
+        "recover",
+        "--data",
+        data.to_str().unwrap(),
+        "--to",
+        target.to_str().unwrap(),
+    ]
+    .map(str::to_owned);
+    let output = run("simplefeed-server", &arguments, b"");
+    assert!(output.status.code().is_some(), "{}", text(&output.stderr));
 }
 
 /// Goal: two servers never write one folder, whoever removes its lock file, which is made again.

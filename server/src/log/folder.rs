@@ -416,7 +416,7 @@ pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
         let target = to.join(item.file_name());
         if item.file_type()?.is_dir() {
             copy_folder(&item.path(), &target)?;
-        } else {
+        } else if fs::metadata(item.path())?.is_file() {
             fs::copy(item.path(), target)?;
         }
     }

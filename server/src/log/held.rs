@@ -54,6 +54,8 @@ impl Identity {
 pub(super) struct FoundFile {
     path: PathBuf,
     identity: Identity,
+    /// The fewest bytes that it may have.
+    least: u64,
 }
 
 impl FoundFile {
@@ -67,7 +69,23 @@ impl FoundFile {
         Ok(Self {
             path: name,
             identity: Identity::of(&found),
+            least: 0,
         })
+    }
+
+    /// Returns the file as one that must not get shorter.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be measured.
+    pub(super) fn whole(self) -> io::Result<Self> {
+        let least = fs::metadata(&self.path)?.len();
+        Ok(Self { least, ..self })
+    }
+
+    /// Returns the file as one that must have so many bytes.
+    pub(super) fn at_least(self, least: u64) -> Self {
+        Self { least, ..self }
     }
 
     /// Checks that it is there.
@@ -76,10 +94,16 @@ impl FoundFile {
     ///
     /// Returns [`LogError::Displaced`] if it is not.
     pub(super) fn check(&self) -> Result<(), LogError> {
-        if self.identity.is_at(&self.path) {
+        let found = fs::metadata(&self.path);
+        let is_there =
+            |found: Metadata| Identity::of(&found) == self.identity && found.len() >= self.least;
+        if found.is_ok_and(is_there) {
             return Ok(());
         }
-        let what = format!("{} was removed, replaced or moved", self.path.display());
+        let what = format!(
+            "{} was removed, replaced, cut or moved",
+            self.path.display()
+        );
         Err(LogError::Displaced { what })
     }
 }

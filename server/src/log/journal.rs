@@ -17,15 +17,16 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use bytes::Bytes;
+use rustix::{fs::OFlags, io::Errno};
 use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 use tracing::warn;
 
@@ -92,6 +93,8 @@ pub(super) struct JournalFile {
     before: ChainHash,
     /// Bytes that it had when it was opened, or when another file was begun behind it.
     length: AtomicU64,
+    /// Whether a value of it could not be read: the next opening refuses such a log.
+    is_damaged: AtomicBool,
 }
 
 impl JournalFile {
@@ -101,6 +104,14 @@ impl JournalFile {
     ///
     /// Returns the failure of the disk, or that the value is damaged.
     pub(super) fn value(&self, place: Place) -> Result<Bytes, LogError> {
+        let value = self.whole_value(place);
+        if value.is_err() {
+            self.is_damaged.store(true, Ordering::Release);
+        }
+        value
+    }
+
+    fn whole_value(&self, place: Place) -> Result<Bytes, LogError> {
         let mut value = vec![0; usize::try_from(place.length).unwrap_or(usize::MAX)];
         let read = self.file.read_exact_at(&mut value, u64::from(place.at));
         read.map_err(LogError::io("read", &self.path))?;
@@ -110,6 +121,11 @@ impl JournalFile {
         };
         let length = unseal(&value).ok_or_else(damaged)?.len();
         Ok(Bytes::from(value).slice(..length))
+    }
+
+    /// Returns whether a value of it could not be read.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Acquire)
     }
 
     fn damage(&self, at: u64, what: &str) -> LogError {
@@ -504,7 +520,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Checks that the newest file is found by its name, with the length that it has been given.
+    /// Checks that the newest file is found by its name, with the length that it has been given, and that what was read of it
+    /// was whole.
     ///
     /// # Errors
     ///
@@ -515,10 +532,12 @@ impl Journal {
         let is_there = fs::metadata(&path).is_ok_and(|found| {
             Identity::of(&found) == self.file.identity && found.len() == self.written
         });
-        if is_there {
-            return Ok(());
-        }
-        let what = format!("{} was removed, replaced, cut or moved", path.display());
+        let what = match is_there {
+            true if !self.file.is_damaged() => return Ok(()),
+            true => "holds damaged records",
+            false => "was removed, replaced, cut or moved",
+        };
+        let what = format!("{} {what}", path.display());
         Err(LogError::Displaced { what })
     }
 
@@ -581,10 +600,36 @@ fn name_of(first: CommitNumber) -> String {
     format!("{:020}", first.0)
 }
 
+/// Opens the spare file, or makes one. A link, or a file that has another name, too, is somebody else's: it is removed and
+/// not written to.
+#[expect(clippy::disallowed_methods, reason = "a durable rename follows")]
+fn open_spare(spare: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).write(true).truncate(false);
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    options.custom_flags(i32::try_from(flags.bits()).unwrap_or(0));
+    match options.open(spare) {
+        Ok(file) => {
+            let found = file.metadata()?;
+            // Some file systems count no links.
+            if found.is_file() && found.nlink() <= 1 {
+                return Ok(file);
+            }
+        }
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {}
+        Err(error) => return Err(error),
+    }
+    fs::remove_file(spare)?;
+    options.create_new(true).open(spare)
+}
+
 /// Makes a durable file that has no records. Returns it and its length.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the name `spare` is temporary, and a durable rename follows"
+#[cfg_attr(
+    planted,
+    expect(
+        clippy::disallowed_methods,
+        reason = "a planted bug renames without a sync"
+    )
 )]
 fn create_file(
     folder: &Path,
@@ -600,13 +645,7 @@ fn create_file(
         false => sync_folder(folder),
     };
     sync_folder(folder).map_err(LogError::io("sync", folder))?;
-    let open = OpenOptions::new()
-        .create(true)
-        .read(true)
-        .write(true)
-        .truncate(false)
-        .open(&spare);
-    let file = open.map_err(LogError::io("create", &spare))?;
+    let file = open_spare(&spare).map_err(LogError::io("create", &spare))?;
     let mut head = Writer(MAGIC.to_vec());
     head.long(first.0);
     head.bytes(&before.0.0);
@@ -634,6 +673,7 @@ fn create_file(
         let file = JournalFile {
             identity: identity_of(&file, &path)?,
             length: AtomicU64::new(length),
+            is_damaged: AtomicBool::default(),
             file,
             path,
             first,
@@ -645,6 +685,7 @@ fn create_file(
     let file = JournalFile {
         identity: identity_of(&file, &path)?,
         length: AtomicU64::new(length),
+        is_damaged: AtomicBool::default(),
         file,
         path,
         first,
@@ -697,6 +738,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
         files.push(JournalFile {
             identity: identity_of(&file, &path)?,
             length: AtomicU64::new(length_of(&file, &path)?),
+            is_damaged: AtomicBool::default(),
             file,
             path,
             first,
@@ -717,6 +759,7 @@ pub(super) fn open_remains(folder: &Path) -> Vec<JournalFile> {
             Some(JournalFile {
                 identity: identity_of(&file, &item.path()).ok()?,
                 length: AtomicU64::new(length_of(&file, &item.path()).ok()?),
+                is_damaged: AtomicBool::default(),
                 file,
                 path: item.path(),
                 first: CommitNumber(first),

@@ -441,9 +441,10 @@ fn open_log(
 
 /// Finds the files of the settled part, which the next opening needs.
 fn found_files(data: &DataFolder) -> Result<Vec<FoundFile>, OpenError> {
-    let names = ["sled/db", "witness"];
-    let find = |name: &&str| FoundFile::find(data.name_of(name)).map_err(data.io("find", name));
-    names.iter().map(find).collect()
+    let find = |name: &str| FoundFile::find(data.name_of(name));
+    let db = find("sled/db").map_err(data.io("find", "sled/db"))?;
+    let witness = find("witness").and_then(FoundFile::whole);
+    Ok(vec![db, witness.map_err(data.io("find", "witness"))?])
 }
 
 /// Opens the note of the last commit that readers have seen. In the folder of the views, since an older log is put in the
@@ -576,6 +577,7 @@ fn open_settled(
     if !stood_still {
         drop_pages_in(&folder).map_err(data.io("sync", "sled"))?;
     }
+    check_access(data)?;
     match rehearse(&folder, testimony.snapshot) {
         Ok(_is_whole) => {}
         Err(Refusal::Io(source)) => return Err(data.io("read", "sled")(source)),
@@ -591,6 +593,25 @@ fn open_settled(
         .and_then(|()| snapshots::release(&folder))
         .map_err(data.io("sync", "sled"))?;
     Ok(settled)
+}
+
+/// Checks that sled's file can be written, and that no other process has it open: under another name, nothing else tells.
+fn check_access(data: &DataFolder) -> Result<(), OpenError> {
+    let path = data.path("sled").join("db");
+    // The opening of a pipe waits, and a missing file has a refusal of its own.
+    if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let file = fs::File::options().read(true).write(true).open(&path);
+    let file = file.map_err(data.io("write to", "sled/db"))?;
+    match file.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => Err(OpenError::Locked {
+            folder: data.name_of("sled"),
+            holder: String::new(),
+        }),
+        // A file system without locks has none to show.
+        _ => Ok(()),
+    }
 }
 
 /// Makes sure that reads of sled's files see the disk.

@@ -42,6 +42,15 @@ pub(super) enum Refusal {
     Harm(String),
 }
 
+/// Reads a snapshot.
+fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
+    // Reading a pipe waits.
+    if !fs::metadata(path)?.is_file() {
+        return harm("sled's snapshot is no file");
+    }
+    Ok(fs::read(path)?)
+}
+
 fn harm<T>(what: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Harm(what.into()))
 }
@@ -83,12 +92,30 @@ pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, Refusal> {
     recovery.judge()
 }
 
+/// Returns how long sled's file must be for the pages that its snapshot in a file names, and for the end of its log.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub(super) fn needed_bytes(snapshot: &Path) -> Result<u64, Refusal> {
+    let Some(snapshot) = Snapshot::decode(&read_file(snapshot)?) else {
+        return harm("sled's snapshot is damaged");
+    };
+    let pieces = snapshot.pages.iter().flatten();
+    let ends = pieces.map(|piece| piece.offset.saturating_add(piece.bytes));
+    // The segment that is not full ends where the log does.
+    let active = snapshot
+        .active
+        .map(|at| at + snapshot.stable % SEGMENT_BYTES);
+    Ok(ends.chain(active).max().unwrap_or(0))
+}
+
 /// sled's note of where its pages are.
 #[derive(Debug)]
 struct Snapshot {
     /// End of the log that it covers.
     stable: Lsn,
-    /// Segment that was not full, by its place in the file.
+    /// Offset in the file of the segment that was not full.
     active: Option<u64>,
     /// Pieces of each page, the base first.
     pages: Vec<Vec<Piece>>,
@@ -110,7 +137,7 @@ impl Snapshot {
             }
             return harm("sled's snapshot is missing");
         };
-        let bytes = fs::read(&path)?;
+        let bytes = read_file(&path)?;
         let Some(snapshot) = Self::decode(&bytes) else {
             return harm("sled's snapshot is damaged");
         };

@@ -22,7 +22,7 @@ use super::{
     chapter::{Chapter, Chapters},
     held::FoundFile,
     record::{self, SETTLED_KEY},
-    rehearsal::{Refusal, rehearse},
+    rehearsal::{Refusal, needed_bytes, rehearse},
     settled::{Settled, quietly},
     settling::{check_settled, settle, settle_end},
     sled_log::SPREAD_CHAPTERS,
@@ -51,6 +51,8 @@ struct Shared {
     displaced: Arc<AtomicBool>,
     /// Files that the settled part is in, by their names.
     files: Vec<FoundFile>,
+    /// sled's last snapshot by its number, and sled's file, which must be as long as the snapshot says.
+    snapshot: Mutex<Option<(u64, [FoundFile; 2])>>,
     /// Set when a settling fails: the log takes no more commits.
     failed: Arc<AtomicBool>,
 }
@@ -96,6 +98,7 @@ impl Settler {
                 has_filled_up: work.has_filled_up,
                 displaced: work.displaced,
                 files: work.files,
+                snapshot: Mutex::default(),
                 witness: Mutex::new(work.witness),
                 chapters: Arc::clone(chapters),
                 is_busy: AtomicBool::new(false),
@@ -117,7 +120,8 @@ impl Settler {
     ///
     /// Returns [`LogError::Displaced`] if the next opening would not find them.
     pub(super) fn check_files(&self) -> Result<(), LogError> {
-        self.shared.files.iter().try_for_each(FoundFile::check)
+        self.shared.files.iter().try_for_each(FoundFile::check)?;
+        self.shared.check_length()
     }
 
     /// Waits until nothing is being settled.
@@ -221,6 +225,42 @@ impl Shared {
         }
         let written = witness.write(testimony).and_then(|()| witness.sync());
         written.map_err(LogError::io("write", "witness"))
+    }
+
+    /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is there. During a settling, both
+    /// change.
+    fn check_length(&self) -> Result<(), LogError> {
+        let number = self.witness.lock().1.snapshot;
+        if self.is_busy.load(Ordering::Acquire) || number == 0 {
+            return Ok(());
+        }
+        let checked = self.check_snapshot(number);
+        let is_another = self.witness.lock().1.snapshot != number;
+        if is_another || self.is_busy.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        checked
+    }
+
+    fn check_snapshot(&self, number: u64) -> Result<(), LogError> {
+        let mut snapshot = self.snapshot.lock();
+        if snapshot.as_ref().is_none_or(|(known, _)| *known != number) {
+            let path = snapshots::path_of(&self.folder, number);
+            let found = || -> Result<_, Refusal> {
+                let needed = needed_bytes(&path)?;
+                let file = FoundFile::find(path.clone())?.whole()?;
+                Ok([
+                    file,
+                    FoundFile::find(self.folder.join("db"))?.at_least(needed),
+                ])
+            };
+            let displaced = |refusal: Refusal| LogError::Displaced {
+                what: refusal.to_string(),
+            };
+            *snapshot = Some((number, found().map_err(displaced)?));
+        }
+        let mut files = snapshot.iter().flat_map(|(_, files)| files);
+        files.try_for_each(FoundFile::check)
     }
 
     fn go_on(&self) -> Result<(), LogError> {

@@ -37,7 +37,7 @@ use super::{
     chapter::{Chapter, Chapters},
     folder::DataFolder,
     ids::IdIndex,
-    journal::Journal,
+    journal::{Journal, JournalFile},
     seen::{self, Seen, SeenNote},
     settled::Settled,
     settler::{Settler, Work},
@@ -166,11 +166,12 @@ impl SledLog {
         self.settler.check_files()?;
         let journal = self.folder.name_of("journal");
         let chapters = self.chapters.read();
-        if chapters.full.iter().all(|full| full.file.is_in(&journal)) {
+        let is_whole = |file: &JournalFile| file.is_in(&journal) && !file.is_damaged();
+        if chapters.full.iter().all(|full| is_whole(&full.file)) {
             return Ok(());
         }
         let what = format!(
-            "a file in {} was removed, replaced, cut or moved",
+            "a file in {} was removed, replaced, cut, damaged or moved",
             journal.display()
         );
         Err(LogError::Displaced { what })

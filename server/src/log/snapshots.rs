@@ -29,6 +29,11 @@ pub(super) fn newest_number(folder: &Path) -> io::Result<u64> {
     Ok(numbers.max().unwrap_or(0))
 }
 
+/// Returns the path of the snapshot with a number.
+pub(super) fn path_of(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("{NAME}{number:016X}"))
+}
+
 /// Returns the snapshot that sled takes, or takes once it has its name back.
 ///
 /// # Errors

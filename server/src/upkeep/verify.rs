@@ -55,7 +55,7 @@ pub fn verify(
         last: Timestamp::MIN,
         found: HashMap::new(),
     };
-    if let Err(replaced) = log.check_seen() {
+    if let Err(replaced) = log.check_seen().and_then(|()| views.check_log(log)) {
         checking.report.findings.fault(replaced.to_string());
     }
     let is_complete = checking.commits()?;

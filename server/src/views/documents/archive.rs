@@ -683,7 +683,12 @@ impl Archive {
 
     pub(super) fn cursor(&self) -> CommitNumber {
         // A cursor that cannot be read counts as 0: the follower finds the files that are there.
-        let text = fs::read_to_string(self.views.join("cursor")).unwrap_or_default();
+        let path = self.views.join("cursor");
+        // The opening of a pipe waits.
+        if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+            return CommitNumber(0);
+        }
+        let text = fs::read_to_string(path).unwrap_or_default();
         CommitNumber(text.trim().parse().unwrap_or(0))
     }
 

@@ -49,10 +49,18 @@ impl View for Archive {
     }
 
     fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
-        // A cursor beyond the log belongs to another log. From 0 on, the follower finds the files that are there.
-        let cursor = self.cursor();
-        let is_of_log = cursor <= log.head().number;
-        Ok(if is_of_log { cursor } else { CommitNumber(0) })
+        // The log is as long, or it would not be served.
+        Ok(self.cursor().min(log.head().number))
+    }
+
+    fn check_log(&self, log: &dyn EntryLog) -> Result<(), LogError> {
+        let (cursor, end) = (self.cursor(), log.head().number);
+        if cursor <= end {
+            return Ok(());
+        }
+        let what =
+            format!("it ends with commit {end}, and documents of commit {cursor} are beside it");
+        Err(LogError::Replaced { what })
     }
 
     fn apply(&self, commit: &Outline, log: &dyn Series) -> Result<Applied, ViewError> {
