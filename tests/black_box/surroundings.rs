@@ -288,11 +288,13 @@ impl World {
         }
     }
 
-    /// Returns whether a document was named as missing.
+    /// Returns whether a document was named as missing: by the name of any epoch, since the damage may have taken the commit
+    /// of the last one.
     fn is_named(&self, path: &str) -> bool {
+        let number = |name: &str| split_name(name).map(|(number, _)| number);
         let name = path.rsplit('/').next().unwrap_or_default();
-        let is_of = |line: &str| line.contains(&format!(" {name}"));
-        self.named.lines().any(is_of)
+        let mut words = self.named.split([' ', '/', ';', ',', '\n']);
+        number(name).is_some() && words.any(|word| number(word) == number(name))
     }
 
     /// Returns the path of the newest document that can be read before one that cannot: it may have the name of any epoch.
