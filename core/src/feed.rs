@@ -368,25 +368,27 @@ impl fmt::Display for Epoch {
 }
 
 impl Epoch {
-    /// 2026-01-01, in seconds since 1970.
-    const NO_LOG_BEFORE: u32 = 1_767_225_600;
+    /// The second in which 2026 began, counted from 1970. No log is older, so an earlier clock is wrong.
+    pub const NONE_BEFORE: i64 = 1_767_225_600;
 
     /// The epoch of a log without restorations.
     pub const FIRST: Self = Self(1);
 
-    /// Returns the epoch that begins at an instant, after this one; `None` if there are no more numbers.
+    /// Returns the epoch that begins at an instant, after this one; `None` if there are no more numbers, or the second is
+    /// before [`NONE_BEFORE`](Self::NONE_BEFORE).
     ///
     /// Of two epochs that follow the same one, that which begins in a later second has the higher number, also if the clock
     /// is behind the epoch before them.
     #[must_use]
     pub fn next(self, instant: Timestamp) -> Option<Self> {
-        // A clock before 1970 or beyond 2106 does not fit; the next count still grows.
-        let second = u32::try_from(instant.second()).unwrap_or(0);
-        if second > self.0 {
-            return Some(Self(second));
+        // A clock that begins at the same time after each start would give two histories one number.
+        let since = instant.second() - Self::NONE_BEFORE;
+        let since = u32::try_from(since).ok()?.max(1);
+        match u32::try_from(instant.second()) {
+            Ok(second) if second > self.0 => Some(Self(second)),
+            // A clock beyond 2106 does not fit, either.
+            _ => Some(Self(self.0.checked_add(since)?)),
         }
-        let since = second.saturating_sub(Self::NO_LOG_BEFORE);
-        Some(Self(self.0.checked_add(since.max(1))?))
     }
 
     /// Returns the second that has the epoch's number: that in which it began, unless the clock was behind the epoch

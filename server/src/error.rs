@@ -44,6 +44,12 @@ pub enum ServeError {
         /// The time on the system clock.
         now: Timestamp,
     },
+    /// The epoch of a restored log would be numbered by a clock that is before any log. Nothing was served.
+    #[error("the log was restored, and the system clock ({now}) is before any log: set the clock")]
+    EarlyClock {
+        /// The time on the system clock.
+        now: Timestamp,
+    },
     /// The log cannot be used. Nothing was served.
     #[error("the log cannot be served")]
     Log(#[from] LogError),

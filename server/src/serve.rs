@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use simplefeed_core::timestamp::Timestamp;
+use simplefeed_core::{feed::Epoch, timestamp::Timestamp};
 use tracing::{info, warn};
 use url::Url;
 
@@ -394,9 +394,14 @@ fn begin(
     views.check_log(log)?;
     let clock = Clock::new(read, known_moment(log, store));
     // The epoch is numbered by the clock, and a number that is too high would stay.
-    if let (true, Standing::Refused { known }) = (store.is_restored(), clock.standing()) {
+    if store.is_restored() {
         let now = clock.system();
-        return Err(ServeError::Clock { known, now });
+        if let Standing::Refused { known } = clock.standing() {
+            return Err(ServeError::Clock { known, now });
+        }
+        if now.second() < Epoch::NONE_BEFORE {
+            return Err(ServeError::EarlyClock { now });
+        }
     }
     log.note_seen()?;
     store.begin_work();

@@ -298,6 +298,28 @@ fn no_epoch_begins_years_later_by_itself() {
     server.stop();
 }
 
+/// Goal: a clock before all logs numbers no epoch, because two restorations of one backup could get the same number; the
+/// message names the way out.
+#[test]
+fn no_epoch_begins_before_any_log() {
+    let scene = Scene::new();
+    let server = scene.start();
+    published(&server, "before");
+    server.stop();
+    let copy = scene.folder.path().join("copy");
+    back_up(&scene.data(), &copy);
+    scene.set(-6 * YEAR, 0);
+    let said = scene.try_start(&copy).err().expect("it is refused");
+    assert!(
+        said.iter().any(|line| line.contains("set the clock")),
+        "{said:?}"
+    );
+    scene.set(0, 0);
+    let server = scene.try_start(&copy).unwrap();
+    assert_eq!(ready(&server), 200);
+    server.stop();
+}
+
 /// Goal: a restoration by a clock that was years ahead hinders none that follows by the right one.
 #[test]
 fn an_epoch_of_later_years_is_followed_by_others() {
