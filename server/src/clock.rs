@@ -150,6 +150,13 @@ impl Clock {
         self.0.judged(|accepted, _| accepted.standing())
     }
 
+    /// Returns whether the system clock is refused, as of the last reading.
+    pub fn is_refused(&self) -> bool {
+        // A clock that is followed at once is not refused, so no lock is taken.
+        self.0.unjudged.load(Ordering::Acquire) == NONE
+            && matches!(self.standing(), Standing::Refused { .. })
+    }
+
     /// Follows the system clock without a judgement: an operator vouches for it. Returns the time.
     pub fn accept(&self) -> Timestamp {
         let mut accepted = self.0.accepted.lock();

@@ -2,6 +2,8 @@
 //!
 //! Pure.
 
+use std::io;
+
 use crate::{
     config::ConfigError,
     error::ServeError,
@@ -90,5 +92,34 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
                 .into(),
         );
     }
+    texts.extend(hint_for_files(error));
     texts
+}
+
+/// Returns what to do about a file that the operating system keeps from the log.
+fn hint_for_files(error: &anyhow::Error) -> Option<String> {
+    let is_of_log = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<OpenError>() || cause.is::<LogError>()
+    };
+    if !error.chain().any(is_of_log) {
+        return None;
+    }
+    let kind = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>())?
+        .kind();
+    let hint = match kind {
+        io::ErrorKind::PermissionDenied => {
+            "the user of the server needs to read and to write the data folder and all in it."
+        }
+        io::ErrorKind::InvalidInput
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::AlreadyExists => {
+            "something else has the name of a file or of a folder of the log: move it away, and put back what was there. \
+             `lock` and `ids` are made again."
+        }
+        _ => return None,
+    };
+    Some(format!("hint: {hint}"))
 }

@@ -36,6 +36,7 @@
 mod planted;
 
 pub mod codec;
+pub mod regular;
 pub mod clock;
 pub mod log;
 pub mod views;

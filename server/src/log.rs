@@ -435,6 +435,9 @@ pub trait Room: Send + Sync {
         false
     }
 
+    /// Takes no commits from now on, since what is beside the log is of another one.
+    fn give_up(&self) {}
+
     /// Returns whether the disk has room for a commit with so many bytes of entries, and for settling it.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 use tracing::{debug, error, info};
 
 use crate::{
-    clock::{Clock, Standing},
+    clock::Clock,
     log::{EntryLog, FeedHeads, Follows, LogError, LogHead, space::is_full},
     metrics::Metrics,
     watermark::Watermark,
@@ -389,7 +389,7 @@ impl Writer {
             instant,
             changes,
         };
-        if let Standing::Refused { .. } = self.clock.standing() {
+        if self.clock.is_refused() {
             return Err(NotCommitted::Clock);
         }
         // Before sled writes anything: a log on a full disk cannot be opened again.

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use simplefeed_core::timestamp::Timestamp;
 
-use crate::log::durable::create_folder;
+use crate::{log::durable::create_folder, regular};
 use tracing::warn;
 
 /// Least time between two steps ahead of the clock, a second each. So the clock catches up, however often a
@@ -54,12 +54,8 @@ impl Watermark {
             create_folder(folder)?;
         }
         let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let file = regular::open_as(path, options)?;
         let mut record = [0; 16];
         // A new file, or one that was cut short, has no second.
         let is_read = file.read_exact_at(&mut record, 0).is_ok();

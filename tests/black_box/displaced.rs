@@ -373,6 +373,92 @@ fn a_start_does_not_wait_for_what_is_no_file() {
     assert!(output.status.code().is_some(), "{}", text(&output.stderr));
 }
 
+/// Goal: what is no file in the place of one of the views holds up neither a reader nor a stop.
+#[test]
+fn a_stop_does_not_wait_for_what_is_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = begun(&data);
+    let found = [files(&data.join("views")), files(&data.join("www"))].concat();
+    assert!(found.len() >= 6, "{}", found.len());
+    for (path, _) in found {
+        fs::remove_file(&path).unwrap();
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+    }
+    // More documents, and an answer that wants files.
+    for number in 0..20 {
+        publish(&server, &format!("more-{number}"));
+    }
+    for path in [
+        "/feeds/a/1.atom",
+        "/feeds/a/recent.atom",
+        "/feeds/a/index.json",
+    ] {
+        let answer = server.get(path);
+        assert_ne!(answer.status, 0, "{path}");
+    }
+    let began = std::time::Instant::now();
+    server.end("TERM").unwrap();
+    // A second of grace, and the machine's load; a pipe would wait for ever.
+    assert!(began.elapsed() < Duration::from_mins(1));
+}
+
+/// Goal: immutable files of a later log are not overwritten by an older one that nothing else tells from it.
+/// Method: all of the folder is put back but what a web server serves.
+#[test]
+fn an_older_log_overwrites_no_file_of_a_later_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
+    begun(&data).stop();
+    copy_folder(&data, &older);
+    let server = Server::start(&data, &DOCUMENTS);
+    server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
+    server.wait_until_frozen("/feeds/a/4.atom");
+    server.stop();
+    let shown = data.join("www/feeds/a");
+    let served = files(&shown);
+    fs::remove_dir_all(older.join("www")).unwrap();
+    fs::rename(data.join("www"), older.join("www")).unwrap();
+    fs::rename(&data, folder.path().join("later")).unwrap();
+    fs::rename(&older, &data).unwrap();
+    let server = Server::start(&data, &DOCUMENTS);
+    server.publish_ids("a", (0..4).map(|n| format!("other-{n}")));
+    server.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
+    check_displaced(server, "was not what the server had opened");
+    for (path, bytes) in served {
+        let found = fs::read(&path).unwrap();
+        assert!(found == bytes, "{path:?} was overwritten");
+    }
+    let output = run(
+        "simplefeed-server",
+        &["rebuild", "--data", data.to_str().unwrap()],
+        b"",
+    );
+    assert_eq!(output.status.code(), Some(15), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("simplefeed-server recover"));
+}
+
+/// Goal: a refusal for a file of the log that is none, or may not be used, tells what to do.
+#[test]
+fn a_file_that_cannot_be_used_has_a_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    begun(&data).stop();
+    for name in ["lock", "ids", "views/seen", "witness"] {
+        let (path, aside) = (data.join(name), folder.path().join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let (code, said) = refused(&data);
+        assert!(matches!(code, Some(1 | 15)), "{name}: {code:?} {said}");
+        assert!(said.contains("hint: "), "{name}: {said}");
+        fs::remove_file(&path).unwrap();
+        fs::rename(&aside, &path).unwrap();
+    }
+    Server::start(&data, &DOCUMENTS).stop();
+}
+
 /// Goal: two servers never write one folder, whoever removes its lock file, which is made again.
 #[test]
 fn a_folder_has_one_server_without_its_lock_file() {

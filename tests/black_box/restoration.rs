@@ -83,6 +83,26 @@ fn backup(data: &Path, to: &Path) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
+/// Goal: the next command names unfinished work of one that was killed.
+#[test]
+fn what_a_killed_command_leaves_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    Server::start(&data, &[]).stop();
+    let to = folder.path().join("copy");
+    let (data, to) = (data.to_str().unwrap(), to.to_str().unwrap());
+    let arguments = ["backup", "--data", data, "--to", to];
+    let said = || text(&run("simplefeed-server", &arguments, b"").stderr);
+    assert!(!said().contains("unfinished work"));
+    fs::remove_dir_all(to).unwrap();
+    fs::create_dir(folder.path().join(".partial-left")).unwrap();
+    let told = said();
+    assert!(
+        told.contains(".partial-left") && told.contains("unfinished work"),
+        "{told}"
+    );
+}
+
 /// Returns everything that permanent URLs of the feeds show now, up to one too many of each kind.
 fn permanent(server: &Server, into: &mut BTreeMap<String, Vec<Vec<u8>>>) {
     for feed in 0..FEEDS {

@@ -339,6 +339,22 @@ fn the_writer_and_the_views_do_not_name_each_other() {
     );
 }
 
+/// A pipe in the place of a file holds up whoever opens it, so the rooms that keep files open them by one module.
+#[test]
+fn files_are_opened_without_waiting() {
+    for room in ["log", "views", "upkeep", "watermark"] {
+        let is_in = |file: &str| file.starts_with(room) && !file.contains("/tests/");
+        let waiting = [
+            "File::open(",
+            "File::create(",
+            "fs::read(",
+            "fs::read_to_string(",
+            "fs::write(",
+        ];
+        names_none(room, is_in, &waiting);
+    }
+}
+
 /// Views are found in one list, and each can go without the others noticing.
 #[test]
 fn views_name_no_other_view() {

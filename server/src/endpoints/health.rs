@@ -50,7 +50,9 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let looked = off_thread(move || Ok(log.takes_entries()));
     let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     Ok(Outcome::Answer(match looked.await? {
-        Err(Closed::Failed) => unwell("the log takes no entries\n"),
+        Err(Closed::Failed) => {
+            unwell("the disk failed: the log takes no entries until the server is restarted\n")
+        }
         Err(Closed::Displaced) => {
             unwell("the data folder is not what the server opened: the log takes no entries\n")
         }

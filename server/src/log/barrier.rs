@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use std::{collections::BTreeSet, fs::File, io, os::unix::fs::MetadataExt as _, path::Path};
 
+use crate::regular;
 #[cfg(target_os = "linux")]
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
@@ -167,7 +168,7 @@ pub fn sync_tree(folder: &Path) -> io::Result<()> {
             sync_tree(&item.path())?;
         } else if item.file_type()?.is_file() {
             // A file may go away meanwhile: sled replaces its snapshots.
-            match File::open(item.path()) {
+            match regular::open(item.path()) {
                 Ok(file) => file.sync_all()?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -216,5 +217,5 @@ pub fn sync_files(files: &[&File], folders: &[&File]) -> io::Result<()> {
 ///
 /// Returns why the folder cannot be synced.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+    regular::open_folder(folder)?.sync_all()
 }

@@ -16,6 +16,7 @@ use std::{
 };
 
 use super::barrier::{sync_files, sync_folder};
+use crate::regular;
 
 /// Mode of a folder that only its owner may read.
 const PRIVATE: u32 = 0o700;
@@ -64,7 +65,7 @@ fn create_unsynced<'p>(folder: &'p Path, parents: &mut BTreeMap<&'p Path, File>)
     let parent = parent_of(folder);
     create_unsynced(parent, parents)?;
     if !parents.contains_key(parent) {
-        parents.insert(parent, File::open(parent)?);
+        parents.insert(parent, regular::open_folder(parent)?);
     }
     match fs::create_dir(folder) {
         // A folder that somebody made meanwhile may lack its sync, so it gets one.

@@ -35,6 +35,7 @@ use super::{
     record::STORAGE_VERSION,
     space::is_full,
 };
+use crate::regular;
 
 /// Name of the socket at which a server takes upkeep tasks.
 pub const CONTROL_SOCKET: &str = "control.sock";
@@ -126,7 +127,7 @@ pub struct DataFolder {
 #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
 pub fn mark_restored(folder: &Path) -> io::Result<()> {
     create_folder(folder)?;
-    File::create(folder.join("restored"))?.sync_all()?;
+    regular::create(folder.join("restored"))?.sync_all()?;
     sync_folder(folder)
 }
 
@@ -246,7 +247,7 @@ impl DataFolder {
         let path = held.path().join("lock");
         let locked = || {
             // The holder writes its process id into the lock file.
-            let holder = fs::read_to_string(&path).unwrap_or_default();
+            let holder = regular::read_text(&path).unwrap_or_default();
             let holder = holder.trim();
             let holder = if holder.is_empty() {
                 String::new()
@@ -383,13 +384,10 @@ impl Drop for DataFolder {
     reason = "the lock file is written anew at each start"
 )]
 fn take_lock(path: &Path) -> Result<File, TryLockError> {
-    let lock = OpenOptions::new()
-        .create(true)
-        .read(true)
-        .write(true)
-        // The process id in it must survive an attempt that is refused.
-        .truncate(false)
-        .open(path);
+    let mut options = OpenOptions::new();
+    // The process id in it must survive an attempt that is refused.
+    let options = options.create(true).read(true).write(true).truncate(false);
+    let lock = regular::open_as(path, options);
     let lock = lock.map_err(TryLockError::Error)?;
     lock.try_lock()?;
     Ok(lock)

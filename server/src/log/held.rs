@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::LogError;
+use crate::regular;
 
 /// Where the system has a name for each handle of this process.
 const HANDLES: &str = "/proc/self/fd";
@@ -117,7 +118,7 @@ impl HeldFolder {
     pub fn open(name: &Path) -> io::Result<Self> {
         // The current folder may change.
         let name = std::path::absolute(name)?;
-        let handle = File::open(&name)?;
+        let handle = regular::open_folder(&name)?;
         let identity = Identity::of(&handle.metadata()?);
         let path = Path::new(HANDLES).join(handle.as_raw_fd().to_string());
         let path = if identity.is_at(&path) {

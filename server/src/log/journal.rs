@@ -36,9 +36,12 @@ use super::{
     durable::{self, create_private_folder},
     held::{Identity, visible_path},
 };
-use crate::codec::{Reader, Writer, seal, unseal};
 #[cfg(planted)]
 use crate::planted;
+use crate::{
+    codec::{Reader, Writer, seal, unseal},
+    regular,
+};
 
 const MAGIC: &[u8; 4] = b"SFJ1";
 /// Bytes that a disk writes as a whole or not at all.
@@ -402,6 +405,8 @@ pub(super) struct Journal {
     folder: PathBuf,
     /// The folder by its name, in which the next opening looks for the files.
     name: PathBuf,
+    /// The path by which it looks for the newest one.
+    place: PathBuf,
     barrier: Arc<dyn Barrier>,
     file: Arc<JournalFile>,
     /// Offset of the next record.
@@ -427,6 +432,7 @@ impl Journal {
         Ok(Self {
             folder: folder.into(),
             name: folder.into(),
+            place: file.path.clone(),
             barrier,
             file: Arc::new(file),
             end: HEAD_BYTES,
@@ -436,7 +442,12 @@ impl Journal {
 
     /// Notes the name of the folder, which was opened by a handle.
     pub(super) fn named(self, name: PathBuf) -> Self {
-        Self { name, ..self }
+        let place = self.file.place_in(&name);
+        Self {
+            name,
+            place,
+            ..self
+        }
     }
 
     /// Goes on behind the records of the newest file, which end at `end`.
@@ -457,6 +468,7 @@ impl Journal {
         Ok(Self {
             folder: folder.into(),
             name: folder.into(),
+            place: file.path.clone(),
             barrier,
             file,
             end,
@@ -527,9 +539,8 @@ impl Journal {
     ///
     /// Returns [`LogError::Displaced`] if it is not.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
-        let name = self.file.path.file_name().unwrap_or_default();
-        let path = self.name.join(name);
-        let is_there = fs::metadata(&path).is_ok_and(|found| {
+        let path = &self.place;
+        let is_there = fs::metadata(path).is_ok_and(|found| {
             Identity::of(&found) == self.file.identity && found.len() == self.written
         });
         let what = match is_there {
@@ -582,6 +593,7 @@ impl Journal {
         self.barrier.begins(Step::Rotating);
         self.file.length.store(self.written, Ordering::Release);
         let (file, written) = create_file(&self.folder, &*self.barrier, first, before)?;
+        self.place = file.place_in(&self.name);
         self.file = Arc::new(file);
         (self.end, self.written) = (HEAD_BYTES, written);
         Ok(())
@@ -721,7 +733,7 @@ pub(super) fn open_files(folder: &Path) -> Result<Vec<JournalFile>, LogError> {
         let Some(first) = name.parse().ok().map(CommitNumber) else {
             continue;
         };
-        let open = OpenOptions::new().read(true).write(true).open(&path);
+        let open = regular::open_as(&path, OpenOptions::new().read(true).write(true));
         let file = open.map_err(LogError::io("open", &path))?;
         let mut head = [0; 48];
         let read = file.read_exact_at(&mut head, 0).ok();
@@ -755,7 +767,7 @@ pub(super) fn open_remains(folder: &Path) -> Vec<JournalFile> {
     let mut files: Vec<JournalFile> = items
         .filter_map(|item| {
             let first = item.file_name().to_str()?.parse().ok()?;
-            let file = File::open(item.path()).ok()?;
+            let file = regular::open(item.path()).ok()?;
             Some(JournalFile {
                 identity: identity_of(&file, &item.path()).ok()?,
                 length: AtomicU64::new(length_of(&file, &item.path()).ok()?),
@@ -793,11 +805,14 @@ impl JournalFile {
         }
     }
 
+    fn place_in(&self, folder: &Path) -> PathBuf {
+        folder.join(self.path.file_name().unwrap_or_default())
+    }
+
     /// Returns whether a folder has the file under its name, with its length. Not for the newest file, which grows.
     pub(super) fn is_in(&self, folder: &Path) -> bool {
-        let name = self.path.file_name().unwrap_or_default();
         let length = self.length.load(Ordering::Acquire);
-        fs::metadata(folder.join(name))
+        fs::metadata(self.place_in(folder))
             .is_ok_and(|found| Identity::of(&found) == self.identity && found.len() == length)
     }
 

@@ -21,6 +21,7 @@ use super::{
     space::{folder_bytes, free_bytes},
     witness::{Testimony, Witness},
 };
+use crate::regular;
 
 /// Commits at the end that are read before an old log is taken over.
 const CHECKED_COMMITS: u64 = 16;
@@ -99,7 +100,7 @@ pub(super) fn remove_rest(data: &DataFolder) -> Result<(), OpenError> {
 /// segments that look torn, so the files are compared before: every byte of a small log; of a large one, which cannot be read in the
 /// time of a start, the time of the last write, the length and some bytes of each file.
 fn is_unchanged(data: &DataFolder) -> bool {
-    let Ok(mark) = fs::read_to_string(data.path("clean")) else {
+    let Ok(mark) = regular::read_text(data.path("clean")) else {
         return false;
     };
     let folder = data.path("sled");
@@ -129,7 +130,7 @@ fn look_at(folder: &Path, large: bool, hasher: &mut crc32fast::Hasher) -> io::Re
             look_at(&path, large, hasher)?;
             continue;
         }
-        let file = fs::File::open(path)?;
+        let file = regular::open(path)?;
         let length = file.metadata()?.len();
         hasher.update(&length.to_be_bytes());
         let look = u64::try_from(LOOK_BYTES).unwrap_or(u64::MAX);

@@ -538,17 +538,21 @@ impl Room for SledLog {
             && let Err(error) = self.check_place()
         {
             error!(%error, "the log takes no entries until the server is restarted");
-            self.displaced.store(true, Ordering::Release);
-            self.failed.store(true, Ordering::Release);
+            self.give_up();
         }
         self.displaced.load(Ordering::Acquire)
+    }
+
+    fn give_up(&self) {
+        self.displaced.store(true, Ordering::Release);
+        self.failed.store(true, Ordering::Release);
     }
 
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
         let chapters = self.chapters.read();
         let (unsettled, feeds) = (chapters.bytes(), chapters.feeds());
         drop(chapters);
-        let free = space::free_bytes(&self.folder.path)
+        let free = space::free_bytes_of(self.folder.held().handle())
             .map_err(LogError::io("measure", &self.folder.path))?;
         // The log is full until the refused commit fits: refusing large commits while taking small ones would
         // flip `/readyz` with each request.

@@ -36,7 +36,7 @@ use super::{
     store::{Store, StoreError},
     witness::{self, Said, Testimony, Witness},
 };
-use crate::watermark::Watermark;
+use crate::{regular, watermark::Watermark};
 
 /// Bytes of a chapter from which on it is settled. Small in unit tests, so that they see many chapters.
 const CHAPTER_BYTES: u64 = if cfg!(test) {
@@ -619,7 +619,7 @@ fn drop_pages_in(folder: &Path) -> io::Result<()> {
     for item in fs::read_dir(folder)? {
         let item = item?;
         if item.file_type()?.is_file() {
-            drop_pages(&fs::File::open(item.path())?)?;
+            drop_pages(&regular::open(item.path())?)?;
         }
     }
     Ok(())

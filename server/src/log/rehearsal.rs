@@ -20,6 +20,7 @@ use std::{
 };
 
 use super::snapshots;
+use crate::regular;
 
 /// Unit in which sled uses its file.
 pub(super) const SEGMENT_BYTES: u64 = 512 * 1024;
@@ -48,7 +49,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Refusal> {
     if !fs::metadata(path)?.is_file() {
         return harm("sled's snapshot is no file");
     }
-    Ok(fs::read(path)?)
+    Ok(regular::read(path)?)
 }
 
 fn harm<T>(what: impl Into<String>) -> Result<T, Refusal> {
@@ -84,7 +85,7 @@ pub(super) fn rehearse(folder: &Path, snapshot: u64) -> Result<bool, Refusal> {
     if !found.is_file() {
         return harm("sled/db is no file");
     }
-    let file = File::open(path)?;
+    let file = regular::open(path)?;
     let noted = Snapshot::read(folder, snapshot)?;
     let headers = Headers::read(&file)?;
     let mut recovery = Recovery::new(&file, &headers, noted)?;

@@ -34,7 +34,7 @@ use super::{
     tail::FeedRecord,
     watchdog::Watchdog,
 };
-use crate::codec;
+use crate::{codec, regular};
 
 /// sled's page cache, in bytes.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
@@ -599,7 +599,7 @@ fn wait_for_release(folder: &Path) -> Result<(), LogError> {
     if !found.is_file() {
         return Ok(());
     }
-    let file = std::fs::File::open(&path).map_err(failed())?;
+    let file = regular::open(&path).map_err(failed())?;
     let deadline = std::time::Instant::now() + RELEASE_WAIT;
     // sled locks its file while it is open. Our lock ends when `file` is dropped.
     while file.try_lock().is_err() {

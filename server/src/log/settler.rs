@@ -10,6 +10,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -31,6 +32,9 @@ use super::{
     witness::{Testimony, Witness},
 };
 
+/// Time between two notes of the last commit, each of which is a write.
+const NOTED_AGAIN: Duration = Duration::from_millis(10);
+
 /// Settles chapters in a thread of its own.
 pub(super) struct Settler {
     shared: Arc<Shared>,
@@ -45,6 +49,8 @@ struct Shared {
     chapters: Arc<RwLock<Chapters>>,
     barrier: Arc<dyn Barrier>,
     witness: Mutex<(Witness, Testimony)>,
+    /// When a commit was noted last.
+    noted: Mutex<Option<Instant>>,
     is_busy: AtomicBool,
     ending: AtomicBool,
     has_filled_up: Arc<AtomicBool>,
@@ -100,6 +106,7 @@ impl Settler {
                 files: work.files,
                 snapshot: Mutex::default(),
                 witness: Mutex::new(work.witness),
+                noted: Mutex::default(),
                 chapters: Arc::clone(chapters),
                 is_busy: AtomicBool::new(false),
                 ending: AtomicBool::new(false),
@@ -183,8 +190,8 @@ impl Settler {
         self.shared.testify(|testimony| testimony.newest = first)
     }
 
-    /// Notes a commit that is in the journal. What was noted survives the process, and often a power cut: a journal
-    /// that ends before it is damaged.
+    /// Notes a commit that is in the journal, now and then. What was noted survives the process, and often a power cut: a
+    /// journal that ends before it is damaged. The views' note has each commit.
     ///
     /// # Errors
     ///
@@ -193,6 +200,11 @@ impl Settler {
         let mut place = self.shared.witness.lock();
         let (witness, testimony) = &mut *place;
         testimony.end = number;
+        let mut noted = self.shared.noted.lock();
+        if noted.is_some_and(|noted| noted.elapsed() < NOTED_AGAIN) {
+            return Ok(());
+        }
+        *noted = Some(Instant::now());
         let written = witness.write(testimony);
         written.map_err(LogError::io("write", "witness"))
     }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::durable;
+use crate::regular;
 
 /// Most bytes of a statement.
 const SLOT_BYTES: usize = 128;
@@ -84,7 +85,7 @@ impl Slots {
         path: &Path,
         decode: impl Fn(&Slot) -> Option<(u64, S)>,
     ) -> io::Result<(Self, Option<S>)> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = regular::open_as(path, OpenOptions::new().read(true).write(true))?;
         let newest = newest(&file, decode);
         let turn = newest.as_ref().map_or(0, |(turn, _)| *turn);
         Ok((Self { file, turn }, newest.map(|(_, said)| said)))
@@ -117,9 +118,7 @@ impl Slots {
 
 /// Returns the statement of a file, if there is a readable one.
 pub(super) fn read<S>(path: &Path, decode: impl Fn(&Slot) -> Option<(u64, S)>) -> Option<S> {
-    // The opening of a pipe waits.
-    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    let (_, said) = newest(&File::open(path).ok()?, decode)?;
+    let (_, said) = newest(&regular::open(path).ok()?, decode)?;
     Some(said)
 }
 

@@ -5,12 +5,12 @@
 //! before has a second name, unknown to sled, until the names are synced.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use super::{barrier::sync_folder, durable};
+use crate::regular;
 
 /// Beginning of sled's names; the rest is where in its log the snapshot ends, in hexadecimal digits.
 const NAME: &str = "snap.";
@@ -64,7 +64,7 @@ pub(super) fn keep(folder: &Path) -> io::Result<()> {
         Err(_) => {
             let copy = folder.join(format!("{KEPT}new"));
             fs::copy(&path, &copy)?;
-            File::open(&copy)?.sync_all()?;
+            regular::open(&copy)?.sync_all()?;
             fs::rename(&copy, &kept)?;
         }
         Ok(()) => {}

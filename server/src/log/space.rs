@@ -2,7 +2,15 @@
 //!
 //! Shell: the file system.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
+
+use rustix::fs::StatVfs;
+
+use crate::regular;
 
 /// Bytes kept free besides, for sled's snapshot and segments, the witness and small files.
 const SLACK_BYTES: u64 = 16 * 1024 * 1024;
@@ -20,9 +28,22 @@ const BYTES_PER_BYTE: u64 = 6;
 ///
 /// Returns why the file system gives no answer.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
-    let system = rustix::fs::statvfs(folder)?;
+    Ok(free_in(&rustix::fs::statvfs(folder)?))
+}
+
+/// Returns the bytes that may still be written to the file system of an opened folder. No path is looked up, which would
+/// take longer than the answer.
+///
+/// # Errors
+///
+/// Returns why the file system gives no answer.
+pub(super) fn free_bytes_of(folder: &File) -> io::Result<u64> {
+    Ok(free_in(&rustix::fs::fstatvfs(folder)?))
+}
+
+fn free_in(system: &StatVfs) -> u64 {
     // `f_bfree` would count the blocks that only root may use.
-    Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    system.f_bavail.saturating_mul(system.f_frsize)
 }
 
 /// Returns the bytes of all files in a folder.
@@ -65,7 +86,7 @@ pub fn needed_bytes(unsettled: u64, feeds: u64, payload: u64) -> u64 {
 )]
 pub fn try_room(folder: &Path, bytes: usize) -> io::Result<()> {
     let probe = folder.with_extension("probe");
-    let written = fs::write(&probe, vec![0; bytes]);
+    let written = regular::write(&probe, &vec![0; bytes]);
     let _absent = fs::remove_file(&probe);
     written
 }

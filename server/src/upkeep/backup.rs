@@ -12,6 +12,7 @@ use std::{
 
 use simplefeed_core::feed::CommitNumber;
 use tempfile::TempDir;
+use tracing::warn;
 
 use crate::{
     log::{
@@ -21,6 +22,7 @@ use crate::{
         folder::{OpenError, keep_to_ourselves, mark_restored},
         opening::{Disk, open_with},
     },
+    regular,
     views::{Views, error::ViewError, folders::Folders},
 };
 
@@ -79,6 +81,9 @@ pub struct Report {
     pub documents: u64,
 }
 
+/// First part of the names of folders with unfinished work.
+const PARTIAL: &str = ".partial-";
+
 /// A barrier that syncs nothing: a copy that is not whole yet is of no use to anybody, and a whole one is
 /// synced at once.
 pub(crate) struct Unhurried;
@@ -129,7 +134,7 @@ pub(crate) fn make_folder<T, E: From<BackupError>>(
     }
     let partial = folder_beside(to)?;
     // Before anything is written, so that no failed write is missed.
-    let opened = fs::File::open(partial.path());
+    let opened = regular::open_folder(partial.path());
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| E::from(BackupError::Io { path, source })
@@ -156,8 +161,9 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
     if device(to).is_some_and(|own| Some(own) != device(parent)) {
         return Err(BackupError::Mounted { to: to.into() });
     }
+    tell_left(parent);
     tempfile::Builder::new()
-        .prefix(".partial-")
+        .prefix(PARTIAL)
         // As any folder that is made: a web server may have to look into it.
         .permissions(fs::Permissions::from_mode(0o777))
         .tempdir_in(parent)
@@ -165,6 +171,19 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
             path: parent.into(),
             source,
         })
+}
+
+/// Tells of folders with unfinished work. Removing them is left to people: another command may be at work in one, and the
+/// folder around it is not ours.
+fn tell_left(parent: &Path) {
+    let items = fs::read_dir(parent).into_iter().flatten().flatten();
+    for item in items {
+        if item.file_name().to_string_lossy().starts_with(PARTIAL) {
+            let path = item.path();
+            let path = path.display();
+            warn!(%path, "a folder with unfinished work is there; unless a command is running, it can be removed");
+        }
+    }
 }
 
 fn copy_commits(log: &dyn EntryLog, copy: &dyn EntryLog) -> Result<(), BackupError> {

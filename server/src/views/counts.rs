@@ -4,7 +4,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::PathBuf,
     sync::{Mutex, MutexGuard},
 };
@@ -24,7 +23,10 @@ use super::{
     reports::{Findings, Rebuilt, Replayed},
     scrub::{self, Scrub},
 };
-use crate::log::{EntryLog, Series, durable::create_folder};
+use crate::{
+    log::{EntryLog, Series, durable::create_folder},
+    regular,
+};
 
 /// Commits that one read of the log returns.
 const COMMITS_TOGETHER: usize = 10;
@@ -103,7 +105,7 @@ impl Counts {
     }
 
     fn stored(&self) -> Option<Counted> {
-        Counted::of_text(&fs::read_to_string(self.folder.join("entries")).ok()?)
+        Counted::of_text(&regular::read_text(self.folder.join("entries")).ok()?)
     }
 
     fn write(&self, counted: &Counted) -> Result<Remade, ViewError> {
@@ -114,7 +116,7 @@ impl Counts {
         };
         create_folder(&self.folder).map_err(failed("create", &self.folder))?;
         let path = self.folder.join("entries");
-        fs::write(&path, counted.to_text()).map_err(failed("write", &path))?;
+        regular::write(&path, counted.to_text().as_bytes()).map_err(failed("write", &path))?;
         Ok(before)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, FileTimes, OpenOptions},
+    fs::{self, File, FileTimes},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -17,7 +17,10 @@ use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 use super::{error::ViewError, folders::Folders};
 #[cfg(planted)]
 use crate::log::barrier::sync_files;
-use crate::log::held::visible_path;
+use crate::{
+    log::{LogError, held::visible_path},
+    regular,
+};
 
 /// Facts about one coded form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub(super) fn temporary_of(path: &Path) -> PathBuf {
 pub(super) fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // In the same folder, so that the rename replaces the file at once.
     let temporary = temporary_of(path);
-    fs::write(&temporary, bytes)?;
+    regular::write(&temporary, bytes)?;
     fs::rename(&temporary, path)
 }
 
@@ -93,7 +96,7 @@ impl FrozenFiles {
     pub(super) fn of(folders: &Folders) -> Self {
         Self {
             // A log that is no folder has no note.
-            unsynced: File::open(folders.seen()).into_iter().collect(),
+            unsynced: regular::open(folders.seen()).into_iter().collect(),
             written: vec![],
             opened: BTreeMap::new(),
             folders: folders.clone(),
@@ -107,7 +110,7 @@ impl FrozenFiles {
     /// Returns why it cannot be opened.
     pub(super) fn open_folder(&mut self, folder: &Path) -> Result<(), ViewError> {
         if !self.opened.contains_key(folder) {
-            let opened = File::open(folder).map_err(failed("open", folder))?;
+            let opened = regular::open_folder(folder).map_err(failed("open", folder))?;
             self.opened.insert(folder.into(), opened);
         }
         Ok(())
@@ -117,7 +120,8 @@ impl FrozenFiles {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written.
+    /// Returns why it cannot be written; [`LogError::Replaced`] if its twin proves other bytes: they were immutable, so the
+    /// log is another one.
     #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn write(
         &mut self,
@@ -126,24 +130,26 @@ impl FrozenFiles {
         mtime: Timestamp,
     ) -> Result<Remade, ViewError> {
         self.open_folder(path.parent().unwrap_or(path))?;
-        let before = match fs::read(path) {
+        let before = match regular::read(path) {
             Ok(found) if found == bytes => Remade::Identical,
+            // Rot changes the file or the twin, and not both alike.
+            Ok(found) if decoded_twin(path).is_ok_and(|twin| twin == found) => {
+                let path = visible_path(path);
+                let what = format!("{} has other contents", path.display());
+                return Err(LogError::Replaced { what }.into());
+            }
             Ok(_) => Remade::Different,
             Err(_) => Remade::New,
         };
         if before == Remade::Identical {
             // A right file may have been written, but not synced, before a crash.
-            let file = File::open(path).map_err(failed("open", path))?;
+            let file = regular::open(path).map_err(failed("open", path))?;
             self.unsynced.push(file);
             return Ok(before);
         }
         let temporary = temporary_of(path);
         let write = || {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(&temporary)?;
+            let mut file = regular::create(&temporary)?;
             file.write_all(bytes)?;
             // A web server that serves the folder sends this time as `Last-Modified`.
             #[cfg(planted)]
@@ -169,7 +175,7 @@ impl FrozenFiles {
         let modified = modified.map_err(failed("read", from))?;
         let since = modified.duration_since(SystemTime::UNIX_EPOCH);
         let micros = i64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
-        let bytes = fs::read(from).map_err(failed("read", from))?;
+        let bytes = regular::read(from).map_err(failed("read", from))?;
         self.write(to, &bytes, Timestamp::from_micros(micros))
     }
 
@@ -188,7 +194,7 @@ impl FrozenFiles {
         recorded: Option<Coded>,
     ) -> Result<(Vec<u8>, Remade), ViewError> {
         let path = twin_of(path);
-        if let Ok(twin) = fs::read(&path)
+        if let Ok(twin) = regular::read(&path)
             && recorded.is_none_or(|recorded| recorded == Coded::of(&twin))
             && gunzip(&twin).is_ok_and(|decoded| decoded == *bytes)
         {
@@ -240,6 +246,15 @@ impl FrozenFiles {
         all.sync(&folders, &folders)
             .map_err(failed("sync names in", &first))
     }
+}
+
+/// Returns the bytes of a file as its compressed twin has them.
+///
+/// # Errors
+///
+/// Returns why there is no readable twin.
+pub(super) fn decoded_twin(path: &Path) -> io::Result<Vec<u8>> {
+    regular::read(twin_of(path)).and_then(|twin| gunzip(&twin))
 }
 
 /// Returns the name of the compressed twin of a file.

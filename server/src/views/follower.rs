@@ -15,7 +15,7 @@ use tracing::error;
 
 use super::{Applied, View, error::ViewError};
 use crate::{
-    log::{EntryLog, announcements::Coming},
+    log::{EntryLog, LogError, announcements::Coming},
     stop::Stop,
 };
 
@@ -206,6 +206,15 @@ impl Follower<'_> {
             }
             Err(error) => {
                 report_failure(self.view, &error, "write its files");
+                let is_replaced = matches!(error, ViewError::Log(LogError::Replaced { .. }));
+                // More entries would be shown under URLs that have other contents.
+                if is_replaced && self.log.is_open() {
+                    self.log.give_up();
+                    error!(
+                        "the log takes no entries: `simplefeed-server recover` makes a new one of it and of the documents \
+                         beside it"
+                    );
+                }
                 self.is_full &= !self.view.has_room();
                 false
             }

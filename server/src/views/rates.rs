@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     log::{EntryLog, Series, barrier::sync_folder},
+    regular,
     stop::Stop,
 };
 
@@ -209,7 +210,7 @@ impl Rates {
         if state.applied > CommitNumber(0) {
             let counted = files.folder().join(COUNTED);
             take(&again.files.folder().join(COUNTED), &counted)?;
-            let synced = fs::File::open(&counted).and_then(|file| file.sync_data());
+            let synced = regular::open(&counted).and_then(|file| file.sync_data());
             synced
                 .and_then(|()| sync_folder(files.folder()))
                 .map_err(failed("sync", files.folder()))?;
@@ -433,8 +434,8 @@ fn table_name(path: &Path) -> String {
     reason = "tables are counted again from the log"
 )]
 fn take(from: &Path, to: &Path) -> Result<Remade, ViewError> {
-    let new = fs::read(from).map_err(failed("read", from))?;
-    let remade = match fs::read(to) {
+    let new = regular::read(from).map_err(failed("read", from))?;
+    let remade = match regular::read(to) {
         Ok(old) if old == new => return Ok(Remade::Identical),
         Ok(_) => Remade::Different,
         Err(_) => Remade::New,

@@ -10,7 +10,10 @@ use std::{
 };
 
 use super::{error::ViewError, files::replace_unsynced};
-use crate::log::{LogError, barrier::sync_large_tree, durable::create_folder};
+use crate::{
+    log::{LogError, barrier::sync_large_tree, durable::create_folder},
+    regular,
+};
 
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +89,7 @@ impl Tree {
         let path = self.to.join(name);
         self.files += 1;
         self.written.insert(name.into());
-        if fs::read(&path).is_ok_and(|found| found == bytes) {
+        if regular::read(&path).is_ok_and(|found| found == bytes) {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.to);
@@ -98,7 +101,7 @@ impl Tree {
     /// Opens the folder, if that is not done yet.
     fn open(&mut self) -> io::Result<()> {
         if self.opened.is_none() {
-            self.opened = Some(File::open(&self.to)?);
+            self.opened = Some(regular::open_folder(&self.to)?);
         }
         Ok(())
     }

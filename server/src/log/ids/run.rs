@@ -23,7 +23,10 @@ use simplefeed_core::{
 };
 
 use super::{Fingerprint, Placed, Span, filter::Filter, halves};
-use crate::log::{durable, held::visible_path};
+use crate::{
+    log::{durable, held::visible_path},
+    regular,
+};
 
 const MAGIC: &[u8; 4] = b"SFI1";
 const BLOCK_BYTES: usize = 4_096;
@@ -73,7 +76,7 @@ impl Run {
         // Only a synced file gets its name, so that no run is cut short.
         durable::rename(&partial, &path)?;
         Ok(Self {
-            file: File::open(&path)?,
+            file: regular::open(&path)?,
             path,
             span,
             ids,
@@ -88,7 +91,7 @@ impl Run {
         ids_max: u64,
         ids: impl Iterator<Item = io::Result<Placed>>,
     ) -> io::Result<(Filter, u64)> {
-        let mut out = BufWriter::with_capacity(256 * 1024, File::create(partial)?);
+        let mut out = BufWriter::with_capacity(256 * 1024, regular::create(partial)?);
         // Room for the header, whose count and checksum are known at the end.
         out.write_all(&[0; BLOCK_BYTES])?;
         let (mut filter, mut count) = (Filter::for_ids(ids_max), 0_u64);
@@ -135,7 +138,7 @@ impl Run {
     ///
     /// Returns why it cannot be read, or that it is damaged.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = regular::open(path)?;
         let damaged = || damage_error(path);
         let header = read_block(&file, path, 0)?;
         let mut rest = header.strip_prefix(MAGIC).ok_or_else(damaged)?;

@@ -31,11 +31,12 @@ use super::{
 };
 use crate::{
     log::{Series, durable, settings_of},
+    regular,
     views::{
         error::ViewError,
         files::{
-            Coded, FrozenFiles, Remade, SMALLEST, TEMPORARY, failed, gunzip, replace_unsynced,
-            twin_of,
+            Coded, FrozenFiles, Remade, SMALLEST, TEMPORARY, decoded_twin, failed, gunzip,
+            replace_unsynced, twin_of,
         },
         folders::Folders,
         follower::Grace,
@@ -236,11 +237,11 @@ impl Archive {
         };
         let name = format!("{}{suffix}", archived.name);
         let mut path = self.folder(feed).join(&name);
-        let mut read = fs::read(&path);
+        let mut read = regular::read(&path);
         if read.is_err() {
             // The feed may have been opened, and its folder moved, since the path was made.
             path = self.folder(feed).join(&name);
-            read = fs::read(&path);
+            read = regular::read(&path);
         }
         let bytes = read.map_err(failed("read", &path))?;
         // Each read checks the digest, so a damaged file is never served.
@@ -253,7 +254,7 @@ impl Archive {
     /// Returns whether the sidecar of a document is missing, or differs from the one that the log gives.
     pub fn sidecar_differs(&self, feed: &FeedName, frozen: &Frozen) -> bool {
         let path = self.sidecar_path(feed, frozen.opening.name);
-        fs::read(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
+        regular::read(path).map_or(true, |found| found != Sidecar::of(frozen).to_bytes())
     }
 
     fn sidecar_path(&self, feed: &FeedName, document: DocumentName) -> PathBuf {
@@ -306,15 +307,17 @@ impl Archive {
 
     /// Returns the bytes of a closed index block, if it is there.
     pub fn block(&self, feed: &FeedName, name: &str) -> Option<Vec<u8>> {
-        fs::read(self.folder(feed).join(name)).ok()
+        regular::read(self.folder(feed).join(name)).ok()
     }
 
     /// Returns the remains of a document, as far as they can be read.
     pub fn salvage(&self, feed: &FeedName, document: DocumentName) -> Salvaged {
         let path = self.folder(feed).join(document.to_string());
-        let file = fs::read(&path).ok();
-        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin)).ok();
-        let sidecar = fs::read(self.sidecar_path(feed, document));
+        let file = regular::read(&path).ok();
+        let twin = regular::read(twin_of(&path))
+            .and_then(|twin| gunzip(&twin))
+            .ok();
+        let sidecar = regular::read(self.sidecar_path(feed, document));
         let sidecar = sidecar.ok().and_then(|bytes| Sidecar::of_bytes(&bytes));
         let record = self.manifests.get(feed, document.number).ok().flatten();
         let record = record.filter(|record| record.name == document && !record.is_lost());
@@ -532,7 +535,7 @@ impl Archive {
     /// bytes. A twin with other content is not copied.
     fn adopt_twin(&self, from: &Self, feed: &FeedName, frozen: &Frozen) -> Result<(), ViewError> {
         let name = frozen.opening.name.to_string();
-        let twin = fs::read(twin_of(&from.folder(feed).join(&name)));
+        let twin = regular::read(twin_of(&from.folder(feed).join(&name)));
         let decodes = |twin: &Vec<u8>| gunzip(twin).is_ok_and(|bytes| bytes == *frozen.bytes);
         let Some(twin) = twin.ok().filter(decodes) else {
             return Ok(());
@@ -654,17 +657,17 @@ impl Archive {
             return false;
         };
         let path = self.folder(feed).join(linked.to_string());
-        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin));
+        let twin = decoded_twin(&path);
         let is_right = |bytes: io::Result<Vec<u8>>| bytes.is_ok_and(|bytes| bytes == *frozen.bytes);
-        !(is_right(fs::read(&path)) && is_right(twin))
+        !(is_right(regular::read(&path)) && is_right(twin))
     }
 
     /// Returns whether a closed index block or its twin is missing, or differs from `block`.
     pub fn block_differs(&self, feed: &FeedName, block: &index::Block) -> bool {
         let path = self.folder(feed).join(&block.name);
         let right = |bytes: Vec<u8>| *bytes == *block.bytes;
-        let twin = fs::read(twin_of(&path)).and_then(|twin| gunzip(&twin));
-        !(fs::read(path).is_ok_and(right) && twin.is_ok_and(right))
+        let twin = decoded_twin(&path);
+        !(regular::read(path).is_ok_and(right) && twin.is_ok_and(right))
     }
 
     /// Returns whether the cursor on the disk has reached `commit`.
@@ -683,12 +686,7 @@ impl Archive {
 
     pub(super) fn cursor(&self) -> CommitNumber {
         // A cursor that cannot be read counts as 0: the follower finds the files that are there.
-        let path = self.views.join("cursor");
-        // The opening of a pipe waits.
-        if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
-            return CommitNumber(0);
-        }
-        let text = fs::read_to_string(path).unwrap_or_default();
+        let text = regular::read_text(self.views.join("cursor")).unwrap_or_default();
         CommitNumber(text.trim().parse().unwrap_or(0))
     }
 

@@ -19,6 +19,7 @@ use simplefeed_core::{
 
 use crate::{
     codec::{Reader, Writer, seal},
+    regular,
     views::{error::ViewError, files::Coded, folders::Folders},
 };
 
@@ -160,7 +161,7 @@ impl Manifests {
     }
 
     fn existing_file(&self, feed: &FeedName) -> Result<Option<File>, ViewError> {
-        match File::open(self.path(feed)) {
+        match regular::open(self.path(feed)) {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.io("open", feed)(error)),
@@ -284,7 +285,7 @@ impl Manifests {
         };
         let created = self.folders.create(&[&self.folder]);
         created.map_err(|(_, error)| self.io("create", some_feed)(error))?;
-        let folder = File::open(&self.folder).map_err(self.io("open", some_feed))?;
+        let folder = regular::open_folder(&self.folder).map_err(self.io("open", some_feed))?;
         let (mut opened, mut is_new) = (vec![], false);
         for (feed, archived) in feeds {
             let Some(first) = archived.first() else {
@@ -292,11 +293,8 @@ impl Manifests {
             };
             let path = self.path(feed);
             is_new |= !path.exists();
-            let file = OpenOptions::new()
-                .create(true)
-                .write(true)
-                .truncate(false)
-                .open(&path);
+            let mut options = OpenOptions::new();
+            let file = regular::open_as(&path, options.create(true).write(true).truncate(false));
             let file = file.map_err(self.io("write", feed))?;
             // At its own place and not at the end, so a torn record is replaced.
             let offset = (first.name.number.get() - 1) * RECORD_LENGTH;
@@ -328,9 +326,7 @@ impl Manifests {
         if self.existing_file(feed)?.is_none() {
             return Ok(());
         }
-        let file = OpenOptions::new()
-            .write(true)
-            .open(self.path(feed))
+        let file = regular::open_as(self.path(feed), OpenOptions::new().write(true))
             .map_err(self.io("write", feed))?;
         let length = file.metadata().map_err(self.io("measure", feed))?.len();
         let kept = length.min((first.get() - 1) * RECORD_LENGTH);

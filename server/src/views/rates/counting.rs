@@ -2,11 +2,7 @@
 //!
 //! Shell: files. Counts of the hour that has not ended are in memory, or in runs if they are many.
 
-use std::{
-    collections::HashMap,
-    fs::{self, File},
-    mem,
-};
+use std::{collections::HashMap, mem};
 
 use parking_lot::RwLock;
 use simplefeed_core::{
@@ -23,6 +19,7 @@ use super::{
 use crate::{
     codec::{Reader, Writer, seal, unseal},
     log::{Commits, LogError, barrier::sync_folder, durable::create_folder},
+    regular,
     views::{
         error::ViewError,
         files::{failed, replace_unsynced},
@@ -223,7 +220,7 @@ impl Counting {
     pub(super) fn note_durably(&self) -> Result<(), ViewError> {
         self.note()?;
         let folder = self.files.folder();
-        let file = File::open(folder.join(COUNTED)).and_then(|file| file.sync_data());
+        let file = regular::open(folder.join(COUNTED)).and_then(|file| file.sync_data());
         file.and_then(|()| sync_folder(folder))
             .map_err(failed("sync", folder))
     }
@@ -310,7 +307,7 @@ impl State {
 
     /// Returns the counts of a folder's file; `None` if there is no sound file, as after a power cut.
     pub(super) fn read(files: &Files) -> Option<Self> {
-        Self::decode(&fs::read(files.folder().join(COUNTED)).ok()?)
+        Self::decode(&regular::read(files.folder().join(COUNTED)).ok()?)
     }
 
     /// Returns whether the counts are of a commit of this log, and their tables and runs are there.

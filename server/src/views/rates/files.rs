@@ -23,6 +23,7 @@ use crate::{
         barrier::{sync_files, sync_folder},
         durable::create_folder,
     },
+    regular,
     views::{
         error::ViewError,
         files::{failed, temporary_of},
@@ -264,7 +265,7 @@ impl Files {
         if within(Unit::Hour, over.next, Unit::Day) != day {
             self.fold((Unit::Hour, day), Unit::Day, present, &mut ready)?;
         }
-        let folders = KEPT.map(|unit| File::open(self.of(unit)));
+        let folders = KEPT.map(|unit| regular::open_folder(self.of(unit)));
         let folders: Vec<File> = folders
             .into_iter()
             .collect::<io::Result<_>>()

@@ -15,6 +15,7 @@ use simplefeed_core::{feed::FeedKey, rates::Unit};
 
 use crate::{
     codec::{Reader, Writer, seal, unseal},
+    regular,
     views::{error::ViewError, files::failed},
 };
 
@@ -90,7 +91,7 @@ impl Making {
     /// Returns why the file cannot be made.
     #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn new(path: PathBuf, name: Name) -> Result<Self, ViewError> {
-        let file = File::create(&path).map_err(failed("create", &path))?;
+        let file = regular::create(&path).map_err(failed("create", &path))?;
         Ok(Self {
             out: BufWriter::new(file),
             block: Writer::default(),
@@ -178,7 +179,7 @@ impl Table {
     ///
     /// [`ViewError::Damaged`] if it is not whole, or why it cannot be read.
     pub(super) fn open(path: &Path, name: Name) -> Result<Self, ViewError> {
-        let mut file = File::open(path).map_err(failed("open", path))?;
+        let mut file = regular::open(path).map_err(failed("open", path))?;
         let found = index_of(&mut file, name).map_err(failed("read", path))?;
         let (index, end) = found.ok_or_else(|| ViewError::Damaged { path: path.into() })?;
         let path = path.into();

@@ -3,12 +3,7 @@
 //! Shell: files. Public documents are below `www`, where any web server can serve them for ever. For closed feeds the
 //! updates are kept, from which each reader's document is made. A window is linked to once its record is on the disk.
 
-use std::{
-    fs::{self, File, OpenOptions},
-    io,
-    os::unix::fs::FileExt as _,
-    path::PathBuf,
-};
+use std::{fs::OpenOptions, io, os::unix::fs::FileExt as _, path::PathBuf};
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -23,6 +18,7 @@ use super::windows::{Beginning, SupWindows, Update, Window, file_name, series_na
 use crate::{
     codec::{Reader, Writer},
     log::{EntryLog, barrier::sync_folder, durable::create_folder},
+    regular,
     resource::Visibility,
     views::{
         error::ViewError,
@@ -149,7 +145,7 @@ impl SupFiles {
     /// Returns why the records cannot be read.
     pub fn record(&self, visibility: Visibility, number: u64) -> Result<Option<Record>, ViewError> {
         let path = self.records_path(visibility);
-        let file = match File::open(&path) {
+        let file = match regular::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &path)(error)),
@@ -169,7 +165,7 @@ impl SupFiles {
     /// Returns the records of a series, up to the first that is damaged.
     fn read_records(&self, visibility: Visibility) -> Result<Vec<Record>, ViewError> {
         let path = self.records_path(visibility);
-        let bytes = match fs::read(&path) {
+        let bytes = match regular::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
             Err(error) => return Err(failed("read", &path)(error)),
@@ -218,7 +214,7 @@ impl SupFiles {
 
     /// Returns the note of a series: a number of windows, and the commit up to which no update followed them.
     fn idle_note(&self, visibility: Visibility) -> Option<(u64, CommitNumber)> {
-        let text = fs::read_to_string(self.idle_path(visibility)).ok()?;
+        let text = regular::read_text(self.idle_path(visibility)).ok()?;
         let (cuts, commit) = text.trim().split_once(' ')?;
         Some((cuts.parse().ok()?, CommitNumber(commit.parse().ok()?)))
     }
@@ -285,7 +281,7 @@ impl SupFiles {
         create_folder(&self.views).map_err(failed("create", &self.views))?;
         let path = self.records_path(visibility);
         let mut options = OpenOptions::new();
-        let file = options.create(true).write(true).truncate(false).open(&path);
+        let file = regular::open_as(&path, options.create(true).write(true).truncate(false));
         let offset = (record.name.number - 1) * RECORD_LENGTH;
         file.and_then(|file| {
             file.write_all_at(&record.encode(), offset)?;
@@ -336,9 +332,9 @@ impl SupFiles {
     /// [`ViewError::Damaged`] if the bytes differ from the record.
     pub fn document(&self, record: &Record) -> Result<(Bytes, Bytes), ViewError> {
         let path = self.path(Visibility::Public, record.name);
-        let bytes = fs::read(&path).map_err(failed("read", &path))?;
+        let bytes = regular::read(&path).map_err(failed("read", &path))?;
         let twin_path = twin_of(&path);
-        let twin = fs::read(&twin_path).map_err(failed("read", &twin_path))?;
+        let twin = regular::read(&twin_path).map_err(failed("read", &twin_path))?;
         let is_right = |bytes: &[u8]| Coded::of(bytes) == record.file;
         // The record has no digest of the twin, so its decoded bytes are compared.
         if is_right(&bytes) && gunzip(&twin).is_ok_and(|bytes| is_right(&bytes)) {
@@ -354,7 +350,7 @@ impl SupFiles {
     /// [`ViewError::Damaged`] if the bytes differ from the record.
     pub fn window(&self, record: &Record) -> Result<Window, ViewError> {
         let path = self.path(Visibility::Private, record.name);
-        let bytes = fs::read(&path).map_err(failed("read", &path))?;
+        let bytes = regular::read(&path).map_err(failed("read", &path))?;
         if Coded::of(&bytes) != record.file {
             return Err(ViewError::Damaged { path });
         }
@@ -439,6 +435,8 @@ fn decode_updates(bytes: &[u8]) -> Vec<Update> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn window(number: u64) -> Window {

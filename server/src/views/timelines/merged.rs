@@ -195,6 +195,10 @@ impl Room for Merged {
         self.log.is_displaced()
     }
 
+    fn give_up(&self) {
+        self.log.give_up();
+    }
+
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
         self.log.has_room_for(bytes)
     }

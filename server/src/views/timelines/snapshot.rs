@@ -3,7 +3,7 @@
 //! Shell: one file, replaced as a whole. It names the commit that it reaches and the chain hash after it: a file of another
 //! log, or a damaged one, is no file, and the graph is computed from the first commit on.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
 use simplefeed_core::sup::SupId;
 use simplefeed_core::{
@@ -18,6 +18,7 @@ use simplefeed_core::{
 use super::graph::{FeedState, Graph, Revisions, Source, TimelineState};
 use crate::{
     codec::{Reader, Writer, seal, unseal},
+    regular,
     views::files::replace_unsynced,
 };
 
@@ -76,7 +77,7 @@ pub(super) fn bytes_of(graph: &Graph, chain: ChainHash) -> Vec<u8> {
 
 /// Returns the graph of a file, and the chain hash after the commit that it reaches; `None` if there is no sound file.
 pub(super) fn read(path: &Path) -> Option<(Graph, ChainHash)> {
-    let file = fs::read(path).ok()?;
+    let file = regular::read(path).ok()?;
     let mut from = Reader(unseal(&file)?.strip_prefix(MAGIC)?);
     let mut graph = Graph::default();
     graph.applied = CommitNumber(from.long()?);

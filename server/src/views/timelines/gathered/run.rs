@@ -36,6 +36,7 @@ use super::super::graph::{Source, Timeline};
 use crate::{
     codec::{Reader, Writer, seal, unseal},
     log::durable,
+    regular,
 };
 
 const MAGIC: &[u8; 4] = b"SFT1";
@@ -275,7 +276,7 @@ impl Writing<BufWriter<File>> {
         let path = folder.join(name_of(&span));
         durable::rename(&partial(folder, &span), &path)?;
         // Opened for reading only.
-        let body = Body::File(File::open(&path)?, path);
+        let body = Body::File(regular::open(&path)?, path);
         Ok(Run { body, ..run })
     }
 
@@ -286,7 +287,7 @@ impl Writing<BufWriter<File>> {
         span: &Span,
         entries: impl Iterator<Item = io::Result<Gained>>,
     ) -> io::Result<Self> {
-        let file = File::create(partial(folder, span))?;
+        let file = regular::create(partial(folder, span))?;
         Self::begin(BufWriter::with_capacity(256 * 1024, file), entries)
     }
 }
@@ -342,7 +343,7 @@ impl Part {
 impl Run {
     /// Opens the file of a run. Each block is checked when it is read.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = regular::open(path)?;
         let length = file.metadata()?.len();
         let mut end = [0; END_BYTES];
         let end_bytes = u64::try_from(END_BYTES).unwrap_or(u64::MAX);

@@ -1,0 +1,133 @@
+//! Regular files and folders, opened without waiting.
+//!
+//! Shell: the file system. Whoever opens a pipe waits for its other end, and a device may do anything. So what stands in the
+//! place of a file of ours is looked at before it is read, and is an error if it is something else.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+use rustix::{fs::OFlags, io::Errno};
+
+/// Opens a file for reading.
+///
+/// # Errors
+///
+/// Returns why it cannot be opened; [`io::ErrorKind::InvalidInput`] if it is no regular file.
+pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    open_as(path, File::options().read(true))
+}
+
+/// Opens a file with `options`, whose flags of the system are replaced.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn open_as(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
+    let opened = options.custom_flags(flags(OFlags::NONBLOCK)).open(path);
+    match opened {
+        Ok(file) if file.metadata()?.is_file() => Ok(file),
+        // Of a pipe that nobody reads, or of a socket.
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::NXIO) => Err(error),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no regular file",
+        )),
+    }
+}
+
+/// Creates a file for writing, or empties the one that is there.
+///
+/// # Errors
+///
+/// As [`open`].
+#[expect(
+    clippy::disallowed_methods,
+    reason = "its callers say why the name may be lost"
+)]
+pub fn create(path: impl AsRef<Path>) -> io::Result<File> {
+    let mut options = File::options();
+    open_as(path, options.write(true).create(true).truncate(true))
+}
+
+/// Writes the whole contents of a file.
+///
+/// # Errors
+///
+/// As [`open`], or why it cannot be written.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "its callers say why the name may be lost"
+)]
+pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
+    create(path)?.write_all(bytes)
+}
+
+/// Opens a folder, whose names can be synced then.
+///
+/// # Errors
+///
+/// Returns why it cannot be opened; [`io::ErrorKind::NotADirectory`] if it is none.
+pub fn open_folder(path: impl AsRef<Path>) -> io::Result<File> {
+    let mut options = File::options();
+    let flags = flags(OFlags::DIRECTORY);
+    options.read(true).custom_flags(flags).open(path)
+}
+
+/// Returns the bytes of a file.
+///
+/// # Errors
+///
+/// As [`open`], or why it cannot be read.
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns the text of a file.
+///
+/// # Errors
+///
+/// As [`open`], or why it cannot be read as UTF-8.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    io::read_to_string(open(path)?)
+}
+
+fn flags(flags: OFlags) -> i32 {
+    i32::try_from(flags.bits()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    /// Goal: nothing that stands in the place of a file makes its reader or its writer wait.
+    #[test]
+    fn what_is_no_file_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name| folder.path().join(name);
+        let wanted = path("file");
+        std::fs::write(&wanted, "text").unwrap();
+        assert_eq!(read(&wanted).unwrap(), b"text");
+        assert_eq!(read_text(&wanted).unwrap(), "text");
+        mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let _listener = UnixListener::bind(path("socket")).unwrap();
+        for name in ["pipe", "socket", "."] {
+            let wrong = path(name);
+            let (read, created) = (read(&wrong), create(&wrong));
+            read.unwrap_err();
+            created.unwrap_err();
+            assert_eq!(open_folder(&wrong).is_ok(), name == ".");
+        }
+        open_folder(&wanted).unwrap_err();
+        create(&wanted).unwrap();
+        assert_eq!(read(&wanted).unwrap(), b"");
+    }
+}
