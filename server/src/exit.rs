@@ -92,34 +92,48 @@ pub fn texts_of(error: &anyhow::Error) -> Vec<String> {
                 .into(),
         );
     }
-    texts.extend(hint_for_files(error));
+    texts.extend(hint_for_files(error).map(Into::into));
     texts
 }
 
+/// Names in a data folder that another file or folder may have got.
+const OF_THE_LOG: [&str; 10] = [
+    "clock",
+    "ids",
+    "journal",
+    "lock",
+    "restored",
+    "seen",
+    "sled",
+    "views",
+    "watermark",
+    "witness",
+];
+
 /// Returns what to do about a file that the operating system keeps from the log.
-fn hint_for_files(error: &anyhow::Error) -> Option<String> {
-    let is_of_log = |cause: &(dyn std::error::Error + 'static)| {
-        cause.is::<OpenError>() || cause.is::<LogError>()
-    };
-    if !error.chain().any(is_of_log) {
+fn hint_for_files(error: &anyhow::Error) -> Option<&'static str> {
+    let (path, source) =
+        error
+            .chain()
+            .find_map(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
+                (Some(OpenError::Io { path, source, .. }), _)
+                | (_, Some(LogError::Io { path, source, .. })) => Some((path, source)),
+                _ => None,
+            })?;
+    let name = path.file_name()?.to_str()?;
+    if !OF_THE_LOG.contains(&name) {
         return None;
     }
-    let kind = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<io::Error>())?
-        .kind();
-    let hint = match kind {
-        io::ErrorKind::PermissionDenied => {
-            "the user of the server needs to read and to write the data folder and all in it."
-        }
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => Some(
+            "hint: the user of the server needs to read and to write the data folder and all in it.",
+        ),
         io::ErrorKind::InvalidInput
         | io::ErrorKind::IsADirectory
         | io::ErrorKind::NotADirectory
-        | io::ErrorKind::AlreadyExists => {
-            "something else has the name of a file or of a folder of the log: move it away, and put back what was there. \
-             `lock` and `ids` are made again."
-        }
-        _ => return None,
-    };
-    Some(format!("hint: {hint}"))
+        | io::ErrorKind::AlreadyExists => Some(
+            "hint: something else has this name: move it away, and put back what was there. `lock` and `ids` are made again.",
+        ),
+        _ => None,
+    }
 }

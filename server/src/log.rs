@@ -94,6 +94,8 @@ pub enum Closed {
     Failed,
     /// The data folder is not what the server has opened.
     Displaced,
+    /// A document beside the log is of another one.
+    Replaced,
     /// There is too little room on the disk to open it again with more in it.
     Full,
 }
@@ -435,8 +437,14 @@ pub trait Room: Send + Sync {
         false
     }
 
-    /// Takes no commits from now on, since what is beside the log is of another one.
-    fn give_up(&self) {}
+    /// Takes no commits from now on, nor after the next opening: a document beside the log is of another one, as `what`
+    /// says.
+    fn give_up(&self, _what: &str) {}
+
+    /// Returns why the log has given up, if it has.
+    fn given_up(&self) -> Option<String> {
+        None
+    }
 
     /// Returns whether the disk has room for a commit with so many bytes of entries, and for settling it.
     ///
@@ -453,6 +461,9 @@ pub trait Room: Send + Sync {
     ///
     /// See [`Closed`].
     fn takes_entries(&self) -> Result<(), Closed> {
+        if self.given_up().is_some() {
+            return Err(Closed::Replaced);
+        }
         if self.is_displaced() {
             return Err(Closed::Displaced);
         }

@@ -375,7 +375,9 @@ impl Writer {
             if self.log.has_filled_up() {
                 self.stopped = NotCommitted::NoSpace;
             }
-            if self.log.is_displaced() {
+            if self.log.given_up().is_some() {
+                self.stopped = NotCommitted::Replaced;
+            } else if self.log.is_displaced() {
                 self.stopped = NotCommitted::Displaced;
             }
             return Err(self.stopped);

@@ -242,11 +242,15 @@ impl Server {
         if threads.iter().any(Result::is_err) {
             return Err(ServeError::Failed);
         }
+        let given_up = store.log().given_up();
         let is_displaced = store.log().is_displaced();
         if !store.close().map_err(ServeError::Close)? {
             warn!("the log is still in use and not closed");
         }
         served.map_err(ServeError::Start)?;
+        if let Some(what) = given_up {
+            return Err(LogError::Replaced { what }.into());
+        }
         if is_displaced {
             return Err(ServeError::Displaced);
         }

@@ -86,7 +86,7 @@ pub trait View: Any + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// See [`ViewError`].
-    fn note(&self, _commit: CommitNumber) -> Result<(), ViewError> {
+    fn note(&self, _commit: CommitNumber, _log: &dyn EntryLog) -> Result<(), ViewError> {
         Ok(())
     }
 

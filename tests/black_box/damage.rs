@@ -247,15 +247,33 @@ fn verify_forgives_what_the_archive_makes_again() {
     let manifest = fs::read(views.join("a.manifest")).unwrap();
     assert_eq!(manifest.len(), 49 * 160);
     let cursor = fs::read_to_string(views.join("cursor")).unwrap();
-    let end: u64 = cursor.trim().parse().unwrap();
+    let (end, rest) = cursor.split_once(' ').unwrap();
+    let (chain, _) = rest.split_once(' ').unwrap();
+    let end: u64 = end.parse().unwrap();
+    let write_cursor = |cursor: u64| {
+        // That of no commit is zeros.
+        let chain = if cursor == end {
+            chain.to_owned()
+        } else {
+            "0".repeat(64)
+        };
+        let cursor = format!("{cursor} {chain}");
+        let mut sum = flate2::Crc::new();
+        sum.update(cursor.as_bytes());
+        fs::write(
+            views.join("cursor"),
+            format!("{cursor} {:08x}\n", sum.sum()),
+        )
+        .unwrap();
+    };
     let args = ["verify", "--data", folder.path().to_str().unwrap()];
     // Of one write, which has 32 records at most, a power cut may take any.
     for (record, code_without_cursor) in [(17, 15), (18, 0), (41, 0), (49, 0)] {
         let mut damaged = manifest.clone();
         damaged[(record - 1) * 160 + 50] ^= 1;
         fs::write(views.join("a.manifest"), damaged).unwrap();
-        for (cursor, code) in [(end, 15), (end - 1, 15), (0, code_without_cursor)] {
-            fs::write(views.join("cursor"), format!("{cursor}\n")).unwrap();
+        for (cursor, code) in [(end, 15), (0, code_without_cursor)] {
+            write_cursor(cursor);
             let verified = run("simplefeed-server", &args, b"");
             assert_eq!(
                 verified.status.code(),
@@ -266,9 +284,19 @@ fn verify_forgives_what_the_archive_makes_again() {
         }
     }
     fs::write(views.join("a.manifest"), &manifest[..30 * 160]).unwrap();
-    fs::write(views.join("cursor"), format!("{}\n", end - 1)).unwrap();
+    write_cursor(end);
     let verified = run("simplefeed-server", &args, b"");
     assert_eq!(verified.status.code(), Some(15), "a manifest cut in half");
+    // A wrong digit is damage of a note that saves time, and does not make the log an older one.
+    fs::write(views.join("a.manifest"), manifest).unwrap();
+    fs::write(views.join("cursor"), cursor.replacen(|_| true, "9", 1)).unwrap();
+    let verified = run("simplefeed-server", &args, b"");
+    assert_eq!(
+        verified.status.code(),
+        Some(0),
+        "{}",
+        text(&verified.stdout)
+    );
 }
 
 /// Goal: what is damaged is never served; what the log can still give is.
@@ -735,6 +763,28 @@ fn an_older_log_beside_later_documents_is_refused() {
             );
         }
     }
+    // Grown past them, it is another log still.
+    let later = folder.path().join("later");
+    copy_folder(&data.join("views/archive-files"), &later);
+    for part in ["views", "www", "sidecars"] {
+        fs::remove_dir_all(data.join(part)).unwrap();
+    }
+    let server = Server::start(&data, &DOCUMENTS);
+    for number in 0..20 {
+        server.publish_ids("a", [format!("other-{number}")]);
+    }
+    server.stop();
+    fs::remove_dir_all(data.join("views")).unwrap();
+    copy_folder(&later, &data.join("views/archive-files"));
+    let (code, said) = refused(&data, &SERVE);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(
+        said.contains("is not the one whose documents are beside it"),
+        "{said}"
+    );
+    let recovered = folder.path().join("recovered");
+    let (code, said) = refused(&data, &["recover", "--to", recovered.to_str().unwrap()]);
+    assert_eq!(code, Some(15), "{said}");
 }
 
 /// Goal: what has no content may have any length.

@@ -331,16 +331,6 @@ fn a_start_does_not_wait_for_what_is_no_file() {
     let data = folder.path().join("data");
     let server = Server::start_settling(&data, 10, 20_000);
     server.publish_ids("a", (0..400).map(|n| n.to_string()));
-    // Hard links: another folder, and the same files.
-    let twin = folder.path().join("twin");
-    let linked = Command::new("cp")
-        .args(["-al"])
-        .arg(&data)
-        .arg(&twin)
-        .status();
-    assert!(linked.unwrap().success());
-    let (code, said) = refused(&twin);
-    assert_eq!(code, Some(11), "{said}");
     server.stop();
     // A view that is made again does not hold up a start, nor a stop.
     let cursor = data.join("views/archive-files/cursor");
@@ -371,6 +361,33 @@ fn a_start_does_not_wait_for_what_is_no_file() {
     .map(str::to_owned);
     let output = run("simplefeed-server", &arguments, b"");
     assert!(output.status.code().is_some(), "{}", text(&output.stderr));
+}
+
+/// Goal: two servers never write the same files under two names, whether anything is settled or not.
+/// Method: a copy of the folder by hard links, without its lock file.
+#[test]
+fn a_folder_of_the_same_files_is_in_use() {
+    for (entries, is_settled) in [(400, true), (1, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let [data, twin] = ["data", "twin"].map(|name| folder.path().join(name));
+        let server = Server::start_settling(&data, 10, 20_000);
+        server.publish_ids("a", (0..entries).map(|n| n.to_string()));
+        assert_eq!(
+            data.join("journal/00000000000000000001").exists(),
+            !is_settled
+        );
+        let linked = Command::new("cp").arg("-al").args([&data, &twin]).status();
+        assert!(linked.unwrap().success());
+        fs::remove_file(twin.join("lock")).unwrap();
+        let (code, said) = refused(&twin);
+        assert_eq!(code, Some(11), "{said}");
+        server.publish_ids("a", ["later".to_owned()]);
+        server.kill();
+        // Whoever is left alone with the files may use them.
+        let server = Server::start_settling(&twin, 10, 20_000);
+        assert_eq!(ids(&server, "a").len(), entries + 1);
+        server.stop();
+    }
 }
 
 /// Goal: what is no file in the place of one of the views holds up neither a reader nor a stop.
@@ -410,9 +427,14 @@ fn a_stop_does_not_wait_for_what_is_no_file() {
 fn an_older_log_overwrites_no_file_of_a_later_one() {
     let folder = tempfile::tempdir().unwrap();
     let [data, older] = ["data", "older"].map(|name| folder.path().join(name));
-    begun(&data).stop();
+    // The same for all of them: it is in documents, whose bytes are compared.
+    let options = [&DOCUMENTS[..], &["--public-url", "http://127.0.0.1:9"]].concat();
+    let server = Server::start(&data, &options);
+    server.publish_ids("a", (0..8).map(|n| n.to_string()));
+    server.wait_until_frozen("/feeds/a/2.atom");
+    server.stop();
     copy_folder(&data, &older);
-    let server = Server::start(&data, &DOCUMENTS);
+    let server = Server::start(&data, &options);
     server.publish_ids("a", (0..8).map(|n| format!("later-{n}")));
     server.wait_until_frozen("/feeds/a/4.atom");
     server.stop();
@@ -422,21 +444,76 @@ fn an_older_log_overwrites_no_file_of_a_later_one() {
     fs::rename(data.join("www"), older.join("www")).unwrap();
     fs::rename(&data, folder.path().join("later")).unwrap();
     fs::rename(&older, &data).unwrap();
-    let server = Server::start(&data, &DOCUMENTS);
-    server.publish_ids("a", (0..4).map(|n| format!("other-{n}")));
-    server.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
-    check_displaced(server, "was not what the server had opened");
-    for (path, bytes) in served {
-        let found = fs::read(&path).unwrap();
-        assert!(found == bytes, "{path:?} was overwritten");
-    }
-    let output = run(
-        "simplefeed-server",
-        &["rebuild", "--data", data.to_str().unwrap()],
-        b"",
+    let first = Server::start(&data, &options);
+    let other = || (0..4).map(|n| format!("other-{n}"));
+    first.publish_ids("a", other());
+    first.wait_for_log(&["takes no entries", "simplefeed-server recover"]);
+    assert_eq!(publish(&first, "more"), 503);
+    let ready = first.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(
+        ready.text().contains("simplefeed-server recover"),
+        "{}",
+        ready.text()
     );
-    assert_eq!(output.status.code(), Some(15), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("simplefeed-server recover"));
+    let (code, said) = first.end("TERM").unwrap();
+    assert_eq!(code, Some(15), "{said:#?}");
+    // Nothing more is acknowledged by a log that has to be recovered.
+    let (code, said) = refused(&data);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(said.contains("has other contents"), "{said}");
+    for (path, bytes) in &served {
+        let found = fs::read(path).unwrap();
+        assert!(found == *bytes, "{path:?} was overwritten");
+    }
+    let command = |name: &str, more: &[&str]| {
+        let arguments = [&[name, "--data", data.to_str().unwrap()], more].concat();
+        let output = run("simplefeed-server", &arguments, b"");
+        (
+            output.status.code(),
+            text(&output.stdout) + &text(&output.stderr),
+        )
+    };
+    let (code, said) = command("rebuild", &[]);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(said.contains("simplefeed-server recover"), "{said}");
+    let recovered = folder.path().join("recovered");
+    let (code, said) = command("recover", &["--to", recovered.to_str().unwrap()]);
+    assert_eq!(code, Some(15), "{said}");
+    assert!(!said.contains("unfinished work"), "{said}");
+    let server = Server::start(&recovered, &options);
+    let found = ids(&server, "a");
+    // The documents are those of the later log, and what only the older one has comes behind them.
+    let later = (0..8)
+        .map(|n| n.to_string())
+        .chain((0..7).map(|n| format!("later-{n}")));
+    let all: Vec<_> = later
+        .chain(other())
+        .map(|id| format!("urn:t:{id}"))
+        .collect();
+    assert_eq!(found, all, "{said}");
+    assert!(
+        said.contains("the 4 of the log are at position 15 and later"),
+        "{said}"
+    );
+    for (path, bytes) in served {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.extension().is_some_and(|end| end == "atom") {
+            assert_eq!(
+                server.get(&format!("/feeds/a/{name}")).body,
+                bytes,
+                "{name}"
+            );
+        }
+    }
+    server.stop();
+    // Put back, the right log is not refused for what another one was.
+    let right = folder.path().join("later");
+    fs::rename(data.join("www"), right.join("www")).unwrap();
+    fs::copy(data.join("views/refused"), right.join("views/refused")).unwrap();
+    let server = Server::start(&right, &options);
+    assert_eq!(ids(&server, "a").len(), 16);
+    server.stop();
 }
 
 /// Goal: a refusal for a file of the log that is none, or may not be used, tells what to do.

@@ -51,11 +51,15 @@ async fn ready(site: &Site, _: Exchange<'_>) -> Result<Outcome, Problem> {
     let unwell = |text| plain(StatusCode::SERVICE_UNAVAILABLE, text);
     Ok(Outcome::Answer(match looked.await? {
         Err(Closed::Failed) => {
-            unwell("the disk failed: the log takes no entries until the server is restarted\n")
+            unwell("the log failed: it takes no entries until the server is restarted\n")
         }
         Err(Closed::Displaced) => {
             unwell("the data folder is not what the server opened: the log takes no entries\n")
         }
+        Err(Closed::Replaced) => unwell(
+            "a document beside the log is of another one, so the log takes no entries: stop the server, and run \
+             `simplefeed-server recover`\n",
+        ),
         Err(Closed::Full) => unwell("the disk is full: the log takes no entries\n"),
         Ok(()) if matches!(site.clock.standing(), Standing::Refused { .. }) => unwell(
             "the system clock is more than five years ahead of the last entry: run `simplefeed-server clock accept`\n",

@@ -343,9 +343,11 @@ impl From<&PublishError> for Problem {
             }
             PublishError::Clock => Self::unavailable(error.to_string()),
             // The commit that failed may be found after a restart.
-            PublishError::Unavailable | PublishError::Displaced => Self::unavailable(format!(
-                "{error}; whether this request is stored is unknown, repeating it is safe"
-            )),
+            PublishError::Unavailable | PublishError::Displaced | PublishError::Replaced => {
+                Self::unavailable(format!(
+                    "{error}; whether this request is stored is unknown, repeating it is safe"
+                ))
+            }
         }
     }
 }

@@ -15,7 +15,7 @@
 //! for new ones.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -108,7 +108,7 @@ impl JournalFile {
     /// Returns the failure of the disk, or that the value is damaged.
     pub(super) fn value(&self, place: Place) -> Result<Bytes, LogError> {
         let value = self.whole_value(place);
-        if value.is_err() {
+        if let Err(LogError::Damaged { .. }) = value {
             self.is_damaged.store(true, Ordering::Release);
         }
         value
@@ -658,6 +658,8 @@ fn create_file(
     };
     sync_folder(folder).map_err(LogError::io("sync", folder))?;
     let file = open_spare(&spare).map_err(LogError::io("create", &spare))?;
+    // Not where a reader still has the file under its former name.
+    let _locked = file.try_lock();
     let mut head = Writer(MAGIC.to_vec());
     head.long(first.0);
     head.bytes(&before.0.0);
@@ -803,6 +805,12 @@ impl JournalFile {
                 _ => step,
             };
         }
+    }
+
+    /// Locks the file for this process. Returns whether another one has locked it: under another name, such as in a copy by
+    /// hard links, nothing else tells that it is written.
+    pub(super) fn is_in_use(&self) -> bool {
+        matches!(self.file.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     fn place_in(&self, folder: &Path) -> PathBuf {

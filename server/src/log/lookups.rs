@@ -538,14 +538,19 @@ impl Room for SledLog {
             && let Err(error) = self.check_place()
         {
             error!(%error, "the log takes no entries until the server is restarted");
-            self.give_up();
+            self.displaced.store(true, Ordering::Release);
+            self.failed.store(true, Ordering::Release);
         }
         self.displaced.load(Ordering::Acquire)
     }
 
-    fn give_up(&self) {
-        self.displaced.store(true, Ordering::Release);
+    fn give_up(&self, what: &str) {
+        self.refuse_itself(what);
         self.failed.store(true, Ordering::Release);
+    }
+
+    fn given_up(&self) -> Option<String> {
+        self.given_up.lock().clone()
     }
 
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {

@@ -510,6 +510,12 @@ fn read_journal(
     let missing = |first: CommitNumber| {
         data.damaged(format!("its journal from commit {first} on is missing"))
     };
+    if files.iter().any(JournalFile::is_in_use) {
+        return Err(OpenError::Locked {
+            folder: data.name_of("journal"),
+            holder: String::new(),
+        });
+    }
     let first = testimony.commit.next();
     let begin = files.iter().position(|file| file.first == first);
     let rest = files.split_off(begin.ok_or_else(|| missing(first))?);

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use simplefeed_core::{
     entry::Entry,
     feed::{CommitNumber, DocumentNumber, FeedKey, FeedName, Position, Revision},
+    history::ChainHash,
     plan::{FeedHead, Opening},
     settings::{Defaults, Settings},
 };
@@ -37,6 +38,8 @@ pub struct Remains {
     files: Vec<Arc<JournalFile>>,
     /// Commits of the journal.
     commits: BTreeSet<CommitNumber>,
+    /// Their chain hashes, as far as they can be read.
+    chains: BTreeMap<CommitNumber, ChainHash>,
     /// The last commit in sled.
     settled_end: CommitNumber,
     head: LogHead,
@@ -50,6 +53,7 @@ impl Remains {
             journal: BTreeMap::new(),
             files: vec![],
             commits: BTreeSet::new(),
+            chains: BTreeMap::new(),
             settled_end: CommitNumber(0),
             head: LogHead::START,
         };
@@ -69,6 +73,9 @@ impl Remains {
     fn add(&mut self, file: &Arc<JournalFile>, number: CommitNumber, item: journal::Item<'_>) {
         if item.key.starts_with(b"c") {
             let facts = codec::unseal(item.value).and_then(CommitFacts::decode);
+            if let Some(facts) = &facts {
+                self.chains.insert(number, facts.chain);
+            }
             let end = facts.map(|facts| facts.end(number));
             self.head = end
                 .into_iter()
@@ -124,6 +131,18 @@ impl Remains {
     /// Returns the last end of the log that can be read.
     pub fn head(&self) -> LogHead {
         self.head
+    }
+
+    /// Returns the chain hash after a commit, if the commit can be read.
+    pub fn chain(&self, number: CommitNumber) -> Option<ChainHash> {
+        if number == CommitNumber(0) {
+            return Some(ChainHash::START);
+        }
+        let settled = || {
+            let facts = self.settled.as_ref()?.facts_from(number).ok()?;
+            Some(CommitFacts::decode(facts.first()?)?.chain)
+        };
+        self.chains.get(&number).copied().or_else(settled)
     }
 
     /// Returns keys and values of sled that begin with `prefix`, up to the first that it cannot read.

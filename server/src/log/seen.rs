@@ -7,20 +7,32 @@
 //! slot (two in turn):  "SFE1" | turn u64 | commit u64 | chain hash after it 32 | CRC-32 u32
 //! ```
 
-use std::{io, path::Path};
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
 
 use simplefeed_core::{feed::CommitNumber, history::ChainHash};
 use tracing::warn;
 
 use super::{
     Commits, LogError,
+    barrier::sync_folder,
+    durable,
     held::visible_path,
     slots::{self, Slot, Slots},
 };
-use crate::codec::{Reader, Writer, seal, unseal};
+use crate::{
+    codec::{Reader, Writer, seal, unseal},
+    regular,
+};
 
 /// Name of the file in the folder of the views.
 pub const NAME: &str = "seen";
+/// Name of the note that a log is not the one that was served, in the same folder.
+pub(super) const REFUSED: &str = "refused";
+/// Bytes of that note before its text.
+const REFUSED_HEAD_BYTES: usize = 40;
 const MAGIC: &[u8; 4] = b"SFE1";
 const BYTES: usize = 56;
 
@@ -34,6 +46,21 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// No commit.
+    pub const NOTHING: Self = Self {
+        commit: CommitNumber(0),
+        chain: ChainHash::START,
+    };
+
+    /// Returns the last commit of a log.
+    pub fn end_of(log: &(impl Commits + ?Sized)) -> Self {
+        let head = log.head();
+        Self {
+            commit: head.number,
+            chain: head.chain,
+        }
+    }
+
     fn encode(&self, turn: u64) -> Vec<u8> {
         let mut slot = Writer(Vec::with_capacity(BYTES));
         slot.bytes(MAGIC);
@@ -118,6 +145,56 @@ impl SeenNote {
     /// Returns why it cannot be synced.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync()
+    }
+}
+
+/// A log that was found not to be the one that was served.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// Its end. A log without this commit is another one.
+    end: Seen,
+    /// What told it.
+    pub(super) what: String,
+}
+
+impl Refused {
+    pub(super) fn of(end: Seen, what: &str) -> Self {
+        let what = what.into();
+        Self { end, what }
+    }
+
+    /// Returns what is noted at a path, if it can be read.
+    pub(super) fn read(path: &Path) -> Option<Self> {
+        let text = regular::read(path).ok()?;
+        let (end, what) = unseal(&text)?.split_at_checked(REFUSED_HEAD_BYTES)?;
+        let mut from = Reader(end);
+        let commit = CommitNumber(from.long()?);
+        let chain = ChainHash(from.digest()?);
+        let what = String::from_utf8_lossy(what).into_owned();
+        let end = Seen { commit, chain };
+        Some(Self { end, what })
+    }
+
+    /// Notes it, durably.
+    ///
+    /// # Errors
+    ///
+    /// Returns why it cannot be written.
+    #[expect(clippy::disallowed_methods, reason = "`sync_folder` follows")]
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let mut note = Writer::default();
+        note.long(self.end.commit.0);
+        note.bytes(&self.end.chain.0.0);
+        note.bytes(self.what.as_bytes());
+        let mut file = regular::create(path)?;
+        file.write_all(&seal(note.0))?;
+        file.sync_all()?;
+        sync_folder(durable::parent_of(path))
+    }
+
+    /// Returns whether it is about this log.
+    pub(super) fn is_of(&self, log: &(impl Commits + ?Sized)) -> bool {
+        matches!(log.chain(self.end.commit), Ok(Some(chain)) if chain == self.end.chain)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Shell: threads. It yields to everybody else, since nothing waits for it but a chapter that has grown too large.
 
 use std::{
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
@@ -15,7 +16,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use simplefeed_core::feed::CommitNumber;
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 use super::{
     LogError, LogHead,
@@ -205,8 +206,24 @@ impl Settler {
             return Ok(());
         }
         *noted = Some(Instant::now());
+        drop(noted);
         let written = witness.write(testimony);
         written.map_err(LogError::io("write", "witness"))
+    }
+
+    /// Notes the last commit, if that was put off.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the disk.
+    pub(super) fn note_rest(&self) -> Result<(), LogError> {
+        let end = self.shared.witness.lock().1.end;
+        let is_due = self.shared.noted.lock().take().is_some();
+        if is_due {
+            self.note_commit(end)
+        } else {
+            Ok(())
+        }
     }
 
     /// Notes where the log ends, durably.
@@ -240,15 +257,17 @@ impl Shared {
     }
 
     /// Checks that sled's file is as long as its last snapshot says, and that the snapshot is there. During a settling, both
-    /// change.
+    /// change, and one that was broken off may have left another snapshot.
     fn check_length(&self) -> Result<(), LogError> {
         let number = self.witness.lock().1.snapshot;
-        if self.is_busy.load(Ordering::Acquire) || number == 0 {
+        let may_change =
+            || self.is_busy.load(Ordering::Acquire) || self.ending.load(Ordering::Acquire);
+        if may_change() || number == 0 {
             return Ok(());
         }
         let checked = self.check_snapshot(number);
         let is_another = self.witness.lock().1.snapshot != number;
-        if is_another || self.is_busy.load(Ordering::Acquire) {
+        if is_another || may_change() {
             return Ok(());
         }
         checked
@@ -266,10 +285,18 @@ impl Shared {
                     FoundFile::find(self.folder.join("db"))?.at_least(needed),
                 ])
             };
-            let displaced = |refusal: Refusal| LogError::Displaced {
-                what: refusal.to_string(),
-            };
-            *snapshot = Some((number, found().map_err(displaced)?));
+            match found() {
+                Ok(found) => *snapshot = Some((number, found)),
+                Err(Refusal::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
+                    // Such as a lack of handles. It is tried again at the next check.
+                    warn!(%error, path = %path.display(), "sled's snapshot cannot be looked at");
+                    return Ok(());
+                }
+                Err(refusal) => {
+                    let what = refusal.to_string();
+                    return Err(LogError::Displaced { what });
+                }
+            }
         }
         let mut files = snapshot.iter().flat_map(|(_, files)| files);
         files.try_for_each(FoundFile::check)

@@ -14,7 +14,7 @@
 
 use std::{
     fmt, io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -36,9 +36,10 @@ use super::{
     announcements::Announcements,
     chapter::{Chapter, Chapters},
     folder::DataFolder,
+    held::visible_path,
     ids::IdIndex,
     journal::{Journal, JournalFile},
-    seen::{self, Seen, SeenNote},
+    seen::{self, Refused, Seen, SeenNote},
     settled::Settled,
     settler::{Settler, Work},
     writing::{Items, Writing},
@@ -77,6 +78,8 @@ pub struct SledLog {
     pub(super) has_filled_up: Arc<AtomicBool>,
     /// Whether the opened folder or files were moved, removed or replaced.
     pub(super) displaced: Arc<AtomicBool>,
+    /// Why it is not the log that was served, if a document beside it says so.
+    pub(super) given_up: Mutex<Option<String>>,
     pub(super) folder: Arc<DataFolder>,
     /// When the folder was checked last.
     checked: Mutex<Instant>,
@@ -121,6 +124,7 @@ impl SledLog {
             failed,
             has_filled_up,
             displaced,
+            given_up: Mutex::default(),
             folder,
             checked: Mutex::new(Instant::now()),
             wanted: AtomicU64::new(0),
@@ -184,6 +188,7 @@ impl SledLog {
     /// Returns [`LogError::Displaced`] if it would not.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         self.check_others()?;
+        self.settler.note_rest()?;
         // A commit that is being written checks its file itself.
         let journal = self.journal.try_lock();
         journal.map_or(Ok(()), |journal| journal.check_place())
@@ -209,9 +214,26 @@ impl SledLog {
         LogError::io("write", self.folder.name_of("views").join(seen::NAME))(error)
     }
 
-    /// Checks that it has the last commit that readers had seen when it was opened.
+    /// Checks that it has the last commit that readers had seen when it was opened, and that it has not given up before.
     pub(super) fn check_seen_before(&self) -> Result<(), LogError> {
-        self.seen_before.check(self)
+        self.seen_before.check(self)?;
+        match Refused::read(&self.refusal_path()) {
+            Some(refused) if refused.is_of(self) => Err(LogError::Replaced { what: refused.what }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses itself from now on. The next opening does so, too, unless it finds another log.
+    pub(super) fn refuse_itself(&self, what: &str) {
+        let path = self.refusal_path();
+        if let Err(error) = Refused::of(Seen::end_of(self), what).write(&path) {
+            warn!(%error, path = %visible_path(&path).display(), "the next start will take the log for the right one");
+        }
+        *self.given_up.lock() = Some(what.into());
+    }
+
+    fn refusal_path(&self) -> PathBuf {
+        self.folder.path("views").join(seen::REFUSED)
     }
 
     /// Returns the items of a commit, and the end of the log after it. Stores nothing.

@@ -195,6 +195,9 @@ pub enum PublishError {
     /// The data folder is not what the server has opened.
     #[error("the data folder is not what the server opened, so it takes no entries")]
     Displaced,
+    /// A document beside the log is of another one.
+    #[error("a document beside the log is of another one, so the log takes no entries")]
+    Replaced,
     /// The system clock is far ahead of all that the data folder knows, so nothing is stamped by it.
     #[error(
         "the system clock is more than five years ahead of the last entry, so nothing is published; if it is right, run \
@@ -229,6 +232,8 @@ pub(super) enum NotCommitted {
     NoSpace,
     /// The data folder is not what the server has opened.
     Displaced,
+    /// A document beside the log is of another one.
+    Replaced,
     /// The system clock is not accepted.
     Clock,
 }
@@ -239,6 +244,7 @@ impl From<NotCommitted> for PublishError {
             NotCommitted::Stopped => Self::Unavailable,
             NotCommitted::NoSpace => Self::NoSpace,
             NotCommitted::Displaced => Self::Displaced,
+            NotCommitted::Replaced => Self::Replaced,
             NotCommitted::Clock => Self::Clock,
         }
     }

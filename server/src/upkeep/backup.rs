@@ -100,6 +100,7 @@ impl Barrier for Unhurried {
 ///
 /// See [`BackupError`].
 pub fn backup(log: &dyn EntryLog, views: &Views, to: &Path) -> Result<Report, BackupError> {
+    tell_left(to);
     make_folder(to, |folder| {
         let opened = open_with(folder, &Disk::behind(Unhurried))?;
         copy_commits(log, &opened.log)?;
@@ -161,7 +162,6 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
     if device(to).is_some_and(|own| Some(own) != device(parent)) {
         return Err(BackupError::Mounted { to: to.into() });
     }
-    tell_left(parent);
     tempfile::Builder::new()
         .prefix(PARTIAL)
         // As any folder that is made: a web server may have to look into it.
@@ -173,10 +173,10 @@ pub(crate) fn folder_beside(to: &Path) -> Result<TempDir, BackupError> {
         })
 }
 
-/// Tells of folders with unfinished work. Removing them is left to people: another command may be at work in one, and the
+/// Tells of folders with unfinished work beside `to`. Removing them is left to people: another command may be at work in one, and the
 /// folder around it is not ours.
-fn tell_left(parent: &Path) {
-    let items = fs::read_dir(parent).into_iter().flatten().flatten();
+pub(crate) fn tell_left(to: &Path) {
+    let items = fs::read_dir(parent_of(to)).into_iter().flatten().flatten();
     for item in items {
         if item.file_name().to_string_lossy().starts_with(PARTIAL) {
             let path = item.path();

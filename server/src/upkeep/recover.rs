@@ -26,11 +26,11 @@ use crate::{
         opening::{self, Disk, open_with},
         quietly,
         salvage::Remains,
-        seen,
+        seen::{self, Seen},
         sled_log::SledLog,
         witness::{self, Said},
     },
-    upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder},
+    upkeep::backup::{BackupError, Unhurried, folder_beside, make_folder, tell_left},
     views::{
         documents::{archive::Archive, frozen::Frozen},
         error::ViewError,
@@ -105,6 +105,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     if !data.is_dir() {
         return Err(nothing(&[]));
     }
+    tell_left(to);
     // Beside the new folder, because the old one stays as it is. The new log needs room there anyway.
     let scratch = folder_beside(to)?;
     let copy = scratch.path().join("reading");
@@ -112,7 +113,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     let remains = opening::salvage(data, &copy)?;
     let old = Some(&remains).filter(|remains| !remains.is_empty());
     let mut missing: Vec<String> = vec![];
-    let lost_commits = lost_commits(data, old);
+    let lost_commits = lost_commits(data, &archive, old);
     let told_all = lost_commits.is_empty() && old.is_some();
     missing.extend(lost_commits);
     let recorded = Recorded::find(old);
@@ -125,6 +126,7 @@ pub fn recover(data: &Path, www: Option<&Path>, to: &Path) -> Result<Report, Rec
     }
     // After all feeds are found: a guess must not collide with an entry of any of them.
     found::free_guesses(&mut feeds);
+    found::put_in_order(&mut feeds);
     // Each round distrusts at least one more document, so the loop ends.
     let mut report = loop {
         let made = make_folder(to, |folder| {
@@ -177,7 +179,7 @@ fn make_log(
         for feed in feeds {
             archive_again(feed, &opened.log, archive, &made, &mut report)?;
         }
-        made.save_cursor(opened.log.head().number)?;
+        made.save_cursor(Seen::end_of(&opened.log))?;
     }
     opened.close()?;
     Ok((report, different))
@@ -240,18 +242,35 @@ fn distrust_files(feeds: &mut [FoundFeed], different: &Different) {
     }
 }
 
-/// Returns sentences about commits that are missing, and about an end before the commit that the witness names.
-fn lost_commits(data: &Path, old: Option<&Remains>) -> Vec<String> {
+/// Returns sentences about commits that are missing: those that cannot be read, and an end before the commit that the witness
+/// or a view names, or another commit in its place.
+fn lost_commits(data: &Path, archive: &Archive, old: Option<&Remains>) -> Vec<String> {
     let had = match witness::read(&data.join("witness")) {
         Some(Said::Current(testimony)) => testimony.commit.max(testimony.end),
         Some(Said::Old(testimony)) => testimony.commit,
         Some(Said::Newer(_)) | None => CommitNumber(0),
     };
     let seen = seen::read(&data.join("views").join(seen::NAME));
-    let had = had.max(seen.map_or(CommitNumber(0), |seen| seen.commit));
+    let shown = [seen, Some(archive.cursor())].into_iter().flatten();
+    let shown: Vec<Seen> = shown.collect();
+    let had = shown
+        .iter()
+        .map(|seen| seen.commit)
+        .fold(had, CommitNumber::max);
     let has = old.map_or(CommitNumber(0), |old| old.head().number);
     let end = (has < had)
         .then(|| format!("the log ended with commit {had}, and can be read up to commit {has}"));
+    let other = shown.iter().find(|seen| {
+        let chain = old.and_then(|old| quietly(|| old.chain(seen.commit)).flatten());
+        chain.is_some_and(|chain| chain != seen.chain)
+    });
+    let other = other.map(|seen| {
+        format!(
+            "the log is not the one that was served: its commit {} is another one, and what the served log had besides is \
+             missing where no document has it",
+            seen.commit
+        )
+    });
     let lost = old.map_or(vec![], Remains::lost);
     let lost = lost
         .into_iter()
@@ -259,7 +278,7 @@ fn lost_commits(data: &Path, old: Option<&Remains>) -> Vec<String> {
             (start, end) if start == end => format!("commit {start} cannot be read"),
             (start, end) => format!("commits {start} to {end} cannot be read"),
         });
-    lost.chain(end).collect()
+    lost.chain(end).chain(other).collect()
 }
 
 /// Collects the remains of every feed.
@@ -385,6 +404,15 @@ impl FoundFeed {
     /// Adds the missing positions to `missing`; `told_all` if the log reaches the witness's commit.
     fn tell_missing(&self, told_all: bool, missing: &mut Vec<String>) {
         let name = &self.name;
+        let entries = self.documents.iter().flat_map(|document| &document.entries);
+        let moved: Vec<_> = entries.filter(|entry| entry.at != entry.from).collect();
+        if let Some(first) = moved.first() {
+            let (count, from, at) = (moved.len(), first.from, first.at);
+            missing.push(format!(
+                "feed {name}: documents have other entries than the log from position {from} on; the {count} of the log are \
+                 at position {at} and later now"
+            ));
+        }
         for (document, next) in self.documents.iter().zip(self.documents.iter().skip(1)) {
             let holes = document.holes(next.first);
             let document_name = document.name;

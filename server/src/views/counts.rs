@@ -144,7 +144,7 @@ impl View for Counts {
         self.write(&counted).map(|_| true)
     }
 
-    fn note(&self, _: CommitNumber) -> Result<(), ViewError> {
+    fn note(&self, _: CommitNumber, _: &dyn EntryLog) -> Result<(), ViewError> {
         Ok(())
     }
 

@@ -17,10 +17,7 @@ use simplefeed_core::{digest::Digest, timestamp::Timestamp};
 use super::{error::ViewError, folders::Folders};
 #[cfg(planted)]
 use crate::log::barrier::sync_files;
-use crate::{
-    log::{LogError, held::visible_path},
-    regular,
-};
+use crate::{log::held::visible_path, regular};
 
 /// Facts about one coded form of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +117,7 @@ impl FrozenFiles {
     ///
     /// # Errors
     ///
-    /// Returns why it cannot be written; [`LogError::Replaced`] if its twin proves other bytes: they were immutable, so the
-    /// log is another one.
+    /// Returns why it cannot be written.
     #[expect(clippy::disallowed_methods, reason = "the name is temporary")]
     pub(super) fn write(
         &mut self,
@@ -132,12 +128,6 @@ impl FrozenFiles {
         self.open_folder(path.parent().unwrap_or(path))?;
         let before = match regular::read(path) {
             Ok(found) if found == bytes => Remade::Identical,
-            // Rot changes the file or the twin, and not both alike.
-            Ok(found) if decoded_twin(path).is_ok_and(|twin| twin == found) => {
-                let path = visible_path(path);
-                let what = format!("{} has other contents", path.display());
-                return Err(LogError::Replaced { what }.into());
-            }
             Ok(_) => Remade::Different,
             Err(_) => Remade::New,
         };

@@ -206,10 +206,11 @@ impl Follower<'_> {
             }
             Err(error) => {
                 report_failure(self.view, &error, "write its files");
-                let is_replaced = matches!(error, ViewError::Log(LogError::Replaced { .. }));
                 // More entries would be shown under URLs that have other contents.
-                if is_replaced && self.log.is_open() {
-                    self.log.give_up();
+                if let ViewError::Log(LogError::Replaced { what }) = &error
+                    && self.log.given_up().is_none()
+                {
+                    self.log.give_up(what);
                     error!(
                         "the log takes no entries: `simplefeed-server recover` makes a new one of it and of the documents \
                          beside it"
@@ -223,7 +224,7 @@ impl Follower<'_> {
 
     /// Notes the cursor. A failure is only logged, because the cursor saves nothing but time.
     fn note(&mut self) {
-        if let Err(error) = self.view.note(self.carried_out) {
+        if let Err(error) = self.view.note(self.carried_out, self.log) {
             report_failure(self.view, &error, "note its cursor");
         }
         self.noted = self.carried_out;

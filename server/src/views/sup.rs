@@ -228,7 +228,7 @@ impl View for Sup {
         Ok(false)
     }
 
-    fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {
+    fn note(&self, commit: CommitNumber, _: &dyn EntryLog) -> Result<(), ViewError> {
         self.note_idle(commit)
     }
 

@@ -52,6 +52,7 @@ pub(super) async fn show(site: &Site, exchange: Exchange<'_>) -> Result<Outcome,
         (Ok(()), _) => Ok(()),
         (Err(Closed::Full), _) => Err("the disk is full"),
         (Err(Closed::Failed), _) => Err("a write failed, restart it"),
+        (Err(Closed::Replaced), _) => Err("a document beside its log is of another one"),
         (Err(Closed::Displaced), _) => Err("its data folder is not what it opened"),
     };
     let head = site.log.head();

@@ -26,6 +26,7 @@ use crate::{
         opening::{Disk, OpenedLog, open_with},
         settled::{Meanwhile, quietly},
         sled_log::SledLog,
+        snapshots,
     },
     upkeep::recover::recover,
 };
@@ -804,4 +805,28 @@ fn a_change_of_a_damaged_page_is_no_copy() {
         refused += usize::from(crowd.ends_refused(&expected));
     }
     assert!(refused > 0);
+}
+
+/// Goal: the folder of a server that stops within a settling is the one that it has opened, also where the settling has left
+/// a snapshot that nobody notes any more.
+#[test]
+fn a_stop_within_a_settling_displaces_nothing() {
+    for stops in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = open(folder.path());
+        let log = &opened.log;
+        for commit in rounds().concat() {
+            log.append(&commit).unwrap();
+        }
+        log.settle_all();
+        log.check_place().unwrap();
+        let sled = folder.path().join("sled");
+        let noted = snapshots::newest_number(&sled).unwrap();
+        let [noted, next] = [noted, noted + 1].map(|number| snapshots::path_of(&sled, number));
+        std::fs::rename(noted, next).unwrap();
+        if stops {
+            log.end_settling();
+        }
+        assert_eq!(log.check_place().is_ok(), stops);
+    }
 }

@@ -79,6 +79,10 @@ pub(super) enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FoundEntry {
     pub(super) at: Position,
+    /// Where the log has it: elsewhere, if a document gives its position to another entry.
+    pub(super) from: Position,
+    /// The first half of the digest of its id, if the log has it.
+    id: [u8; 16],
     pub(super) instant: Timestamp,
     /// Commit that appended it; 0 if unknown.
     pub(super) commit: CommitNumber,
@@ -228,6 +232,8 @@ impl Sources {
                     entry.at,
                     FoundEntry {
                         at: entry.at,
+                        from: entry.at,
+                        id: hash_of(entry.id.as_str()),
                         instant: entry.instant,
                         commit: entry.commit,
                         document: entry.document,
@@ -294,8 +300,52 @@ impl Sources {
         }
         // Places come first: `split_open` compares entries with the beginning of the open document.
         place_unknown(&mut documents);
+        self.put_apart(&mut documents);
         split_open(&mut documents);
         documents
+    }
+
+    /// Takes entries of the log away from positions that an archived document has given to others, and puts them behind the
+    /// last one: the log is another one than the documents are of.
+    fn put_apart(&self, documents: &mut [FoundDocument]) {
+        let archived = |document: &FoundDocument| document.source == Source::Archive;
+        let mut until = None;
+        for document in documents.iter_mut().rev() {
+            if archived(document) {
+                until = Some(document.first);
+            } else if let Some(until) = until {
+                document.entries.retain(|entry| entry.at < until);
+            }
+        }
+        let mut end = Position(0);
+        for document in documents.iter_mut() {
+            if !archived(document) {
+                document.entries.retain(|entry| entry.at >= end);
+                document.first = document.first.max(end);
+            }
+            end = end.max(document.end());
+        }
+        let kept = documents.iter().flat_map(|document| &document.entries);
+        let kept: HashSet<[u8; 16]> = kept.map(|entry| entry.id).collect();
+        let apart = self
+            .entries
+            .iter()
+            .filter(|entry| !kept.contains(&entry.id));
+        let Some(open) = documents.last_mut() else {
+            return;
+        };
+        // Positions that are lost stay theirs.
+        end = end.max(self.head.as_ref().map_or(Position(0), |head| head.next));
+        for entry in apart {
+            open.entries.push(FoundEntry {
+                at: end,
+                commit: CommitNumber(0),
+                document: open.name,
+                guessed: true,
+                ..*entry
+            });
+            end = end.next();
+        }
     }
 
     /// Returns a document as its file, the log, its sidecar, its record and its neighbours describe it.
@@ -474,6 +524,10 @@ impl Sources {
     }
 }
 
+fn hash_of(id: &str) -> [u8; 16] {
+    Digest::of(id.as_bytes()).half()
+}
+
 /// Returns the facts about the entries of an archived document. Without sidecar and log, instants are
 /// guessed, except that of the newest entry, which is the document's `updated`.
 fn entries_of(
@@ -483,11 +537,19 @@ fn entries_of(
 ) -> Vec<FoundEntry> {
     let length = u64::try_from(document.len()).unwrap_or(0);
     let end = found.first.0.saturating_add(length);
-    let mut told: BTreeMap<Position, FoundEntry> = found
-        .entries
-        .iter()
-        .map(|entry| (entry.at, *entry))
+    let ids: Vec<_> = (found.first.0..end)
+        .zip((0..document.len()).rev())
+        .map(|(_, index)| document.entry(index).map(|entry| hash_of(entry.id)))
+        .map(Option::unwrap_or_default)
         .collect();
+    let id_at = |at: Position| {
+        let index = usize::try_from(at.0.checked_sub(found.first.0)?).ok()?;
+        ids.get(index).copied()
+    };
+    // The log may be another one, which gave the position to another entry.
+    let logged = found.entries.iter();
+    let logged = logged.filter(|entry| id_at(entry.at) == Some(entry.id));
+    let mut told: BTreeMap<Position, FoundEntry> = logged.map(|entry| (entry.at, *entry)).collect();
     // The sidecar comes second and overrides the log, because it belongs to these very bytes.
     for entry in sidecar.iter().flat_map(|sidecar| &sidecar.entries) {
         if let Some(instant) = Timestamp::parse(&entry.instant) {
@@ -495,6 +557,8 @@ fn entries_of(
             let epoch = entry.epoch.unwrap_or(found.name.epoch);
             let known = FoundEntry {
                 at,
+                from: at,
+                id: id_at(at).unwrap_or_default(),
                 instant,
                 commit: CommitNumber(entry.commit),
                 document: DocumentName {
@@ -512,6 +576,8 @@ fn entries_of(
         let age = i64::try_from(end - 1 - at).unwrap_or(0);
         FoundEntry {
             at: Position(at),
+            from: Position(at),
+            id: id_at(Position(at)).unwrap_or_default(),
             instant: Timestamp::from_micros(newest.micros() - age),
             commit: CommitNumber(0),
             document: found.name,
@@ -591,6 +657,22 @@ pub(super) fn free_guesses(feeds: &mut [FoundFeed]) {
             }
             taken.insert(entry.instant);
             later = Some(entry.instant);
+        }
+    }
+}
+
+/// Puts instants into the order of positions where sources contradict each other.
+pub(super) fn put_in_order(feeds: &mut [FoundFeed]) {
+    for feed in feeds {
+        let mut newest = Timestamp::MIN;
+        for document in &mut feed.documents {
+            for entry in &mut document.entries {
+                if entry.instant <= newest {
+                    entry.instant = newest.plus_micros(1);
+                    entry.guessed = true;
+                }
+                newest = entry.instant;
+            }
         }
     }
 }

@@ -435,7 +435,7 @@ impl Content<'_> {
         match document.source {
             Source::Archive => self.archived(feed, document, entry),
             Source::Log => {
-                let range = entry.at..entry.at.next();
+                let range = entry.from..entry.from.next();
                 // sled may panic over a damaged page.
                 let read = quietly(|| Some(self.old?.entries_in(feed.key, &range)));
                 let entry = read.flatten()?.pop()?;
@@ -471,9 +471,11 @@ impl Content<'_> {
             .as_ref()
             .and_then(|sidecar| sidecar.entries.get(oldest));
         let sent = told.map(|told| told.sent).or_else(|| {
-            let logged =
-                quietly(|| Some(self.old?.entries_in(feed.key, &(entry.at..entry.at.next()))));
-            Some(logged.flatten()?.pop()?.sent)
+            let range = entry.at..entry.at.next();
+            let logged = quietly(|| Some(self.old?.entries_in(feed.key, &range)));
+            // The log may be another one, with another entry there.
+            let logged = logged.flatten()?.pop()?;
+            (logged.id.as_str() == id).then_some(logged.sent)
         });
         // Without the digest of the sent form, a repeat is recognised by its completed fragment.
         let sent = sent.unwrap_or_else(|| Digest::of(&fragment));

@@ -19,9 +19,12 @@ use parking_lot::Mutex;
 use simplefeed_core::{
     digest::Digest,
     feed::{CommitNumber, DocumentName, DocumentNumber, FeedKey, FeedName},
+    history::ChainHash,
     limits::INDEX_BLOCK_DOCUMENTS,
+    reader::Document,
     settings::Settings,
 };
+use url::Url;
 
 use super::{
     frozen::Frozen,
@@ -30,7 +33,7 @@ use super::{
     sidecar::Sidecar,
 };
 use crate::{
-    log::{Series, durable, settings_of},
+    log::{LogError, Series, durable, held::visible_path, seen::Seen, settings_of},
     regular,
     views::{
         error::ViewError,
@@ -262,15 +265,14 @@ impl Archive {
         self.folders.sidecars.join(feed.as_str()).join(name)
     }
 
-    /// Returns the feeds with a folder in either tree or among the sidecars.
+    /// Returns the feeds with a folder in either tree or among the sidecars, or with records.
     pub fn feeds(&self) -> BTreeSet<FeedName> {
         let trees = [&self.folders.www, &self.folders.closed].map(|tree| tree.join("feeds"));
         let [open, closed] = trees;
-        [open, closed, self.folders.sidecars.clone()]
-            .iter()
-            .flat_map(names_in)
-            .filter_map(|name| FeedName::parse(&name))
-            .collect()
+        let folders = [open, closed, self.folders.sidecars.clone()];
+        let named = folders.iter().flat_map(names_in);
+        let named = named.filter_map(|name| FeedName::parse(&name));
+        named.chain(self.manifests.feeds()).collect()
     }
 
     /// Returns the names of a feed's documents that have a file, a sidecar or a record.
@@ -612,6 +614,11 @@ impl Archive {
             let recorded = recorded.ok().flatten().map(|recorded| recorded.gzip);
             let (gzip, twin) = files.write_twin(&path, &frozen.bytes, mtime, SMALLEST, recorded)?;
             let document = files.write(&path, &frozen.bytes, mtime)?;
+            if document == Remade::Different && is_proven(&path, frozen) {
+                let path = visible_path(&path);
+                let what = format!("{} has other contents", path.display());
+                return Err(LogError::Replaced { what }.into());
+            }
             if let Some(linked) = linked_name(frozen) {
                 // The predecessor links to this name for ever, and a web server without us cannot redirect.
                 let path = folder.join(linked.to_string());
@@ -672,7 +679,7 @@ impl Archive {
 
     /// Returns whether the cursor on the disk has reached `commit`.
     pub fn is_up_to(&self, commit: CommitNumber) -> bool {
-        self.cursor() >= commit
+        self.cursor().commit >= commit
     }
 
     /// Returns the number of documents that the follower of the log has archived since the start.
@@ -684,10 +691,18 @@ impl Archive {
         self.made.fetch_add(documents, Ordering::Relaxed);
     }
 
-    pub(super) fn cursor(&self) -> CommitNumber {
-        // A cursor that cannot be read counts as 0: the follower finds the files that are there.
+    /// Returns the last commit whose work is done.
+    pub fn cursor(&self) -> Seen {
         let text = regular::read_text(self.views.join("cursor")).unwrap_or_default();
-        CommitNumber(text.trim().parse().unwrap_or(0))
+        let mut words = text.split(' ');
+        let mut read = || {
+            let commit = CommitNumber(words.next()?.parse().ok()?);
+            let chain = ChainHash(Digest::parse(words.next()?)?);
+            Some(Seen { commit, chain })
+        };
+        // A wrong digit would call the log an older one. Without a cursor, the follower finds the files that are there.
+        let cursor = read().filter(|cursor| text == text_of(*cursor));
+        cursor.unwrap_or(Seen::NOTHING)
     }
 
     /// Writes the cursor: everything up to that commit is done. Losing it costs time, nothing else.
@@ -695,16 +710,44 @@ impl Archive {
     /// # Errors
     ///
     /// Returns why it cannot be written.
-    pub fn save_cursor(&self, cursor: CommitNumber) -> Result<(), ViewError> {
+    pub fn save_cursor(&self, cursor: Seen) -> Result<(), ViewError> {
         self.create_folders(&[&self.views])?;
         let path = self.views.join("cursor");
-        let text = format!("{cursor}\n");
+        let text = text_of(cursor);
         replace_unsynced(&path, text.as_bytes()).map_err(failed("write", &path))
     }
 }
 
+/// Returns the text of the cursor's file: the number of a commit, its chain hash, and the CRC-32 of both.
+fn text_of(cursor: Seen) -> String {
+    let text = format!("{} {}", cursor.commit, cursor.chain.0);
+    let sum = crc32fast::hash(text.as_bytes());
+    format!("{text} {sum:08x}\n")
+}
+
 fn folder_in(tree: &Path, feed: &FeedName) -> PathBuf {
     tree.join("feeds").join(feed.as_str())
+}
+
+/// Returns whether a file is the document that another log has under this name: its twin agrees with it, since rot changes
+/// one of them, and it names itself so, hence it is no copy of another document.
+fn is_proven(path: &Path, own: &Frozen) -> bool {
+    let (file, twin) = (regular::read(path), decoded_twin(path));
+    let Some(bytes) = file
+        .ok()
+        .filter(|file| twin.is_ok_and(|twin| twin == *file))
+    else {
+        return false;
+    };
+    let Ok(base) = Url::parse(&own.settings.document_url(own.opening.name)) else {
+        return false;
+    };
+    let document = Document::read(bytes.into(), &base).ok();
+    let name = document.and_then(|document| {
+        let mut path = document.link("self")?.path_segments()?;
+        DocumentName::of_file(path.next_back()?)
+    });
+    name == Some(own.opening.name)
 }
 
 /// Returns the names of the files in a folder, if there is one.

@@ -66,7 +66,14 @@ fn check_documents(
     let name = &settings.name;
     // In this order, because all of them may grow meanwhile.
     let closed = closed_documents(log, feed, findings)?;
-    let is_due = is_due(log, archive.cursor(), settings, feed, closed, findings)?;
+    let is_due = is_due(
+        log,
+        archive.cursor().commit,
+        settings,
+        feed,
+        closed,
+        findings,
+    )?;
     let recorded = archive.manifests.count(name)?;
     // Behind a record of the last write that a power cut has taken, the archive writes all of them again.
     let whole = archive.manifests.count_before_hole(name)?;

@@ -17,7 +17,7 @@ use super::{
     checking, exporting,
 };
 use crate::{
-    log::{EntryLog, LogError, Series, settings_of},
+    log::{EntryLog, LogError, Series, seen::Seen, settings_of},
     stop::Stop,
     views::{
         Applied, View,
@@ -50,16 +50,20 @@ impl View for Archive {
 
     fn begin(&self, log: &dyn EntryLog) -> Result<CommitNumber, ViewError> {
         // The log is as long, or it would not be served.
-        Ok(self.cursor().min(log.head().number))
+        Ok(self.cursor().commit.min(log.head().number))
     }
 
     fn check_log(&self, log: &dyn EntryLog) -> Result<(), LogError> {
-        let (cursor, end) = (self.cursor(), log.head().number);
-        if cursor <= end {
-            return Ok(());
-        }
-        let what =
-            format!("it ends with commit {end}, and documents of commit {cursor} are beside it");
+        let (Seen { commit, chain }, end) = (self.cursor(), log.head().number);
+        let what = match log.chain(commit) {
+            _ if commit > end => {
+                format!("it ends with commit {end}, and documents of commit {commit} are beside it")
+            }
+            Ok(Some(own)) if own != chain => {
+                format!("its commit {commit} is not the one whose documents are beside it")
+            }
+            _ => return Ok(()),
+        };
         Err(LogError::Replaced { what })
     }
 
@@ -127,8 +131,11 @@ impl View for Archive {
         Ok(false)
     }
 
-    fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {
-        self.save_cursor(commit)
+    fn note(&self, commit: CommitNumber, log: &dyn EntryLog) -> Result<(), ViewError> {
+        match log.chain(commit)? {
+            Some(chain) => self.save_cursor(Seen { commit, chain }),
+            None => Ok(()),
+        }
     }
 
     fn pause(&self, stop: &Stop) {
@@ -203,7 +210,7 @@ impl View for Archive {
             Ok(())
         })?;
         // Without the cursor, the first server of the copy would look at each document once more.
-        if let Err(error) = copy.save_cursor(log.head().number) {
+        if let Err(error) = copy.save_cursor(Seen::end_of(log)) {
             let error: &(dyn std::error::Error + 'static) = &error;
             error!(error, "the archive's cursor cannot be saved");
         }

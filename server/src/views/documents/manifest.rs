@@ -4,7 +4,8 @@
 //! readers once it is in the manifest; before, it is served from the log and not called immutable.
 
 use std::{
-    fs::{File, OpenOptions},
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
@@ -19,6 +20,7 @@ use simplefeed_core::{
 
 use crate::{
     codec::{Reader, Writer, seal},
+    log::held::visible_path,
     regular,
     views::{error::ViewError, files::Coded, folders::Folders},
 };
@@ -143,6 +145,16 @@ impl Manifests {
         }
     }
 
+    /// Returns the feeds that have a manifest.
+    pub fn feeds(&self) -> BTreeSet<FeedName> {
+        let items = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = items.filter_map(|item| {
+            let name = item.file_name();
+            FeedName::parse(name.to_str()?.strip_suffix(".manifest")?)
+        });
+        names.collect()
+    }
+
     fn path(&self, feed: &FeedName) -> PathBuf {
         self.folder.join(format!("{feed}.manifest"))
     }
@@ -152,7 +164,7 @@ impl Manifests {
         action: &'static str,
         feed: &FeedName,
     ) -> impl FnOnce(io::Error) -> ViewError + use<> {
-        let path = self.path(feed);
+        let path = visible_path(&self.path(feed));
         move |source| ViewError::Io {
             action,
             path,
@@ -339,8 +351,6 @@ impl Manifests {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn archived(number: u64) -> Archived {

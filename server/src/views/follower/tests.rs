@@ -56,7 +56,7 @@ impl View for Fragile {
         Ok(!self.is_endless)
     }
 
-    fn note(&self, commit: CommitNumber) -> Result<(), ViewError> {
+    fn note(&self, commit: CommitNumber, _: &dyn EntryLog) -> Result<(), ViewError> {
         self.state.lock().noted = commit.0;
         Ok(())
     }

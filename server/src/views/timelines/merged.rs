@@ -195,8 +195,12 @@ impl Room for Merged {
         self.log.is_displaced()
     }
 
-    fn give_up(&self) {
-        self.log.give_up();
+    fn give_up(&self, what: &str) {
+        self.log.give_up(what);
+    }
+
+    fn given_up(&self) -> Option<String> {
+        self.log.given_up()
     }
 
     fn has_room_for(&self, bytes: u64) -> Result<bool, LogError> {
